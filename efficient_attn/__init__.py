@@ -1,0 +1,75 @@
+"""Efficient attention mechanisms behind one signature, proved right, then measured honestly.
+
+The public names, each imported when it is first used: importing this package imports neither torch nor pandas.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .attention import Attention as Attention
+    from .attention import Dims as Dims
+    from .attention import Growth as Growth
+    from .attention import Input as Input
+    from .attention import Traits as Traits
+    from .errors import UnsupportedError as UnsupportedError
+    from .errors import UsageError as UsageError
+    from .families.linear import LinearAttention as LinearAttention
+    from .families.softmax import SoftmaxAttention as SoftmaxAttention
+    from .families.sparse import SparseAttention as SparseAttention
+    from .feature_maps import FeatureMap as FeatureMap
+    from .functional import attention as attention
+    from .mask import Mask as Mask
+    from .registry import create as create
+    from .registry import info as info
+    from .registry import load_plugin as load_plugin
+    from .registry import names as names
+    from .registry import register as register
+    from .results.frames import load as load
+    from .state import state_bytes as state_bytes
+
+_HOME = {
+    "Attention": "attention",
+    "Dims": "attention",
+    "FeatureMap": "feature_maps",
+    "Growth": "attention",
+    "Input": "attention",
+    "LinearAttention": "families.linear",
+    "Mask": "mask",
+    "SoftmaxAttention": "families.softmax",
+    "SparseAttention": "families.sparse",
+    "Traits": "attention",
+    "UnsupportedError": "errors",
+    "UsageError": "errors",
+    "attention": "functional",
+    "create": "registry",
+    "info": "registry",
+    "load": "results.frames",
+    "load_plugin": "registry",
+    "names": "registry",
+    "register": "registry",
+    "state_bytes": "state",
+}
+_MODULES = ("feature_maps", "patterns", "testing")
+
+__all__ = ["__version__", *sorted(_HOME), *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("efficient-attn")
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

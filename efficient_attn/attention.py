@@ -1,0 +1,307 @@
+"""The contract that every mechanism keeps: one signature, declared abilities, a dense oracle beside the fast form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .errors import UnsupportedError, UsageError
+from .mask import Mask
+
+MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dims:
+    """What is known of the tensors when a mechanism is created; None where it is not. All counts, head_dim a width."""
+
+    heads: int | None = None
+    head_dim: int | None = None
+    kv_heads: int | None = None
+    value_dim: int | None = None
+    max_len: int | None = None
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise UsageError(f"Dims: {f.name} must be a whole number of at least 1, not {value!r}")
+        if self.heads and self.kv_heads and self.heads % self.kv_heads:
+            raise UsageError(f"Dims: kv_heads={self.kv_heads} does not divide heads={self.heads}")
+
+
+class Input(NamedTuple):
+    """One more tensor that a mechanism needs, ``[B, heads, N or M, *tail]``: a gate, a step size."""
+
+    side: Literal["query", "key"]
+    per_head: bool = True
+    tail: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What an instance claims to be able to do. The conformance kit holds it to every word.
+
+    causal, bidirectional: it takes masks with and without ``causal``.
+    strictly_causal: no part of the future reaches the past, so a prefix of the output is the output of the prefix.
+    cross: N may differ from M. padding: it takes ``key_lengths`` and ``key_mask``. decode: it has ``init_state/step``.
+    grouped: k and v may have fewer heads than q, and are never expanded for it. gradient: it has a backward pass.
+    exact: it is a softmax over the keys that it sees. normalised: weights of a row sum to 1.
+    positional: positions matter beyond masks. mixes_queries: a row's output depends on other rows' queries.
+    inputs: tensors needed besides q, k and v, by keyword.
+    """
+
+    causal: bool = True
+    strictly_causal: bool = True
+    bidirectional: bool = True
+    cross: bool = True
+    padding: bool = True
+    decode: bool = True
+    grouped: bool = True
+    gradient: bool = True
+    exact: bool = False
+    normalised: bool = True
+    positional: bool = False
+    mixes_queries: bool = False
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The published growth of time and memory, and the work behind it.
+
+    ``cost(N, M, causal)`` is the work of one head in query-key pairs: one pair is D + E multiply-adds.
+    """
+
+    time: str
+    memory: str
+    cost: Callable[[int, int, bool], float]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of one call: q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    n: int
+    m: int
+    head_dim: int
+    value_dim: int
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, v: Tensor) -> Shape:
+        """Read the sizes off three tensors that belong together; `UsageError` says which one does not."""
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            if x.ndim != 4:
+                raise UsageError(f"{name} must have 4 dimensions [batch, heads, length, width], got {list(x.shape)}")
+            if x.dtype != q.dtype or not x.dtype.is_floating_point:
+                raise UsageError(f"q, k and v must share one floating dtype, got q {q.dtype} and {name} {x.dtype}")
+            if x.device != q.device:
+                raise UsageError(f"q, k and v must be on one device, got q on {q.device} and {name} on {x.device}")
+        (batch, heads, n, width), (kb, kv_heads, m, kd), (*front, value_dim) = q.shape, k.shape, v.shape
+        if kb != batch or kd != width or front != [batch, kv_heads, m]:
+            raise UsageError(f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
+        if kv_heads == 0 or heads % kv_heads:
+            raise UsageError(f"the {heads} heads of q are not a multiple of the {kv_heads} heads of k and v")
+        return cls(batch, heads, kv_heads, n, m, width, value_dim)
+
+
+class Sample(NamedTuple):
+    """Drawn inputs of a call."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    inputs: dict[str, Tensor]
+
+
+class Attention(nn.Module):
+    """Base of every mechanism. A subclass gives `oracle`, `compute`, `traits` and `growth`; the rest is here.
+
+    `forward` checks the call against the traits, blanks what padding hides, runs the backend and zeroes the rows
+    that are not wanted, so that mechanisms hold nothing but their mathematics.
+    """
+
+    backends: ClassVar[tuple[str, ...]] = ("dense",)  # in order of preference; "dense" is the oracle
+    known_mask_fields: ClassVar[frozenset[str]] = MASK_FIELDS
+    spec: str = ""  # the name with its options, set by the registry
+    dims: Dims = Dims()
+    seed: int = 0
+    _backend: str | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    # -- what a mechanism declares ------------------------------------------------------------------------------
+
+    @property
+    def traits(self) -> Traits:
+        """What this instance, after its options, can do."""
+        raise UnsupportedError(f"{type(self).__name__} declares no traits")
+
+    @property
+    def growth(self) -> Growth:
+        """How its time and memory grow, and the work that it does."""
+        raise UnsupportedError(f"{type(self).__name__} declares no growth")
+
+    @property
+    def kv_heads(self) -> int | None:
+        """The number of key-value heads that this instance insists on, if it does."""
+        return self.dims.kv_heads
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        """The definition, dense and plain; it says what is right, not how to be fast."""
+        raise UnsupportedError(f"{type(self).__name__} has no oracle")
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        """The fast form, of the same result as `oracle`."""
+        raise UnsupportedError(f"{type(self).__name__} has no fast form")
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
+        raise UnsupportedError(f"{self.label} has no decode state")
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        raise UnsupportedError(f"{self.label} cannot decode")
+
+    def absorb(self, k: Tensor, v: Tensor, state: Any) -> Any:
+        """Take T new keys and values into the state without asking for their outputs (a prompt already read)."""
+        repeat = (self.dims.heads or k.shape[1]) // k.shape[1]
+        return self.advance(k.new_zeros(()).expand(k.shape[0], k.shape[1] * repeat, *k.shape[2:]), k, v, state)[1]
+
+    def pairs(self, n: int, m: int, causal: bool) -> int | None:
+        """Query-key pairs of one head that the mechanism defines; None where it has no pairs."""
+        return None
+
+    def pairs_computed(self, n: int, m: int, causal: bool) -> int | None:
+        """Pairs of one head that the fast form really computes; None where its kernel does not tell."""
+        return None
+
+    def why_not(self, backend: str) -> str | None:
+        """Why this instance cannot run on one of its class's backends; None when it can."""
+        return None
+
+    # -- what users call ----------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        return self.spec or type(self).__name__
+
+    @property
+    def backend(self) -> str:
+        """The backend that runs: the one asked for, or the first that can serve this instance."""
+        return self._backend or next(b for b in self.backends if self.why_not(b) is None)
+
+    @backend.setter
+    def backend(self, name: str | None) -> None:
+        if name is not None:
+            if name not in self.backends:
+                raise UnsupportedError(f"{self.label} has no backend {name!r} (it has: {', '.join(self.backends)})")
+            if reason := self.why_not(name):
+                raise UnsupportedError(f"{self.label}: backend {name!r} cannot serve it: {reason}")
+        self._backend = name
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
+        """Attend. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``; returns ``[B, H, N, E]``.
+
+        Raises `UsageError` for tensors that do not fit, `UnsupportedError` for what the traits do not claim.
+        """
+        mask = Mask() if mask is None else mask
+        shape = Shape.of(q, k, v)
+        self._admit(shape, mask, inputs, q.device)
+        if not self.traits.gradient and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+            raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
+        if shape.m == 0 or q.numel() == 0:
+            return q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim)
+        key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
+        if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
+            k, v = (x.masked_fill(~key_valid[:, None, :, None], 0) for x in (k, v))
+        if query_valid is not None:
+            q = q.masked_fill(~query_valid[:, None, :, None], 0)
+        run = self.oracle if self.backend == "dense" else self.compute
+        out = run(q, k, v, mask, **inputs)
+        return out if query_valid is None else out.masked_fill(~query_valid[:, None, :, None], 0)
+
+    def init_state(
+        self,
+        batch: int,
+        max_len: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Any:
+        """An empty decode state for up to ``max_len`` positions. Raises `UnsupportedError` without the decode trait."""
+        if not self.traits.decode:
+            raise UnsupportedError(f"{self.label} cannot decode step by step")
+        if batch < 1 or max_len < 1:
+            raise UsageError(f"init_state: batch and max_len must be at least 1, got {batch} and {max_len}")
+        return self.new_state(batch, max_len, dtype, torch.device(device))
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        """Attend from T >= 1 new positions to all so far; returns ``[B, H, T, E]`` and the next state.
+
+        The rows equal those of the causal forward pass. The state given may be updated in place: keep the returned one.
+        """
+        shape = Shape.of(q, k, v)
+        if shape.n != shape.m or shape.n < 1:
+            raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {shape.n} and {shape.m}")
+        self._admit(shape, Mask(causal=True), inputs, q.device)
+        return self.advance(q, k, v, state, **inputs)
+
+    def sample(
+        self,
+        shape: Shape,
+        *,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Sample:
+        """Draw inputs of a shape: unit Gaussians, the same on every device. Mechanisms with other wants override it."""
+
+        def draw(*size: int) -> Tensor:
+            return torch.randn(*size, generator=generator).to(device=device, dtype=dtype)
+
+        s = shape
+        q = draw(s.batch, s.heads, s.n, s.head_dim)
+        k = draw(s.batch, s.kv_heads, s.m, s.head_dim)
+        v = draw(s.batch, s.kv_heads, s.m, s.value_dim)
+        sizes = {"query": (s.heads, s.n), "key": (s.kv_heads, s.m)}
+        extra = {
+            name: draw(s.batch, sizes[i.side][0] if i.per_head else 1, sizes[i.side][1], *i.tail)
+            for name, i in self.traits.inputs.items()
+        }
+        return Sample(q, k, v, extra)
+
+    def extra_repr(self) -> str:
+        return f"{self.label}, backend={self.backend}"
+
+    # -- the gate at the door -----------------------------------------------------------------------------------
+
+    def _admit(self, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], device: torch.device) -> None:
+        traits = self.traits
+        if unknown := mask.used - self.known_mask_fields:
+            raise UnsupportedError(f"{self.label} does not know the mask field {', '.join(sorted(unknown))}")
+        aligned = mask.start(shape.n, shape.m) == 0 and shape.n == shape.m
+        for wrong, what in (
+            (mask.causal and not traits.causal, "a causal mask"),
+            (not mask.causal and not traits.bidirectional, "a mask that is not causal"),
+            (mask.pads_keys and not traits.padding, "padding"),
+            (not aligned and not traits.cross, "queries that do not stand on the keys (N != M or query_start)"),
+            (shape.kv_heads != shape.heads and not traits.grouped, "fewer key-value heads than heads"),
+        ):
+            if wrong:
+                raise UnsupportedError(f"{self.label} does not support {what}")
+        if inputs.keys() != traits.inputs.keys():
+            raise UsageError(f"{self.label} takes the inputs {sorted(traits.inputs)}, got {sorted(inputs)}")
+        self._match_dims(shape)
+        mask.check(shape.batch, shape.n, shape.m, device)
+
+    def _match_dims(self, shape: Shape) -> None:
+        wanted = {"heads": self.dims.heads, "head_dim": self.dims.head_dim, "value_dim": self.dims.value_dim}
+        for name, want in {**wanted, "kv_heads": self.kv_heads}.items():
+            if want is not None and want != getattr(shape, name):
+                raise UsageError(f"{self.label} was created for {name}={want}, got {getattr(shape, name)}")

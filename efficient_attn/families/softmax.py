@@ -1,0 +1,60 @@
+"""Exact softmax attention over all keys, and its decoding from a cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..attention import Attention, Growth, Traits
+from ..kernels.dense import softmax_attention
+from ..kernels.sdpa import attend
+from ..mask import Mask
+from ..state import KVCache, preallocate
+
+
+class SoftmaxAttention(Attention):
+    """softmax(q k^T / sqrt(D)) v over every key that the mask allows, through torch's fused kernels."""
+
+    backends = ("sdpa", "dense")
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(exact=True)
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N^2)", "O(N)", causal_or_all)
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return softmax_attention(q, k, v, mask.dense(q.shape[2], k.shape[2], device=q.device))
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return attend(q, k, v, mask)
+
+    def pairs(self, n: int, m: int, causal: bool) -> int:
+        return causal_or_all(n, m, causal)
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+        return preallocate(KVCache(max_len), cache_sizes(self, batch), dtype, device)
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
+        state = state.append(k, v)
+        run = self.oracle if self.backend == "dense" else self.compute
+        return run(q, *state.filled(), Mask(causal=True)), state
+
+    def absorb(self, k: Tensor, v: Tensor, state: KVCache) -> KVCache:
+        return state.append(k, v)
+
+
+def causal_or_all(n: int, m: int, causal: bool) -> int:
+    """Query-key pairs of one head, bottom-right aligned when causal."""
+    if not causal:
+        return n * m
+    seen = min(n, m)  # rows that see at least one key: the last sees m, each one before it one key less
+    return seen * m - seen * (seen - 1) // 2
+
+
+def cache_sizes(attn: Attention, batch: int) -> tuple[int | None, int | None, int | None, int | None]:
+    """``(batch, kv_heads, key width, value width)`` of a cache as far as the dims tell."""
+    d = attn.dims
+    return batch, attn.kv_heads or d.heads, d.head_dim, d.value_dim or d.head_dim

@@ -1,0 +1,56 @@
+"""The one-liner: attention as a function call, for mechanisms that hold no learned parameters."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .attention import Attention, Dims, Shape
+from .errors import UnsupportedError, UsageError
+from .mask import Mask
+from .registry import create
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    variant: str = "full",
+    is_causal: bool = False,
+    mask: Mask | None = None,
+    seed: int = 0,
+    backend: str | None = None,
+    **options: Any,
+) -> Tensor:
+    """Attend with a mechanism by name, like ``scaled_dot_product_attention``. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``.
+
+    Causal attention is aligned bottom-right (see `Mask`). Raises `UnsupportedError` for mechanisms with learned
+    parameters, which have to be created and trained, and `UsageError` for names and options that do not exist.
+    """
+    if mask is not None and is_causal:
+        raise UsageError("attention: give either is_causal or a mask")
+    shape = Shape.of(q, k, v)
+    inputs = {name: options.pop(name) for name, value in list(options.items()) if isinstance(value, Tensor)}
+    dims = Dims(
+        heads=shape.heads or None,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        value_dim=shape.value_dim,
+        max_len=max(shape.m, 1),
+    )
+    attn = _created(variant, dims, seed, backend, tuple(sorted(options.items())), q.device)
+    return attn(q, k, v, mask if mask is not None else Mask(causal=is_causal), **inputs)
+
+
+@lru_cache(maxsize=64)
+def _created(
+    variant: str, dims: Dims, seed: int, backend: str | None, options: tuple[tuple[str, Any], ...], device: torch.device
+) -> Attention:
+    attn = create(variant, dims=dims, seed=seed, backend=backend, **dict(options))
+    if any(True for _ in attn.parameters()):
+        raise UnsupportedError(f"{attn.label} has learned parameters: create it with ea.create and train it")
+    return attn.to(device)

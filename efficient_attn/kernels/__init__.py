@@ -1,0 +1,1 @@
+"""Fast forms, named by what they compute. The only place that knows about speed."""

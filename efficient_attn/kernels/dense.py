@@ -1,0 +1,38 @@
+"""The oracles' arithmetic: dense, plain, in float32 or wider. It defines what is right and is never sold as fast."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Half precision becomes float32; float32 and float64 stay."""
+    return tuple(x.float() if x.element_size() < 4 else x for x in tensors)
+
+
+def expand_heads(x: Tensor, heads: int) -> Tensor:
+    """``[B, Hkv, M, D]`` to ``[B, H, M, D]``; the heads of one group are adjacent."""
+    return x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
+    """Softmax over the allowed keys; a row that may see none gets weights of zero."""
+    scores = scores.masked_fill(~allowed, float("-inf"))
+    top = scores.amax(-1, keepdim=True)
+    weights = torch.exp(scores - top.masked_fill(top.isinf(), 0))
+    total = weights.sum(-1, keepdim=True)
+    return weights / total.masked_fill(total == 0, 1)
+
+
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, *, scale: float | None = None) -> Tensor:
+    """softmax(scale q k^T) v over the ``allowed [.., N, M]`` pairs; scale is 1/sqrt(D) unless given."""
+    wq, wk, wv = wide(q, expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1]))
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return (masked_softmax(wq @ wk.mT * scale, allowed) @ wv).to(q.dtype)
+
+
+def weighted_average(weights: Tensor, v: Tensor) -> Tensor:
+    """Rows of non-negative ``weights [.., N, M]`` divided by their sums, times v; a row of zeros stays zero."""
+    total = weights.sum(-1, keepdim=True)
+    return (weights @ v) / total.masked_fill(total == 0, 1)

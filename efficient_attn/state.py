@@ -1,0 +1,132 @@
+"""Decode states: what a mechanism keeps of the past. Preallocated, because growing a cache costs more than attending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from .errors import UsageError
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """All keys and values so far, in buffers of the full length. ``keys [B, Hkv, capacity, D]``, ``values [.., E]``."""
+
+    capacity: int
+    keys: Tensor | None = None
+    values: Tensor | None = None
+    length: int = 0
+
+    def append(self, k: Tensor, v: Tensor) -> KVCache:
+        """Write T positions behind the last; the buffers come from the first step when they were not allocated."""
+        end = _end(self.length, k, self.capacity)
+        keys, values = allocated(self.keys, k, self.capacity), allocated(self.values, v, self.capacity)
+        keys[:, :, self.length : end] = k
+        values[:, :, self.length : end] = v
+        return replace(self, keys=keys, values=values, length=end)
+
+    def filled(self) -> tuple[Tensor, Tensor]:
+        """The keys and values so far, as views."""
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+
+@dataclass(frozen=True)
+class RollingCache:
+    """The last ``capacity`` positions in a ring: position p lies in slot ``p % capacity``. Bytes do not grow with N."""
+
+    capacity: int
+    max_len: int
+    keys: Tensor | None = None
+    values: Tensor | None = None
+    length: int = 0  # positions seen so far, those overwritten included
+
+    def append(self, k: Tensor, v: Tensor) -> RollingCache:
+        """Write T positions; only the last ``capacity`` of them stay."""
+        end = _end(self.length, k, self.max_len)
+        keys, values = allocated(self.keys, k, self.capacity), allocated(self.values, v, self.capacity)
+        first = max(self.length, end - self.capacity)
+        cut = first - self.length
+        while first < end:  # at most two runs: up to the end of the ring, and from its start
+            slot = first % self.capacity
+            run = min(end - first, self.capacity - slot)
+            keys[:, :, slot : slot + run] = k[:, :, cut : cut + run]
+            values[:, :, slot : slot + run] = v[:, :, cut : cut + run]
+            first, cut = first + run, cut + run
+        return replace(self, keys=keys, values=values, length=end)
+
+    def filled(self) -> tuple[Tensor, Tensor]:
+        """The keys and values that are kept, as views in ring order: softmax does not mind."""
+        assert self.keys is not None
+        assert self.values is not None
+        used = min(self.length, self.capacity)
+        return self.keys[:, :, :used], self.values[:, :, :used]
+
+    def positions(self) -> Tensor:
+        """The position that each used slot holds, ``[used]``."""
+        slots = torch.arange(min(self.length, self.capacity))
+        last = self.length - 1
+        return last - (last - slots) % self.capacity
+
+    def in_order(self) -> tuple[Tensor, Tensor]:
+        """The keys and values that are kept, oldest first."""
+        keys, values = self.filled()
+        shift = self.length % self.capacity if self.length > self.capacity else 0
+        return keys.roll(-shift, 2), values.roll(-shift, 2)
+
+
+def _end(length: int, k: Tensor, max_len: int) -> int:
+    end = length + k.shape[2]
+    if end > max_len:
+        raise UsageError(f"the decode state was made for max_len={max_len} positions, {end} are needed")
+    return end
+
+
+def allocated(buffer: Tensor | None, like: Tensor, capacity: int) -> Tensor:
+    """The buffer, or a new one for ``capacity`` positions of tensors like ``[B, heads, T, width]``."""
+    if buffer is None:
+        return like.new_zeros(like.shape[0], like.shape[1], capacity, like.shape[3])
+    if (buffer.shape[:2], buffer.shape[3]) != (like.shape[:2], like.shape[3]) or buffer.dtype != like.dtype:
+        raise UsageError(
+            f"the decode state was made for [B, heads, T, width] = {[*buffer.shape[:2], 'T', buffer.shape[3]]} "
+            f"{buffer.dtype}, got {list(like.shape)} {like.dtype}"
+        )
+    return buffer
+
+
+Cache = TypeVar("Cache", KVCache, RollingCache)
+
+
+def preallocate(cache: Cache, sizes: tuple[int | None, ...], dtype: torch.dtype, device: torch.device) -> Cache:
+    """Allocate the buffers now, from ``(batch, kv_heads, key width, value width)``; a None among them leaves it to
+    the first step."""
+    if None in sizes:
+        return cache
+    batch, heads, *widths = sizes
+    keys, values = (torch.zeros(batch, heads, cache.capacity, w, dtype=dtype, device=device) for w in widths)  # type: ignore[arg-type]
+    return replace(cache, keys=keys, values=values)
+
+
+def state_bytes(state: Any) -> int:
+    """Bytes of all tensors in a decode state, each storage counted once. Counted, not computed from a formula."""
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(state)}
+    return sum(storages.values())
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif is_dataclass(value) and not isinstance(value, type):
+        for f in fields(value):
+            yield from _tensors(getattr(value, f.name))
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)

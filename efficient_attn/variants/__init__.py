@@ -1,0 +1,30 @@
+"""The catalogue: every built-in mechanism on one screen, readable without torch. One mechanism a file."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """Where a mechanism is and what it is, in one sentence; its options live in its constructor's signature."""
+
+    name: str
+    target: str  # module:class
+    family: str
+    sentence: str
+
+
+FAMILIES = ("full", "sparse", "linear", "low_rank", "hashed", "shared_kv")
+
+
+def _entry(name: str, target: str, family: str, sentence: str) -> Entry:
+    return Entry(name, f"efficient_attn.variants.{target}", family, sentence)
+
+
+CATALOGUE = (
+    _entry("full", "full:Full", "full", "Exact softmax attention: every query over every key."),
+    _entry("sliding_window", "sliding_window:SlidingWindow", "sparse", "Each query over the keys within a window."),
+    _entry("linear", "linear:Linear", "linear", "softmax's exp(q.k) replaced by (elu(q)+1).(elu(k)+1)."),
+    _entry("mqa", "mqa:MultiQuery", "shared_kv", "Exact attention whose heads all share one key-value head."),
+    _entry("gqa", "gqa:GroupedQuery", "shared_kv", "Exact attention whose heads share key-value heads in groups."),
+)
