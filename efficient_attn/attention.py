@@ -217,14 +217,14 @@ class Attention(nn.Module):
         if not self.traits.gradient and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
             raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
         if shape.m == 0 or q.numel() == 0:
-            return q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim)
+            return _on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), q, k, v)
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
         if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
             k, v = (x.masked_fill(~key_valid[:, None, :, None], 0) for x in (k, v))
         if query_valid is not None:
             q = q.masked_fill(~query_valid[:, None, :, None], 0)
         run = self.oracle if self.backend == "dense" else self.compute
-        out = run(q, k, v, mask, **inputs)
+        out = _on_graph(run(q, k, v, mask, **inputs), q, k, v)
         return out if query_valid is None else out.masked_fill(~query_valid[:, None, :, None], 0)
 
     def init_state(
@@ -305,3 +305,10 @@ class Attention(nn.Module):
         for name, want in {**wanted, "kv_heads": self.kv_heads}.items():
             if want is not None and want != getattr(shape, name):
                 raise UsageError(f"{self.label} was created for {name}={want}, got {getattr(shape, name)}")
+
+
+def _on_graph(out: Tensor, *inputs: Tensor) -> Tensor:
+    """The output, with a gradient of zero where no query saw any key: a training step must not fail on such a row."""
+    if out.requires_grad or not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
+        return out
+    return out + sum(x[..., :0].sum() for x in inputs)

@@ -39,7 +39,9 @@ class Mask:
     def __post_init__(self) -> None:
         if not isinstance(self.causal, bool):
             raise UsageError(f"Mask: causal must be True or False, not {type(self.causal).__name__}")
-        if self.query_start is not None and (isinstance(self.query_start, bool) or not isinstance(self.query_start, int)):
+        if self.query_start is not None and (
+            isinstance(self.query_start, bool) or not isinstance(self.query_start, int)
+        ):
             raise UsageError(f"Mask: query_start must be a whole number, not {self.query_start!r}")
         for name in ("key_lengths", "query_lengths"):
             value = getattr(self, name)
@@ -93,7 +95,7 @@ class Mask:
                 _check_placed(name, lengths, (batch,), device)
                 inside = ((lengths >= 0) & (lengths <= limit)).all()
                 if device.type != "cpu":  # a synchronisation a call would stall the device and break graph capture
-                    torch._assert_async(inside, f"Mask: {name} must lie in [0, {limit}]")
+                    torch.ops.aten._assert_async.msg(inside, f"Mask: {name} must lie in [0, {limit}]")
                 elif not inside:
                     raise UsageError(f"Mask: {name} must lie in [0, {limit}], got {lengths.tolist()}")
         if self.key_mask is not None:

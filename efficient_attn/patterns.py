@@ -104,7 +104,7 @@ class Keys(_Joins):
 
 @dataclass(frozen=True)
 class Where(_Joins):
-    """Any other rule: ``fn(i, j)`` in operators on positions. Its tiles are found by scanning, so planning is N x M / size^2."""
+    """Any other rule, ``fn(i, j)`` in operators on positions. Planned by scanning all N x M pairs, once a geometry."""
 
     fn: Callable[[Any, Any], Any]
 

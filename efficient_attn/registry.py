@@ -74,7 +74,7 @@ def create(
     `UnsupportedError` for a backend that cannot serve.
     """
     parts = parse_union(variant)
-    if len(parts) > 1:
+    if len(parts) != 1:
         return _union(parts, dims, seed, backend, options)
     spec = parts[0]
     if spec.backend and backend and spec.backend != backend:

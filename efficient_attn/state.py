@@ -1,4 +1,4 @@
-"""Decode states: what a mechanism keeps of the past. Preallocated, because growing a cache costs more than attending."""
+"""Decode states: what a mechanism keeps of the past, preallocated: growing a cache costs more than attending."""
 
 from __future__ import annotations
 

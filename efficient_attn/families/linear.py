@@ -1,4 +1,4 @@
-"""A feature map made into a mechanism: softmax's exp(q.k) replaced by phi(q).phi(k), so that keys can be summed first."""
+"""A feature map made into a mechanism: exp(q.k) replaced by phi(q).phi(k), so that keys can be summed first."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LinearAttention(Attention):
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
-        x, y, values = wide(self.feature_map(q), self.feature_map(k), v)
+        x, y, values = wide(self.feature_map(q)), wide(self.feature_map(k)), wide(v)
         allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
         return weighted_average((x @ y.mT).masked_fill(~allowed, 0), values).to(q.dtype)
 
@@ -75,7 +75,9 @@ class LinearAttention(Attention):
         parts = [q.new_zeros(*q.shape[:2], blind, v.shape[2])]
         if along:
             here = slice(*ends)
-            out, past = scan.scan(phi, q[:, :, blind : blind + along], k[:, here], v[:, here], _part(valid, *ends), past)
+            out, past = scan.scan(
+                phi, q[:, :, blind : blind + along], k[:, here], v[:, here], _part(valid, *ends), past
+            )
             parts.append(out)
         if (rest := n - blind - along) and past is not None:
             parts.append(scan.read(phi, q[:, :, n - rest :], past))
@@ -112,9 +114,7 @@ class LinearAttention(Attention):
         return replace(state, sums=sums, length=state.length + new)
 
 
-def _fold(
-    q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _fold(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Batch and key-value heads become one dimension; the heads of a group stay beside each other."""
     batch, heads, n, width = q.shape
     kv_heads = k.shape[1]

@@ -62,7 +62,8 @@ class SparseAttention(Attention):
         # the heads of a group stand beside each other in the row, so that one fetch of keys serves them all
         rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n * group, pad)
         job = Job(self._tiles(g), self._allowed(g), mask.key_valid(m), group, width**-0.5)
-        out = softmax_over_tiles(rows, *(x.reshape(batch * kv_heads, m, pad) for x in (k, v)), job)
+        keys, values = (x.reshape(batch * kv_heads, m, pad) for x in (k, v))
+        out = softmax_over_tiles(rows, keys, values, job)
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 
@@ -102,9 +103,10 @@ class SparseAttention(Attention):
     # -- decoding: a bounded reach needs a ring of that many positions, anything else the whole past ---------------
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache | RollingCache:
-        reach = self.pattern.reach
-        cache = KVCache(max_len) if reach is None else RollingCache(min(reach + 1, max_len), max_len)
-        return preallocate(cache, cache_sizes(self, batch), dtype, device)
+        reach, sizes = self.pattern.reach, cache_sizes(self, batch)
+        if reach is None:
+            return preallocate(KVCache(max_len), sizes, dtype, device)
+        return preallocate(RollingCache(min(reach + 1, max_len), max_len), sizes, dtype, device)
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         run = self.oracle if self.backend == "dense" else self.compute
@@ -113,7 +115,8 @@ class SparseAttention(Attention):
             return run(q, *state.filled(), Mask(causal=True)), state
         if q.shape[2] == 1:
             state = state.append(k, v)
-            return fused(q, *state.filled(), allowed=self._ring_mask(state, q.device)), state
+            keys, values = state.filled()
+            return fused(q, keys, values, allowed=self._ring_mask(state, q.device)), state
         return self._advance_many(q, k, v, state)
 
     def _ring_mask(self, state: RollingCache, device: torch.device) -> Tensor | None:
@@ -124,9 +127,7 @@ class SparseAttention(Attention):
         i, g = state.length - 1, Geometry(1, state.length, state.length - 1, True)
         return self.pattern.allows(torch.tensor(i), state.positions(), g).to(device)[None, None, None]
 
-    def _advance_many(
-        self, q: Tensor, k: Tensor, v: Tensor, state: RollingCache
-    ) -> tuple[Tensor, RollingCache]:
+    def _advance_many(self, q: Tensor, k: Tensor, v: Tensor, state: RollingCache) -> tuple[Tensor, RollingCache]:
         """T > 1 new positions over the ring and themselves; what lies before the ring is out of reach."""
         run = self.oracle if self.backend == "dense" else self.compute
         kept = min(state.length, state.capacity)
@@ -139,5 +140,3 @@ class SparseAttention(Attention):
 
     def absorb(self, k: Tensor, v: Tensor, state: Any) -> Any:
         return state.append(k, v)
-
-

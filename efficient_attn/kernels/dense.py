@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 
-def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
+def wide(x: Tensor) -> Tensor:
     """Half precision becomes float32; float32 and float64 stay."""
-    return tuple(x.float() if x.element_size() < 4 else x for x in tensors)
+    return x.float() if x.element_size() < 4 else x
 
 
 def expand_heads(x: Tensor, heads: int) -> Tensor:
@@ -27,9 +27,9 @@ def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, *, scale: float | None = None) -> Tensor:
     """softmax(scale q k^T) v over the ``allowed [.., N, M]`` pairs; scale is 1/sqrt(D) unless given."""
-    wq, wk, wv = wide(q, expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1]))
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return (masked_softmax(wq @ wk.mT * scale, allowed) @ wv).to(q.dtype)
+    wq, wk, wv = wide(q), wide(expand_heads(k, q.shape[1])), wide(expand_heads(v, q.shape[1]))
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    return (masked_softmax(wq @ wk.mT * factor, allowed) @ wv).to(q.dtype)
 
 
 def weighted_average(weights: Tensor, v: Tensor) -> Tensor:

@@ -33,7 +33,8 @@ def summed(phi: Map, k: Tensor, v: Tensor, valid: Tensor | None, before: Sums | 
     """The sums over all valid keys, added to those before."""
     kv, z = before if before is not None else (None, None)
     for first in range(0, k.shape[1], ALL_CHUNK):
-        keys, values = wide(_mapped(phi, k, valid, first, ALL_CHUNK), v[:, first : first + ALL_CHUNK])
+        keys = wide(_mapped(phi, k, valid, first, ALL_CHUNK))
+        values = wide(v[:, first : first + ALL_CHUNK])
         kv = keys.mT @ values if kv is None else torch.baddbmm(kv, keys.mT, values)
         z = keys.sum(1) if z is None else z + keys.sum(1)
     assert kv is not None
@@ -46,7 +47,7 @@ def read(phi: Map, q: Tensor, sums: Sums) -> Tensor:
     rows = q.flatten(1, 2)
     parts = []
     for first in range(0, rows.shape[1], ALL_CHUNK):
-        (x,) = wide(phi(rows[:, first : first + ALL_CHUNK]))
+        x = wide(phi(rows[:, first : first + ALL_CHUNK]))
         parts.append(_divided(x @ sums.kv, x @ sums.k[..., None]).to(q.dtype))
     return torch.cat(parts, 1).view(*q.shape[:3], -1)
 
@@ -59,14 +60,15 @@ def scan(
         return _scan_batched(phi, q, k, v, valid, before)
     size = (k.shape[0], 1, 1)
     _, width = phi(k[:1, :1]).shape[1:]
-    like = wide(q[:0])[0]
+    like = wide(q[:0])
     kv, z = before or (like.new_zeros(size[0], width, v.shape[2]), like.new_zeros(size[0], width))
     kv, z = kv.clone(), z.clone()
     out = q.new_empty(*q.shape[:3], v.shape[2])
     future = _future(SCAN_CHUNK, q.shape[1], q.device)
     for first in range(0, k.shape[1], SCAN_CHUNK):
-        keys, values = wide(_mapped(phi, k, valid, first, SCAN_CHUNK), v[:, first : first + SCAN_CHUNK])
-        (x,) = wide(phi(q[:, :, first : first + SCAN_CHUNK]))
+        keys = wide(_mapped(phi, k, valid, first, SCAN_CHUNK))
+        values = wide(v[:, first : first + SCAN_CHUNK])
+        x = wide(phi(q[:, :, first : first + SCAN_CHUNK]))
         rows, length = x.flatten(1, 2), keys.shape[1]
         weights = rows @ keys.mT
         weights.view(-1, x.shape[1], length, length).masked_fill_(future[:length, :length], 0)
@@ -83,7 +85,7 @@ def _scan_batched(
 ) -> tuple[Tensor, Sums]:
     """The same with all chunks at once, which autograd can differentiate; one state a chunk is kept."""
     n, size = k.shape[1], TRAIN_CHUNK
-    keys, values, x = wide(_mapped(phi, k, valid, 0, n), v, phi(q))
+    keys, values, x = wide(_mapped(phi, k, valid, 0, n)), wide(v), wide(phi(q))
     extra = -n % size
     keys, values, x = (F.pad(t, (0, 0, 0, extra)).unflatten(-2, (-1, size)) for t in (keys, values, x))
     states = (keys.mT @ values).cumsum(1)  # [Bh, chunks, F, E], the keys of the chunk itself included

@@ -48,7 +48,7 @@ def fused(
 
     allowed: bool, ``[1 or B, 1, 1 or N, M]``. causal: query i sees keys up to i (both from zero).
     """
-    batch, heads, n, width = q.shape
+    batch, heads, _, width = q.shape
     kv_heads, value_width = k.shape[1], v.shape[-1]
     scale = width**-0.5
     if value_width != width:  # unequal widths would leave the flash kernel; zeros change neither scores nor outputs

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-VIEW_CHUNK = 64  # windows a step in the backward pass and wherever masks differ: more costs memory, gains no speed
+VIEW_CHUNK = 64  # windows a step: more costs fresh memory and gains no speed
 GATHER_CHUNK = 8  # the same where keys are copied together first
 
 
@@ -52,7 +52,9 @@ class Tile:
 
     def queries_of(self, first: int, last: int, device: torch.device) -> Tensor:
         """The query indices of windows [first, last), ``[windows, rows]``."""
-        return torch.arange(self.row + first * self.rows, self.row + last * self.rows, device=device).view(-1, self.rows)
+        return torch.arange(self.row + first * self.rows, self.row + last * self.rows, device=device).view(
+            -1, self.rows
+        )
 
     def fetch(self, x: Tensor, first: int, last: int) -> Tensor:
         """The windows' keys (or values) ``[Bh, windows, span, width]`` from ``x [Bh, M, width]``."""
@@ -92,12 +94,11 @@ class Job:
     group: int
     scale: float
 
-    def steps(self, *, whole: bool) -> Iterator[tuple[Tile, int, int, slice]]:
-        """Tiles cut into chunks of windows, with the rows they fill; uncut where that is fine and wanted."""
+    def steps(self) -> Iterator[tuple[Tile, int, int, slice]]:
+        """Tiles cut into chunks of windows, each with the rows that it fills."""
         for tile in self.tiles:
-            size = tile.count if whole and tile.shared_mask and self.valid is None else tile.chunk
-            for first in range(0, tile.count, size):
-                last = min(first + size, tile.count)
+            for first in range(0, tile.count, tile.chunk):
+                last = min(first + tile.chunk, tile.count)
                 rows = slice((tile.row + first * tile.rows) * self.group, (tile.row + last * tile.rows) * self.group)
                 yield tile, first, last, rows
 
@@ -121,7 +122,7 @@ def softmax_over_tiles(q: Tensor, k: Tensor, v: Tensor, job: Job) -> Tensor:
     if q.device.type == "cpu":
         return cast(Tensor, _CpuTiles.apply(q, k, v, job))
     out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
-    for tile, first, last, rows in job.steps(whole=True):
+    for tile, first, last, rows in job.steps():
         mask = job.mask(tile, first, last, q.shape[0], q)
         windows = _windows(q, tile, first, last, job.group)
         keys, values = tile.fetch(k, first, last), tile.fetch(v, first, last)
@@ -144,7 +145,7 @@ class _CpuTiles(torch.autograd.Function):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
         sums: list[Tensor] = []
-        for tile, first, last, rows in job.steps(whole=True):
+        for tile, first, last, rows in job.steps():
             part, lse = kernel(
                 _windows(q, tile, first, last, job.group),
                 tile.fetch(k, first, last),
@@ -165,20 +166,18 @@ class _CpuTiles(torch.autograd.Function):
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         grad = grads[0].contiguous()
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for lse_of, (tile, begin, end, _) in zip(sums, job.steps(whole=True), strict=True):
-            for first in range(begin, end, tile.chunk):
-                last = min(first + tile.chunk, end)
-                parts = kernel(
-                    *(_windows(x, tile, first, last, job.group) for x in (grad, q)),
-                    *(tile.fetch(x, first, last) for x in (k, v)),
-                    _windows(out, tile, first, last, job.group),
-                    lse_of[:, first - begin : last - begin],
-                    0.0,
-                    False,
-                    attn_mask=job.mask(tile, first, last, q.shape[0], q),
-                    scale=job.scale,
-                )
-                _windows(dq, tile, first, last, job.group).copy_(parts[0])
-                tile.give_back(dk, parts[1], first, last)
-                tile.give_back(dv, parts[2], first, last)
+        for lse, (tile, first, last, _) in zip(sums, job.steps(), strict=True):
+            part_q, part_k, part_v = kernel(
+                *(_windows(x, tile, first, last, job.group) for x in (grad, q)),
+                *(tile.fetch(x, first, last) for x in (k, v)),
+                _windows(out, tile, first, last, job.group),
+                lse,
+                0.0,
+                False,
+                attn_mask=job.mask(tile, first, last, q.shape[0], q),
+                scale=job.scale,
+            )
+            _windows(dq, tile, first, last, job.group).copy_(part_q)
+            tile.give_back(dk, part_k, first, last)
+            tile.give_back(dv, part_v, first, last)
         return dq, dk, dv, None

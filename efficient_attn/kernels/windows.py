@@ -30,7 +30,7 @@ def window_tiles(band: Band, g: Geometry) -> tuple[Tile, ...]:
 
 
 def _rows(width: int) -> int:
-    """Queries a window: the narrower the window, the fewer, since each window computes ``rows - 1`` pairs too many a row."""
+    """Queries a window: the narrower, the fewer, since each row computes ``rows - 1`` pairs that are not its own."""
     return 32 if width <= 512 else 64 if width <= 1024 else 128
 
 

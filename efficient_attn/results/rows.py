@@ -1,0 +1,122 @@
+"""The row: what one planned case came to. Its columns are a contract with everyone who reads results."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+SCHEMA = 1
+
+Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
+NO_FAILURE = ("ok", "skipped", "unsupported")
+
+
+@dataclass(kw_only=True)
+class Row:
+    """One case's result. Columns that do not apply are None; times in ms, sizes in bytes, rates a second.
+
+    variant: the mechanism with the options it was given. options: all its options, defaults included, as JSON.
+    seq_len: N, or the context when decoding; kv_len: M. mode: forward, forward_backward, prefill, decode, train; None
+    for tasks that time nothing. latency_ms: the median over rounds with its 95% interval; speedup: the paired ratio
+    baseline / variant with its 95% interval. pairs: query-key pairs of one head; flops: of the whole call.
+    peak_memory_bytes: above what existed before the call, output included, inputs not.
+    relative_error: against exact softmax; oracle_error: against the mechanism's own oracle (Frobenius norm ratios).
+    stop_reason: why measuring ended. backend: the one asked for, if any; backend_used: the one that ran.
+    """
+
+    run_id: str | None = None
+    suite: str | None = None
+    case_key: str = ""
+    variant: str = ""
+    backend: str | None = None
+    family: str | None = None
+    options: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    batch: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    seq_len: int | None = None
+    kv_len: int | None = None
+    head_dim: int | None = None
+    causal: bool | None = None
+    mode: str | None = None
+    status: Status = "ok"
+    reason: str | None = None
+    threads: int | None = None
+    compiled: bool | None = None
+    machine: str | None = None
+    backend_used: str | None = None
+    latency_ms: float | None = None
+    latency_ms_low: float | None = None
+    latency_ms_high: float | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    tokens_per_s: float | None = None
+    flops: float | None = None
+    tflops_per_s: float | None = None
+    roofline_share: float | None = None
+    pairs: int | None = None
+    pairs_computed: int | None = None
+    peak_memory_bytes: int | None = None
+    output_bytes: int | None = None
+    saved_bytes: int | None = None
+    workspace_bytes: int | None = None
+    state_bytes: int | None = None
+    task: str | None = None
+    inputs: str | None = None
+    layer: int | None = None
+    relative_error: float | None = None
+    oracle_error: float | None = None
+    cosine_similarity: float | None = None
+    total_variation: float | None = None
+    missed_mass: float | None = None
+    effective_keys: float | None = None
+    metric: str | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+    steps: int | None = None
+    parameters: int | None = None
+    seed: int | None = None
+    stop_reason: str | None = None
+    schema: int = SCHEMA
+
+
+COLUMNS = tuple(f.name for f in fields(Row))
+
+
+@dataclass
+class Record:
+    """A row with the raw samples behind it: ``samples`` maps a name to numbers (times in ms, one list a round)."""
+
+    row: Row
+    samples: dict[str, Any] = field(default_factory=dict)
+
+    def to_line(self) -> str:
+        """One line of JSON, ending in a checksum of the rest. Numbers that are not finite are refused, not written."""
+        body = {name: getattr(self.row, name) for name in COLUMNS} | {"samples": self.samples}
+        text = json.dumps(body, allow_nan=False, separators=(",", ":"))
+        return f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n'
+
+    @classmethod
+    def from_line(cls, line: str) -> Record:
+        """Read a line back. `ValueError` says what is wrong with it: broken, altered, or of a newer schema."""
+        text, mark, crc = line.rstrip("\n").rpartition(',"crc":')
+        if not mark or not crc[:-1].isdigit():
+            raise ValueError("not a complete record")
+        if zlib.crc32((text + "}").encode()) != int(crc[:-1]):
+            raise ValueError("the checksum does not match: the record was altered")
+        body = json.loads(text + "}")
+        if body["schema"] > SCHEMA:
+            raise ValueError(f"schema {body['schema']} is newer than this version reads ({SCHEMA})")
+        samples = body.pop("samples")
+        return cls(Row(**body), samples)
+
+
+def finite(value: float) -> float | None:
+    """The number, or None where it is not finite and so cannot be stored."""
+    return value if math.isfinite(value) else None
