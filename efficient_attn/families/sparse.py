@@ -112,7 +112,8 @@ class SparseAttention(Attention):
         run = self.oracle if self.backend == "dense" else self.compute
         if isinstance(state, KVCache):
             state = state.append(k, v)
-            return run(q, *state.filled(), Mask(causal=True)), state
+            keys, values = state.filled()
+            return run(q, keys, values, Mask(causal=True)), state
         if q.shape[2] == 1:
             state = state.append(k, v)
             keys, values = state.filled()
