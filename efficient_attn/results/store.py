@@ -41,12 +41,12 @@ class Writer:
         os.fsync(self._file)
         self.done.add(record.row.case_key)
 
-    def describe(self, about: dict[str, Any]) -> None:
-        """Keep what ran and where; a resumed run adds its description behind the earlier ones."""
+    def describe(self, session: dict[str, Any]) -> None:
+        """Keep what ran and where: beside those of earlier sessions, in place of this one's."""
         path = self.folder / RUN
-        sessions = json.loads(path.read_text())["sessions"] if path.exists() else []
+        earlier = [s for s in about(self.folder) if s.get("run_id") != session.get("run_id")]
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"sessions": [*sessions, about]}, indent=2, allow_nan=False) + "\n")
+        temporary.write_text(json.dumps({"sessions": [*earlier, session]}, indent=2, allow_nan=False) + "\n")
         temporary.replace(path)
 
     def close(self) -> None:

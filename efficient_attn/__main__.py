@@ -1,0 +1,7 @@
+"""``python -m efficient_attn``."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

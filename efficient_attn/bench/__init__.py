@@ -1,0 +1,1 @@
+"""From a suite to rows: suite, plan, case, gate, measure."""

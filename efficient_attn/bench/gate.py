@@ -1,0 +1,95 @@
+"""The gate: no time is reported for a result that is wrong. Every case first proves itself against its oracle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..mask import Mask
+from ..tasks.fidelity import relative_error
+from .workload import Decoding, Workload
+
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2, "float16": 5e-3}  # relative Frobenius error
+ROWS = 32  # query rows a place at which a long output is compared
+WHOLE = 1024  # up to this length, all rows of mechanisms whose rows cannot be taken alone
+GRADIENTS = 256  # length at which gradients are compared: their oracle is dense
+
+
+class Invalid(Exception):
+    """The output is not the oracle's."""
+
+
+def gate(workload: Workload) -> float:
+    """The error of a workload's result against its oracle's, at its own shape where that is possible.
+
+    Raises `Invalid`, with what and where, for a wrong shape or dtype, values not finite, or an error over `TOLERANCE`.
+    """
+    mode = workload.case.cell.mode
+    if mode == "decode":
+        return _passed(workload, *_decoded(workload))
+    if mode == "forward_backward":
+        return max(_passed(workload, a, b) for a, b in _gradients(workload))
+    error = _passed(workload, *_rows(workload))
+    if mode == "prefill":
+        out = workload.prefill()[0]
+        error = max(error, _passed(workload, out, workload.forward()))
+    return error
+
+
+def _rows(w: Workload) -> tuple[Tensor, Tensor]:
+    """Fast and oracle rows of a forward pass: some at the start, in the middle and at the end when it is long."""
+    traits, n = w.attn.traits, w.shape.n
+    if traits.mixes_queries or not traits.cross or w.sample.inputs:
+        if n > WHOLE:
+            w = Workload(w.case, replace(w.shape, n=WHOLE, m=WHOLE))
+        return w.forward(), _oracle(w, w.mask)
+    out = _shaped(w, w.forward())
+    starts = sorted({0, max(0, n // 2 - ROWS // 2), max(0, n - ROWS)})
+    places = [slice(s, min(s + ROWS, n)) for s in starts]
+    offset = w.shape.m - n
+    oracle = [_oracle(w, replace(w.mask, query_start=offset + p.start), w.sample.q[:, :, p]) for p in places]
+    return torch.cat([out[:, :, p] for p in places], 2), torch.cat(oracle, 2)
+
+
+def _decoded(w: Workload) -> tuple[Tensor, Tensor]:
+    """One step behind the context, and the row that the oracle gives for it."""
+    decoding = Decoding(w)
+    out, token = decoding.step(), decoding.token
+    k, v = torch.cat([w.sample.k, token.k], 2), torch.cat([w.sample.v, token.v], 2)
+    with torch.no_grad():
+        return out, w.case.create(backend="dense")(token.q, k, v, Mask(causal=True))
+
+
+def _gradients(w: Workload) -> list[tuple[Tensor, Tensor]]:
+    n = min(w.shape.n, GRADIENTS)
+    small = Workload(w.case, replace(w.shape, n=n, m=n))
+    fast = small.forward_backward()
+    small.attn = w.case.create(backend="dense")
+    return list(zip(fast, small.forward_backward(), strict=True))
+
+
+def _oracle(w: Workload, mask: Mask, q: Tensor | None = None) -> Tensor:
+    with torch.no_grad():
+        oracle = w.case.create(backend="dense")
+        return oracle(w.sample.q if q is None else q, w.sample.k, w.sample.v, mask, **w.sample.inputs)
+
+
+def _shaped(w: Workload, out: Tensor) -> Tensor:
+    s = w.shape
+    want = (s.batch, s.heads, s.n, s.value_dim)
+    if tuple(out.shape) != want or out.dtype != w.sample.q.dtype:
+        raise Invalid(f"the output is {out.dtype} {list(out.shape)}, not {w.sample.q.dtype} {list(want)}")
+    return out
+
+
+def _passed(w: Workload, out: Tensor, oracle: Tensor) -> float:
+    if out.shape != oracle.shape or out.dtype != oracle.dtype:
+        raise Invalid(f"the output is {out.dtype} {list(out.shape)}, the oracle's {oracle.dtype} {list(oracle.shape)}")
+    if not torch.isfinite(out).all():
+        raise Invalid("the output holds values that are not finite")
+    error, limit = relative_error(out, oracle), TOLERANCE[w.case.cell.dtype]
+    if error > limit:
+        raise Invalid(f"the output is not the oracle's: relative error {error:.2e}, allowed {limit:.0e}")
+    return error

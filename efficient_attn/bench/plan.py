@@ -1,0 +1,189 @@
+"""The plan: every case that a suite asks for, in the order in which it will run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from ..errors import UsageError
+from ..spec import Spec, parse_union
+from ..tasks.activations import Activations
+from .case import Case, Cell, make_case
+from .suite import Loaded, Part, Suite, Variant
+
+TIMED = ("forward", "forward_backward", "prefill", "decode")
+DEFAULTS: dict[str, tuple[Any, ...]] = {
+    "seq_len": (1024,),
+    "causal": (False,),
+    "dtype": ("float32",),
+    "device": ("cpu",),
+    "threads": (None,),
+    "batch": (1,),
+    "heads": (8,),
+    "kv_heads": (None,),
+    "head_dim": (64,),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overrides:
+    """What the command line changes in a suite: axes by name, variants, the activations file; ``quick`` shrinks it."""
+
+    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    variants: Sequence[str] = ()
+    activations: str | None = None
+    seed: int | None = None
+    quick: bool = False
+
+
+def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
+    """All cases of a suite. Raises `UsageError` for what does not exist or is planned twice."""
+    suite = loaded.suite
+    if overrides.seed is not None:
+        suite = suite.model_copy(update={"seed": overrides.seed})
+    if overrides.quick:
+        suite = suite.model_copy(update={"rounds": 3, "budget_s": min(suite.budget_s, 1.0)})
+    cases: list[Case] = []
+    for part in suite.parts():
+        specs = _variants(part, overrides.variants)
+        grid = _grid(part, overrides)
+        baseline = _baseline(part, specs)
+        if timed := [m for m in part.measure or () if m in TIMED]:
+            cases += _timed(loaded.name, suite, part, timed, grid, specs, baseline)
+        if "fidelity" in (part.measure or ()):
+            activations = Activations.find(overrides.activations or suite.activations)
+            cases += _fidelity(loaded.name, suite, part, grid, specs, activations)
+    seen: dict[str, Case] = {}
+    for case in cases:
+        if case.key in seen:
+            raise UsageError(f"{loaded.name}: {case.variant} and {seen[case.key].variant} are the same case; drop one")
+        seen[case.key] = case
+    return cases
+
+
+def cells(cases: Sequence[Case]) -> list[tuple[Cell, list[Case]]]:
+    """Cases grouped by the cell in which they are compared, in the plan's order."""
+    groups: dict[Cell, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.cell, []).append(case)
+    return list(groups.items())
+
+
+def spec_of(variant: Variant) -> str:
+    """A suite's variant as the one string that names it."""
+    parts = parse_union(variant.name)
+    if len(parts) != 1:
+        if variant.options or variant.backend:
+            raise UsageError(f"{variant.name}: options of a union belong to its parts, in the name")
+        return "|".join(sorted(str(p) for p in parts))
+    own = parts[0]
+    return str(Spec(own.name, {**own.options, **variant.options}, variant.backend or own.backend))
+
+
+def _variants(part: Part, wanted: Sequence[str]) -> list[str]:
+    """The part's variants; when some are asked for, those: by name as the suite has them, else as they are written."""
+    own = [spec_of(v) for v in part.variant or ()]
+    if not wanted:
+        return own
+    chosen: list[str] = []
+    for text in wanted:
+        spec = spec_of(Variant(name=text))
+        same = [s for s in own if s == spec or ("|" not in s and ":" not in spec and parse_union(s)[0].name == spec)]
+        chosen += [s for s in (same or [spec]) if s not in chosen]
+    return chosen
+
+
+def _baseline(part: Part, specs: Sequence[str]) -> str | None:
+    """The variant that others are compared with, by its spec or its name; None when it is not among those chosen."""
+    if part.baseline is None:
+        return None
+    named = [s for s in specs if s == part.baseline or s.split(":")[0] == part.baseline]
+    if named:
+        return named[0]
+    if part.baseline not in {name for v in part.variant or () for name in (v.name, spec_of(v))}:
+        raise UsageError(f"part {part.name!r}: the baseline {part.baseline!r} is none of its variants")
+    return None
+
+
+def _grid(part: Part, overrides: Overrides) -> dict[str, tuple[Any, ...]]:
+    grid = dict(DEFAULTS)
+    grid |= {name: (value,) for name, value in part.dims.model_dump(exclude_none=True).items()}
+    grid |= part.axes.model_dump(exclude_none=True)
+    if overrides.quick:
+        grid["seq_len"] = grid["seq_len"][:2]
+    grid |= {name: tuple(dict.fromkeys(values)) for name, values in overrides.axes.items()}
+    return grid
+
+
+def _timed(
+    name: str,
+    suite: Suite,
+    part: Part,
+    modes: Sequence[str],
+    grid: Mapping[str, tuple[Any, ...]],
+    specs: Sequence[str],
+    baseline: str | None,
+) -> list[Case]:
+    cases = []
+    order = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "causal")
+    for mode, values in product(modes, product(*(grid[axis] for axis in order))):
+        at = dict(zip(order, values, strict=True))
+        kv_heads = at.pop("kv_heads")
+        if mode in ("decode", "prefill") and not at["causal"]:
+            if len(grid["causal"]) > 1:
+                continue  # decoding is causal by nature: one of the two is enough
+            at["causal"] = True
+        for seq_len in grid["seq_len"]:
+            cell = Cell(
+                suite=name,
+                part=part.name,
+                task="speed",
+                mode=mode,
+                seq_len=seq_len,
+                max_len=max(grid["seq_len"]),
+                seed=suite.seed,
+                rounds=suite.rounds,
+                budget_s=suite.budget_s,
+                memory="peak_memory" in (part.measure or ()) and mode in ("forward", "forward_backward"),
+                baseline=baseline,
+                **at,
+            )
+            cases += [make_case(cell, spec, kv_heads) for spec in specs]
+    return cases
+
+
+def _fidelity(
+    name: str,
+    suite: Suite,
+    part: Part,
+    grid: Mapping[str, tuple[Any, ...]],
+    specs: Sequence[str],
+    activations: Activations,
+) -> list[Case]:
+    cases = []
+    _, heads, length, width = activations.q.shape
+    for device, dtype, causal, layer in product(grid["device"], grid["dtype"], grid["causal"], activations.layers):
+        cell = Cell(
+            suite=name,
+            part=part.name,
+            task="fidelity",
+            mode=None,
+            device=device,
+            dtype=dtype,
+            threads=None,
+            batch=1,
+            heads=heads,
+            seq_len=length,
+            head_dim=width,
+            causal=causal,
+            max_len=length,
+            seed=suite.seed,
+            rounds=0,
+            budget_s=suite.budget_s,
+            inputs=activations.label,
+            layer=layer,
+        )
+        cases += [make_case(cell, spec, activations.k.shape[1]) for spec in specs]
+    return cases

@@ -1,0 +1,21 @@
+"""Reports: what a run's rows say, as one web page, its Markdown twin, plots and a table. No torch in here.
+
+Importing this package imports nothing else; `write_report` and `Written` are fetched when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .write import Written as Written
+    from .write import write_report as write_report
+
+__all__ = ["Written", "write_report"]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.write"), name)

@@ -1,0 +1,66 @@
+"""How a mechanism looks: one colour and marker by its name, in every plot and every report.
+
+The colours are Okabe and Ito's (less their yellow, too pale for a line on white) and three of Tol's, which people with any
+colour vision can tell apart. Nine colours and ten markers share no divisor, so ninety names in a row all differ.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933", "#6F4E9C")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
+LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
+INK, FAINT, GRID = "#1b1f24", "#6a737d", "#e3e6ea"
+
+# A name's place fixes its look for good: add new names at the end, never sort or remove.
+KNOWN = (
+    "sliding_window linear mqa gqa performer longformer bigbird dilated_window global_tokens random_blocks strided fixed "
+    "attention_sinks random_feature cosformer relu_linear taylor retention linformer reformer nystromformer mla dot "
+    "general additive cosine luong_local"
+).split()
+
+
+class Look(NamedTuple):
+    """How one variant is drawn; hollow markers and dashes tell apart variants of the same mechanism."""
+
+    colour: str
+    marker: str
+    line: Any
+    hollow: bool
+
+
+NULL = Look(FAINT, "", (0, (4, 3)), False)
+
+
+def mechanism(label: str) -> str:
+    """The name without its options; a union keeps the names of all its parts."""
+    return "|".join(part.partition(":")[0].strip() for part in label.partition(" (")[0].split("|"))
+
+
+def colour_and_marker(name: str) -> tuple[str, str]:
+    """A mechanism's own colour and marker: full attention is black, unknown names hash the same everywhere."""
+    if name == "full":
+        return INK, "o"
+    place = KNOWN.index(name) if name in KNOWN else zlib.crc32(name.encode()) % (len(COLOURS) * len(MARKERS))
+    return COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+
+
+def looks(labels: Iterable[str]) -> dict[str, Look]:
+    """The look of each variant of a report. Those that share a colour and a marker differ in line and filling."""
+    seen: dict[tuple[str, str], int] = {}
+    found = {}
+    for label in sorted(set(labels), key=natural):
+        pair = colour_and_marker(mechanism(label))
+        rank = seen.get(pair, 0)
+        seen[pair] = rank + 1
+        found[label] = Look(*pair, LINES[rank % len(LINES)], rank % 2 == 1)
+    return found
+
+
+def natural(label: str) -> list[tuple[int, str]]:
+    """Sorting that counts: window=64 comes before window=128."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", label)]

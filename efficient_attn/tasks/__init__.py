@@ -1,0 +1,1 @@
+"""What mechanisms are judged by besides cost."""

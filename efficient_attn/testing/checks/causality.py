@@ -1,0 +1,99 @@
+"""No part of the future reaches the past, and positions mean the same whatever else is in the call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ...mask import Mask
+from ..compare import assert_close, assert_same, assert_zero, describe
+from ..conformance import check
+from ..subject import Call, Subject
+
+CUTS = (1, 16, 64, 129, 256)  # row counts that end inside chunks and on their borders
+
+
+def _causal_calls(subject: Subject) -> Iterator[tuple[Call, int]]:
+    """Causal calls, and the position of their first query."""
+    for n, m in [(300, 300)] + [(130, 200)] * subject.traits.cross:
+        shape = subject.shape(n, m)
+        yield subject.draw(shape, mask=Mask(causal=True)), m - n
+
+
+def _another_future(call: Call, row: int, start: int) -> Call:
+    """The same call with everything behind a row drawn anew, and a hundred times larger."""
+    generator = torch.Generator().manual_seed(row)
+
+    def redrawn(first: int) -> object:
+        def change(x: Tensor) -> Tensor:
+            noise = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x)
+            return torch.cat([x[:, :, :first], 100 * noise[:, :, first:]], 2)
+
+        return change
+
+    return call.change(redrawn(row), "query").change(redrawn(start + row), "key")  # pyright: ignore[reportArgumentType]
+
+
+@check(needs="causal strictly_causal")
+def causality(subject: Subject) -> None:
+    """Another future leaves every past row the same to the last bit, with and without a graph."""
+    for call, start in _causal_calls(subject):
+        n, m = call["q"].shape[2], call["k"].shape[2]
+        attn = subject.make(subject.shape(n, m))
+        for graph in (False, True) if subject.traits.gradient else (False,):
+            with torch.set_grad_enabled(graph):
+                want = (call.leaves() if graph else call).run(attn)
+                for row in [c for c in CUTS if c < n]:
+                    other = _another_future(call, row, start)
+                    got = (other.leaves() if graph else other).run(attn)
+                    what = f"rows before {row} after the future changed, N={n}, M={m}, {'on a' if graph else 'no'} graph"
+                    assert_same(got[:, :, :row], want[:, :, :row], what)
+
+
+@check(needs="causal strictly_causal gradient")
+def gradient_causality(subject: Subject) -> None:
+    """The gradient of past rows by future inputs is exactly 0."""
+    for call, start in _causal_calls(subject):
+        n, m = call["q"].shape[2], call["k"].shape[2]
+        attn = subject.make(subject.shape(n, m))
+        for row in (1, 64, 100):
+            _, grads = call.gradients(attn, slice(None, row))
+            for name, side in call.sides.items():
+                if name in grads:
+                    future = grads[name][:, :, row if side == "query" else start + row :]
+                    assert_zero(future, f"gradient of the rows before {row} by later {name}, N={n}, M={m}")
+
+
+@check(needs="causal strictly_causal")
+def prefix_law(subject: Subject) -> None:
+    """A prefix of the output is the output of the prefix."""
+    shape = subject.shape(300)
+    call = subject.draw(shape, mask=Mask(causal=True))
+    attn = subject.make(shape)
+    want = call.run(attn)
+    for t in CUTS:
+        got = call.both(slice(None, t)).run(attn)
+        assert_close(got, want[:, :, :t], f"output of the first {t} of 300 positions")
+
+
+@check(needs="cross", unless="mixes_queries")
+def alignment(subject: Subject) -> None:
+    """The last t queries alone, over all keys, give the last t rows; any others do with query_start."""
+    n = 200
+    shape = subject.shape(n)
+    attn = subject.make(shape)
+    for causal in subject.causalities:
+        call = subject.draw(shape, mask=Mask(causal=causal))
+        want = call.run(attn)
+        for t in (1, 33, 129):
+            got = call.queries(slice(n - t, n)).run(attn)
+            assert_close(got, want[:, :, n - t :], f"the last {t} of {n} queries, {describe(call.mask)}")
+        for first, last in ((0, 40), (65, 150)):
+            mask = Mask(causal=causal, query_start=first)
+            got = call.queries(slice(first, last)).under(mask).run(attn)
+            assert_close(got, want[:, :, first:last], f"queries {first} to {last} of {n}, {describe(mask)}")
+
+
+CHECKS = (causality, alignment, prefix_law, gradient_causality)

@@ -1,0 +1,172 @@
+"""The fast form is its oracle: outputs, gradients, precision."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...mask import Mask
+from ..compare import EPSILONS, assert_close, assert_finite, describe
+from ..conformance import check
+from ..subject import STARTS, Call, Subject
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def _no_fast_form(subject: Subject) -> str | None:
+    return None if subject.fast_backends else "there is no other backend than the oracle"
+
+
+def _agree(subject: Subject, call: Call, backend: str, n: int, m: int) -> None:
+    """The backend's output, with and without a graph, is the oracle's."""
+    q, v = call["q"], call.tensors.get("v", call["k"])
+    shape = subject.shape(
+        n, m, batch=q.shape[0], heads=q.shape[1], kv_heads=call["k"].shape[1], value_dim=v.shape[3]
+    )
+    fast, dense = subject.make(shape, backend=backend), subject.oracle(shape)
+    what = f"{backend} against dense, N={n}, M={m}, {describe(call.mask)}"
+    with torch.no_grad():
+        want = call.run(dense)
+        assert_close(call.run(fast), want, what)
+    if subject.traits.gradient:
+        assert_close(call.leaves().run(fast), want, f"{what}, on a graph")
+
+
+@check(ask=_no_fast_form)
+def equals_oracle(subject: Subject) -> None:
+    """Every backend gives what the oracle gives, for all kinds of masks and lengths."""
+    for n, m in subject.sizes:
+        shape = subject.shape(n, m)
+        call = subject.draw(shape)
+        for mask in subject.masks(shape):
+            for backend in subject.fast_backends:
+                _agree(subject, call.under(mask), backend, n, m)
+
+
+@check(needs="cross", ask=_no_fast_form)
+def equals_oracle_anywhere(subject: Subject) -> None:
+    """Wherever query_start puts the queries, before, on or behind the keys, every backend gives what the oracle gives."""
+    shape = subject.shape(17, 130)
+    call = subject.draw(shape)
+    for start in STARTS:
+        for causal in subject.causalities:
+            mask = Mask(causal=causal, query_start=start)
+            padded = Mask(causal=causal, query_start=start, key_mask=subject.holes(shape))
+            for backend in subject.fast_backends:
+                for m in (mask, padded) if subject.traits.padding else (mask,):
+                    _agree(subject, call.under(m), backend, 17, 130)
+
+
+@check(ask=_no_fast_form)
+def value_width(subject: Subject) -> None:
+    """Values may be narrower or wider than queries and keys."""
+    for width in (1, 5, 11):
+        shape = subject.shape(33, value_dim=width)
+        call = subject.draw(shape)
+        for mask in subject.masks(shape):
+            for backend in subject.fast_backends:
+                _agree(subject, call.under(mask), backend, 33, 33)
+                if subject.traits.gradient:
+                    _same_gradients(subject, call.under(mask), backend, value_dim=width)
+
+
+@check(needs="gradient", ask=_no_fast_form)
+def gradients_equal_oracle(subject: Subject) -> None:
+    """Gradients by every input and parameter are those of the oracle."""
+    for n, m in [(17, 17), (300, 300)] + [(17, 130), (130, 17)] * subject.traits.cross:
+        shape = subject.shape(n, m)
+        call = subject.draw(shape)
+        for mask in subject.masks(shape):
+            for backend in subject.fast_backends:
+                _same_gradients(subject, call.under(mask), backend)
+
+
+def _same_gradients(subject: Subject, call: Call, backend: str, value_dim: int = 8) -> None:
+    n, m = call["q"].shape[2], call["k"].shape[2]
+    shape = subject.shape(n, m, value_dim=value_dim)
+    _, got = call.gradients(subject.make(shape, backend=backend))
+    _, want = call.gradients(subject.oracle(shape))
+    for name in want:
+        where = f"{backend}: gradient by {name}, N={n}, M={m}, {describe(call.mask)}"
+        assert_close(got[name], want[name], where)
+
+
+@check(needs="gradient")
+def gradcheck(subject: Subject) -> None:
+    """Gradients are those that finite differences show, padded queries and keys included."""
+    n, m = (3, 4) if subject.traits.cross else (4, 4)
+    shape = subject.shape(n, m, batch=1, head_dim=2, value_dim=2)
+    call = subject.draw(shape)
+    masks = [Mask(causal=c) for c in subject.causalities]
+    if subject.traits.padding:
+        lengths = {"key_lengths": subject.lengths(m - 1), "query_lengths": subject.lengths(n - 1)}
+        masks.append(subject.mask(**lengths))
+    for mask in masks:
+        attn = subject.make(shape)
+        _against_differences(attn, call.under(mask).leaves())
+
+
+def _against_differences(attn: torch.nn.Module, call: Call) -> None:
+    unique = {id(x): name for name, x in call.tensors.items()}
+    names = list(unique.values())
+
+    def function(*values: Tensor) -> Tensor:
+        given = dict(zip(unique, values, strict=True))
+        return call.change(lambda x: given[id(x)]).run(attn)  # pyright: ignore[reportArgumentType]
+
+    try:
+        torch.autograd.gradcheck(function, [call[name] for name in names], atol=1e-6, rtol=1e-4)
+    except torch.autograd.gradcheck.GradcheckError as error:
+        text = " ".join(str(error).split())
+        raise AssertionError(f"gradcheck over {names}, {describe(call.mask)}: {text[:300]}") from error
+
+
+@check()
+def dtypes(subject: Subject) -> None:
+    """Each dtype comes back as it went in, its error no larger than that dtype must have."""
+    shape = subject.shape(130)
+    for dtype, tolerance in EPSILONS.items():
+        call = subject.draw(shape, dtype=dtype)
+        for causal in subject.causalities:
+            exact = call.under(Mask(causal=causal)).change(lambda x: x.double())
+            got = call.under(Mask(causal=causal)).run(subject.make(shape, dtype=dtype))
+            assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
+            want = exact.run(_rounded_oracle(subject, dtype))
+            assert_close(got.double(), want, f"{dtype} against the float64 oracle", tolerance=tolerance)
+
+
+def _rounded_oracle(subject: Subject, dtype: torch.dtype) -> torch.nn.Module:
+    """The oracle in float64, with parameters rounded as the mechanism under test has them."""
+    attn = subject.oracle(subject.shape(130), dtype=dtype)
+    return attn.to(torch.float64)
+
+
+@check()
+def large_inputs(subject: Subject) -> None:
+    """Queries and keys of ten times the usual size give finite results, equal to the oracle's."""
+    shape = subject.shape(130)
+    for causal in subject.causalities:
+        for dtype in (torch.float32, torch.float64):
+            base = subject.draw(shape, dtype=dtype)
+            call = base.with_(q=base["q"] * 10, k=base["k"] * 10).under(Mask(causal=causal))
+            what = f"inputs of scale 10, {dtype}, {describe(call.mask)}"
+            with torch.no_grad():
+                got = call.run(subject.make(shape, dtype=dtype))
+                assert_finite(got, what)
+                if dtype == torch.float64:
+                    assert_close(got, call.run(subject.oracle(shape)), what, tolerance=1e-8)
+            if subject.traits.gradient:
+                _, grads = call.gradients(subject.make(shape, dtype=dtype))
+                for name, grad in grads.items():
+                    assert_finite(grad, f"gradient by {name}, {what}")
+
+
+CHECKS = (
+    equals_oracle,
+    gradients_equal_oracle,
+    dtypes,
+    equals_oracle_anywhere,
+    value_width,
+    gradcheck,
+    large_inputs,
+)

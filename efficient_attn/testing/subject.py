@@ -1,0 +1,237 @@
+"""What a check is run on: fresh instances of one mechanism, and calls to feed them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..attention import Attention, Dims, Shape, Traits
+from ..errors import UsageError
+from ..mask import Mask
+from ..registry import create
+
+Factory = Callable[[Dims, int, str | None], Attention]  # (dims, seed, backend)
+Side = Literal["query", "key"]
+
+MAX_LEN = 320
+HEADS = (4, 6, 8, 16)  # tried in turn, for mechanisms whose key-value heads must divide them
+SQUARE = (1, 2, 17, 130, 300)  # odd, and across every chunk border of the kernels: 32, 64, 128, 256
+CROSS = ((1, 300), (17, 130), (130, 300), (130, 17), (2, 1))
+STARTS = (-40, -5, 0, 40, 125, 200)  # query_start for 17 queries over 130 keys: before, on and behind the keys
+_OFF_FLOAT32 = 1 - 3e-8  # less than float32 can tell from 1, far more than float64 may lose
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call's tensors by name, the side that each belongs to, and the mask. A value: changes give a new call.
+
+    Names are q, k, v (absent where a mechanism takes none) and those of the mechanism's further inputs.
+    """
+
+    tensors: Mapping[str, Tensor]
+    sides: Mapping[str, Side]
+    mask: Mask
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def run(self, attn: Attention) -> Tensor:
+        """The mechanism's forward pass."""
+        q, k, v, inputs = self._arguments()
+        return attn(q, k, v, self.mask, **inputs)
+
+    def step(self, attn: Attention, state: object) -> tuple[Tensor, object]:
+        """One decode step with all positions of this call."""
+        q, k, v, inputs = self._arguments()
+        return attn.step(q, k, v, state, **inputs)
+
+    def _arguments(self) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        rest = dict(self.tensors)
+        return rest.pop("q"), rest.pop("k"), rest.pop("v", None), rest  # pyright: ignore[reportReturnType]
+
+    def under(self, mask: Mask) -> Call:
+        return replace(self, mask=mask)
+
+    def change(self, fn: Callable[[Tensor], Tensor], side: Side | None = None) -> Call:
+        """fn applied to the tensors ``[B, heads, length, ..]`` of one side or both; what was one tensor stays one."""
+        done = {id(x): fn(x) for name, x in self.tensors.items() if side in (None, self.sides[name])}
+        new = {
+            name: done.get(id(x), x) if side in (None, self.sides[name]) else x for name, x in self.tensors.items()
+        }
+        if self.tied:
+            new["q"] = new["k"] = new["k" if side == "key" else "q"]
+        return replace(self, tensors=new)
+
+    def with_(self, **tensors: Tensor) -> Call:
+        """The same call with some of its tensors replaced."""
+        new = {**self.tensors, **tensors}
+        if self.tied and "k" in tensors:
+            new["q"] = new["k"]
+        return replace(self, tensors=new)
+
+    @property
+    def tied(self) -> bool:
+        """Whether the mechanism's own sampler gave one tensor as both queries and keys."""
+        return self.tensors["q"] is self.tensors["k"]
+
+    def queries(self, rows: slice) -> Call:
+        """Some of the queries only; the mask stays."""
+        return self.change(lambda x: x[:, :, rows], "query")
+
+    def keys(self, columns: slice | Tensor) -> Call:
+        """Some of the keys only; the mask stays."""
+        return self.change(lambda x: x[:, :, columns], "key")
+
+    def both(self, positions: slice) -> Call:
+        """The same positions of queries and keys."""
+        return self.change(lambda x: x[:, :, positions])
+
+    def leaves(self) -> Call:
+        """The same values as fresh tensors that want a gradient."""
+        return self.change(lambda x: x.detach().clone().requires_grad_())
+
+    def gradients(self, attn: Attention, rows: slice = slice(None)) -> tuple[Tensor, dict[str, Tensor]]:
+        """The output, and the gradient of a fixed weighted sum over some of its rows by each tensor and parameter."""
+        call = self.leaves()
+        out = call.run(attn)
+        generator = torch.Generator().manual_seed(1)
+        weight = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
+        sources = {**call.tensors, **{name: p for name, p in attn.named_parameters() if p.requires_grad}}
+        found = torch.autograd.grad((out * weight)[:, :, rows].sum(), list(sources.values()), allow_unused=True)
+        zeroed = [torch.zeros_like(x) if g is None else g for g, x in zip(found, sources.values(), strict=True)]
+        return out.detach(), dict(zip(sources, zeroed, strict=True))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One mechanism under test, from its spec or from a factory ``(dims, seed, backend) -> Attention``."""
+
+    source: str | Factory
+    backend: str | None = None
+    device: str = "cpu"
+
+    @property
+    def label(self) -> str:
+        return self.source if isinstance(self.source, str) else getattr(self.source, "__name__", repr(self.source))
+
+    @cached_property
+    def attn(self) -> Attention:
+        """An instance to ask what it claims; checks run on fresh ones."""
+        for heads in HEADS:
+            try:
+                return self._new(Dims(heads=heads, head_dim=8, value_dim=8, max_len=MAX_LEN), 0, self.backend)
+            except UsageError as error:
+                refusal = error
+        raise refusal
+
+    @cached_property
+    def heads(self) -> int:
+        return self.attn.dims.heads or HEADS[0]
+
+    @cached_property
+    def traits(self) -> Traits:
+        return self.attn.traits
+
+    @property
+    def causalities(self) -> tuple[bool, ...]:
+        """Which of causal=False and causal=True the mechanism takes."""
+        return (False,) * self.traits.bidirectional + (True,) * self.traits.causal
+
+    @cached_property
+    def fast_backends(self) -> tuple[str, ...]:
+        """The backends under test that are not the oracle itself."""
+        able = [b for b in self.attn.backends if b != "dense" and self.attn.why_not(b) is None]
+        return tuple(b for b in able if self.backend in (None, b))
+
+    def shape(
+        self,
+        n: int,
+        m: int | None = None,
+        *,
+        batch: int = 2,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        head_dim: int = 8,
+        value_dim: int = 8,
+    ) -> Shape:
+        """Sizes that this mechanism accepts: M is N, and Hkv what it insists on, unless given."""
+        heads = heads or self.heads
+        kv_heads = self.attn.kv_heads or kv_heads or heads
+        return Shape(batch, heads, kv_heads, n, n if m is None else m, head_dim, value_dim)
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Lengths (N, M) worth trying."""
+        return [(n, n) for n in SQUARE] + list(CROSS if self.traits.cross else ())
+
+    def make(
+        self, shape: Shape, *, seed: int = 0, backend: str | None = None, dtype: torch.dtype = torch.float64
+    ) -> Attention:
+        """A fresh instance for tensors of this shape."""
+        dims = Dims(
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            value_dim=shape.value_dim,
+            max_len=MAX_LEN,
+        )
+        return self._new(dims, seed, backend or self.backend).to(device=self.device, dtype=dtype)
+
+    def oracle(self, shape: Shape, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Attention:
+        """The same instance as `make` gives, running its oracle."""
+        attn = self.make(shape, seed=seed, dtype=dtype)
+        attn.backend = "dense"
+        return attn
+
+    def _new(self, dims: Dims, seed: int, backend: str | None) -> Attention:
+        if isinstance(self.source, str):
+            given = "backend=" in self.source  # a backend inside the spec stands, and may not be given twice
+            return create(self.source, dims=dims, seed=seed, backend=None if given else backend)
+        attn = self.source(dims, seed, backend)
+        if attn.dims == Dims():
+            attn.dims = dims
+        if backend is not None:
+            attn.backend = backend
+        return attn
+
+    def draw(
+        self, shape: Shape, *, mask: Mask | None = None, seed: int = 0, dtype: torch.dtype = torch.float64
+    ) -> Call:
+        """Inputs from the mechanism's own sampler, under the plainest mask that it takes unless one is given."""
+        generator = torch.Generator().manual_seed(seed + 17)
+        sample = self.make(shape, dtype=dtype).sample(shape, generator=generator, dtype=dtype, device=self.device)
+        named = {"q": sample.q, "k": sample.k, "v": sample.v, **sample.inputs}
+        sides: dict[str, Side] = {"q": "query", "k": "key", "v": "key"}
+        sides |= {name: i.side for name, i in self.traits.inputs.items()}
+        plain = Mask(causal=not self.traits.bidirectional)
+        call = Call({n: x for n, x in named.items() if x is not None}, sides, plain if mask is None else mask)
+        # samplers draw in float32: without this a mechanism that rounds its inputs to float32 would not be seen
+        return call.change(lambda x: x * _OFF_FLOAT32) if dtype == torch.float64 else call
+
+    def mask(self, **fields: object) -> Mask:
+        """A mask of the plainest kind that the mechanism takes, with these fields."""
+        return Mask(**{"causal": not self.traits.bidirectional, **fields})  # pyright: ignore[reportArgumentType]
+
+    def lengths(self, *values: int) -> Tensor:
+        return torch.tensor(values, device=self.device)
+
+    def holes(self, shape: Shape) -> Tensor:
+        """A key mask ``[B, M]``: left padding in the first row of the batch, scattered holes in the others."""
+        j = torch.arange(shape.m, device=self.device)
+        rows = [j >= shape.m // 3] + [(j * 7 + b) % 5 != 0 for b in range(1, shape.batch)]
+        return torch.stack(rows)
+
+    def masks(self, shape: Shape) -> Iterator[Mask]:
+        """Every kind of mask that the mechanism takes at these lengths; ragged lengths differ in each row."""
+        m = shape.m
+        ragged = self.lengths(*(max(m - 5 * b * m // 7 - 1, 0) for b in range(shape.batch)))
+        for causal in self.causalities:
+            yield Mask(causal=causal)
+            if self.traits.padding:
+                yield Mask(causal=causal, key_lengths=ragged)
+                yield Mask(causal=causal, key_lengths=ragged, key_mask=self.holes(shape))

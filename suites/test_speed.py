@@ -1,0 +1,46 @@
+"""The quickstart suite's speed cases under pytest-benchmark: ``tox -e bench``.
+
+Every case is gated against its oracle first; a wrong result fails instead of getting a time. Mechanisms of one cell
+form one group. For paired ratios with intervals, and for reports, use ``efficient-attn run``.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from efficient_attn.bench.case import Case
+from efficient_attn.bench.cell import absent
+from efficient_attn.bench.gate import gate
+from efficient_attn.bench.plan import make_plan
+from efficient_attn.bench.suite import load_suite
+from efficient_attn.bench.workload import Workload
+
+SUITE = os.environ.get("EFFICIENT_ATTN_SUITE", "quickstart")
+CASES = [case for case in make_plan(load_suite(SUITE)) if case.cell.task == "speed"]
+
+
+def _group(case: Case) -> str:
+    cell = case.cell
+    return f"{cell.mode}-n{cell.seq_len}-{'causal' if cell.causal else 'all'}-{cell.dtype}-{cell.device}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{_group(c)}-{c.variant}" for c in CASES])
+def test_speed(benchmark, case: Case) -> None:
+    if reason := absent(case.cell.device):
+        pytest.skip(reason)
+    if case.cell.threads:
+        torch.set_num_threads(case.cell.threads)
+    workload = Workload(case)
+    gate(workload)
+    subject = workload.subject()
+    benchmark.group = _group(case)
+    benchmark.extra_info.update(variant=case.variant, seq_len=case.cell.seq_len, case_key=case.key)
+
+    def prepare() -> tuple[tuple[int], dict[str, object]]:
+        subject.reset()
+        return (1,), {}
+
+    benchmark.pedantic(subject.run, setup=prepare, rounds=5, warmup_rounds=1)
