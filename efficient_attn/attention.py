@@ -213,8 +213,8 @@ class Attention(nn.Module):
         """
         mask = Mask() if mask is None else mask
         shape = Shape.of(q, k, v)
-        self._admit(shape, mask, inputs, q.device)
-        if not self.traits.gradient and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+        traits = self._admit(shape, mask, inputs, q.device)
+        if not traits.gradient and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
             raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
         if shape.m == 0 or q.numel() == 0:
             return _on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), q, k, v)
@@ -281,9 +281,10 @@ class Attention(nn.Module):
 
     # -- the gate at the door -----------------------------------------------------------------------------------
 
-    def _admit(self, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], device: torch.device) -> None:
+    def _admit(self, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], device: torch.device) -> Traits:
         traits = self.traits
-        if unknown := mask.used - self.known_mask_fields:
+        plain = type(mask) is Mask and self.known_mask_fields is MASK_FIELDS  # then there is nothing not to know
+        if not plain and (unknown := mask.used - self.known_mask_fields):
             raise UnsupportedError(f"{self.label} does not know the mask field {', '.join(sorted(unknown))}")
         aligned = mask.start(shape.n, shape.m) == 0 and shape.n == shape.m
         for wrong, what in (
@@ -299,12 +300,18 @@ class Attention(nn.Module):
             raise UsageError(f"{self.label} takes the inputs {sorted(traits.inputs)}, got {sorted(inputs)}")
         self._match_dims(shape)
         mask.check(shape.batch, shape.n, shape.m, device)
+        return traits
 
     def _match_dims(self, shape: Shape) -> None:
-        wanted = {"heads": self.dims.heads, "head_dim": self.dims.head_dim, "value_dim": self.dims.value_dim}
-        for name, want in {**wanted, "kv_heads": self.kv_heads}.items():
-            if want is not None and want != getattr(shape, name):
-                raise UsageError(f"{self.label} was created for {name}={want}, got {getattr(shape, name)}")
+        d = self.dims
+        for name, want, got in (
+            ("heads", d.heads, shape.heads),
+            ("kv_heads", self.kv_heads, shape.kv_heads),
+            ("head_dim", d.head_dim, shape.head_dim),
+            ("value_dim", d.value_dim, shape.value_dim),
+        ):
+            if want is not None and want != got:
+                raise UsageError(f"{self.label} was created for {name}={want}, got {got}")
 
 
 def _on_graph(out: Tensor, *inputs: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -259,7 +260,7 @@ def _typed(cls: type[Attention], mechanism: str, option: str, value: Any) -> Any
 
 
 def _import_file(path: Path) -> Any:
-    name = f"efficient_attn_plugin_{path.stem}"
+    name = f"efficient_attn_plugin_{path.stem}_{zlib.crc32(bytes(path)):08x}"  # files of one name in two folders differ
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"--plugin {path}: not a Python file")

@@ -21,7 +21,7 @@ from .case import Case, Cell
 from .gate import TOLERANCE, Invalid, gate
 from .memory import peak_memory
 from .timing import Subject, Timing, TooSlow, calibrate, interleave
-from .workload import Decoding, Workload
+from .workload import Workload
 
 BACKWARD = 2.5  # a backward pass does five matrix products where the forward does two
 
@@ -136,7 +136,7 @@ def _count_work(workload: Workload, row: Row) -> None:
     row.flops = work * (1 + BACKWARD) if row.mode == "forward_backward" else work
     if decoding:
         row.steps = 1
-        row.state_bytes = state_bytes(Decoding(workload).state)
+        row.state_bytes = state_bytes(workload.after_context(s.m))
     elif row.mode == "forward":
         row.output_bytes = s.batch * s.heads * s.n * s.value_dim * workload.sample.q.element_size()
 

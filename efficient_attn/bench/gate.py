@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..mask import Mask
 from ..tasks.fidelity import relative_error
-from .workload import Decoding, Workload
+from .workload import Workload
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2, "float16": 5e-3}  # relative Frobenius error
 ROWS = 32  # query rows a place at which a long output is compared
@@ -55,8 +55,7 @@ def _rows(w: Workload) -> tuple[Tensor, Tensor]:
 
 def _decoded(w: Workload) -> tuple[Tensor, Tensor]:
     """One step behind the context, and the row that the oracle gives for it."""
-    decoding = Decoding(w)
-    out, token = decoding.step(), decoding.token
+    out, token = w.decoding.step(), w.decoding.token
     k, v = torch.cat([w.sample.k, token.k], 2), torch.cat([w.sample.v, token.v], 2)
     with torch.no_grad():
         return out, w.case.create(backend="dense")(token.q, k, v, Mask(causal=True))

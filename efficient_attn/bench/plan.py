@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UsageError, unknown
 from ..spec import Spec, parse_union
 from ..tasks.activations import Activations
 from .case import Case, Cell, make_case
@@ -45,21 +45,32 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
         suite = suite.model_copy(update={"seed": overrides.seed})
     if overrides.quick:
         suite = suite.model_copy(update={"rounds": 3, "budget_s": min(suite.budget_s, 1.0)})
+    if overrides.activations and not any("fidelity" in (part.measure or ()) for part in suite.parts()):
+        raise UsageError(f"--activations: the suite {loaded.name} measures no fidelity")
+    _check_baselines(loaded.name, suite.parts())
     cases: list[Case] = []
     for part in suite.parts():
-        specs = _variants(part, overrides.variants)
-        grid = _grid(part, overrides)
-        baseline = _baseline(part, specs)
-        if timed := [m for m in part.measure or () if m in TIMED]:
-            cases += _timed(loaded.name, suite, part, timed, grid, specs, baseline)
-        if "fidelity" in (part.measure or ()):
-            activations = Activations.find(overrides.activations or suite.activations)
-            cases += _fidelity(loaded.name, suite, part, grid, specs, activations)
+        try:
+            cases += _cases(loaded.name, suite, part, overrides)
+        except UsageError as error:
+            raise UsageError(f"{loaded.name}, part {part.name!r}: {error}") from error
     seen: dict[str, Case] = {}
     for case in cases:
         if case.key in seen:
             raise UsageError(f"{loaded.name}: {case.variant} and {seen[case.key].variant} are the same case; drop one")
         seen[case.key] = case
+    return cases
+
+
+def _cases(name: str, suite: Suite, part: Part, overrides: Overrides) -> list[Case]:
+    specs, grid = _variants(part, overrides.variants), _grid(part, overrides)
+    baseline = _baseline(part, specs)
+    cases: list[Case] = []
+    if timed := [m for m in part.measure or () if m in TIMED]:
+        cases += _timed(name, suite, part, timed, grid, specs, baseline)
+    if "fidelity" in (part.measure or ()):
+        activations = Activations.find(overrides.activations or suite.activations)
+        cases += _fidelity(name, suite, part, grid, specs, activations)
     return cases
 
 
@@ -96,15 +107,16 @@ def _variants(part: Part, wanted: Sequence[str]) -> list[str]:
 
 
 def _baseline(part: Part, specs: Sequence[str]) -> str | None:
-    """The variant that others are compared with, by its spec or its name; None when it is not among those chosen."""
-    if part.baseline is None:
-        return None
+    """The variant that others are compared with, by its spec or its name; None when the part does not run it."""
     named = [s for s in specs if s == part.baseline or s.split(":")[0] == part.baseline]
-    if named:
-        return named[0]
-    if part.baseline not in {name for v in part.variant or () for name in (v.name, spec_of(v))}:
-        raise UsageError(f"part {part.name!r}: the baseline {part.baseline!r} is none of its variants")
-    return None
+    return named[0] if named else None
+
+
+def _check_baselines(name: str, parts: Sequence[Part]) -> None:
+    known = {text for part in parts for v in part.variant or () for text in (v.name, spec_of(v))}
+    for part in parts:
+        if part.baseline is not None and part.baseline not in known:
+            raise unknown("baseline", part.baseline, known, where=name)
 
 
 def _grid(part: Part, overrides: Overrides) -> dict[str, tuple[Any, ...]]:

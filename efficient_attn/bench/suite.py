@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import UsageError, unknown
+from ..registry import load_plugin
 from ..shipped import suite_names, suites_folder
 
 Measure = Literal["forward", "forward_backward", "prefill", "decode", "peak_memory", "fidelity"]
@@ -68,7 +69,8 @@ class Suite(_Grid):
     """A suite as its file says it. Without ``[[part]]`` it is one grid.
 
     rounds: interleaved rounds a cell. budget_s: seconds of measuring a variant and cell may take. seed: of all inputs.
-    activations: the file of captured queries, keys and values that fidelity uses.
+    activations: the file of captured queries, keys and values that fidelity uses. plugins: Python files beside the
+    suite's own that register mechanisms.
     """
 
     title: str
@@ -77,6 +79,7 @@ class Suite(_Grid):
     budget_s: Annotated[float, Field(gt=0)] = 60.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     activations: str = "minilm"
+    plugins: tuple[str, ...] = ()
     part: tuple[Part, ...] = ()
 
     def parts(self) -> tuple[Part, ...]:
@@ -121,6 +124,8 @@ def load_suite(name: str) -> Loaded:
         if not part.measure or not part.variant:
             lacks = "variant" if part.measure else "measure"
             raise UsageError(f"{path.name}: part {part.name!r} has no {lacks}; add it there or at the top level")
+    for plugin in suite.plugins:
+        load_plugin(str(path.parent / plugin))
     return Loaded(name=path.stem, text=text, suite=suite)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -58,10 +59,19 @@ class Workload:
     def new_state(self, positions: int) -> Any:
         return self.attn.init_state(self.shape.batch, positions, self.sample.q.dtype, self.sample.q.device)
 
+    def after_context(self, positions: int) -> Any:
+        """A state made for so many positions, which has taken in all keys and values."""
+        with torch.no_grad():
+            return self.attn.absorb(self.sample.k, self.sample.v, self.new_state(positions))
+
+    @cached_property
+    def decoding(self) -> Decoding:
+        return Decoding(self)
+
     def subject(self) -> Subject:
         """What the case's mode times."""
         if self.case.cell.mode == "decode":
-            return Decoding(self).subject()
+            return self.decoding.subject()
         return repeated(getattr(self, str(self.case.cell.mode)))
 
 
@@ -73,16 +83,11 @@ class Decoding:
             raise UnsupportedError(f"{workload.attn.label}: decoding with extra inputs is not measured yet")
         self.workload = workload
         self.token = draw(workload.case, workload.attn, replace(workload.shape, n=1, m=1))
-        self.state = self._after_context()
-
-    def _after_context(self) -> Any:
-        w = self.workload
-        with torch.no_grad():
-            return w.attn.absorb(w.sample.k, w.sample.v, w.new_state(w.shape.m + RESERVE))
+        self.reset()
 
     def reset(self) -> None:
         self.state = None  # released first, so that two states never exist at once
-        self.state = self._after_context()
+        self.state = self.workload.after_context(self.workload.shape.m + RESERVE)
 
     def step(self) -> Tensor:
         with torch.no_grad():

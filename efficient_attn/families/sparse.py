@@ -59,6 +59,7 @@ class SparseAttention(Attention):
         g = Geometry(n, m, mask.start(n, m), mask.causal)
         pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
         q, k, v = (x if x.shape[-1] == pad else F.pad(x, (0, pad - x.shape[-1])) for x in (q, k, v))
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # the kernel never looks at it
         # the heads of a group stand beside each other in the row, so that one fetch of keys serves them all
         rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n * group, pad)
         job = Job(self._tiles(g), self._allowed(g), mask.key_valid(m), group, width**-0.5)

@@ -59,8 +59,9 @@ def power(value: Any, low: Any = None, high: Any = None) -> str:
     """A growth exponent with its interval, two decimals each."""
     if not there(value):
         return NONE
-    ends = f" ({low:.2f}{TO}{high:.2f})" if there(low) and there(high) else ""
-    return f"{value:.2f}{ends}"
+    if not (there(low) and there(high)):
+        return f"{value:.2f}"
+    return f"{value:.2f} ({low:.2f}{' to ' if low < 0 else TO}{high:.2f})"
 
 
 def short_length(length: Any) -> str:
@@ -125,7 +126,7 @@ def claims(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = N
     """
     shown = [r for r in rows if verdict(r["speedup_low"], r["speedup_high"]) in ("faster", "slower")]
     shown.sort(key=lambda r: -abs(math.log(r["speedup"])))
-    parts = [_claim(r, against) for r in shown[:most]]
+    parts = [part for part in (_claim(shown[:most], kind, against) for kind in ("faster", "slower")) if part]
     if most is not None and len(shown) > most:
         parts.append(f"{len(shown) - most} more differ")
     for kind, words in (
@@ -141,11 +142,15 @@ def claims(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = N
     return "; ".join(parts)
 
 
-def _claim(row: dict[str, Any], against: str) -> str:
-    value, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
-    if low > 1:
-        return f"{row['label']} is {ratio(value, low, high)} faster than {against}"
-    return f"{row['label']} is {ratio(1 / value, 1 / high, 1 / low)} slower than {against}"
+def _claim(rows: Iterable[dict[str, Any]], kind: str, against: str) -> str:
+    """``a is 24.1x (23.0-25.3) faster than full, b 3.10x (2.98-3.22)``; nothing where no row is."""
+    told = []
+    for row in rows:
+        value, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
+        if verdict(low, high) == kind:
+            factor = ratio(value, low, high) if kind == "faster" else ratio(1 / value, 1 / high, 1 / low)
+            told.append(f"{row['label']} {factor}" if told else f"{row['label']} is {factor} {kind} than {against}")
+    return listed(told)
 
 
 def _scaled(value: Any, units: Sequence[tuple[str, float]], low: Any = None, high: Any = None) -> str:

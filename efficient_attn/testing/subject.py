@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -60,9 +61,7 @@ class Call:
     def change(self, fn: Callable[[Tensor], Tensor], side: Side | None = None) -> Call:
         """fn applied to the tensors ``[B, heads, length, ..]`` of one side or both; what was one tensor stays one."""
         done = {id(x): fn(x) for name, x in self.tensors.items() if side in (None, self.sides[name])}
-        new = {
-            name: done.get(id(x), x) if side in (None, self.sides[name]) else x for name, x in self.tensors.items()
-        }
+        new = {name: done.get(id(x), x) if side in (None, self.sides[name]) else x for name, x in self.tensors.items()}
         if self.tied:
             new["q"] = new["k"] = new["k" if side == "key" else "q"]
         return replace(self, tensors=new)
@@ -122,12 +121,10 @@ class Subject:
     @cached_property
     def attn(self) -> Attention:
         """An instance to ask what it claims; checks run on fresh ones."""
-        for heads in HEADS:
-            try:
-                return self._new(Dims(heads=heads, head_dim=8, value_dim=8, max_len=MAX_LEN), 0, self.backend)
-            except UsageError as error:
-                refusal = error
-        raise refusal
+        for heads in HEADS[:-1]:
+            with suppress(UsageError):
+                return self.new(Dims(heads=heads, head_dim=8, value_dim=8, max_len=MAX_LEN))
+        return self.new(Dims(heads=HEADS[-1], head_dim=8, value_dim=8, max_len=MAX_LEN))
 
     @cached_property
     def heads(self) -> int:
@@ -180,7 +177,7 @@ class Subject:
             value_dim=shape.value_dim,
             max_len=MAX_LEN,
         )
-        return self._new(dims, seed, backend or self.backend).to(device=self.device, dtype=dtype)
+        return self.new(dims, seed, backend).to(device=self.device, dtype=dtype)
 
     def oracle(self, shape: Shape, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Attention:
         """The same instance as `make` gives, running its oracle."""
@@ -188,7 +185,9 @@ class Subject:
         attn.backend = "dense"
         return attn
 
-    def _new(self, dims: Dims, seed: int, backend: str | None) -> Attention:
+    def new(self, dims: Dims, seed: int = 0, backend: str | None = None) -> Attention:
+        """A fresh instance for these dims, as the registry or the factory makes it."""
+        backend = backend or self.backend
         if isinstance(self.source, str):
             given = "backend=" in self.source  # a backend inside the spec stands, and may not be given twice
             return create(self.source, dims=dims, seed=seed, backend=None if given else backend)

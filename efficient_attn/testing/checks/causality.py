@@ -48,7 +48,9 @@ def causality(subject: Subject) -> None:
                 for row in [c for c in CUTS if c < n]:
                     other = _another_future(call, row, start)
                     got = (other.leaves() if graph else other).run(attn)
-                    what = f"rows before {row} after the future changed, N={n}, M={m}, {'on a' if graph else 'no'} graph"
+                    what = (
+                        f"rows before {row} after the future changed, N={n}, M={m}, {'on a' if graph else 'no'} graph"
+                    )
                     assert_same(got[:, :, :row], want[:, :, :row], what)
 
 

@@ -85,14 +85,14 @@ def padded_equals_trimmed(subject: Subject) -> None:
             alone = call.change(lambda x, b=b: x[b : b + 1]).keys(slice(None, length))
             rows = slice(None) if whole else slice(None, length)
             short = alone.queries(rows).under(Mask(causal=causal, query_start=0 if whole else None))
-            assert_close(out[b : b + 1, :, rows], short.run(attn), f"row {b} padded from {length} to {m}, {describe(mask)}")
+            assert_close(
+                out[b : b + 1, :, rows], short.run(attn), f"row {b} padded from {length} to {m}, {describe(mask)}"
+            )
 
 
-@check(needs="padding", unless="positional mixes_queries")
+@check(needs="padding bidirectional cross", unless="positional mixes_queries")
 def holes_equal_removed(subject: Subject) -> None:
     """Keys that key_mask hides might as well not be there."""
-    if not (subject.traits.bidirectional and subject.traits.cross):
-        return
     shape = subject.shape(70)
     attn, call, holes = subject.make(shape), subject.draw(shape), subject.holes(shape)
     out = call.under(Mask(key_mask=holes)).run(attn)
@@ -145,7 +145,7 @@ def _blind_calls(subject: Subject) -> Iterator[tuple[Call, Tensor]]:
         nothing[1] = False
         for causal in subject.causalities:
             yield call.under(Mask(causal=causal, key_lengths=subject.lengths(40, 0))), blind
-        yield call.under(subject.mask(key_mask=nothing)), blind & (not subject.traits.causal or blind)
+        yield call.under(subject.mask(key_mask=nothing)), blind
     if subject.traits.cross and subject.traits.causal:
         early = torch.arange(40, device=subject.device).expand(2, 40) < 23
         yield subject.draw(subject.shape(40, 17)).under(Mask(causal=True)), early

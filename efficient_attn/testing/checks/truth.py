@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
 
+from ...attention import Attention
 from ...mask import Mask
 from ..compare import EPSILONS, assert_close, assert_finite, describe
 from ..conformance import check
@@ -20,9 +22,7 @@ def _no_fast_form(subject: Subject) -> str | None:
 def _agree(subject: Subject, call: Call, backend: str, n: int, m: int) -> None:
     """The backend's output, with and without a graph, is the oracle's."""
     q, v = call["q"], call.tensors.get("v", call["k"])
-    shape = subject.shape(
-        n, m, batch=q.shape[0], heads=q.shape[1], kv_heads=call["k"].shape[1], value_dim=v.shape[3]
-    )
+    shape = subject.shape(n, m, batch=q.shape[0], heads=q.shape[1], kv_heads=call["k"].shape[1], value_dim=v.shape[3])
     fast, dense = subject.make(shape, backend=backend), subject.oracle(shape)
     what = f"{backend} against dense, N={n}, M={m}, {describe(call.mask)}"
     with torch.no_grad():
@@ -45,7 +45,7 @@ def equals_oracle(subject: Subject) -> None:
 
 @check(needs="cross", ask=_no_fast_form)
 def equals_oracle_anywhere(subject: Subject) -> None:
-    """Wherever query_start puts the queries, before, on or behind the keys, every backend gives what the oracle gives."""
+    """Every backend gives what the oracle gives, wherever query_start puts the queries: before, on, behind the keys."""
     shape = subject.shape(17, 130)
     call = subject.draw(shape)
     for start in STARTS:
@@ -106,7 +106,7 @@ def gradcheck(subject: Subject) -> None:
         _against_differences(attn, call.under(mask).leaves())
 
 
-def _against_differences(attn: torch.nn.Module, call: Call) -> None:
+def _against_differences(attn: Attention, call: Call) -> None:
     unique = {id(x): name for name, x in call.tensors.items()}
     names = list(unique.values())
 
@@ -116,7 +116,7 @@ def _against_differences(attn: torch.nn.Module, call: Call) -> None:
 
     try:
         torch.autograd.gradcheck(function, [call[name] for name in names], atol=1e-6, rtol=1e-4)
-    except torch.autograd.gradcheck.GradcheckError as error:
+    except GradcheckError as error:
         text = " ".join(str(error).split())
         raise AssertionError(f"gradcheck over {names}, {describe(call.mask)}: {text[:300]}") from error
 
@@ -135,7 +135,7 @@ def dtypes(subject: Subject) -> None:
             assert_close(got.double(), want, f"{dtype} against the float64 oracle", tolerance=tolerance)
 
 
-def _rounded_oracle(subject: Subject, dtype: torch.dtype) -> torch.nn.Module:
+def _rounded_oracle(subject: Subject, dtype: torch.dtype) -> Attention:
     """The oracle in float64, with parameters rounded as the mechanism under test has them."""
     attn = subject.oracle(subject.shape(130), dtype=dtype)
     return attn.to(torch.float64)

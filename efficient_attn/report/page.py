@@ -1,0 +1,232 @@
+"""The report's content, and both its forms: one web page that needs nothing else, and its Markdown twin."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from . import figures, plots, select, style, tables, words
+from .gather import Gathered
+
+MOST_SENTENCES = 6  # in the summary; all of them stand beside their tables
+MOST_MARKDOWN_ROWS = 200  # more than these belong into rows.csv: code hosts stop rendering long Markdown
+
+
+@dataclass
+class Block:
+    """What is said of one setting: sentences, tables, plots."""
+
+    setting: str
+    sentences: list[str] = field(default_factory=list)
+    tables: list[tables.Table] = field(default_factory=list)
+    plots: list[figures.Plot] = field(default_factory=list)
+
+
+@dataclass
+class Section:
+    anchor: str
+    title: str
+    intro: str
+    blocks: list[Block]
+
+
+@dataclass
+class Content:
+    """Everything that both pages show, in order."""
+
+    title: str
+    summary: str
+    sentences: list[str]
+    sections: list[Section]
+    missing: tables.Table | None
+    rows: tuple[list[str], list[list[str]], list[tuple[str, str]]]
+    environment: tables.Table | None
+    sessions: list[dict[str, Any]]
+
+    @property
+    def plots(self) -> Iterator[figures.Plot]:
+        return (plot for section in self.sections for block in section.blocks for plot in block.plots)
+
+
+def content(found: Gathered) -> Content:
+    """The report of these rows: sections only for what was measured, so that any part of a suite makes one."""
+    rows = select.labelled(found.rows)
+    scene = style.looks(rows["label"])
+    sections = [
+        Section("speed", "Speed and memory", _SPEED, _blocks(select.timed(rows), found, scene, _speed)),
+        Section("fidelity", "Fidelity", _FIDELITY, _blocks(select.faithful(rows), found, scene, _fidelity)),
+        Section("decoding", "Decoding", _DECODING, _blocks(select.timed(rows), found, scene, _decoding)),
+    ]
+    sections = [section for section in sections if section.blocks]
+    sentences = [text for text in _highlights(rows) if text][:MOST_SENTENCES]
+    for block in (block for section in sections for block in section.blocks):
+        block.sentences = [text for text in block.sentences if text not in sentences]
+    return Content(
+        title=_title(found),
+        summary=_summary(rows),
+        sentences=sentences,
+        sections=sections,
+        missing=tables.not_ok(rows, found.cpus),
+        rows=tables.everything(found.rows.drop(columns=["baseline"])),
+        environment=tables.environments((s["run"], s.get("environment") or {}) for s in found.sessions),
+        sessions=[_session(session) for session in found.sessions],
+    )
+
+
+_SPEED = (
+    "Times are medians over rounds in which all variants of a cell take turns; brackets hold 95% intervals. A speedup is "
+    "the paired ratio of the baseline's time over the variant's: \u25b2 its interval lies above 1, \u25bc below, \u2248 it "
+    "holds 1; 'faster from' is the shortest length from which on every interval does. Exponents are those of the growth with "
+    "length N, fitted over all measured lengths by least squares on logarithms: 1 is linear, 2 quadratic."
+)
+_FIDELITY = (
+    "The relative error is the norm of the difference from exact softmax attention over the norm of the exact output, on "
+    "the same queries, keys and values. Two predictors that know nothing give it a scale: the mean of v, and zero, whose "
+    "error is 1 by definition."
+)
+_DECODING = "One step adds a position behind a context; the state is what a mechanism keeps between steps."
+
+
+def _blocks(rows: pd.DataFrame, found: Gathered, looks: dict[str, style.Look], fill: Any) -> list[Block]:
+    """A block a setting; files' names tell settings apart only where there are several."""
+    blocks = []
+    every = list(select.settings(rows))
+    for number, setting in enumerate(every, 1):
+        device = "" if pd.isna(setting.key["device"]) else f"-{setting.key['device']}"
+        block = Block(words.setting_words(setting.key, found.cpus))
+        fill(block, setting, plots.Scene(looks, f"{number}{device}" if len(every) > 1 else ""))
+        blocks += [block] if block.tables or block.plots else []
+    return blocks
+
+
+def _speed(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
+    setting = setting._replace(rows=setting.rows[setting.rows["mode"] != "decode"])
+    for cell, top in _tops(setting):
+        block.sentences += [_sentence(setting, cell, top)]
+        block.tables.append(tables.headline(setting, cell, top))
+    block.sentences = list(filter(None, block.sentences))
+    block.plots += map(figures.draw, plots.over_length(setting, (plots.TIME, plots.SPEEDUP, plots.MEMORY), scene))
+
+
+def _decoding(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
+    setting = setting._replace(rows=setting.rows[setting.rows["mode"] == "decode"])
+    for cell, top in _tops(setting):
+        block.sentences += filter(None, [_sentence(setting, cell, top)])
+        block.tables.append(tables.decoding(setting, cell, top))
+    block.plots += map(figures.draw, plots.over_length(setting, (plots.STEP, plots.SPEEDUP, plots.STATE), scene))
+
+
+def _fidelity(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
+    for cell in select.fidelity_cells(setting.rows):
+        found = [tables.fidelity(cell), tables.layers(cell)]
+        block.tables += [table for table in found if table]
+        panel = plots.fidelity(cell, scene)
+        block.plots += [figures.draw(panel)] if panel else []
+
+
+def _tops(setting: select.Setting) -> Iterator[tuple[select.Cell, pd.DataFrame]]:
+    """Each cell with its rows at the length that its table is about."""
+    for cell in select.cells(setting.rows):
+        for column in ("latency_ms", "peak_memory_bytes", "state_bytes"):
+            top = select.headline(cell.rows, column)
+            if len(top):
+                yield cell, top
+                break
+
+
+def _sentence(setting: select.Setting, cell: select.Cell, top: pd.DataFrame, most: int | None = None) -> str:
+    """What a cell's speedups show at its headline length; nothing where there are none."""
+    rows = top[~top["is_baseline"] & (top["speedup"] > 0)].to_dict("records")
+    said = words.claims(rows, setting.baseline, most=most)
+    length = int(top["seq_len"].iloc[0])
+    decode = cell.mode == "decode"
+    where = words.cell_words(cell.mode, None if decode else cell.causal)
+    return f"At {'context ' if decode else ''}{length}, {where}: {said}." if said else ""
+
+
+def _highlights(rows: pd.DataFrame) -> Iterator[str]:
+    every = list(select.settings(select.timed(rows)))
+    for setting in every:
+        for cell, top in _tops(setting):
+            yield _sentence(setting, cell, top, most=3)
+
+
+def _title(found: Gathered) -> str:
+    titles = dict.fromkeys(str((s.get("suite") or {}).get("title") or "") for s in found.sessions)
+    named = [title for title in titles if title] or [str(s) for s in found.rows["suite"].dropna().unique()]
+    return "; ".join(named[:3]) + (" and more" if len(named) > 3 else "") or "Attention mechanisms compared"
+
+
+def _summary(rows: pd.DataFrame) -> str:
+    """How much was measured, of what and where, and how much was not."""
+    count, lost = rows["status"].value_counts(), rows[rows["status"] != "ok"]
+    if rows.empty:
+        return "The run holds no rows yet."
+    machines, devices = rows["machine"].nunique(), sorted(rows["device"].dropna().unique())
+    text = f"{words.counted(len(rows), 'case')} of {words.counted(rows['variant'].nunique(), 'variant')}"
+    text += f" on {words.counted(machines, 'machine')}" if machines else ""
+    text += f" ({', '.join(devices)})" if devices else ""
+    text += f": {int(count.get('ok', 0))} gave a result"
+    others = [f"{count[s]} {s}" for s in lost["status"].unique()]
+    return f"{text}, {len(lost)} did not ({', '.join(others)}), each listed below with its reason." if others else f"{text}."
+
+
+def _session(session: dict[str, Any]) -> dict[str, Any]:
+    command = session.get("command") or ""
+    return {
+        "run": session["run"],
+        "command": command if isinstance(command, str) else shlex.join(map(str, command)),
+        "suite_text": str(session.get("suite_text") or "").strip("\n"),
+        "version": session.get("version"),
+        "started": session.get("started"),
+        "finished": session.get("finished"),
+    }
+
+
+def as_html(shown: Content) -> str:
+    """One page, from which no request leaves: its policy lets it load nothing and run no script but its own."""
+    env = _environment(autoescape=True)
+    script, sheet = (_source(env, name) for name in ("sort.js", "style.css"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return env.get_template("report.html.j2").render(report=shown, script=script, sheet=sheet, digest=digest)
+
+
+def as_markdown(shown: Content) -> str:
+    """The same tables in GitHub's Markdown, with the plots as images beside it."""
+    env = _environment(autoescape=False)
+    env.filters |= {"md": markdown_text, "fence": fence}
+    text = env.get_template("report.md.j2").render(report=shown, most_rows=MOST_MARKDOWN_ROWS)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def markdown_text(text: object) -> str:
+    """Text that Markdown shows as it is, in a table's cell as well: no markup, no line breaks."""
+    plain = html.escape(" ".join(str(text).split()), quote=False)
+    return re.sub(r"([\\`*\[\]|~])", r"\\\1", plain)
+
+
+def fence(text: str) -> str:
+    """A code fence longer than any run of backticks in the text."""
+    longest: Sequence[str] = sorted(re.findall(r"`+", text), key=len)
+    return "`" * max(3, len(longest[-1]) + 1 if longest else 0)
+
+
+def _environment(*, autoescape: bool) -> jinja2.Environment:
+    loader = jinja2.PackageLoader("efficient_attn.report", "templates")
+    return jinja2.Environment(  # noqa: S701 - the page escapes; Markdown has its own filter
+        loader=loader, autoescape=autoescape, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+
+
+def _source(env: jinja2.Environment, name: str) -> str:
+    assert env.loader is not None
+    return env.loader.get_source(env, name)[0]

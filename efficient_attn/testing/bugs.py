@@ -1,0 +1,214 @@
+"""The code of the planted bugs: methods that replace a mechanism's own, and when such a bug is none."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attention import Attention
+from ..mask import Mask
+from .subject import Subject
+
+Method = Callable[..., Any]
+Methods = Callable[[type[Attention]], dict[str, Any]]
+
+
+def compute(
+    before: Callable[..., tuple[Tensor, Tensor, Tensor, Mask]] | None = None, after: Method | None = None
+) -> Methods:
+    """Methods with a ``compute`` whose arguments, or whose output, are tampered with."""
+
+    def methods(cls: type[Attention]) -> dict[str, Any]:
+        def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+            given = (q, k, v, mask) if before is None else before(q, k, v, mask)
+            out = cls.compute(self, *given, **inputs)
+            return out if after is None else after(out, q, k, v, mask)
+
+        return {"compute": compute}
+
+    return methods
+
+
+def start(q: Tensor, k: Tensor, mask: Mask) -> int:
+    return mask.start(q.shape[2], k.shape[2])
+
+
+def leak(out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    if not mask.causal or v is None:
+        return out
+    following = torch.arange(q.shape[2], device=q.device) + start(q, k, mask) + 1
+    known = ((following >= 1) & (following < k.shape[2]))[:, None]
+    values = v.repeat_interleave(q.shape[1] // v.shape[1], 1)[:, :, following.clamp(0, k.shape[2] - 1)]
+    return out + 1e-6 * values.masked_fill(~known, 0)
+
+
+class Tampered(torch.autograd.Function):
+    """The identity whose gradient is changed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.change = change
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.change(grads[0]), None
+
+
+def tampered(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    return Tampered.apply(x, change) if x.requires_grad else x  # pyright: ignore[reportReturnType]
+
+
+def blind_to(value: str) -> Method:
+    """Rows that see no key get NaN, or the mean of all values, instead of zeros."""
+
+    def after(out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        seen = mask.dense(q.shape[2], k.shape[2], device=q.device).any(-1, keepdim=True)
+        return torch.where(seen, out, float("nan") if value == "nan" else 1e-3)
+
+    return after
+
+
+def interleaved(cls: type[Attention]) -> dict[str, Any]:
+    def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        heads, kv_heads = q.shape[1], k.shape[1]
+        order = torch.arange(heads, device=q.device).view(heads // kv_heads, kv_heads).mT.flatten()
+        return cls.compute(self, q[:, order], k, v, mask, **inputs)[:, order.argsort()]
+
+    return {"compute": compute}
+
+
+def without_query_lengths(cls: type[Attention]) -> dict[str, Any]:
+    def forward(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
+        mask = mask or Mask()
+        fast = self.backend != "dense"
+        return cls.forward(self, q, k, v, replace(mask, query_lengths=None) if fast else mask, **inputs)
+
+    return {"forward": forward}
+
+
+def any_field(cls: type[Attention]) -> dict[str, Any]:
+    return {"known_mask_fields": cls.known_mask_fields | {"segments"}}
+
+
+def forgets_newest(cls: type[Attention]) -> dict[str, Any]:
+    def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        late = (k * 0, v * 0) if q.shape[2] == 1 else (k, v)
+        return cls.advance(self, q, *late, state, **inputs)
+
+    return {"advance": advance}
+
+
+def forgets_oldest(cls: type[Attention]) -> dict[str, Any]:
+    """Its own rows are right; only the state that it leaves behind misses the first position of each longer step."""
+
+    def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        if q.shape[2] == 1:
+            return cls.advance(self, q, k, v, state, **inputs)
+        out, _ = cls.advance(self, q, k, v, copy.deepcopy(state), **inputs)
+        holed = k.clone(), v.clone()
+        for x in holed:
+            x[:, :, 0] = 0
+        return out, cls.advance(self, q, *holed, state, **inputs)[1]
+
+    return {"advance": advance}
+
+
+def overruns(cls: type[Attention]) -> dict[str, Any]:
+    def new_state(self: Attention, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
+        return cls.new_state(self, batch, max_len + 1, dtype, device)
+
+    return {"new_state": new_state}
+
+
+def mutates(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Tensor, Mask]:
+    k.data.mul_(1.5)
+    return q, k, v, mask
+
+
+def noise(out: Tensor, *_: Any) -> Tensor:
+    return out + 1e-6 * torch.randn(out.shape, device=out.device).to(out)
+
+
+def one_value(out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    alone = k.shape[2] == q.shape[2] == 1 and v.shape[1] in (1, q.shape[1])
+    return v.expand(out.shape) if alone and mask.used <= {"causal"} else out
+
+
+def late(out: Tensor, q: Tensor, *_: Any) -> Tensor:
+    late = (torch.arange(q.shape[2], device=q.device) >= 256)[:, None]
+    return torch.where(late, out * (1 + 1e-6), out)
+
+
+def seeded(out: Tensor, *_: Any) -> Tensor:
+    torch.manual_seed(0)
+    return out
+
+
+def scale_free(subject: Subject) -> str | None:
+    shape = subject.shape(17)
+    attn, call = subject.oracle(shape), subject.draw(shape)
+    longer = call.with_(q=call["q"] * 1.01)
+    same = torch.allclose(longer.run(attn), call.run(attn), rtol=1e-12, atol=1e-12)
+    return "the length of a query does not matter to it" if same else None
+
+
+def queries_do_nothing(subject: Subject) -> str | None:
+    """A query over its own key alone: weights are 1 whatever the scores, and a hidden key's value is blanked anyway."""
+    shape = subject.shape(17)
+    attn, call = subject.oracle(shape), subject.draw(shape)
+    same = torch.equal(call.with_(q=call["q"] + 1).run(attn), call.run(attn))
+    return "queries do not matter to it" if same else None
+
+
+def one_kv_head(subject: Subject) -> str | None:
+    return "one key-value head can be mapped in one way only" if subject.attn.kv_heads == 1 else None
+
+
+def copies_heads(subject: Subject) -> str | None:
+    views = subject.attn.kv_heads in (None, 1, subject.heads)
+    return None if views else "groups of heads cannot be a view of the values"
+
+
+def alignment_free(subject: Subject) -> str | None:
+    free = not (subject.traits.causal or subject.traits.positional)
+    return "positions mean nothing to it" if free else None
+
+
+def no_past(subject: Subject) -> str | None:
+    """Whether the second position sees the first at all."""
+    shape = subject.shape(2)
+    attn, call = subject.oracle(shape), subject.draw(shape, mask=Mask(causal=True))
+    first = call.change(lambda x: torch.cat([x[:, :, :1] + 1, x[:, :, 1:]], 2), "key")
+    same = torch.equal(first.run(attn)[:, :, 1], call.run(attn)[:, :, 1])
+    return "a position sees none before it" if same else None
+
+
+def changed(**fields: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor, Mask]]:
+    """Arguments with some mask fields replaced; a function is asked for the value."""
+
+    def before(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Tensor, Mask]:
+        values = {f: x(q, k, mask) if callable(x) else x for f, x in fields.items()}
+        return q, k, v, replace(mask, **values)
+
+    return before
+
+
+def first_row_lengths(q: Tensor, k: Tensor, mask: Mask) -> Tensor | None:
+    return None if mask.key_lengths is None else mask.key_lengths[:1].expand(q.shape[0])
+
+
+def zero_unless_given(q: Tensor, k: Tensor, mask: Mask) -> int:
+    return 0 if mask.query_start is None else mask.query_start
+
+
+def by_memory(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Tensor, Mask]:
+    base = q._base if q._base is not None else q
+    packed = torch.empty(q.shape, device="meta").stride()
+    fits = base.numel() >= q.storage_offset() + q.numel()
+    return (q if q.is_contiguous() or not fits else q.as_strided(q.shape, packed), k, v, mask)

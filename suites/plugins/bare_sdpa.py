@@ -1,0 +1,15 @@
+"""torch's own call with nothing around it: what our checks at the door cost is measured against this."""
+
+import torch.nn.functional as F
+
+import efficient_attn as ea
+
+
+@ea.register("bare_sdpa", family="full", sentence="torch's scaled_dot_product_attention, called directly.")
+class BareSDPA(ea.SoftmaxAttention):
+    """``scaled_dot_product_attention(q, k, v)`` without a single check (M = N, no padding)."""
+
+    def forward(self, q, k, v, mask=None):
+        if self.backend == "dense":
+            return super().forward(q, k, v, mask)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=mask is not None and mask.causal)

@@ -1,0 +1,21 @@
+"""Every mechanism of the registry keeps every promise that its traits make."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from specs import SPECS
+
+from efficient_attn.testing import CHECKS, Check, Subject, run_check
+
+subject = cache(Subject)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)
+@pytest.mark.parametrize("spec", SPECS)
+def test_keeps_its_promise(spec: str, check: Check) -> None:
+    outcome = run_check(check, subject(spec))
+    if outcome.status == "not_claimed":
+        pytest.skip(outcome.reason)
+    assert outcome.status == "passed", outcome.reason

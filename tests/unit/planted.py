@@ -1,0 +1,97 @@
+"""Tiny suites, and mechanisms with a planted fault, for the tests of bench/."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import efficient_attn as ea
+from efficient_attn import registry
+from efficient_attn.bench.case import Case
+from efficient_attn.bench.plan import Overrides, make_plan
+from efficient_attn.bench.suite import Loaded, Suite
+from torch import Tensor
+
+TINY = """
+title    = "Tiny"
+measure  = ["forward"]
+baseline = "full"
+rounds   = 2
+budget_s = 1
+axes     = { seq_len = [16], threads = [1] }
+dims     = { heads = 2, head_dim = 8 }
+[[variant]]
+name = "full"
+"""
+
+
+def loaded(text: str = TINY, name: str = "trial") -> Loaded:
+    return Loaded(name=name, text=text, suite=Suite.model_validate(tomllib.loads(text)))
+
+
+def plan(text: str = TINY, **overrides: Any) -> list[Case]:
+    return make_plan(loaded(text), Overrides(**overrides))
+
+
+def case(variant: str = "full", mode: str = "forward", **axes: Any) -> Case:
+    """One case of a tiny suite; axes such as ``seq_len=64`` replace the suite's."""
+    text = TINY.replace('"forward"', f'"{mode}"')
+    (found,) = plan(text, variants=[variant], axes={name: [value] for name, value in axes.items()})
+    return found
+
+
+Twist = Callable[[Tensor], Tensor]
+
+
+def plant(
+    name: str,
+    compute: Twist = lambda out: out,
+    *,
+    advance: Twist = lambda out: out,
+    traits: ea.Traits | None = None,
+) -> str:
+    """Register exact attention whose fast form's output goes through ``compute``, and its steps' through ``advance``."""
+
+    class Planted(ea.SoftmaxAttention):
+        """Exact attention with something planted in it."""
+
+        @property
+        def traits(self) -> ea.Traits:
+            return traits or super().traits
+
+        def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+            return compute(super().compute(q, k, v, mask, **inputs))
+
+        def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> Any:
+            out, state = super().advance(q, k, v, state, **inputs)
+            return advance(out), state
+
+    ea.register(name, family="full")(Planted)
+    return name
+
+
+def raising(error: BaseException) -> Twist:
+    def twist(out: Tensor) -> Tensor:
+        raise error
+
+    return twist
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """What was registered inside is forgotten behind."""
+    before = dict(registry._registered)
+    try:
+        yield
+    finally:
+        registry._registered.clear()
+        registry._registered.update(before)
+
+
+def suite_file(folder: Path, text: str, name: str = "trial.toml") -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)

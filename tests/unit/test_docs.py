@@ -1,0 +1,91 @@
+"""What the documents show is run, and what they link to is there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")] + sorted(
+    ROOT.glob("docs/*.md")
+)
+
+
+def _blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def _command(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "efficient_attn", *shlex.split(line, comments=True)[1:]]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the README's own mechanism in it."""
+    folder = tmp_path_factory.mktemp("readme")
+    (code,) = [block for block in _blocks(ROOT / "README.md", "python") if "@ea.register" in block]
+    (folder / "my_attn.py").write_text(code)
+    return folder
+
+
+def test_the_readmes_python_runs(tmp_path: Path) -> None:
+    (code,) = [block for block in _blocks(ROOT / "README.md", "python") if "@ea.register" not in block]
+    (tmp_path / "use.py").write_text(code + "\nassert out.shape == (1, 8, 1, 64)\n")
+    done = subprocess.run(
+        [sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readmes_mechanisms_keep_their_claims(example: Path) -> None:
+    done = _command("efficient-attn check my_attn.py", example)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "sink_window:" in done.stdout
+    assert "softplus:" in done.stdout
+
+
+def test_the_readmes_mechanisms_are_short() -> None:
+    (code,) = [block for block in _blocks(ROOT / "README.md", "python") if "@ea.register" in block]
+    assert all(len(part.strip().splitlines()) <= 15 for part in code.split("@ea.register"))
+
+
+def test_the_readmes_mechanisms_run_in_a_suite(example: Path) -> None:
+    (line,) = [c for b in _blocks(ROOT / "README.md", "console") for c in b.splitlines() if "--plugin" in c]
+    done = _command(f"{line} --quick --seq-len 64,128 --out run", example)
+    assert done.returncode == 0, done.stderr
+    assert "sink_window:window=128" in done.stdout
+    assert (example / "run/report.html").is_file()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text())
+    missing = [t for t in targets if not t.startswith("http") and not (document.parent / t).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_commands_parse(document: Path) -> None:
+    """Every efficient-attn command that a document shows has a verb and options that exist."""
+    shown = re.findall(
+        r"^(?:.*&& \.venv/bin/)?(efficient-attn [a-z].*)$", "\n".join(_blocks(document, "console")), re.MULTILINE
+    )
+    for line in shown:
+        words = shlex.split(line, comments=True)
+        options = {w for w in words if w.startswith("--")}
+        offered = _command(f"efficient-attn {words[1]} --help", ROOT)
+        assert offered.returncode == 0, line
+        assert not {o for o in options if o not in offered.stdout}, line
+
+
+def test_every_mechanism_is_in_the_readme() -> None:
+    from efficient_attn.variants import CATALOGUE
+
+    text = (ROOT / "README.md").read_text()
+    assert [e.name for e in CATALOGUE if f"`{e.name}" not in text] == []

@@ -1,0 +1,36 @@
+"""Where the built-in suites are, in a checkout and in an installed package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from efficient_attn import shipped
+
+
+def test_built_in_suites_and_data_are_found() -> None:
+    assert "quickstart" in shipped.suite_names()
+    assert shipped.suite_names() == sorted(shipped.suite_names())
+    assert (shipped.suites_folder() / "data" / "minilm.npz").is_file()
+
+
+def _package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    package = folder / "efficient_attn"
+    package.mkdir()
+    monkeypatch.setattr(shipped, "__file__", str(package / "shipped.py"))
+    return package
+
+
+def test_an_installed_package_reads_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = _package(tmp_path, monkeypatch)
+    for folder, name in ((package / "suites", "inside"), (tmp_path / "suites", "outside")):
+        folder.mkdir()
+        (folder / f"{name}.toml").touch()
+    assert shipped.suite_names() == ["inside"]
+
+
+def test_a_checkout_reads_the_folder_at_its_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _package(tmp_path, monkeypatch)
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "outside.toml").touch()
+    assert shipped.suite_names() == ["outside"]

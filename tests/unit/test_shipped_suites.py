@@ -1,0 +1,39 @@
+"""The suites that ship: each loads, plans, states its threads, and names mechanisms that exist."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import efficient_attn as ea
+from efficient_attn.bench.plan import Overrides, make_plan
+from efficient_attn.bench.suite import load_suite
+from efficient_attn.shipped import suite_names, suites_folder
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_it_plans(name: str) -> None:
+    cases = make_plan(load_suite(name))
+    assert cases
+    assert all(case.cell.threads for case in cases if case.cell.device == "cpu" and case.cell.task == "speed")
+    assert len({case.key for case in cases}) == len(cases)
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_quick_is_smaller(name: str) -> None:
+    loaded = load_suite(name)
+    assert len(make_plan(loaded, Overrides(quick=True))) <= len(make_plan(loaded))
+
+
+def test_the_quickstart_covers_what_the_readme_says() -> None:
+    cases = make_plan(load_suite("quickstart"))
+    assert {c.cell.mode or c.cell.task for c in cases} == {"forward", "forward_backward", "decode", "fidelity"}
+    assert {c.variant.split(":")[0] for c in cases} == {"full", "sliding_window", "linear", "mqa", "gqa"}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_bare_sdpa_is_full(causal: bool) -> None:
+    ea.load_plugin(str(suites_folder() / "plugins" / "bare_sdpa.py"))
+    q, k, v = (torch.randn(1, 2, 33, 8) for _ in range(3))
+    mask = ea.Mask(causal=causal)
+    torch.testing.assert_close(ea.create("bare_sdpa")(q, k, v, mask), ea.create("full")(q, k, v, mask))
