@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             load_plugin(plugin)
         return args.call(args)
     except (UsageError, UnsupportedError) as error:
-        print(f"efficient-attn: {error}", file=sys.stderr)
+        print(f"efficient-attn: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("efficient-attn: interrupted", file=sys.stderr)
@@ -75,9 +75,9 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
+    _, cases, _ = _planned(args)
     from .bench.case import as_json
 
-    _, cases, _ = _planned(args)
     if args.json:
         return _print_json([as_json(case) for case in cases])
     from . import console
@@ -87,12 +87,12 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    loaded, cases, overrides = _planned(args)
     from . import console
     from .bench.run import default_folder, run
     from .report import write_report
     from .results.frames import load
 
-    loaded, cases, overrides = _planned(args)
     folder = Path(args.out) if args.out else default_folder(loaded.name)
     with console.progress(len(cases)) as tell:
         try:
@@ -143,10 +143,11 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _planned(args: argparse.Namespace) -> Any:
-    from .bench.plan import Overrides, make_plan
     from .bench.suite import load_suite
 
-    loaded = load_suite(args.suite)
+    loaded = load_suite(args.suite)  # a typing error is answered before torch is imported
+    from .bench.plan import Overrides, make_plan
+
     axes = {name: getattr(args, name) for name in AXES if getattr(args, name) is not None}
     overrides = Overrides(
         axes=axes, variants=args.variant or (), activations=args.activations, seed=args.seed, quick=args.quick

@@ -21,7 +21,8 @@ FAMILY = {"full": "full", "linear": "linear", "performer": "linear", "gqa": "sha
 STEPS = {"full": (20.0, 1.0, 8), "gqa:kv_heads=2": (8.0, 0.95, 2), "mqa": (6.0, 0.9, 1)}
 ERRORS = {"full": 2.1e-7, "sliding_window:window=32": 0.33, "sliding_window:window=128": 0.08, "linear": 0.62}
 NO_CUDA = "no CUDA device on this machine"
-SUITE = 'title    = "Quickstart: exact, windowed and linear attention"\nbaseline = "full"\n\n[axes]\nseq_len = [512, 1024]\n'
+TITLE = "Quickstart: exact, windowed and linear attention"
+SUITE = f'title    = "{TITLE}"\nbaseline = "full"\n\n[axes]\nseq_len = [512, 1024]\n'
 
 
 def row(variant: str, **known: Any) -> Row:
@@ -32,11 +33,14 @@ def row(variant: str, **known: Any) -> Row:
         "machine": "Xeon-x2-15GiB", "compiled": False, "task": "speed", "kv_heads": 4, "options": "{}",
     }  # fmt: skip
     made = Row(variant=variant, **(base | known))
-    made.case_key = "/".join(map(str, (made.machine, variant, made.mode, made.device, made.seq_len, made.causal, made.layer)))
+    place = (made.machine, variant, made.mode, made.device, made.seq_len, made.causal, made.layer)
+    made.case_key = "/".join(map(str, place))
     return made
 
 
-def speed(mode: str = "forward", causal: bool = False, lengths: Iterable[int] = (512, 1024, 2048, 4096, 8192), **known: Any) -> Iterator[Record]:
+def speed(
+    mode: str = "forward", causal: bool = False, lengths: Iterable[int] = (512, 1024, 2048, 4096, 8192), **known: Any
+) -> Iterator[Record]:
     """Rows of one cell family: quadratic exact attention beside linear mechanisms, with noise of a percent."""
     noise = random.Random(7)
     for n in lengths:
@@ -87,9 +91,10 @@ def failures(**known: Any) -> Iterator[Record]:
     """Rows without a device, one mechanism that cannot do a thing, one that ran out of memory."""
     for n in (512, 1024, 2048):
         for variant in ("full", "linear"):
-            yield Record(row(variant, mode="forward", device="cuda", seq_len=n, status="skipped", reason=NO_CUDA, **known))
-    reason = "linformer is not causal: its projection mixes positions"
-    yield Record(row("linformer:rank=128", mode="forward", causal=True, seq_len=512, status="unsupported", reason=reason, **known))
+            lost = {"device": "cuda", "status": "skipped", "reason": NO_CUDA} | known
+            yield Record(row(variant, mode="forward", seq_len=n, **lost))
+    lost = {"status": "unsupported", "reason": "linformer is not causal: its projection mixes positions"} | known
+    yield Record(row("linformer:rank=128", mode="forward", causal=True, seq_len=512, **lost))
     reason = "needs 34.4 GB, and the limit is 8.0 GB"
     yield Record(row("full:backend=dense", mode="forward", seq_len=16384, status="oom", reason=reason, **known))
 
@@ -108,7 +113,7 @@ def about(machine: str = "Xeon-x2-15GiB", **known: Any) -> dict[str, Any]:
     """A session's description as run.json holds it."""
     return {
         "run_id": "quickstart-1",
-        "suite": {"name": "quickstart", "title": "Quickstart: exact, windowed and linear attention", "baseline": "full"},
+        "suite": {"name": "quickstart", "title": TITLE, "baseline": "full"},
         "suite_text": SUITE,
         "command": ["efficient-attn", "run", "quickstart", "--out", "my results"],
         "version": "0.1.0",

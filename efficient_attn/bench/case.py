@@ -17,6 +17,7 @@ from ..results.rows import Row
 from ..spec import parse_union
 
 PROTOCOL = 1  # raise it when measuring changes so that old and new numbers should not stand side by side
+MATERIAL = ("kernels/*.py", "feature_maps.py", "mask.py", "patterns.py", "state.py")  # what any mechanism may run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +76,11 @@ class Case:
         what = f"{c.part}/{c.mode or c.task}{'' if c.layer is None else f'-layer{c.layer}'}"
         sizes = f"n{c.seq_len}-b{c.batch}-h{c.heads}-kv{self.kv_heads}-d{c.head_dim}"
         how = f"{c.dtype}-{c.device}-t{c.threads or 'default'}-{'causal' if c.causal else 'all'}"
-        return f"{c.suite}/{what}/{self.variant}/{sizes}/{how}#{self._digest()}"
+        return f"{c.suite}/{what}/{self.variant}/{sizes}/{how}#{self.digest}"
 
-    def _digest(self) -> str:
+    @property
+    def digest(self) -> str:
+        """Of everything that the result depends on, however the variant was written."""
         content = asdict(self) | {"protocol": PROTOCOL}
         # parts of a union in another order, or a default written out, are the same case
         content["variant"] = "|".join(sorted(s.name for s in parse_union(self.variant)))
@@ -135,9 +138,10 @@ def _without_backend(variant: str) -> str:
 
 @cache
 def fingerprint(cls: type[Attention]) -> str:
-    """A digest of the sources a mechanism runs: its own class's and bases' files, and all kernels."""
+    """A digest of the sources a mechanism runs: its own class's and bases' files, and all that they are made of."""
     files = {inspect.getsourcefile(c) for c in cls.__mro__ if c.__module__.split(".")[0] not in ("builtins", "torch")}
-    files |= {str(p) for p in (Path(sys.modules["efficient_attn"].__file__ or "").parent / "kernels").glob("*.py")}
+    package = Path(sys.modules["efficient_attn"].__file__ or "").parent
+    files |= {str(path) for pattern in MATERIAL for path in package.glob(pattern)}
     digest = hashlib.sha256()
     for file in sorted((f for f in files if f), key=lambda f: Path(f).name):
         digest.update(Path(file).read_bytes())

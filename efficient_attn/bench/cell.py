@@ -68,19 +68,22 @@ def _attempt(case: Case, work: Callable[[Row], Record]) -> Record:
     row.threads = torch.get_num_threads()
     try:
         return work(row)
-    except UnsupportedError as error:
-        return _ended(row, "unsupported", str(error))
-    except Invalid as error:
-        return _ended(row, "invalid", str(error))
-    except TooSlow as error:
-        return _ended(row, "timeout", str(error))
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        return _ended(row, "oom", _one_line(error))
-    except RuntimeError as error:  # torch reports a failed CPU allocation as a plain RuntimeError
-        out_of_memory = "not enough memory" in str(error) or "can't allocate" in str(error)
-        return _ended(row, "oom" if out_of_memory else "error", _one_line(error))
     except Exception as error:
-        return _ended(row, "error", _one_line(error))
+        return _failed(row, error)
+
+
+def _failed(row: Row, error: Exception) -> Record:
+    """The record of a case that raised, by what it raised."""
+    if isinstance(error, UnsupportedError):
+        return _ended(row, "unsupported", str(error))
+    if isinstance(error, Invalid):
+        return _ended(row, "invalid", str(error))
+    if isinstance(error, TooSlow):
+        return _ended(row, "timeout", str(error))
+    # torch reports a failed CPU allocation as a plain RuntimeError
+    unnamed = isinstance(error, RuntimeError) and ("not enough memory" in str(error) or "can't allocate" in str(error))
+    out_of_memory = unnamed or isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return _ended(row, "oom" if out_of_memory else "error", _one_line(error))
 
 
 def _ended(row: Row, status: Status, reason: str) -> Record:
@@ -103,7 +106,8 @@ def _speed(cell: Cell, cases: Sequence[Case]) -> list[Record]:
     seed = zlib.crc32(repr(cell).encode())
     subjects = {key: e.subject for key, e in entrants.items()}
     timings = {key: e.timing for key, e in entrants.items()}
-    interleave(subjects, timings, seed=seed, device=cell.device)
+    for key, error in interleave(subjects, timings, seed=seed, device=cell.device).items():
+        records[key] = _failed(entrants.pop(key).row, error)
     baseline = next((e for e in entrants.values() if e.case.variant == cell.baseline), None)
     for entrant in entrants.values():
         _finish(entrant, baseline, seed)

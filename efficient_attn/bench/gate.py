@@ -29,9 +29,9 @@ def gate(workload: Workload) -> float:
     mode = workload.case.cell.mode
     if mode == "decode":
         return _passed(workload, *_decoded(workload))
-    if mode == "forward_backward":
-        return max(_passed(workload, a, b) for a, b in _gradients(workload))
     error = _passed(workload, *_rows(workload))
+    if mode == "forward_backward":
+        error = max(error, *(_passed(workload, a, b) for a, b in _gradients(workload)))
     if mode == "prefill":
         out = workload.prefill()[0]
         error = max(error, _passed(workload, out, workload.forward()))

@@ -56,9 +56,9 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
             raise UsageError(f"{loaded.name}, part {part.name!r}: {error}") from error
     seen: dict[str, Case] = {}
     for case in cases:
-        if case.key in seen:
-            raise UsageError(f"{loaded.name}: {case.variant} and {seen[case.key].variant} are the same case; drop one")
-        seen[case.key] = case
+        same = seen.setdefault(case.digest, case)  # the key shows options as they were written, the digest all of them
+        if same is not case:
+            raise UsageError(f"{loaded.name}: {case.variant} and {same.variant} are the same case; drop one")
     return cases
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,6 +14,8 @@ from ..shipped import suite_names, suites_folder
 
 Measure = Literal["forward", "forward_backward", "prefill", "decode", "peak_memory", "fidelity"]
 Count = Annotated[int, Field(ge=1, strict=True)]
+T = TypeVar("T")
+Listed = Annotated[tuple[T, ...], Field(min_length=1)]
 
 
 class _Table(BaseModel):
@@ -23,15 +25,15 @@ class _Table(BaseModel):
 class Axes(_Table):
     """What varies: every combination is measured. Each is a list; one value fixes it."""
 
-    seq_len: tuple[Count, ...] | None = None
-    causal: tuple[bool, ...] | None = None
-    dtype: tuple[Literal["float32", "float64", "float16", "bfloat16"], ...] | None = None
-    device: tuple[Literal["cpu", "cuda", "mps"], ...] | None = None
-    threads: tuple[Count, ...] | None = None
-    batch: tuple[Count, ...] | None = None
-    heads: tuple[Count, ...] | None = None
-    kv_heads: tuple[Count, ...] | None = None
-    head_dim: tuple[Count, ...] | None = None
+    seq_len: Listed[Count] | None = None
+    causal: Listed[bool] | None = None
+    dtype: Listed[Literal["float32", "float64", "float16", "bfloat16"]] | None = None
+    device: Listed[Literal["cpu", "cuda", "mps"]] | None = None
+    threads: Listed[Count] | None = None
+    batch: Listed[Count] | None = None
+    heads: Listed[Count] | None = None
+    kv_heads: Listed[Count] | None = None
+    head_dim: Listed[Count] | None = None
 
 
 class DimsTable(_Table):
@@ -113,10 +115,10 @@ def load_suite(name: str) -> Loaded:
         if name.endswith(".toml"):
             raise UsageError(f"{name}: no such file")
         raise unknown("suite", name, suite_names())
-    text = path.read_text(encoding="utf-8")
     try:
+        text = path.read_text(encoding="utf-8")
         suite = Suite.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path.name}: not valid TOML: {error}") from error
     except ValidationError as error:
         raise _in_one_line(path.name, error) from error
@@ -130,8 +132,9 @@ def load_suite(name: str) -> Loaded:
 
 
 def _in_one_line(file: str, error: ValidationError) -> UsageError:
-    """The first problem of a suite file: the place, what is wrong, and the nearest valid choice."""
-    problem = error.errors()[0]
+    """One problem of a suite file: the place, what is wrong, and the nearest valid choice."""
+    # a misspelt key leaves another one missing: the misspelling is what helps
+    problem = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     where = ".".join(str(x) for x in problem["loc"])
     if problem["type"] == "extra_forbidden":
         *table, key = problem["loc"]
@@ -139,6 +142,8 @@ def _in_one_line(file: str, error: ValidationError) -> UsageError:
     if problem["type"] == "literal_error":
         choices = problem.get("ctx", {}).get("expected", "").replace(" or ", ", ").replace("'", "").split(", ")
         return unknown("value", problem["input"], choices, where=f"{file}: {where}")
+    if problem["type"] == "missing":
+        return UsageError(f"{file}: {where} is missing")
     return UsageError(f"{file}: {where}: {problem['msg']}, got {problem['input']!r}")
 
 

@@ -63,7 +63,8 @@ def calibrate(subject: Subject, *, rounds: int, budget_s: float, device: str) ->
     if first > budget_s:
         raise TooSlow(f"one call takes {first:.3g} s, the budget is {budget_s:.3g} s")
     once = min(_timed(subject, 1, device) for _ in range(2)) if first < budget_s / 4 else first
-    calls = max(1, min(math.ceil(BLOCK_S / max(once, 1e-7)), subject.limit))
+    once = max(once, 1e-7)  # a coarse clock may see nothing at all
+    calls = max(1, min(math.ceil(BLOCK_S / once), subject.limit))
     affordable = budget_s / (once * calls)  # passes in all
     if affordable >= rounds:
         passes = int(min(PASSES, affordable // rounds))
@@ -71,18 +72,30 @@ def calibrate(subject: Subject, *, rounds: int, budget_s: float, device: str) ->
     return Timing(calls, 1, max(1, int(affordable)), "budget")
 
 
-def interleave(subjects: Mapping[str, Subject], timings: Mapping[str, Timing], *, seed: int, device: str) -> None:
-    """Fill the timings' samples, round by round, in an order that is shuffled anew each round from the seed."""
+def interleave(
+    subjects: Mapping[str, Subject], timings: Mapping[str, Timing], *, seed: int, device: str
+) -> dict[str, Exception]:
+    """Fill the timings' samples, round by round, in an order that is shuffled anew each round from the seed.
+
+    A subject that raises drops out and the others go on; returns the errors of those that did.
+    """
     order = random.Random(seed)
+    failed: dict[str, Exception] = {}
     with _quiet():
         for number in range(max((t.rounds for t in timings.values()), default=0)):
             turns = [name for name, t in timings.items() if number < t.rounds for _ in range(t.passes)]
             order.shuffle(turns)
             taken: dict[str, list[float]] = {name: [] for name in turns}
             for name in turns:
-                taken[name].append(_timed(subjects[name], timings[name].calls, device) * 1e3)
-            for name, passes in taken.items():
-                timings[name].samples.append(passes)
+                if name in failed:
+                    continue
+                try:
+                    taken[name].append(_timed(subjects[name], timings[name].calls, device) * 1e3)
+                except Exception as error:
+                    failed[name] = error
+            for name in taken.keys() - failed.keys():
+                timings[name].samples.append(taken[name])
+    return failed
 
 
 def _timed(subject: Subject, calls: int, device: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,10 @@ import pandas as pd
 from ..errors import UsageError
 from ..results import frames, store
 from ..results.rows import Row
+
+# pandas' own annotations reject most of what it accepts, so that a frame and a column are anything to type checkers
+Frame: TypeAlias = Any
+Column: TypeAlias = Any
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Gathered:
     (the error of predicting the mean of v, where it was measured). sessions: run.json's, each with its ``run``.
     """
 
-    rows: pd.DataFrame
+    rows: Frame
     sessions: tuple[dict[str, Any], ...]
 
     @property

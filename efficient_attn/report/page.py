@@ -13,10 +13,12 @@ from typing import Any
 
 import jinja2
 import pandas as pd
+from markupsafe import Markup, escape
 
 from . import figures, plots, select, style, tables, words
-from .gather import Gathered
+from .gather import Frame, Gathered
 
+MOST_PLOTS = 24  # nobody looks at hundreds, and each costs a tenth of a second
 MOST_SENTENCES = 6  # in the summary; all of them stand beside their tables
 MOST_MARKDOWN_ROWS = 200  # more than these belong into rows.csv: code hosts stop rendering long Markdown
 
@@ -28,7 +30,36 @@ class Block:
     setting: str
     sentences: list[str] = field(default_factory=list)
     tables: list[tables.Table] = field(default_factory=list)
+    panels: list[figures.Panel] = field(default_factory=list)
     plots: list[figures.Plot] = field(default_factory=list)
+    note: str = ""
+    highlights: list[str] = field(default_factory=list)
+
+    @property
+    def aligned(self) -> bool:
+        """Whether each kind of plot starts a line of its own: not where every kind has but one."""
+        return len({plot.panel.kind for plot in self.plots}) < len(self.plots)
+
+    def say(self, setting: select.Setting, cell: select.Cell, top: Frame) -> None:
+        """What a cell's speedups show at its headline length, whole and in short; nothing where there are none."""
+        rows = top[~top["is_baseline"] & (top["speedup"] > 0)]
+        told = rows[["label", "speedup", "speedup_low", "speedup_high"]].to_dict("records")
+        if told:
+            decode = cell.mode == "decode"
+            where = words.cell_words(cell.mode, None if decode else cell.causal)
+            start = f"At {'context ' if decode else ''}{int(top['seq_len'].iloc[0])}, {where}: "
+            for texts, most in ((self.sentences, None), (self.highlights, 3)):
+                texts.append(f"{start}{words.claims(told, setting.baseline, most=most)}.")
+
+    def draw(self, chosen: set[str]) -> None:
+        """Draw the chosen panels and say which were left out."""
+        self.plots = [figures.draw(panel) for panel in self.panels if panel.name in chosen]
+        left = [panel.title for panel in self.panels if panel.name not in chosen]
+        if left:
+            few = words.listed(left[:4] + ([f"{len(left) - 4} more"] if len(left) > 4 else []))
+            self.note = (
+                f"Not drawn, because a report draws at most {MOST_PLOTS} plots: {few}. Report fewer runs at once."
+            )
 
 
 @dataclass
@@ -61,14 +92,18 @@ def content(found: Gathered) -> Content:
     """The report of these rows: sections only for what was measured, so that any part of a suite makes one."""
     rows = select.labelled(found.rows)
     scene = style.looks(rows["label"])
+    timed, faithful = select.timed(rows), select.faithful(rows)
+    steps = timed["mode"] == "decode"
     sections = [
-        Section("speed", "Speed and memory", _SPEED, _blocks(select.timed(rows), found, scene, _speed)),
-        Section("fidelity", "Fidelity", _FIDELITY, _blocks(select.faithful(rows), found, scene, _fidelity)),
-        Section("decoding", "Decoding", _DECODING, _blocks(select.timed(rows), found, scene, _decoding)),
+        Section("speed", "Speed and memory", _SPEED, _blocks(timed[~steps], found, scene, _speed)),
+        Section("fidelity", "Fidelity", _FIDELITY, _blocks(faithful, found, scene, _fidelity)),
+        Section("decoding", "Decoding", _DECODING, _blocks(timed[steps], found, scene, _decoding)),
     ]
     sections = [section for section in sections if section.blocks]
-    sentences = [text for text in _highlights(rows) if text][:MOST_SENTENCES]
-    for block in (block for section in sections for block in section.blocks):
+    blocks = [block for section in sections for block in section.blocks]
+    _draw(blocks)
+    sentences = [text for block in blocks for text in block.highlights][:MOST_SENTENCES]
+    for block in blocks:
         block.sentences = [text for text in block.sentences if text not in sentences]
     return Content(
         title=_title(found),
@@ -83,20 +118,21 @@ def content(found: Gathered) -> Content:
 
 
 _SPEED = (
-    "Times are medians over rounds in which all variants of a cell take turns; brackets hold 95% intervals. A speedup is "
-    "the paired ratio of the baseline's time over the variant's: \u25b2 its interval lies above 1, \u25bc below, \u2248 it "
-    "holds 1; 'faster from' is the shortest length from which on every interval does. Exponents are those of the growth with "
-    "length N, fitted over all measured lengths by least squares on logarithms: 1 is linear, 2 quadratic."
+    "Times are medians over rounds in which all variants of a cell take turns; brackets hold 95% intervals. A speedup "
+    "is the paired ratio of the baseline's time over the variant's: \u25b2 its interval lies above 1, \u25bc below, "
+    "\u2248 it holds 1; 'faster from' is the shortest length from which on every interval lies above. An exponent is "
+    "that of the growth with length N, fitted over all measured lengths by least squares on logarithms: 1 is linear, "
+    "2 quadratic."
 )
 _FIDELITY = (
-    "The relative error is the norm of the difference from exact softmax attention over the norm of the exact output, on "
-    "the same queries, keys and values. Two predictors that know nothing give it a scale: the mean of v, and zero, whose "
-    "error is 1 by definition."
+    "The relative error is the norm of the difference from exact softmax attention over the norm of the exact output, "
+    "on the same queries, keys and values. Two predictors that know nothing give it a scale: the mean of v, and zero, "
+    "whose error is 1 by definition."
 )
 _DECODING = "One step adds a position behind a context; the state is what a mechanism keeps between steps."
 
 
-def _blocks(rows: pd.DataFrame, found: Gathered, looks: dict[str, style.Look], fill: Any) -> list[Block]:
+def _blocks(rows: Frame, found: Gathered, looks: dict[str, style.Look], fill: Any) -> list[Block]:
     """A block a setting; files' names tell settings apart only where there are several."""
     blocks = []
     every = list(select.settings(rows))
@@ -104,25 +140,30 @@ def _blocks(rows: pd.DataFrame, found: Gathered, looks: dict[str, style.Look], f
         device = "" if pd.isna(setting.key["device"]) else f"-{setting.key['device']}"
         block = Block(words.setting_words(setting.key, found.cpus))
         fill(block, setting, plots.Scene(looks, f"{number}{device}" if len(every) > 1 else ""))
-        blocks += [block] if block.tables or block.plots else []
+        blocks += [block] if block.tables or block.panels else []
     return blocks
 
 
+def _draw(blocks: Sequence[Block]) -> None:
+    """The plots: all of them where they are few, else what tells most of each setting before the rest of any."""
+    ranked = [(plots.rank(panel), panel.name) for block in blocks for panel in block.panels]
+    chosen = {name for _, name in sorted(ranked, key=lambda pair: pair[0])[:MOST_PLOTS]}
+    for block in blocks:
+        block.draw(chosen)
+
+
 def _speed(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
-    setting = setting._replace(rows=setting.rows[setting.rows["mode"] != "decode"])
     for cell, top in _tops(setting):
-        block.sentences += [_sentence(setting, cell, top)]
+        block.say(setting, cell, top)
         block.tables.append(tables.headline(setting, cell, top))
-    block.sentences = list(filter(None, block.sentences))
-    block.plots += map(figures.draw, plots.over_length(setting, (plots.TIME, plots.SPEEDUP, plots.MEMORY), scene))
+    block.panels += plots.over_length(setting, (plots.TIME, plots.SPEEDUP, plots.MEMORY), scene)
 
 
 def _decoding(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
-    setting = setting._replace(rows=setting.rows[setting.rows["mode"] == "decode"])
     for cell, top in _tops(setting):
-        block.sentences += filter(None, [_sentence(setting, cell, top)])
+        block.say(setting, cell, top)
         block.tables.append(tables.decoding(setting, cell, top))
-    block.plots += map(figures.draw, plots.over_length(setting, (plots.STEP, plots.SPEEDUP, plots.STATE), scene))
+    block.panels += plots.over_length(setting, (plots.STEP, plots.SPEEDUP, plots.STATE), scene)
 
 
 def _fidelity(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
@@ -130,10 +171,10 @@ def _fidelity(block: Block, setting: select.Setting, scene: plots.Scene) -> None
         found = [tables.fidelity(cell), tables.layers(cell)]
         block.tables += [table for table in found if table]
         panel = plots.fidelity(cell, scene)
-        block.plots += [figures.draw(panel)] if panel else []
+        block.panels += [panel] if panel else []
 
 
-def _tops(setting: select.Setting) -> Iterator[tuple[select.Cell, pd.DataFrame]]:
+def _tops(setting: select.Setting) -> Iterator[tuple[select.Cell, Frame]]:
     """Each cell with its rows at the length that its table is about."""
     for cell in select.cells(setting.rows):
         for column in ("latency_ms", "peak_memory_bytes", "state_bytes"):
@@ -143,30 +184,13 @@ def _tops(setting: select.Setting) -> Iterator[tuple[select.Cell, pd.DataFrame]]
                 break
 
 
-def _sentence(setting: select.Setting, cell: select.Cell, top: pd.DataFrame, most: int | None = None) -> str:
-    """What a cell's speedups show at its headline length; nothing where there are none."""
-    rows = top[~top["is_baseline"] & (top["speedup"] > 0)].to_dict("records")
-    said = words.claims(rows, setting.baseline, most=most)
-    length = int(top["seq_len"].iloc[0])
-    decode = cell.mode == "decode"
-    where = words.cell_words(cell.mode, None if decode else cell.causal)
-    return f"At {'context ' if decode else ''}{length}, {where}: {said}." if said else ""
-
-
-def _highlights(rows: pd.DataFrame) -> Iterator[str]:
-    every = list(select.settings(select.timed(rows)))
-    for setting in every:
-        for cell, top in _tops(setting):
-            yield _sentence(setting, cell, top, most=3)
-
-
 def _title(found: Gathered) -> str:
     titles = dict.fromkeys(str((s.get("suite") or {}).get("title") or "") for s in found.sessions)
     named = [title for title in titles if title] or [str(s) for s in found.rows["suite"].dropna().unique()]
     return "; ".join(named[:3]) + (" and more" if len(named) > 3 else "") or "Attention mechanisms compared"
 
 
-def _summary(rows: pd.DataFrame) -> str:
+def _summary(rows: Frame) -> str:
     """How much was measured, of what and where, and how much was not."""
     count, lost = rows["status"].value_counts(), rows[rows["status"] != "ok"]
     if rows.empty:
@@ -177,7 +201,7 @@ def _summary(rows: pd.DataFrame) -> str:
     text += f" ({', '.join(devices)})" if devices else ""
     text += f": {int(count.get('ok', 0))} gave a result"
     others = [f"{count[s]} {s}" for s in lost["status"].unique()]
-    return f"{text}, {len(lost)} did not ({', '.join(others)}), each listed below with its reason." if others else f"{text}."
+    return f"{text}." if not others else f"{text}, {len(lost)} did not ({', '.join(others)}); the reasons are below."
 
 
 def _session(session: dict[str, Any]) -> dict[str, Any]:
@@ -195,6 +219,7 @@ def _session(session: dict[str, Any]) -> dict[str, Any]:
 def as_html(shown: Content) -> str:
     """One page, from which no request leaves: its policy lets it load nothing and run no script but its own."""
     env = _environment(autoescape=True)
+    env.filters["breakable"] = breakable
     script, sheet = (_source(env, name) for name in ("sort.js", "style.css"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return env.get_template("report.html.j2").render(report=shown, script=script, sheet=sheet, digest=digest)
@@ -206,6 +231,11 @@ def as_markdown(shown: Content) -> str:
     env.filters |= {"md": markdown_text, "fence": fence}
     text = env.get_template("report.md.j2").render(report=shown, most_rows=MOST_MARKDOWN_ROWS)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def breakable(text: object) -> Markup:
+    """Escaped text that may break where an option begins, so that long names fit narrow screens."""
+    return Markup(re.sub(r"([:|_])(?=\w)", r"\1<wbr>", str(escape(text))))
 
 
 def markdown_text(text: object) -> str:
@@ -222,7 +252,7 @@ def fence(text: str) -> str:
 
 def _environment(*, autoescape: bool) -> jinja2.Environment:
     loader = jinja2.PackageLoader("efficient_attn.report", "templates")
-    return jinja2.Environment(  # noqa: S701 - the page escapes; Markdown has its own filter
+    return jinja2.Environment(
         loader=loader, autoescape=autoescape, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import pandas as pd
-
 from . import select, words
 from .figures import Line, Panel, bounds
+from .gather import Column, Frame
 from .style import NULL, Look
 
 MOST_LINES = 14  # more than these in one panel, and each family gets a panel of its own beside the baseline
@@ -28,11 +27,14 @@ class Kind(NamedTuple):
     said: str  # what the caption says of it, after the title
 
 
-TIME = Kind("time", "latency_ms", "time", "Time", "time a call", "Median over rounds, with its 95% interval; N^a is the fitted growth")
-MEMORY = Kind("memory", "peak_memory_bytes", "bytes", "Peak memory", "peak memory", "Output included, inputs not; N^a is the fitted growth")
+_GROWN = "; N^a is the fitted growth"
+_MEDIAN = "Median over rounds, with its 95% interval" + _GROWN
+TIME = Kind("time", "latency_ms", "time", "Time", "time a call", _MEDIAN)
+_PEAK = "Output included, inputs not" + _GROWN
+MEMORY = Kind("memory", "peak_memory_bytes", "bytes", "Peak memory", "peak memory", _PEAK)
 _PAIRED = "Time of {baseline} over each variant's, paired by round, with its 95% interval; above 1x is faster"
 SPEEDUP = Kind("speedup", "speedup", "ratio", "Speedup", "speedup over {baseline}", _PAIRED)
-STATE = Kind("state", "state_bytes", "bytes", "State", "state", "What is kept between steps; N^a is the fitted growth")
+STATE = Kind("state", "state_bytes", "bytes", "State", "state", "What is kept between steps" + _GROWN)
 STEP = TIME._replace(name="decode", title="Time a step", ylabel="time a step")
 
 
@@ -57,17 +59,20 @@ def over_length(setting: select.Setting, kinds: tuple[Kind, ...], scene: Scene) 
 
 
 def _by_family(setting: select.Setting, cell: select.Cell, kind: Kind, scene: Scene) -> Iterator[Panel]:
-    """The cell as one panel, or a panel a family where one would hold too many lines."""
+    """The cell as one panel; where it would hold too many lines, panels of a family each, the baseline in all."""
     rows = cell.rows
-    if rows["label"].nunique() <= MOST_LINES or rows["family"].nunique(dropna=False) < 2:
+    if rows["label"].nunique() <= MOST_LINES:
         yield _panel(setting, cell, kind, scene)
         return
-    for family, part in rows.groupby("family", dropna=False, sort=False):
-        name = "other" if pd.isna(family) else str(family)
-        joined = pd.concat([rows[rows["is_baseline"]], part[~part["is_baseline"]]])
-        if joined["is_baseline"].all() and len(part) < len(rows):
-            continue  # the baseline's own family shows nothing that the other panels lack
-        yield _panel(setting, replace(cell, rows=joined), kind, scene, family=name)
+    others = rows[~rows["is_baseline"]]
+    for family, part in others.groupby("family", dropna=False, sort=False):
+        name = str(family) if words.there(family) else "other"
+        labels = list(dict.fromkeys(part["label"]))
+        groups = [labels[i : i + MOST_LINES - 1] for i in range(0, len(labels), MOST_LINES - 1)]
+        for number, group in enumerate(groups, 1):
+            shown = rows[rows["is_baseline"] | rows["label"].isin(group)]
+            told = f"{name} {number} of {len(groups)}" if len(groups) > 1 else name
+            yield _panel(setting, replace(cell, rows=shown), kind, scene, family=told)
 
 
 def _panel(setting: select.Setting, cell: select.Cell, kind: Kind, scene: Scene, family: str = "") -> Panel:
@@ -89,24 +94,29 @@ def _panel(setting: select.Setting, cell: select.Cell, kind: Kind, scene: Scene,
     )
 
 
-def _lines(rows: pd.DataFrame, make: Callable[[pd.DataFrame], Line]) -> tuple[Line, ...]:
+def _lines(rows: Frame, make: Callable[[Frame], Line]) -> tuple[Line, ...]:
     return tuple(make(part) for _, part in rows.groupby("label", sort=False))
 
 
-def _length_line(rows: pd.DataFrame, kind: Kind, scene: Scene) -> Line:
-    label, found = rows["label"].iloc[0], select.series(rows, kind.column)
+def _length_line(rows: Frame, kind: Kind, scene: Scene) -> Line:
+    label = rows["label"].iloc[0]
+    ends = [name for name in (f"{kind.column}_low", f"{kind.column}_high") if name in rows]
+    x, y, *interval = select.series(rows, kind.column, *ends)
     grown = None if kind is SPEEDUP else select.growth(rows, kind.column)
-    note = words.ratio(found[kind.column].iloc[-1]) if kind is SPEEDUP else f"N^{grown.value:.2f}" if grown else ""
-    line = Line(label, scene.looks[label], _floats(found["seq_len"]), _floats(found[kind.column]), note=note)
-    ends = [f"{kind.column}_low", f"{kind.column}_high"]
-    if set(ends) <= set(found) and found[ends].gt(0).all(axis=None):
-        return replace(line, low=_floats(found[ends[0]]), high=_floats(found[ends[1]]))
-    return line
+    note = words.ratio(y[-1]) if kind is SPEEDUP else f"N^{grown.value:.2f}" if grown else ""
+    line = Line(label, scene.looks[label], x, y, note=note)
+    known = len(interval) == 2 and all(value > 0 for end in interval for value in end)
+    return replace(line, low=interval[0], high=interval[1]) if known else line
+
+
+def rank(panel: Panel) -> int:
+    """What is drawn first where not all can be: costs and errors, then how they compare, then memory."""
+    return {SPEEDUP.name: 1, MEMORY.name: 2, STATE.name: 2}.get(panel.kind, 0)
 
 
 def fidelity(cell: select.Cell, scene: Scene) -> Panel | None:
     """Error against exact attention by layer, between the two predictors that know nothing; None if all are exact."""
-    rows = select.latest(cell.rows)
+    rows = cell.rows
     top = rows.groupby("label")["relative_error"].transform("max")
     exact = list(dict.fromkeys(rows.loc[top < ROUNDING, "label"]))
     drawn = rows[(top >= ROUNDING) & (rows["relative_error"] > 0)].sort_values("layer", kind="stable")
@@ -115,7 +125,7 @@ def fidelity(cell: select.Cell, scene: Scene) -> Panel | None:
     places = {layer: i for i, layer in enumerate(sorted(drawn["layer"].fillna(-1).unique()))}
     drawn = drawn.assign(place=drawn["layer"].fillna(-1).map(places).astype(float))
     lines = _lines(drawn, lambda part: _layer_line(part, scene)) + _nulls(drawn)
-    where = ", ".join(filter(None, (cell.inputs, words.direction(cell.causal), f"N = {cell.length}" if cell.length else "")))
+    where = words.inputs_words(cell.inputs, cell.causal, cell.length)
     told = f" Exact up to rounding, so not drawn: {words.listed(exact)}." if exact else ""
     return Panel(
         name=_slug("error", cell.inputs, words.direction(cell.causal), cell.length, scene.suffix),
@@ -132,12 +142,13 @@ def fidelity(cell: select.Cell, scene: Scene) -> Panel | None:
     )
 
 
-def _layer_line(rows: pd.DataFrame, scene: Scene) -> Line:
+def _layer_line(rows: Frame, scene: Scene) -> Line:
     label, mean = rows["label"].iloc[0], rows["relative_error"].mean()
-    return Line(label, scene.looks[label], _floats(rows["place"]), _floats(rows["relative_error"]), note=words.number(mean))
+    x, y = _floats(rows["place"]), _floats(rows["relative_error"])
+    return Line(label, scene.looks[label], x, y, note=words.number(mean))
 
 
-def _nulls(rows: pd.DataFrame) -> tuple[Line, ...]:
+def _nulls(rows: Frame) -> tuple[Line, ...]:
     """The dashed lines: predicting zero, and the mean of v where it was measured."""
     places = sorted(rows["place"].unique())
     span = (places[0] - 0.3, places[-1] + 0.3)
@@ -151,7 +162,7 @@ def _nulls(rows: pd.DataFrame) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def _floats(values: pd.Series | pd.Index) -> tuple[float, ...]:
+def _floats(values: Column) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 
 

@@ -1,7 +1,7 @@
 """How a mechanism looks: one colour and marker by its name, in every plot and every report.
 
-The colours are Okabe and Ito's (less their yellow, too pale for a line on white) and three of Tol's, which people with any
-colour vision can tell apart. Nine colours and ten markers share no divisor, so ninety names in a row all differ.
+The colours are Okabe and Ito's (less their yellow, too pale for a line on white) and three of Tol's, which people with
+any colour vision can tell apart. Nine colours and ten markers share no divisor, so ninety names in a row all differ.
 """
 
 from __future__ import annotations
@@ -18,10 +18,21 @@ INK, FAINT, GRID = "#1b1f24", "#6a737d", "#e3e6ea"
 
 # A name's place fixes its look for good: add new names at the end, never sort or remove.
 KNOWN = (
-    "sliding_window linear mqa gqa performer longformer bigbird dilated_window global_tokens random_blocks strided fixed "
-    "attention_sinks random_feature cosformer relu_linear taylor retention linformer reformer nystromformer mla dot "
-    "general additive cosine luong_local"
-).split()
+    *(
+        "sliding_window",
+        "linear",
+        "mqa",
+        "gqa",
+        "performer",
+        "longformer",
+        "bigbird",
+        "dilated_window",
+        "global_tokens",
+    ),
+    *("random_blocks", "strided", "fixed", "attention_sinks", "random_feature", "cosformer", "relu_linear", "taylor"),
+    *("retention", "linformer", "reformer", "nystromformer", "mla", "dot", "general", "additive", "cosine"),
+    *("luong_local",),
+)
 
 
 class Look(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from . import select, words
+from .gather import Column, Frame
 
 
 class Shown(NamedTuple):
@@ -31,14 +32,19 @@ class Table:
     note: str = ""
 
 
+# of a row, what the tables of costs show
+SHOWN = [
+    *("label", "is_baseline", "latency_ms", "latency_ms_low", "latency_ms_high", "speedup", "speedup_low"),
+    *("speedup_high", "tokens_per_s", "peak_memory_bytes", "state_bytes"),
+]
 MARKS = {"faster": "\u25b2", "slower": "\u25bc", "unclear": "\u2248"}
 
 
-def headline(setting: select.Setting, cell: select.Cell, top: pd.DataFrame) -> Table:
+def headline(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
     """What each variant costs at the longest length that all reached, and how its cost grows."""
     groups = dict(list(cell.rows.groupby("label", sort=False)))
     rows = []
-    for row in top.to_dict("records"):
+    for row in top[SHOWN].to_dict("records"):
         own = groups[row["label"]]
         shown = [_name(row), _time(row), _speedup(row), _worth(row, own), _growth(own, "latency_ms")]
         rows.append([*shown, _size(row["peak_memory_bytes"]), _growth(own, "peak_memory_bytes")])
@@ -48,11 +54,11 @@ def headline(setting: select.Setting, cell: select.Cell, top: pd.DataFrame) -> T
     return _trimmed(Table(caption, (*head, "Memory exponent"), rows, note=_absent(cell, top)))
 
 
-def decoding(setting: select.Setting, cell: select.Cell, top: pd.DataFrame) -> Table:
+def decoding(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
     """What one decoding step costs behind the longest context that all reached."""
     groups = dict(list(cell.rows.groupby("label", sort=False)))
     rows = []
-    for row in top.to_dict("records"):
+    for row in top[SHOWN].to_dict("records"):
         own, speed = groups[row["label"]], row["tokens_per_s"]
         shown = [_name(row), _time(row), Shown(words.rate(speed), _number(speed)), _speedup(row)]
         shown += [_growth(own, "latency_ms"), _size(row["state_bytes"]), _growth(own, "state_bytes")]
@@ -64,8 +70,9 @@ def decoding(setting: select.Setting, cell: select.Cell, top: pd.DataFrame) -> T
 
 def fidelity(cell: select.Cell) -> Table:
     """How far each variant is from exact attention, averaged over layers, beside predictors that know nothing."""
-    columns = ["relative_error", "mean_value_error", "cosine_similarity", "total_variation", "missed_mass", "effective_keys"]
-    rows = select.latest(cell.rows)
+    columns = ["relative_error", "mean_value_error", "cosine_similarity", "total_variation", "missed_mass"]
+    columns.append("effective_keys")
+    rows = cell.rows
     means = rows.groupby("label", sort=False)[columns].mean().sort_values("relative_error", kind="stable")
     worst = rows.groupby("label")["oracle_error"].max()
     body = []
@@ -82,44 +89,53 @@ def fidelity(cell: select.Cell) -> Table:
 
 def layers(cell: select.Cell) -> Table | None:
     """The relative error of each variant in each layer, the nulls below; None where there is one layer or none."""
-    rows = select.latest(cell.rows)
+    rows = cell.rows
     if rows["layer"].nunique() < 2:
         return None
     errors = rows.pivot(index="label", columns="layer", values="relative_error")
     errors = errors.loc[errors.mean(axis=1).sort_values(kind="stable").index]
-    body = [[Shown(str(n), str(n)), *(_value(v) for v in line)] for n, line in zip(errors.index, errors.to_numpy(), strict=True)]
+    body = [_values(str(label), line) for label, line in zip(errors.index, errors.to_numpy(), strict=True)]
     null = rows.groupby("layer")["mean_value_error"].median().reindex(errors.columns)
     named = [("null: mean of v", null.tolist()), ("null: zero", [1.0] * len(null))]
-    body += [[Shown(name, name, "null"), *(_value(v) for v in values)] for name, values in named if not pd.isna(values).all()]
-    head = ("Variant", *(f"Layer {layer}" for layer in errors.columns))
+    body += [_values(name, values, "null") for name, values in named if not pd.isna(values).all()]
+    head = ("Variant", *(f"Layer {int(layer)}" for layer in errors.columns))
     return Table(f"Relative error by layer{_where(cell)}", head, body)
 
 
-def not_ok(rows: pd.DataFrame, cpus: dict[str, str]) -> Table | None:
+def not_ok(rows: Frame, cpus: dict[str, str]) -> Table | None:
     """Everything that did not run, with its reason; what differs in nothing but lengths or names shares a line."""
     lost = rows[rows["status"] != "ok"]
     if lost.empty:
         return None
-    place = [*select.SETTING, "task", "mode", "causal", "inputs", "layer", "status", "reason"]
-    groups: dict[tuple[Any, ...], dict[str, int]] = {}
-    for values, part in lost.groupby([*place, "label"], dropna=False, sort=False):
-        key = (*(None if pd.isna(v) else v for v in values[:-1]), tuple(select.lengths(part)))
-        groups.setdefault(key, {})[str(values[-1])] = len(part)
     apart = [name for name in select.SETTING if name == "device" or rows[name].nunique(dropna=False) > 1]
     alike = words.setting_words({n: rows[n].iloc[0] for n in select.SETTING if n not in apart}, cpus)
     body = []
-    for key, names in groups.items():
-        known = dict(zip(place, key[:-1], strict=True))
+    for known, lengths, names in _alike(lost):
         where = words.setting_words({name: known[name] for name in apart}, cpus)
-        body.append(_lost(known, key[-1], names, where))
+        body.append(_lost(known, lengths, names, where))
     caption = f"{words.counted(len(lost), 'case')} of {len(rows)} did not give a result"
     head = ("Status", "Variants", "What", "Lengths", "Cases", "Where", "Reason")
     return Table(caption, head, body, text_columns=7, note=f"All of them: {alike}." if alike else "")
 
 
+def _alike(lost: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, ...], dict[str, int]]]:
+    """Rows that did not run by what they have in common: that, their lengths, and each variant's number of cases."""
+    place = [*select.SETTING, "task", "mode", "causal", "inputs", "layer", "status", "reason"]
+    alone: dict[tuple[Any, ...], list[Any]] = {}
+    for *values, length in zip(*(lost[name].tolist() for name in [*place, "label", "seq_len"]), strict=True):
+        known = tuple(value if words.there(value) else None for value in values)
+        alone.setdefault(known, []).append(length)
+    groups: dict[tuple[Any, ...], dict[str, int]] = {}
+    for (*values, label), found in alone.items():
+        lengths = tuple(sorted({int(length) for length in found if words.there(length)}))
+        groups.setdefault((*values, lengths), {})[label] = len(found)
+    for (*values, lengths), names in groups.items():
+        yield dict(zip(place, values, strict=True)), lengths, names
+
+
 def _lost(place: dict[str, Any], lengths: tuple[int, ...], names: dict[str, int], where: str) -> list[Shown]:
     task = None if place["mode"] else place["task"]
-    layer = None if place["layer"] is None else f"layer {place['layer']}"
+    layer = None if place["layer"] is None else f"layer {int(place['layer'])}"
     what = ", ".join(filter(None, (task, words.cell_words(place["mode"], place["causal"]), place["inputs"], layer)))
     told = [place["status"], ", ".join(names), what or words.NONE, ", ".join(map(str, lengths)) or words.NONE]
     cases, reason = sum(names.values()), place["reason"] or "no reason was given"
@@ -127,10 +143,13 @@ def _lost(place: dict[str, Any], lengths: tuple[int, ...], names: dict[str, int]
 
 
 # always shown, even if they are the same in all rows; the case's key, long and unique, is left to the CSV file
-KEPT = ("variant status reason mode seq_len latency_ms pairs pairs_computed stop_reason backend_used").split()
+KEPT = (
+    *("variant", "status", "reason", "mode", "seq_len", "latency_ms"),
+    *("pairs", "pairs_computed", "stop_reason", "backend_used"),
+)
 
 
-def everything(rows: pd.DataFrame) -> tuple[list[str], list[list[str]], list[tuple[str, str]]]:
+def everything(rows: Frame) -> tuple[list[str], list[list[str]], list[tuple[str, str]]]:
     """All rows as text: the columns that vary, their cells, and apart from them the columns that hold one value."""
     same, varying = [], []
     for name in rows.columns:
@@ -145,7 +164,7 @@ def everything(rows: pd.DataFrame) -> tuple[list[str], list[list[str]], list[tup
     return varying, cells, [(name, _texts(rows[name].head(1))[0]) for name in same]
 
 
-def _texts(values: pd.Series) -> list[str]:
+def _texts(values: Column) -> list[str]:
     floats = pd.api.types.is_float_dtype(values.dtype)
     said = ("" if v is pd.NA or v is None or v != v else f"{v:.5g}" if floats else str(v) for v in values.tolist())
     return list(said)
@@ -180,7 +199,8 @@ def _name(row: dict[str, Any]) -> Shown:
 
 
 def _time(row: dict[str, Any]) -> Shown:
-    return Shown(words.duration(row["latency_ms"], row["latency_ms_low"], row["latency_ms_high"]), _number(row["latency_ms"]))
+    value, low, high = row["latency_ms"], row["latency_ms_low"], row["latency_ms_high"]
+    return Shown(words.duration(value, low, high), _number(value))
 
 
 def _speedup(row: dict[str, Any]) -> Shown:
@@ -191,7 +211,7 @@ def _speedup(row: dict[str, Any]) -> Shown:
     return Shown(f"{words.ratio(value, low, high)} {MARKS.get(mark, '')}".rstrip(), _number(value), mark)
 
 
-def _worth(row: dict[str, Any], own: pd.DataFrame) -> Shown:
+def _worth(row: dict[str, Any], own: Frame) -> Shown:
     """The length from which the variant is shown to be faster at every length up to the longest."""
     if row["is_baseline"] or not own["speedup"].notna().any():
         return Shown(words.NONE)
@@ -199,7 +219,7 @@ def _worth(row: dict[str, Any], own: pd.DataFrame) -> Shown:
     return Shown("not shown", float("inf")) if start is None else Shown(str(start), start)
 
 
-def _growth(rows: pd.DataFrame, column: str) -> Shown:
+def _growth(rows: Frame, column: str) -> Shown:
     found = select.growth(rows, column)
     return Shown(words.power(*found), found.value) if found else Shown(words.NONE)
 
@@ -212,30 +232,34 @@ def _value(value: Any) -> Shown:
     return Shown(words.number(value), _number(value))
 
 
+def _values(label: str, values: Iterable[Any], mark: str = "") -> list[Shown]:
+    return [Shown(label, label, mark), *map(_value, values)]
+
+
 def _number(value: Any) -> float | None:
     return float(value) if words.there(value) and np.isfinite(float(value)) else None
 
 
 def _trimmed(table: Table) -> Table:
     """The table without the columns in which nothing was measured."""
-    kept = [i for i in range(len(table.head)) if not i or any(r[i].text not in (words.NONE, "baseline") for r in table.rows)]
+    empty = (words.NONE, "baseline")
+    kept = [i for i in range(len(table.head)) if not i or any(row[i].text not in empty for row in table.rows)]
     rows = [[row[i] for i in kept] for row in table.rows]
     return Table(table.caption, tuple(table.head[i] for i in kept), rows, table.text_columns, table.note)
 
 
-def _absent(cell: select.Cell, top: pd.DataFrame) -> str:
+def _absent(cell: select.Cell, top: Frame) -> str:
     """Who was measured, but not at this length: it must not just vanish from the table."""
     others = [label for label in dict.fromkeys(cell.rows["label"]) if label not in set(top["label"])]
     return f"Measured at other lengths only: {words.listed(others)}." if others else ""
 
 
-def _length(top: pd.DataFrame) -> str:
+def _length(top: Frame) -> str:
     return f"{int(top['seq_len'].iloc[0])}"
 
 
 def _where(cell: select.Cell) -> str:
-    length = f"N = {cell.length}" if cell.length else ""
-    told = ", ".join(filter(None, (cell.inputs, words.direction(cell.causal), length)))
+    told = words.inputs_words(cell.inputs, cell.causal, cell.length)
     return f": {told}" if told else ""
 
 

@@ -96,6 +96,12 @@ def cell_words(mode: Any, causal: Any) -> str:
     return ", ".join(filter(None, (mode_words(mode), direction(causal))))
 
 
+def inputs_words(inputs: Any, causal: Any, length: Any) -> str:
+    """What fidelity was measured on: ``minilm, bidirectional, N = 256``."""
+    parts = (inputs if there(inputs) else "", direction(causal), f"N = {length}" if there(length) else "")
+    return ", ".join(filter(None, parts))
+
+
 def setting_words(setting: dict[str, Any], cpus: dict[str, str]) -> str:
     """Where and at which sizes something was measured, in one line."""
     get = setting.get
@@ -143,14 +149,14 @@ def claims(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = N
 
 
 def _claim(rows: Iterable[dict[str, Any]], kind: str, against: str) -> str:
-    """``a is 24.1x (23.0-25.3) faster than full, b 3.10x (2.98-3.22)``; nothing where no row is."""
+    """``a is 24.1x (23.0-25.3) faster than full, b is 3.10x (2.98-3.22)``; nothing where no row is."""
     told = []
     for row in rows:
         value, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
         if verdict(low, high) == kind:
             factor = ratio(value, low, high) if kind == "faster" else ratio(1 / value, 1 / high, 1 / low)
-            told.append(f"{row['label']} {factor}" if told else f"{row['label']} is {factor} {kind} than {against}")
-    return listed(told)
+            told.append(f"{row['label']} is {factor}" + ("" if told else f" {kind} than {against}"))
+    return ", ".join(told)
 
 
 def _scaled(value: Any, units: Sequence[tuple[str, float]], low: Any = None, high: Any = None) -> str:

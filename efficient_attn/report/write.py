@@ -25,8 +25,8 @@ class Written:
 def write_report(runs: Sequence[Path], out: Path) -> Written:
     """Write ``report.html``, ``report.md``, ``rows.csv`` and ``plots/`` about these runs into a folder.
 
-    An earlier report there is replaced, a run's own files never. Raises `UsageError` for a folder that holds no run, and
-    for one that cannot be written.
+    An earlier report there is replaced, a run's own files never. Raises `UsageError` for a folder that holds no run,
+    and for one that cannot be written.
     """
     found = gather([Path(run) for run in runs])
     shown = page.content(found)

@@ -106,7 +106,7 @@ class Record:
     def from_line(cls, line: str) -> Record:
         """Read a line back. `ValueError` says what is wrong with it: broken, altered, or of a newer schema."""
         text, mark, crc = line.rstrip("\n").rpartition(',"crc":')
-        if not mark or not crc[:-1].isdigit():
+        if not mark or crc[-1:] != "}" or not crc[:-1].isdigit():
             raise ValueError("not a complete record")
         if zlib.crc32((text + "}").encode()) != int(crc[:-1]):
             raise ValueError("the checksum does not match: the record was altered")

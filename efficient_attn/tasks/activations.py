@@ -47,9 +47,7 @@ class Activations:
             )
         q, k, v = (_four_dimensional(path, n, arrays[n]) for n in ("q", "k", "v"))
         _check(path, q, k, v)
-        layers = tuple(int(x) for x in arrays.get("layers", np.arange(len(q))))
-        if len(layers) != len(q) or len(set(layers)) != len(layers):
-            raise UsageError(f"{path.name}: layers must name each of the {len(q)} layers once, got {list(layers)}")
+        layers = _layers(path, arrays.get("layers", np.arange(len(q))), len(q))
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
         return cls(f"{path.stem}@{digest}", q, k, v, layers, str(arrays.get("source", "")))
 
@@ -81,6 +79,13 @@ def _four_dimensional(path: Path, name: str, x: np.ndarray) -> np.ndarray:
     if not np.isfinite(x).all():
         raise UsageError(f"{path.name}: {name} holds values that are not finite")
     return x if x.ndim == 4 else x[None]
+
+
+def _layers(path: Path, numbers: np.ndarray, count: int) -> tuple[int, ...]:
+    whole = numbers.dtype.kind in "iuf" and np.isfinite(numbers).all() and (numbers == np.trunc(numbers)).all()
+    if not whole or numbers.shape != (count,) or len(np.unique(numbers)) != count:
+        raise UsageError(f"{path.name}: layers must name each of the {count} layers once, got {numbers.tolist()}")
+    return tuple(int(x) for x in numbers)
 
 
 def _check(path: Path, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 import efficient_attn as ea
 from efficient_attn import registry
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.plan import Overrides, make_plan
 from efficient_attn.bench.suite import Loaded, Suite
-from torch import Tensor
 
 TINY = """
 title    = "Tiny"
@@ -53,7 +54,7 @@ def plant(
     advance: Twist = lambda out: out,
     traits: ea.Traits | None = None,
 ) -> str:
-    """Register exact attention whose fast form's output goes through ``compute``, and its steps' through ``advance``."""
+    """Register exact attention: its fast form's output goes through ``compute``, its steps' through ``advance``."""
 
     class Planted(ea.SoftmaxAttention):
         """Exact attention with something planted in it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from efficient_attn.errors import UnsupportedError, UsageError, unknown
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -58,10 +58,11 @@ def _unclaimed(subject: Subject) -> Iterator[tuple[str, Call]]:
         yield "key_lengths", call.under(Mask(causal=plain.causal, key_lengths=subject.lengths(6, 3)))
         yield "key_mask", call.under(subject.mask(key_mask=subject.holes(subject.shape(6))))
     if not traits.cross:
-        yield "N < M", call.queries(slice(2))
+        yield "N < M", replace(call, tensors={**call.tensors, "q": call["q"][:, :, :2]})
         yield "query_start", call.under(subject.mask(query_start=2))
     if not traits.grouped and subject.attn.kv_heads is None:
-        yield "grouped heads", call.change(lambda x: x[:, :1], "key")
+        fewer = {name: x[:, :1] if call.sides[name] == "key" else x for name, x in call.tensors.items()}
+        yield "grouped heads", replace(call, tensors=fewer)
     if not traits.gradient:
         yield "inputs that want a gradient", call.leaves()
     yield "an unknown mask field", call.under(LaterMask(plain.causal, segments=subject.lengths(1, 2)))

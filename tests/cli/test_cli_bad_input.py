@@ -1,0 +1,92 @@
+"""Bad input: exit code 2 and one line that names the place and the nearest valid choice; nothing is written over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+SUITE = 'title = "T"\nmeasure = ["forward"]\n{}[[variant]]\nname = "full"\n'
+
+# arguments, and what the line must hold; "@name" is a file made by `_files`
+WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
+    "no verb": ("", ("VERB",)),
+    "verb": ("rnu quickstart", ("'rnu'", "did you mean 'run'?")),
+    "flag of list": ("list --jsonn", ("list", "'--jsonn'", "did you mean '--json'?")),
+    "family": ("list --family sparce", ("family 'sparce'", "did you mean 'sparse'?")),
+    "mechanism to describe": ("info linaer", ("'linaer'", "did you mean 'linear'?")),
+    "option to describe": ("info sliding_window:windw=3", ("sliding_window", "'windw'", "did you mean 'window'?")),
+    "mechanism to check": ("check linaer", ("'linaer'", "did you mean 'linear'?")),
+    "file to check": ("check gone.py", ("gone.py", "no such file")),
+    "run to report": ("report gone", ("gone", "no run here")),
+    "suite": ("plan quikstart", ("suite 'quikstart'", "did you mean 'quickstart'?")),
+    "suite file": ("run gone.toml --out out", ("gone.toml", "no such file")),
+    "malformed TOML": ("run @malformed.toml --out out", ("malformed.toml", "not valid TOML", "line 3")),
+    "suite that is not text": ("run @binary.toml --out out", ("binary.toml", "not valid TOML")),
+    "key in a suite": ("run @key.toml --out out", ("key.toml: top level", "'roundz'", "did you mean 'rounds'?")),
+    "negative length": ("run @negative.toml --out out", ("negative.toml: axes.seq_len.0", "-64")),
+    "zero length": ("run @zero.toml --out out", ("zero.toml: axes.seq_len.1", "got 0")),
+    "axis flag": ("run quickstart --seq-lenn 64 --out out", ("run", "'--seq-lenn'", "did you mean '--seq-len'?")),
+    "negative length flag": ("run quickstart --seq-len -64 --out out", ("--seq-len", "'-64'", "at least 1")),
+    "zero length flag": ("run quickstart --seq-len 64,0 --out out", ("--seq-len", "'0'", "at least 1")),
+    "length in words": ("run quickstart --seq-len 1k --out out", ("--seq-len", "'1k'")),
+    "zero threads": ("run quickstart --threads 0 --out out", ("--threads", "'0'")),
+    "causal": ("run quickstart --causal maybe --out out", ("--causal", "'maybe'")),
+    "seed": ("run quickstart --seed -1 --out out", ("--seed", "-1")),
+    "device": ("run quickstart --device cudda --out out", ("--device", "'cudda'", "did you mean 'cuda'?")),
+    "dtype": ("run quickstart --dtype float23 --out out", ("--dtype", "'float23'", "did you mean 'float32'?")),
+    "mechanism": ("run quickstart --variant liner --out out", ("quickstart", "'liner'", "did you mean 'linear'?")),
+    "option": ("run quickstart --variant sliding_window:windw=4 --out out", ("'windw'", "did you mean 'window'?")),
+    "option value": ("run quickstart --variant sliding_window:window=few --out out", ("window='few'", "int")),
+    "plugin": ("list --plugin gone.py", ("gone.py", "no such file")),
+    "plugin module": ("list --plugin no_such_module_zz", ("no_such_module_zz", "import failed", "ModuleNotFoundError")),
+    "plugin that fails": ("list --plugin @failing.py", ("failing.py", "import failed", "ModuleNotFoundError")),
+    "plugin that says much": ("list --plugin @wordy.py", ("wordy.py", "ValueError: one two")),
+    "plugin that is no Python": ("list --plugin @broken.py", ("broken.py", "SyntaxError")),
+    "folder below a file": ("run @fine.toml --out @fine.toml/out", ("fine.toml", "cannot be written", "--out")),
+    "folder that is not empty": ("run @fine.toml --out .", ("not empty", "choose another --out", "--resume")),
+    "folder without a run": ("run @fine.toml --resume --out .", ("no run to resume", "choose another --out")),
+    "activations of wrong shape": ("run quickstart --activations @wrong.npz --out out", ("wrong.npz", "[5, 8]")),
+    "activations missing": ("run quickstart --activations gone.npz --out out", ("gone.npz", "no such file")),
+    "activations unused": ("run @fine.toml --activations @wrong.npz --out out", ("--activations", "no fidelity")),
+}
+
+
+def _files(folder: Path) -> None:
+    texts = {
+        "malformed.toml": 'title = "T"\nmeasure = ["forward"]\naxes = {\n',
+        "key.toml": SUITE.format("roundz = 3\n"),
+        "negative.toml": SUITE.format("axes = { seq_len = [-64] }\n"),
+        "zero.toml": SUITE.format("axes = { seq_len = [64, 0] }\n"),
+        "fine.toml": SUITE.format("axes = { seq_len = [16] }\n"),
+        "failing.py": "import no_such_module_zz\n",
+        "wordy.py": "raise ValueError('one\\ntwo')\n",
+        "broken.py": "def f(:\n",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    x = np.ones((5, 8), "float32")
+    np.savez(folder / "wrong.npz", q=x, k=x, v=x)
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(("line", "says"), WRONG.values(), ids=WRONG)
+def test_bad_input_gets_one_line_and_exit_code_2(
+    line: str, says: tuple[str, ...], command: Any, tmp_path: Path
+) -> None:
+    _files(tmp_path)
+    before = _contents(tmp_path)
+    done = command(*line.replace("@", "").split(), PYTHONDONTWRITEBYTECODE="1")
+    assert done.code == 2, done.err
+    assert done.out == ""
+    assert done.err.count("\n") == 1, done.err
+    assert done.err.startswith("efficient-attn")
+    for piece in says:
+        assert piece in done.err
+    assert _contents(tmp_path) == before

@@ -1,0 +1,158 @@
+"""The verbs that measure nothing: list, info, plan, check; and how soon they answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from efficient_attn.bench.plan import Overrides, make_plan
+from efficient_attn.bench.suite import load_suite
+from efficient_attn.registry import names
+
+SLOWEST_S = 0.5
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("list",), ("list", "--json"), ("run", "--help"), ("--version",)])
+def test_what_needs_no_torch_answers_at_once(arguments: tuple[str, ...], command: Any) -> None:
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert command(*arguments).code == 0
+        took.append(time.perf_counter() - start)
+        if took[-1] < SLOWEST_S:
+            return
+    pytest.fail(f"best of five was {min(took):.2f} s")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"], ["report", "--help"]])
+def test_what_needs_no_torch_does_not_import_it(arguments: list[str]) -> None:
+    code = f"""
+import sys
+from efficient_attn.cli import main
+try:
+    main({arguments!r})
+except SystemExit:
+    pass
+print(*(m for m in ("torch", "pandas", "matplotlib.pyplot", "numpy") if m in sys.modules), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout
+    assert done.stderr.split() == []
+
+
+def test_the_installed_command_is_the_same() -> None:
+    script = Path(sys.executable).with_name("efficient-attn")
+    if not script.is_file():
+        pytest.skip("the package was not installed with its command")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == __import__("efficient_attn").__version__
+
+
+def test_help_names_every_verb_and_every_override(command: Any) -> None:
+    text = command("--help").out
+    for verb in ("list", "info", "check", "plan", "run", "report"):
+        assert f"\n    {verb} " in text
+    text = command("run", "--help").out
+    axes = ("seq-len", "causal", "dtype", "device", "threads", "batch", "heads", "kv-heads", "head-dim")
+    for flag in (*axes, "variant", "activations", "seed", "quick", "out", "resume", "plugin", "json"):
+        assert f"--{flag}" in text
+
+
+def test_list_shows_all_mechanisms_and_suites(command: Any) -> None:
+    done = command("list")
+    assert done.err == ""
+    assert "\x1b" not in done.out
+    for name in names():
+        assert f"\n{name} " in done.out
+    assert "quickstart" in done.out
+    found = json.loads(command("list", "--json").out)
+    assert [m["name"] for m in found["mechanisms"]] == names()
+    assert all(m["family"] and m["sentence"] for m in found["mechanisms"])
+    assert "quickstart" in found["suites"]
+
+
+def test_list_of_one_family(command: Any) -> None:
+    found = json.loads(command("list", "--family", "shared_kv", "--json").out)
+    assert [m["name"] for m in found["mechanisms"]] == names(family="shared_kv")
+
+
+def test_info_describes_a_mechanism_with_its_options(command: Any) -> None:
+    found = json.loads(command("info", "sliding_window:window=32", "--json").out)
+    assert (found["name"], found["family"], found["options"]) == ("sliding_window", "sparse", {"window": 32})
+    assert found["traits"]["causal"] is True
+    assert found["growth"].keys() == {"time", "memory"}
+    text = command("info", "sliding_window").out
+    assert "window=128" in text
+    assert "arXiv" in text
+
+
+def test_plan_prints_objects_with_unique_keys_that_stay(command: Any) -> None:
+    found = json.loads(command("plan", "quickstart", "--json", PYTHONHASHSEED="1").out)
+    assert isinstance(found, list)
+    keys = [case["case_key"] for case in found]
+    assert len(set(keys)) == len(keys) > 40
+    assert keys == [
+        case.key for case in make_plan(load_suite("quickstart"), Overrides())
+    ]  # as any other process has it
+
+
+def test_plan_takes_every_override(command: Any) -> None:
+    flags = "--seq-len 32,96 --variant full,linear --device cpu --dtype float32,float64 --threads 2 --causal true"
+    flags += " --batch 3 --heads 2 --head-dim 16 --seed 5"
+    found = json.loads(command("plan", "quickstart", *flags.split(), "--json").out)
+    timed = [c for c in found if c["task"] == "speed"]
+    assert {c["seq_len"] for c in timed} == {32, 96}
+    assert {c["dtype"] for c in found} == {"float32", "float64"}
+    assert {c["variant"] for c in found} == {"full", "linear"}
+    assert {(c["threads"], c["batch"], c["heads"], c["head_dim"]) for c in timed} == {(2, 3, 2, 16)}
+    assert {c["causal"] for c in found} == {True}
+    assert {c["seed"] for c in found} == {5}
+
+
+def test_plan_shows_a_table(command: Any) -> None:
+    done = command("plan", "quickstart", "--quick")
+    assert (done.code, done.err) == (0, "")
+    assert "\x1b" not in done.out
+    assert "sliding_window:window=128" in done.out
+    assert done.out.rstrip().endswith("cases")
+
+
+WRONG = """
+import efficient_attn as ea
+
+@ea.register("zz_wrong", family="full")
+class Wrong(ea.SoftmaxAttention):
+    "Exact attention, a little off."
+
+    def compute(self, q, k, v, mask, **inputs):
+        return super().compute(q, k, v, mask, **inputs) * 1.01
+"""
+
+
+def test_check_holds_a_file_to_its_word(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(WRONG)
+    done = command("check", "mine.py", "--json")
+    assert done.code == 1, done.err
+    outcomes = json.loads(done.out)["zz_wrong"]
+    assert {"passed", "failed"} <= {o["status"] for o in outcomes}
+    assert all(o["reason"] for o in outcomes if o["status"] == "failed")
+
+
+def test_check_of_a_good_mechanism_passes_and_shows_a_table(command: Any) -> None:
+    done = command("check", "full")
+    assert done.code == 0, done.out + done.err
+    assert "failed" not in done.out
+    assert " passed" in done.out
+    assert "\x1b" not in done.out
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    line = f"{sys.executable} -m efficient_attn plan quickstart --json | head -1"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("[\n", "")

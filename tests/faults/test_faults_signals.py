@@ -1,0 +1,131 @@
+"""Signals in the middle of a run: what was acknowledged stays, and taking the run up again completes it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from shell import COMMAND, TINY, environment, run
+
+import efficient_attn as ea
+
+LENGTHS = (8, 12, 16, 20, 24)
+STOP_AT = 16
+# exact attention that stops at one length for as long as the file "hold" exists, and says that it is there
+MECHANISM = f"""
+import time
+from pathlib import Path
+import efficient_attn as ea
+
+@ea.register("zz_waits", family="full")
+class Waits(ea.SoftmaxAttention):
+    "Exact attention that waits."
+
+    def compute(self, q, k, v, mask, **inputs):
+        while q.shape[2] == {STOP_AT} and Path("hold").exists():
+            Path("reached").touch()
+            time.sleep(0.01)
+        return super().compute(q, k, v, mask, **inputs)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "waits.py").write_text(MECHANISM)
+    text = (
+        TINY.replace("8, 16", LENGTHS)
+        .replace('"linear"', '"zz_waits"')
+        .replace("rounds ", 'plugins = ["waits.py"]\nrounds ')
+    )
+    (tmp_path / "tiny.toml").write_text(text)
+    return tmp_path
+
+
+ARGUMENTS = ("run", "tiny.toml", "--out", "out", "--resume")
+
+
+@contextmanager
+def _running(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*COMMAND, *ARGUMENTS],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _lines(folder: Path) -> list[str]:
+    path = folder / "out" / "rows.jsonl"
+    return path.read_text().splitlines(keepends=True) if path.is_file() else []
+
+
+def _completed(folder: Path, kept: list[str]) -> None:
+    """Take the run up again: it ends well, the rows so far stay as they are, every case has one."""
+    done = run(*ARGUMENTS, cwd=folder)
+    assert done.code == 0, done.err
+    assert _lines(folder)[: len(kept)] == kept
+    rows = ea.load(folder / "out")
+    assert Counter(zip(rows.variant, rows.seq_len, strict=True)) == Counter(product(("full", "zz_waits"), LENGTHS))
+    assert rows.case_key.is_unique
+    assert (folder / "out" / "report.html").is_file()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_a_signal_in_the_middle_of_a_case(sent: signal.Signals, folder: Path) -> None:
+    (folder / "hold").touch()
+    with _running(folder) as process:
+        deadline = time.monotonic() + 60
+        while not (folder / "reached").exists():
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(sent)
+        _, err = process.communicate(timeout=30)
+    acknowledged = [line for line in err.splitlines() if line.startswith("[")]
+    kept = _lines(folder)
+    assert len(kept) == len(acknowledged) == 4  # two lengths of two mechanisms; nothing of the third
+    assert len(ea.load(folder / "out")) == 4
+    if sent == signal.SIGINT:
+        assert process.returncode == 130
+        assert err.splitlines()[4:] == [
+            "efficient-attn: interrupted; the rows so far are kept; go on with --resume --out out"
+        ]
+    else:
+        assert process.returncode == -signal.SIGKILL
+    (folder / "hold").unlink()
+    _completed(folder, kept)
+
+
+def test_kills_at_any_moment_lose_nothing_and_double_nothing(folder: Path) -> None:
+    kept: list[str] = []
+    for _ in range(2):
+        with _running(folder) as process:
+            assert process.stderr is not None
+            told = 0
+            for line in process.stderr:
+                told += line.startswith("[")
+                if told == 3:
+                    os.kill(process.pid, signal.SIGKILL)
+                    break
+            rest = [line for line in process.stderr if line.startswith("[")]
+            process.wait(timeout=30)
+        now = _lines(folder)
+        assert now[: len(kept)] == kept
+        assert len(now) >= len(kept) + 3 + len(rest)  # what was told of is there
+        kept = now
+    _completed(folder, kept)

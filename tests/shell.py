@@ -1,0 +1,86 @@
+"""The real command in its own process."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+QUICK = ("quickstart", "--quick", "--seq-len", "64,128", "--variant", "full,linear")
+COMMAND = (sys.executable, "-m", "efficient_attn")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Done]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS")}
+    return kept | {"OMP_NUM_THREADS": "1"} | variables
+
+
+def run(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def run_watched(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
+    """The same with a terminal on stderr; what appears on it comes back as ``err``."""
+    screen, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        env=environment(TERM="xterm", **variables),
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        text=True,
+    )
+    os.close(terminal)
+    seen = b""
+    try:
+        while piece := os.read(screen, 4096):
+            seen += piece
+    except OSError:  # Linux's way to say that the other end is closed
+        pass
+    os.close(screen)
+    out, _ = process.communicate(timeout=60)
+    return Done(process.returncode, out, seen.decode())
+
+
+TINY = """
+title    = "Tiny"
+measure  = ["forward"]
+baseline = "full"
+rounds   = 2
+axes     = { seq_len = [8, 16], threads = [1] }
+dims     = { heads = 2, head_dim = 8 }
+variant  = [{ name = "full" }, { name = "linear" }]
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is over: never change what is in its folder."""
+
+    folder: Path
+    done: Done

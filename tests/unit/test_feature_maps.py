@@ -1,0 +1,61 @@
+"""Feature maps: positive, of the width that they tell, and gentle with their input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import efficient_attn as ea
+from efficient_attn.feature_maps import FeatureMap, elu_plus_one
+from efficient_attn.testing import Subject, run_checks
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_elu_plus_one_is_its_formula_and_positive(graph: bool) -> None:
+    x = torch.linspace(-20, 20, 101, dtype=torch.float64).view(1, 101).requires_grad_(graph)
+    before = x.detach().clone()
+    y = elu_plus_one(x)
+    assert torch.allclose(y, torch.where(x > 0, x + 1, torch.exp(x)), rtol=0, atol=1e-12)
+    assert (y > 0).all()
+    assert torch.equal(x.detach(), before)
+    assert y.requires_grad == graph
+
+
+def test_elu_plus_one_keeps_shape_and_dtype() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        y = elu_plus_one(torch.zeros(2, 3, 5, dtype=dtype))
+        assert y.dtype == dtype
+        assert y.shape[-1] == elu_plus_one.width(5) == 5
+
+
+def test_elu_plus_one_has_the_right_gradient() -> None:
+    x = torch.tensor([-2.0, -0.1, 0.1, 3.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(elu_plus_one, (x,))
+
+
+def _twice(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x.relu(), (-x).relu()], -1)
+
+
+class RectifiedPair(ea.LinearAttention):
+    """A wider map, some of whose weights are zero, so that rows need not sum to 1."""
+
+    def __init__(self) -> None:
+        super().__init__(FeatureMap(_twice, lambda width: 2 * width))
+
+    @property
+    def traits(self) -> ea.Traits:
+        return ea.Traits(normalised=False)
+
+
+def test_a_map_of_ones_own_is_a_mechanism_in_one_line() -> None:
+    outcomes = run_checks(Subject(lambda dims, seed, backend: RectifiedPair()))
+    assert [(o.check.name, o.reason) for o in outcomes if o.status == "failed"] == []
+
+
+def test_the_states_size_follows_the_maps_width() -> None:
+    attn = RectifiedPair()
+    assert ea.state_bytes(attn.init_state(1, 4)) == 0
+    attn.dims = ea.Dims(heads=2, head_dim=8, value_dim=5)
+    assert ea.state_bytes(attn.init_state(3, 4)) == 3 * 2 * 16 * (5 + 1) * 4
+    assert ea.state_bytes(attn.init_state(3, 4000)) == ea.state_bytes(attn.init_state(3, 4))

@@ -1,0 +1,108 @@
+"""The wheel: what is in it, and that it works anywhere, away from the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def _run(*command: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    _run(sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(CHECKOUT), cwd=out)
+    (made,) = out.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel unpacked by pip into a folder of its own, without what it depends on."""
+    target = tmp_path_factory.mktemp("installed")
+    pip = (sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--disable-pip-version-check")
+    _run(*pip, "--target", str(target), str(wheel), cwd=target)
+    return target
+
+
+def _names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as file:
+        return set(file.namelist())
+
+
+def test_suites_and_data_are_inside_the_package(wheel: Path) -> None:
+    names = _names(wheel)
+    wanted = {p.relative_to(CHECKOUT).as_posix() for p in (CHECKOUT / "suites").rglob("*.toml")}
+    wanted |= {"suites/data/minilm.npz", "suites/data/minilm_text.LICENSE"}
+    assert "suites/quickstart.toml" in wanted
+    assert {f"efficient_attn/{name}" for name in wanted} <= names
+
+
+def test_nothing_else_lands_in_site_packages(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in _names(wheel)}
+    assert {t for t in tops if not t.endswith(".dist-info")} == {"efficient_attn"}
+    assert not [n for n in _names(wheel) if "__pycache__" in n or n.endswith((".pyc", ".tmp"))]
+
+
+def test_every_file_of_the_package_is_in_it(wheel: Path) -> None:
+    package = CHECKOUT / "efficient_attn"
+    files = {p for p in package.rglob("*") if p.is_file() and p.suffix != ".pyc"}
+    assert {f"efficient_attn/{p.relative_to(package).as_posix()}" for p in files} <= _names(wheel)
+
+
+def test_the_licence_and_the_command_are_declared(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        text = {
+            name.rpartition(".dist-info/")[2]: file.read(name).decode() for name in _names(wheel) if ".dist-" in name
+        }
+    assert text["licenses/LICENSE"] == (CHECKOUT / "LICENSE").read_text()
+    assert "License-Expression: Apache-2.0" in text["METADATA"]
+    assert "efficient-attn = efficient_attn.cli:main" in text["entry_points.txt"]
+
+
+def _command(installed: Path, cwd: Path, *arguments: str) -> Any:
+    command = (sys.executable, "-m", "efficient_attn", *arguments, "--json")
+    return json.loads(_run(*command, cwd=cwd, PYTHONPATH=str(installed)).stdout)
+
+
+def test_the_built_in_suite_is_planned_elsewhere(installed: Path, tmp_path: Path) -> None:
+    where = (
+        "import efficient_attn, efficient_attn.shipped as s; print(efficient_attn.__file__, s.suites_folder(), sep='|')"
+    )
+    found = _run(sys.executable, "-c", where, cwd=tmp_path, PYTHONPATH=str(installed)).stdout.strip().split("|")
+    assert found == [str(installed / "efficient_attn" / "__init__.py"), str(installed / "efficient_attn" / "suites")]
+    cases = _command(installed, tmp_path, "plan", "quickstart")
+    assert len({case["case_key"] for case in cases}) == len(cases) > 40
+
+
+def test_the_built_in_suite_runs_elsewhere(installed: Path, tmp_path: Path) -> None:
+    options = ("--quick", "--seq-len", "64", "--variant", "full", "--out", "out")
+    found = _command(installed, tmp_path, "run", "quickstart", *options)
+    assert found["statuses"].keys() == {"ok"}
+    page = tmp_path / found["page"]
+    assert page.is_file()
+    assert "<html" in page.read_text(encoding="utf-8")
+    (session,) = json.loads((tmp_path / "out" / "run.json").read_text())["sessions"]
+    assert session["environment"]["git"] is None  # it is no checkout that ran
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]

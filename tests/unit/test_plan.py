@@ -1,0 +1,228 @@
+"""The plan: which cases a suite and the command line's overrides come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import planted
+import pytest
+
+from efficient_attn.bench.plan import cells
+from efficient_attn.errors import UsageError
+
+SEVERAL = """
+title    = "Several"
+measure  = ["forward", "peak_memory"]
+baseline = "full"
+axes     = { seq_len = [16, 32, 64], causal = [false, true], threads = [1] }
+dims     = { heads = 2, head_dim = 8 }
+[[variant]]
+name = "full"
+[[variant]]
+name    = "sliding_window"
+options = { window = 4 }
+[[variant]]
+name    = "sliding_window"
+options = { window = 8 }
+[[variant]]
+name = "linear"
+"""
+
+
+def _values(cases: list[Any], axis: str) -> list[Any]:
+    return list(dict.fromkeys(c.kv_heads if axis == "kv_heads" else getattr(c.cell, axis) for c in cases))
+
+
+def test_every_combination_is_a_case() -> None:
+    cases = planted.plan(SEVERAL)
+    assert len({c.key for c in cases}) == len(cases) == 3 * 2 * 4
+    assert _values(cases, "seq_len") == [16, 32, 64]
+    assert {c.cell.baseline for c in cases} == {"full"}
+    assert all(c.cell.memory for c in cases)
+
+
+def test_the_mechanisms_of_one_cell_stand_together() -> None:
+    found = cells(planted.plan(SEVERAL))
+    assert len(found) == 6
+    names = ["full", "sliding_window:window=4", "sliding_window:window=8", "linear"]
+    assert all([c.variant for c in members] == names for _, members in found)
+    assert all(c.cell == cell for cell, members in found for c in members)
+
+
+@pytest.mark.parametrize(
+    ("axis", "values"),
+    [
+        ("seq_len", [24, 48]),
+        ("causal", [True]),
+        ("dtype", ["float64", "bfloat16"]),
+        ("device", ["cuda"]),
+        ("threads", [2, 1]),
+        ("batch", [3]),
+        ("heads", [4, 6]),
+        ("kv_heads", [1, 2]),
+        ("head_dim", [16]),
+    ],
+)
+def test_an_override_replaces_an_axis_and_no_other(axis: str, values: list[Any]) -> None:
+    before, after = planted.plan(SEVERAL), planted.plan(SEVERAL, axes={axis: values})
+    assert _values(after, axis) == values
+    others = {"seq_len", "causal", "dtype", "device", "threads", "batch", "heads", "kv_heads", "head_dim"} - {axis}
+    if axis == "heads":
+        others.discard("kv_heads")  # it follows heads
+    for other in others:
+        assert _values(after, other) == _values(before, other)
+
+
+def test_a_value_that_is_given_twice_counts_once() -> None:
+    assert _values(planted.plan(SEVERAL, axes={"seq_len": [16, 16]}), "seq_len") == [16]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (["full"], ["full"]),
+        (["linear", "full"], ["linear", "full"]),
+        (["sliding_window"], ["sliding_window:window=4", "sliding_window:window=8"]),  # by name: as the suite has them
+        (["sliding_window:window=8"], ["sliding_window:window=8"]),  # by spec
+        (["sliding_window:window=5"], ["sliding_window:window=5"]),  # one that the suite does not have
+        (["mqa"], ["mqa"]),
+        (["full", "full"], ["full"]),
+        (["sliding_window:window=9|sliding_window:window=7"], ["sliding_window:window=7|sliding_window:window=9"]),
+    ],
+)
+def test_variants_are_chosen_by_name_by_spec_or_from_elsewhere(wanted: list[str], found: list[str]) -> None:
+    assert list(dict.fromkeys(c.variant for c in planted.plan(SEVERAL, variants=wanted))) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ("ful", "did you mean 'full'"),
+        ("sliding_window:windw=4", "did you mean 'window'"),
+        ("sliding_window:window=few", "window='few'"),
+        ("sliding_window:window=-1", "window"),
+        ("full:4", "expected option=value"),
+        ("linear|full", "only patterns"),
+        ("gqa:kv_heads=3", "divide"),
+    ],
+)
+def test_variants_that_do_not_exist_are_refused_with_their_place(wanted: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        planted.plan(SEVERAL, variants=[wanted])
+    assert str(caught.value).startswith("trial, part 'all': ")
+
+
+def test_quick_takes_two_lengths_and_three_rounds() -> None:
+    cases = planted.plan(SEVERAL, quick=True)
+    assert _values(cases, "seq_len") == [16, 32]
+    assert _values(cases, "rounds") == [3]
+    assert _values(cases, "budget_s") == [1.0]
+    assert _values(planted.plan(SEVERAL, quick=True, axes={"seq_len": [8, 9, 10]}), "seq_len") == [8, 9, 10]
+
+
+def test_the_seed_can_be_replaced() -> None:
+    assert _values(planted.plan(SEVERAL), "seed") == [0]
+    assert _values(planted.plan(SEVERAL, seed=7), "seed") == [7]
+
+
+# -- baselines ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("named", "wanted", "found"),
+    [
+        ("full", [], "full"),
+        ("sliding_window:window=8", [], "sliding_window:window=8"),
+        ("sliding_window", [], "sliding_window:window=4"),  # by name: the first
+        ("full", ["linear"], None),  # not among those chosen: nothing to compare with
+    ],
+)
+def test_the_baseline_is_a_variant_that_runs(named: str, wanted: list[str], found: str | None) -> None:
+    cases = planted.plan(SEVERAL.replace('= "full"', f'= "{named}"', 1), variants=wanted)
+    assert _values(cases, "baseline") == [found]
+
+
+def test_a_baseline_that_is_no_variant_is_refused() -> None:
+    with pytest.raises(UsageError, match="trial: unknown baseline 'fulll'; did you mean 'full'"):
+        planted.plan(SEVERAL.replace('= "full"', '= "fulll"', 1))
+
+
+def test_a_suite_may_have_no_baseline() -> None:
+    assert _values(planted.plan(SEVERAL.replace('baseline = "full"', "")), "baseline") == [None]
+
+
+# -- what is planned once, and what is left out --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("twin", ['name = "full"', 'name = "sliding_window:window=4"'])
+def test_a_case_that_is_planned_twice_is_refused(twin: str) -> None:
+    with pytest.raises(UsageError, match="the same case"):
+        planted.plan(SEVERAL + f"[[variant]]\n{twin}\n")
+
+
+def test_a_default_that_is_written_out_is_the_same_case() -> None:
+    text = planted.TINY + '[[variant]]\nname = "sliding_window"\n[[variant]]\nname = "sliding_window:window=128"\n'
+    with pytest.raises(UsageError, match="sliding_window:window=128 and sliding_window are the same case"):
+        planted.plan(text)
+
+
+@pytest.mark.parametrize("mode", ["decode", "prefill"])
+@pytest.mark.parametrize("causal", ["[false, true]", "[true]", "[false]"])
+def test_decoding_is_causal_and_planned_once(mode: str, causal: str) -> None:
+    text = SEVERAL.replace('"forward", "peak_memory"', f'"{mode}"').replace("[false, true]", causal)
+    cases = planted.plan(text)
+    assert len(cases) == 3 * 4
+    assert _values(cases, "causal") == [True]
+    assert not any(c.cell.memory for c in cases)
+
+
+def test_decoding_beside_forward_leaves_forward_as_it_is() -> None:
+    cases = planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))
+    assert _values([c for c in cases if c.cell.mode == "forward"], "causal") == [False, True]
+    assert _values([c for c in cases if c.cell.mode == "decode"], "causal") == [True]
+
+
+def test_max_len_is_the_longest_length() -> None:
+    assert _values(planted.plan(SEVERAL), "max_len") == [64]
+    assert _values(planted.plan(SEVERAL, axes={"seq_len": [100, 20]}), "max_len") == [100]
+
+
+def test_fidelity_has_a_case_for_every_layer_and_takes_sizes_from_the_file() -> None:
+    cases = planted.plan(
+        SEVERAL.replace('"forward", "peak_memory"', '"fidelity"').replace(", causal", ", batch = [5], causal")
+    )
+    assert len(cases) == 3 * 2 * 4
+    assert _values(cases, "layer") == [0, 2, 5]
+    assert {(c.cell.seq_len, c.cell.heads, c.kv_heads, c.cell.head_dim, c.cell.batch) for c in cases} == {
+        (384, 12, 1 if c.family == "shared_kv" else 12, 32, 1) for c in cases
+    }
+    assert {c.cell.inputs.split("@")[0] for c in cases} == {"minilm"}
+    assert {c.cell.mode for c in cases} == {None}
+
+
+def test_activations_for_a_suite_without_fidelity_are_refused() -> None:
+    with pytest.raises(UsageError, match="measures no fidelity"):
+        planted.plan(SEVERAL, activations="mine.npz")
+
+
+def test_missing_activations_are_refused_while_planning() -> None:
+    with pytest.raises(UsageError, match=r"gone\.npz: no such file"):
+        planted.plan(SEVERAL.replace('"forward"', '"fidelity"'), activations="gone.npz")
+
+
+def test_options_of_a_union_belong_into_its_name() -> None:
+    variant = '[[variant]]\nname = "sliding_window:window=1|sliding_window:window=2"\noptions = { window = 3 }\n'
+    with pytest.raises(UsageError, match="options of a union belong to its parts"):
+        planted.plan(planted.TINY + variant)
+
+
+def test_key_value_heads_come_from_the_cell_the_mechanism_or_the_heads() -> None:
+    def heads(variant: str, **axes: Any) -> int:
+        return planted.case(variant, heads=4, **axes).kv_heads
+
+    assert heads("full") == 4
+    assert heads("mqa") == 1
+    assert heads("gqa:kv_heads=2") == 2
+    assert heads("full", kv_heads=2) == 2
+    with pytest.raises(UsageError, match="kv_heads"):
+        heads("mqa", kv_heads=2)

@@ -1,0 +1,190 @@
+"""The report's files: what they hold for any part of a suite, and that they are the same for the same rows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import report_runs as runs
+
+from efficient_attn.errors import UsageError
+from efficient_attn.report import Written, write_report
+from efficient_attn.results import frames
+from efficient_attn.results.rows import Record
+
+ROOT = Path(__file__).parents[2]
+EVIL = "<script>alert('x')</script> | `b` [c](d)"
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    run = runs.write_run(tmp_path_factory.mktemp("runs") / "quickstart", runs.everything())
+    return write_report([run], run)
+
+
+def report(tmp_path: Path, records: list[Record], **about: object) -> tuple[str, str]:
+    run = runs.write_run(tmp_path / "run", records, runs.about(**about) if about else None)
+    written = write_report([run], tmp_path / "out")
+    return written.page.read_text(), written.markdown.read_text()
+
+
+def test_quickstart_says_what_was_found(quickstart: Written) -> None:
+    page, text = quickstart.page.read_text(), quickstart.markdown.read_text()
+    for shown in (page, text):
+        assert runs.TITLE in shown
+        assert "85 cases of 9 variants on 1 machine (cpu, cuda): 77 gave a result, 8 did not" in shown
+        assert re.search(r"At 8192, forward, causal: linear is \d\d\.\dx \(\d\d\.\d.\d\d\.\d\) faster than full", shown)
+        assert "Forward, bidirectional at length 8192" in shown
+        assert "Decoding behind a context of 16384" in shown
+        assert "null: mean of v" in shown
+        assert "efficient-attn run quickstart --out 'my results'" in shown.replace("&#39;", "'")
+        assert runs.NO_CUDA in shown
+        assert "pairs_computed" in shown
+        assert "stop_reason" in shown
+    names = [path.name for path in quickstart.plots]
+    assert {"time-forward-causal.svg", "time-forward-causal.png", "decode-decode-causal.png"} <= set(names)
+    assert all(path.stat().st_size > 2000 for path in quickstart.plots)
+    assert all(f"plots/{name}" in text for name in names if name.endswith(".png"))
+
+
+def test_exponents_and_speedups_are_the_rows_own(quickstart: Written) -> None:
+    row = re.search(r"^\| full \|.*$", quickstart.markdown.read_text(), re.MULTILINE)
+    assert row
+    cells = [cell.strip() for cell in row[0].split("|")[1:-1]]
+    assert cells[2] == "baseline"
+    assert float(cells[4].split()[0]) == pytest.approx(1.96, abs=0.02)
+    assert cells[5] == "5.04 MiB"
+    assert cells[6].startswith("1.00")
+
+
+def test_the_csv_is_what_load_gives(quickstart: Written) -> None:
+    loaded = frames.load(quickstart.page.parent)
+    read = pd.read_csv(quickstart.csv, dtype=frames.DTYPES, keep_default_na=False, na_values=[""])
+    pd.testing.assert_frame_equal(read, loaded)
+
+
+def test_same_rows_give_the_same_bytes_and_leave_the_run_alone(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "run", [*runs.speed(lengths=(512, 1024)), *runs.fidelity(), *runs.failures()])
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    first = write_report([run], run)
+    files = (first.page, first.markdown, first.csv, *first.plots)
+    bytes_of = [path.read_bytes() for path in files]
+    (run / "plots" / "stale.png").write_bytes(b"of an earlier report")
+    assert write_report([run], run) == first
+    assert [path.read_bytes() for path in files] == bytes_of
+    assert sorted((run / "plots").iterdir()) == sorted(first.plots)
+    assert {name: (run / name).read_bytes() for name in before} == before
+
+
+PARTS = {
+    "speed": list(runs.speed()),
+    "decode": list(runs.decode()),
+    "fidelity": list(runs.fidelity()),
+    "fidelity without layers": list(runs.fidelity(layers=(None,))),
+    "failures": list(runs.failures()),
+    "one length": list(runs.speed(lengths=(1024,))),
+    "one row": [*runs.speed(lengths=(1024,))][:1],
+    "only status": [Record(runs.row("full", task=None))],
+    "only memory": [Record(runs.row("full", mode="forward", seq_len=n, peak_memory_bytes=n)) for n in (256, 512)],
+    "empty row": [Record(runs.Row(variant="full", case_key="x"))],
+    "zero and exact": [Record(runs.row("full", task="fidelity", relative_error=0.0, seq_len=8))],
+    "nothing": [],
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("about", [{}, {"suite": {}, "environment": {}, "command": "run", "suite_text": None}])
+def test_any_part_of_a_suite_makes_a_report(tmp_path: Path, part: str, about: dict[str, object]) -> None:
+    page, text = report(tmp_path, PARTS[part], **about)
+    for title in ("Speed and memory", "Fidelity", "Decoding", "What did not run"):
+        assert (f">{title}</h2>" in page) == (f"## {title}" in text)
+    assert (">Fidelity</h2>" in page) == (part.startswith("fidelity") or part == "zero and exact")
+    assert (">Decoding</h2>" in page) == (part == "decode")
+    assert (">Speed and memory</h2>" in page) == (part in ("speed", "one length", "one row", "only memory"))
+    assert "nan" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL).lower()
+
+
+def test_a_run_without_its_description_makes_a_report(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "run", runs.speed())
+    (run / "run.json").unlink()
+    page = write_report([run / "rows.jsonl"], tmp_path / "out").page.read_text()
+    assert "<h1>quickstart</h1>" in page
+    assert "is 55." in page
+    assert "faster than the baseline" in page
+
+
+def test_every_case_that_did_not_run_is_listed_with_its_reason(tmp_path: Path) -> None:
+    _, text = report(tmp_path, list(runs.failures()))
+    lines = [line for line in text.partition("## What did not run")[2].splitlines() if line.startswith("| ")]
+    assert "| skipped | full, linear | forward, bidirectional | 512, 1024, 2048 | 6 |" in text
+    assert any("linformer:rank=128" in line and "not causal" in line for line in lines)
+    assert any("full:backend=dense" in line and "34.4 GB" in line for line in lines)
+
+
+def test_what_rows_say_is_never_markup(tmp_path: Path) -> None:
+    lost = Record(runs.row(EVIL, status="error", reason=EVIL, mode="forward", seq_len=64))
+    shown = [*runs.speed(lengths=(512, 1024)), Record(runs.row(EVIL, mode="forward", seq_len=512, latency_ms=1.0))]
+    page, text = report(tmp_path, [lost, *shown], suite={"title": EVIL}, suite_text=EVIL + "\n````", command=[EVIL])
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+    outside = re.sub(r"(`{3,}).*?\1", "", text, flags=re.DOTALL)
+    assert "<script>" not in outside
+    assert "`````toml" in text
+    row = next(line for line in text.splitlines() if line.startswith("| error |"))
+    assert len(re.findall(r"(?<!\\)\|", row)) == 8
+
+
+def test_machines_are_never_mixed(tmp_path: Path) -> None:
+    one = runs.write_run(tmp_path / "a", runs.speed())
+    two = runs.write_run(tmp_path / "b", runs.speed(machine="M2-x8-16GiB"), runs.about("M2-x8-16GiB"))
+    written = write_report([one, two, one], tmp_path / "out")
+    text = written.markdown.read_text()
+    assert "40 cases of 4 variants on 2 machines" in text
+    assert text.count("\n### cpu · float32") == 2
+    for part in text.split("\n### cpu · float32")[1:]:
+        table = part.partition("**Forward")[2].partition("!")[0]
+        assert len(re.findall(r"^\| linear ", table, re.MULTILINE)) == 1
+    names = {path.stem for path in written.plots}
+    assert {"time-forward-bidirectional-1-cpu", "time-forward-bidirectional-2-cpu"} <= names
+
+
+def test_rows_that_would_lie_on_each_other_are_told_apart(tmp_path: Path) -> None:
+    records = [*runs.speed(), *runs.speed(kv_heads=2)]
+    _, text = report(tmp_path, records)
+    assert "linear (kv_heads=2)" in text
+    assert "linear (kv_heads=4)" in text
+
+
+def test_too_many_plots_are_named_not_dropped(tmp_path: Path) -> None:
+    records = [record for threads in range(1, 10) for record in runs.speed(lengths=(512, 1024), threads=threads)]
+    run = runs.write_run(tmp_path / "run", records)
+    written = write_report([run], run)
+    assert len(written.plots) == 2 * 24
+    assert "Not drawn, because a report draws at most 24 plots: Peak memory" in written.page.read_text()
+    assert sum("time" in path.name for path in written.plots) == 2 * 9
+
+
+def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="at least one"):
+        write_report([], tmp_path)
+    with pytest.raises(UsageError, match="no run here"):
+        write_report([tmp_path], tmp_path)
+    run = runs.write_run(tmp_path / "run", runs.speed(lengths=(512,)))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_report([run], tmp_path / "file")
+
+
+def test_no_torch_and_no_pyplot_are_imported(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "run", runs.everything())
+    code = (
+        "import sys; from pathlib import Path; import efficient_attn.report as report\n"
+        "assert not {'pandas', 'matplotlib', 'jinja2'} & set(sys.modules), 'not lazy'\n"
+        f"report.write_report([Path({str(run)!r})], Path({str(tmp_path / 'out')!r}))\n"
+        "assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules), 'imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)

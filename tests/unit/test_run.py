@@ -1,0 +1,160 @@
+"""A run: every planned case ends in one row, whatever interrupts it and however often it is taken up again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import planted
+import pytest
+import torch
+from torch import Tensor
+
+from efficient_attn.bench import run as run_module
+from efficient_attn.bench.plan import Overrides, make_plan
+from efficient_attn.bench.run import Outcome, default_folder, run
+from efficient_attn.errors import UsageError
+from efficient_attn.results.rows import Record
+from efficient_attn.results.store import read
+
+TEXT = planted.TINY.replace("[16]", "[8, 16, 24]") + '[[variant]]\nname = "linear"\n'
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    with planted.undone():
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the cells that are really measured, as they are."""
+    lengths: list[int] = []
+    original: Callable[..., list[Record]] = run_module.measure
+
+    def measure(cell: Any, cases: Any, **options: Any) -> list[Record]:
+        lengths.append(cell.seq_len)
+        return original(cell, cases, **options)
+
+    monkeypatch.setattr(run_module, "measure", measure)
+    return lengths
+
+
+def _run(folder: Path, text: str = TEXT, **options: Any) -> Outcome:
+    loaded, overrides = planted.loaded(text), Overrides()
+    return run(loaded, make_plan(loaded, overrides), folder, overrides=overrides, **options)
+
+
+def _keys(folder: Path) -> list[str]:
+    return [record.row.case_key for record in read(folder)]
+
+
+def _planned(text: str = TEXT) -> list[str]:
+    return [case.key for case in planted.plan(text)]
+
+
+def test_every_planned_case_ends_in_one_row_in_the_plans_order(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    outcome = _run(tmp_path / "out", progress=lambda r, done, total: told.append((r.row.case_key, done, total)))
+    assert _keys(tmp_path / "out") == _planned()
+    assert told == [(key, i, 6) for i, key in enumerate(_planned(), 1)]
+    assert (outcome.folder, outcome.statuses, outcome.failed) == (tmp_path / "out", Counter(ok=6), 0)
+
+
+def test_rows_say_which_run_made_them_and_where(tmp_path: Path) -> None:
+    _run(tmp_path)
+    (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
+    for record in read(tmp_path):
+        assert record.row.run_id == session["run_id"]
+        assert record.row.machine == session["environment"]["machine"]
+        assert record.row.suite == "trial"
+        assert record.samples["latency_ms"]
+    assert session["suite"] == {"name": "trial", "title": "Tiny", "baseline": "full"}
+    assert session["suite_text"] == TEXT
+    assert session["started"] <= session["finished"]
+
+
+def test_failures_are_counted_and_what_was_not_possible_is_none(tmp_path: Path) -> None:
+    name = planted.plant("zz_wrong", lambda out: out * 2)
+    text = planted.TINY + f'[[variant]]\nname = "{name}"\n[[variant]]\nname = "full:backend=magic"\n'
+    outcome = _run(tmp_path, text)
+    assert outcome.statuses == Counter(ok=1, invalid=1, unsupported=1)
+    assert outcome.failed == 1
+
+
+def test_resuming_a_finished_run_measures_nothing_and_changes_no_row(tmp_path: Path, measured: list[int]) -> None:
+    _run(tmp_path)
+    before = (tmp_path / "rows.jsonl").read_bytes()
+    measured.clear()
+    _run(tmp_path, resume=True)
+    assert measured == []
+    assert (tmp_path / "rows.jsonl").read_bytes() == before
+
+
+def test_resuming_on_an_absent_folder_starts(tmp_path: Path) -> None:
+    _run(tmp_path / "new" / "one", resume=True)
+    assert _keys(tmp_path / "new" / "one") == _planned()
+
+
+def test_resuming_measures_only_what_is_missing(tmp_path: Path, measured: list[int]) -> None:
+    _run(tmp_path)
+    lines = (tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
+    kept = [lines[i] for i in (0, 1, 3)]  # the second cell lacks its baseline, the third everything
+    (tmp_path / "rows.jsonl").write_text("".join(kept))
+    measured.clear()
+    told: list[tuple[int, int]] = []
+    _run(tmp_path, resume=True, progress=lambda r, done, total: told.append((done, total)))
+    assert measured == [16, 24]
+    assert told == [(4, 6), (5, 6), (6, 6)]
+    assert (tmp_path / "rows.jsonl").read_text().startswith("".join(kept))
+    assert Counter(_keys(tmp_path)) == Counter(_planned())
+    assert len(json.loads((tmp_path / "run.json").read_text())["sessions"]) == 2
+
+
+def test_a_changed_plan_adds_its_own_cases(tmp_path: Path) -> None:
+    _run(tmp_path)
+    wider = TEXT.replace("rounds   = 2", "rounds   = 3")
+    _run(tmp_path, wider, resume=True)
+    assert _keys(tmp_path) == _planned() + _planned(wider)
+
+
+def test_an_interrupt_keeps_the_rows_so_far_and_resuming_completes(tmp_path: Path) -> None:
+    stop = True
+
+    def twist(out: Tensor) -> Tensor:
+        if stop and out.shape[2] == 16:
+            raise KeyboardInterrupt
+        return out
+
+    text = TEXT.replace('"linear"', f'"{planted.plant("zz_stop", twist)}"')
+    with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path, text)
+    assert _keys(tmp_path) == _planned(text)[:2]  # the cell that was interrupted left nothing half done
+    (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
+    assert session["finished"] is None
+    stop = False
+    _run(tmp_path, text, resume=True)
+    assert _keys(tmp_path) == _planned(text)
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for resume in (False, True):
+        with pytest.raises(UsageError, match="choose another --out"):
+            _run(tmp_path, resume=resume)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+    _run(tmp_path / "out")
+    before = (tmp_path / "out" / "rows.jsonl").read_bytes()
+    with pytest.raises(UsageError, match="not empty"):
+        _run(tmp_path / "out")
+    assert (tmp_path / "out" / "rows.jsonl").read_bytes() == before
+
+
+def test_the_folder_is_named_after_the_suite_and_the_time() -> None:
+    assert default_folder("quick", now=dt.datetime(2025, 3, 4, 5, 6, 7)) == Path("results/local/quick-20250304-050607")

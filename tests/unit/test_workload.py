@@ -1,0 +1,127 @@
+"""What one call of a case is: its inputs, its modes, and decoding behind a context."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import planted
+import pytest
+import torch
+
+import efficient_attn as ea
+from efficient_attn.bench.workload import RESERVE, Decoding, Workload, draw, repeated
+from efficient_attn.errors import UnsupportedError
+
+
+def _workload(variant: str = "full", mode: str = "forward", **axes: Any) -> Workload:
+    return Workload(planted.case(variant, mode, **axes))
+
+
+def _same(a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_inputs_are_a_function_of_seed_and_sizes() -> None:
+    base = _workload()
+    assert _same(base.tensors, _workload().tensors)
+    assert _same(base.tensors, _workload("linear").tensors)  # all mechanisms of a cell get the same
+    assert torch.equal(base.sample.q, _workload("mqa").sample.q)  # the queries, whatever the key-value heads
+    assert _same(base.tensors, _workload(causal=True).tensors)
+    other = replace(base.case, cell=replace(base.case.cell, seed=1))
+    assert not torch.equal(base.sample.q, Workload(other).sample.q)
+    assert not torch.equal(base.sample.q, _workload(batch=2).sample.q[:1])
+
+
+def test_sizes_follow_the_case() -> None:
+    q, k, v = _workload("mqa", seq_len=24, batch=3, dtype="float64").tensors
+    assert (q.shape, k.shape, v.shape) == ((3, 2, 24, 8), (3, 1, 24, 8), (3, 1, 24, 8))
+    assert q.dtype == k.dtype == v.dtype == torch.float64
+
+
+def test_forward_is_the_mechanism_under_the_cases_mask() -> None:
+    w = _workload(causal=True)
+    with torch.no_grad():
+        assert torch.equal(w.forward(), ea.create("full")(*w.tensors, ea.Mask(causal=True)))
+    assert not torch.equal(w.forward(), _workload(causal=False).forward())
+    assert not w.forward().requires_grad
+
+
+def test_forward_backward_gives_every_gradient_and_leaves_the_inputs_alone() -> None:
+    w = _workload(mode="forward_backward", dtype="float64")
+    found = w.forward_backward()
+    assert [g.shape for g in found] == [x.shape for x in w.tensors]
+    assert _same(found, w.forward_backward())  # of the same gradient of the output each time
+    assert not any(x.requires_grad or x.grad is not None for x in w.tensors)
+    leaves = [x.clone().requires_grad_() for x in w.tensors]
+    upstream = torch.randn(w.forward().shape, generator=torch.Generator().manual_seed(0)).double()
+    wanted = torch.autograd.grad(ea.create("full:backend=dense")(*leaves), leaves, upstream)
+    assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(found, wanted, strict=True))
+
+
+def test_prefill_gives_the_rows_of_the_causal_forward_pass() -> None:
+    w = _workload("sliding_window:window=3", mode="prefill")
+    out, state = w.prefill()
+    assert torch.allclose(out, w.forward(), atol=1e-6)
+    assert state.length == 16
+
+
+@pytest.mark.parametrize("variant", ["full", "linear", "mqa", "sliding_window:window=3"])
+def test_a_step_stands_behind_the_whole_context(variant: str) -> None:
+    w = _workload(variant, "decode", dtype="float64")
+    decoding = Decoding(w)
+    out = decoding.step()
+    k, v = torch.cat([w.sample.k, decoding.token.k], 2), torch.cat([w.sample.v, decoding.token.v], 2)
+    with torch.no_grad():
+        wanted = w.case.create(backend="dense")(decoding.token.q, k, v, ea.Mask(causal=True))
+    assert torch.allclose(out, wanted, atol=1e-10)
+    assert decoding.state.length == 17
+
+
+def test_a_reset_goes_back_to_the_context() -> None:
+    decoding = Decoding(_workload(mode="decode"))
+    first = decoding.step()
+    second = decoding.step()
+    assert decoding.state.length == 18
+    decoding.reset()
+    assert decoding.state.length == 16
+    assert torch.equal(decoding.step(), first)
+    assert not torch.equal(first, second)
+
+
+def test_a_pass_of_steps_fits_its_reserve() -> None:
+    subject = _workload(mode="decode").subject()
+    assert subject.limit == RESERVE
+    for _ in range(2):
+        subject.reset()
+        subject.run(RESERVE)
+
+
+@pytest.mark.parametrize("mode", ["forward", "forward_backward", "prefill"])
+def test_the_subject_calls_what_the_mode_says(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("forward", "forward_backward", "prefill"):
+        monkeypatch.setattr(Workload, name, lambda self, name=name: calls.append(name))
+    _workload(mode=mode).subject().run(3)
+    assert calls == [mode] * 3
+
+
+def test_repeated_makes_as_many_calls_as_asked() -> None:
+    calls: list[int] = []
+    repeated(lambda: calls.append(1)).run(5)
+    assert len(calls) == 5
+
+
+def test_decoding_with_further_inputs_is_refused_and_not_ignored() -> None:
+    with planted.undone():
+        traits = ea.Traits(inputs={"gate": ea.Input("query")})
+        w = _workload(planted.plant("zz_gated", traits=traits), "decode")
+        assert w.sample.inputs["gate"].shape == (1, 2, 16)
+        with pytest.raises(UnsupportedError, match="zz_gated: decoding with extra inputs"):
+            w.subject()
+
+
+def test_another_shape_can_be_drawn_for_the_same_case() -> None:
+    w = _workload()
+    sample = draw(w.case, w.attn, replace(w.shape, n=3, m=5))
+    assert (sample.q.shape[2], sample.k.shape[2]) == (3, 5)
