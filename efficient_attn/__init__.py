@@ -6,16 +6,9 @@ The public names, each imported when it is first used: importing this package im
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .attention import Attention as Attention
-    from .attention import Dims as Dims
-    from .attention import Growth as Growth
-    from .attention import Input as Input
-    from .attention import Traits as Traits
     from .errors import UnsupportedError as UnsupportedError
     from .errors import UsageError as UsageError
     from .families.linear import LinearAttention as LinearAttention
@@ -24,25 +17,30 @@ if TYPE_CHECKING:
     from .feature_maps import FeatureMap as FeatureMap
     from .functional import attention as attention
     from .mask import Mask as Mask
+    from .mechanism import Attention as Attention
+    from .mechanism import Growth as Growth
+    from .mechanism import Input as Input
+    from .mechanism import Traits as Traits
     from .registry import create as create
     from .registry import info as info
     from .registry import load_plugin as load_plugin
     from .registry import names as names
     from .registry import register as register
     from .results.frames import load as load
+    from .shapes import Dims as Dims
     from .state import state_bytes as state_bytes
 
 _HOME = {
-    "Attention": "attention",
-    "Dims": "attention",
+    "Attention": "mechanism",
+    "Dims": "shapes",
     "FeatureMap": "feature_maps",
-    "Growth": "attention",
-    "Input": "attention",
+    "Growth": "mechanism",
+    "Input": "mechanism",
     "LinearAttention": "families.linear",
     "Mask": "mask",
     "SoftmaxAttention": "families.softmax",
     "SparseAttention": "families.sparse",
-    "Traits": "attention",
+    "Traits": "mechanism",
     "UnsupportedError": "errors",
     "UsageError": "errors",
     "attention": "functional",
@@ -75,15 +73,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _Package(ModuleType):
-    """``ea.attention`` is the function: importing the submodule of that name would put the module in its place."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _HOME and isinstance(value, ModuleType):
-            return
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

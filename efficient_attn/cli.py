@@ -90,8 +90,6 @@ def _run(args: argparse.Namespace) -> int:
     loaded, cases, overrides = _planned(args)
     from . import console
     from .bench.run import default_folder, run
-    from .report import write_report
-    from .results.frames import load
 
     folder = Path(args.out) if args.out else default_folder(loaded.name)
     with console.progress(len(cases)) as tell:
@@ -101,6 +99,9 @@ def _run(args: argparse.Namespace) -> int:
             again = f"the rows so far are kept; go on with --resume --out {folder}"
             print(f"efficient-attn: interrupted; {again}", file=sys.stderr)
             return INTERRUPTED
+    from .report import write_report
+    from .results.frames import load
+
     written = write_report([folder], folder)
     if args.json:
         _print_json({"folder": str(folder), "page": str(written.page), "statuses": dict(outcome.statuses)})
@@ -129,11 +130,12 @@ def _report(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from . import console
     from .registry import load_plugin
-    from .testing import run_checks
 
     names = load_plugin(args.name) if args.name.endswith(".py") else [args.name]
     if not names:
         raise UsageError(f"check: {args.name} registers no mechanism; decorate its class with @ea.register(...)")
+    from .testing import run_checks
+
     outcomes = {name: run_checks(name, backend=args.backend) for name in names}
     if args.json:
         _print_json({name: [console.outcome_as_json(o) for o in found] for name, found in outcomes.items()})

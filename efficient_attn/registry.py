@@ -22,7 +22,8 @@ from .spec import Spec, parse_union
 from .variants import CATALOGUE, FAMILIES, Entry
 
 if TYPE_CHECKING:
-    from .attention import Attention, Dims, Growth, Traits
+    from .mechanism import Attention, Growth, Traits
+    from .shapes import Dims
 
 GROUP = "efficient_attn.variants"  # the entry-point group of packages that bring mechanisms of their own
 RESERVED = ("dims", "seed", "backend")  # parameters of `create` that every mechanism takes, used or not
@@ -193,7 +194,7 @@ def _load(name: str) -> type[Attention]:
 
 
 def _create(spec: Spec, dims: Dims | None, seed: int) -> Attention:
-    from .attention import Dims
+    from .shapes import Dims
 
     cls, dims = _load(spec.name), dims or Dims()
     parameters = {p.name: p for p in _parameters(cls)}
@@ -217,9 +218,9 @@ def _finished(attn: Attention, spec: Spec, options: Mapping[str, Any], dims: Dim
 def _union(
     parts: tuple[Spec, ...], dims: Dims | None, seed: int, backend: str | None, options: Mapping[str, Any]
 ) -> Attention:
-    from .attention import Dims
     from .families.sparse import SparseAttention
     from .patterns import Pattern
+    from .shapes import Dims
 
     label = "|".join(sorted(str(p) for p in parts))
     if options:

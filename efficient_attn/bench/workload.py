@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention import Attention, Sample, Shape
 from ..errors import UnsupportedError
 from ..mask import Mask
+from ..mechanism import Attention
+from ..shapes import Sample, Shape
 from .case import Case
 from .timing import Subject
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..attention import Attention, Growth, Traits
 from ..feature_maps import FeatureMap
 from ..kernels import scan
 from ..kernels.dense import expand_heads, weighted_average, wide
 from ..mask import Mask
+from ..mechanism import Attention, Growth, Traits
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class LinearAttention(Attention):
             out, sums = scan.scan(self.feature_map, rows, keys, values, None, state.sums)
         return out.view(*q.shape[:3], -1), self._grown(state, sums, q.shape[2])
 
-    def absorb(self, k: Tensor, v: Tensor, state: LinearState) -> LinearState:
+    def absorb(self, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor) -> LinearState:
         _, keys, values, _ = _fold(k, k, v, None)
         return self._grown(state, scan.summed(self.feature_map, keys, values, None, state.sums), k.shape[2])
 

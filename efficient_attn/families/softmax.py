@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..attention import Attention, Growth, Traits
 from ..kernels.dense import softmax_attention
 from ..kernels.sdpa import attend
 from ..mask import Mask
+from ..mechanism import Attention, Growth, Traits
 from ..state import KVCache, preallocate
 
 
@@ -42,7 +42,7 @@ class SoftmaxAttention(Attention):
         run = self.oracle if self.backend == "dense" else self.compute
         return run(q, *state.filled(), Mask(causal=True)), state
 
-    def absorb(self, k: Tensor, v: Tensor, state: KVCache) -> KVCache:
+    def absorb(self, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> KVCache:
         return state.append(k, v)
 
 

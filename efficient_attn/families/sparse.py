@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..attention import Attention, Growth, Traits
 from ..kernels.blocks import block_tiles
 from ..kernels.dense import softmax_attention
 from ..kernels.sdpa import fused
 from ..kernels.tiles import Job, Tile, softmax_over_tiles
 from ..kernels.windows import window_tiles
 from ..mask import Mask
+from ..mechanism import Attention, Growth, Traits
 from ..patterns import Fact, Geometry, Pattern, as_pattern
 from ..state import KVCache, RollingCache, preallocate
 from .softmax import cache_sizes
@@ -140,5 +140,5 @@ class SparseAttention(Attention):
             out = run(q, k, v, Mask(causal=True))
         return out, state.append(k, v)
 
-    def absorb(self, k: Tensor, v: Tensor, state: Any) -> Any:
+    def absorb(self, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> Any:
         return state.append(k, v)

@@ -235,8 +235,9 @@ def _thinned(panel: Panel) -> dict[float, str]:
     low, high = _x_limits(panel)
     kept: list[float] = []
     for value in sorted(panel.ticks, reverse=True):
-        room = 0.022 * (len(panel.ticks[value]) + 1.2)
-        if not kept or _share(kept[-1], low, high, log=panel.log_x) - _share(value, low, high, log=panel.log_x) > room:
+        letters = len(panel.ticks[value]) + len(panel.ticks[kept[-1]]) if kept else 0
+        near = _share(value, low, high, log=panel.log_x) + 0.015 * letters + 0.03
+        if not kept or near < _share(kept[-1], low, high, log=panel.log_x):
             kept.append(value)
     return {value: panel.ticks[value] for value in reversed(kept)}
 

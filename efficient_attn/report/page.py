@@ -195,11 +195,12 @@ def _summary(rows: Frame) -> str:
     count, lost = rows["status"].value_counts(), rows[rows["status"] != "ok"]
     if rows.empty:
         return "The run holds no rows yet."
-    machines, devices = rows["machine"].nunique(), sorted(rows["device"].dropna().unique())
+    machines, ok = rows["machine"].nunique(), rows[rows["status"] == "ok"]
+    devices = sorted(ok["device"].dropna().unique())
     text = f"{words.counted(len(rows), 'case')} of {words.counted(rows['variant'].nunique(), 'variant')}"
     text += f" on {words.counted(machines, 'machine')}" if machines else ""
     text += f" ({', '.join(devices)})" if devices else ""
-    text += f": {int(count.get('ok', 0))} gave a result"
+    text += f": {len(ok)} gave a result"
     others = [f"{count[s]} {s}" for s in lost["status"].unique()]
     return f"{text}." if not others else f"{text}, {len(lost)} did not ({', '.join(others)}); the reasons are below."
 
@@ -235,7 +236,7 @@ def as_markdown(shown: Content) -> str:
 
 def breakable(text: object) -> Markup:
     """Escaped text that may break where an option begins, so that long names fit narrow screens."""
-    return Markup(re.sub(r"([:|_])(?=\w)", r"\1<wbr>", str(escape(text))))
+    return Markup(re.sub(r"([:|])(?=\w)", r"\1<wbr>", str(escape(text))))
 
 
 def markdown_text(text: object) -> str:

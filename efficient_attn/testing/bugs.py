@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention import Attention
 from ..mask import Mask
+from ..mechanism import Attention
 from .subject import Subject
 
 Method = Callable[..., Any]

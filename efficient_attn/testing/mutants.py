@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..attention import Attention, Dims
+from ..mechanism import Attention
+from ..shapes import Dims
 from . import bugs
 from .checks.decoding import not_bound
 from .conformance import Check, run_check

@@ -11,10 +11,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..attention import Attention, Dims, Shape, Traits
 from ..errors import UsageError
 from ..mask import Mask
+from ..mechanism import Attention, Traits
 from ..registry import create
+from ..shapes import Dims, Shape
 
 Factory = Callable[[Dims, int, str | None], Attention]  # (dims, seed, backend)
 Side = Literal["query", "key"]

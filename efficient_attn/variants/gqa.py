@@ -1,8 +1,8 @@
 """Grouped-query attention."""
 
-from ..attention import Dims
 from ..errors import UsageError
 from ..families.softmax import SoftmaxAttention
+from ..shapes import Dims
 
 
 class GroupedQuery(SoftmaxAttention):

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,8 @@ class Waits(ea.SoftmaxAttention):
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "waits.py").write_text(MECHANISM)
-    text = (
-        TINY.replace("8, 16", LENGTHS)
-        .replace('"linear"', '"zz_waits"')
-        .replace("rounds ", 'plugins = ["waits.py"]\nrounds ')
-    )
+    text = TINY.replace("[8, 16]", str(list(LENGTHS))).replace('"linear"', '"zz_waits"')
+    text = text.replace("rounds ", 'plugins = ["waits.py"]\nrounds ')
     (tmp_path / "tiny.toml").write_text(text)
     return tmp_path
 

@@ -167,7 +167,7 @@ def test_the_fingerprint_covers_bases_and_kernels(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Path, "read_bytes", reading)
     fingerprint.__wrapped__(type(ea.create("sliding_window")))
-    wanted = {"variants/sliding_window.py", "families/sparse.py", "efficient_attn/attention.py", "kernels/tiles.py"}
+    wanted = {"variants/sliding_window.py", "families/sparse.py", "efficient_attn/mechanism.py", "kernels/tiles.py"}
     assert wanted <= set(read)
     assert {"efficient_attn/patterns.py", "efficient_attn/feature_maps.py", "efficient_attn/mask.py"} <= set(read)
 

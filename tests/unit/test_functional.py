@@ -39,11 +39,11 @@ def test_takes_options_backends_masks_and_groups() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["ea.create('full')", "ea.Attention", "import efficient_attn.attention", "ea.attention"]
+    "first", ["ea.create('full')", "ea.Attention", "import efficient_attn.mechanism", "ea.attention"]
 )
 def test_is_a_function_whatever_was_imported_first(first: str) -> None:
     """A submodule has the same name, and the import system likes to put it in the function's place."""
-    code = f"import efficient_attn as ea; {first}; from efficient_attn.attention import Dims"
+    code = f"import efficient_attn as ea; {first}; from efficient_attn.mechanism import Dims"
     code += "; assert callable(ea.attention); from efficient_attn import attention; assert attention is ea.attention"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -12,8 +12,9 @@ import pytest
 
 import efficient_attn as ea
 from efficient_attn import registry
-from efficient_attn.attention import Attention, Dims
 from efficient_attn.families.softmax import SoftmaxAttention
+from efficient_attn.mechanism import Attention
+from efficient_attn.shapes import Dims
 from efficient_attn.variants import CATALOGUE, FAMILIES
 
 PLUGIN = '''

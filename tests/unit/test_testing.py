@@ -22,8 +22,9 @@ from toys import (
 )
 
 import efficient_attn as ea
-from efficient_attn.attention import Attention, Dims, Traits
 from efficient_attn.mask import Mask
+from efficient_attn.mechanism import Attention, Traits
+from efficient_attn.shapes import Dims
 from efficient_attn.testing import CHECKS, Check, Subject, check, run_check, run_checks
 from efficient_attn.testing.compare import assert_close, assert_finite, assert_same, refuses
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import efficient_attn as ea
-from efficient_attn.attention import Attention, Dims, Growth, Input, Sample, Shape, Traits
 from efficient_attn.kernels.dense import expand_heads, masked_softmax, wide
 from efficient_attn.mask import Mask
+from efficient_attn.mechanism import Attention, Growth, Input, Traits
+from efficient_attn.shapes import Dims, Sample, Shape
 
 PLAIN = Traits(decode=False, exact=True)
 
@@ -120,7 +121,7 @@ def make(cls: type[Toy], **claims: object) -> type[Toy]:
     return type(cls.__name__, (cls,), {"claims": replace(cls.claims, **claims)})
 
 
-# -- toys that break what others promise --------------------------------------------------------------------------------
+# -- toys that break what others promise -----------------------------------------------------------------------------
 
 
 class Sequential(Toy):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ...attention import Attention, Dims
 from ...errors import UnsupportedError, UsageError
 from ...mask import Mask
+from ...mechanism import Attention
+from ...shapes import Dims
 from ...state import state_bytes
 from ..compare import EPSILONS, assert_close, assert_same, refuses
 from ..conformance import check

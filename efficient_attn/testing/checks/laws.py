@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...attention import Attention, Shape
 from ...mask import Mask
+from ...mechanism import Attention
+from ...shapes import Shape
 from ..compare import assert_close, describe
 from ..conformance import check
 from ..subject import Call, Subject

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.attention import Attention, Dims, Input, Shape, Traits
 from efficient_attn.mask import Mask
+from efficient_attn.mechanism import Attention, Input, Traits
+from efficient_attn.shapes import Dims, Shape
 
 
 class Echo(Attention):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -11,27 +11,9 @@ from torch import Tensor, nn
 
 from .errors import UnsupportedError, UsageError
 from .mask import Mask
+from .shapes import Dims, Sample, Shape
 
 MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dims:
-    """What is known of the tensors when a mechanism is created; None where it is not. All counts, head_dim a width."""
-
-    heads: int | None = None
-    head_dim: int | None = None
-    kv_heads: int | None = None
-    value_dim: int | None = None
-    max_len: int | None = None
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise UsageError(f"Dims: {f.name} must be a whole number of at least 1, not {value!r}")
-        if self.heads and self.kv_heads and self.heads % self.kv_heads:
-            raise UsageError(f"Dims: kv_heads={self.kv_heads} does not divide heads={self.heads}")
 
 
 class Input(NamedTuple):
@@ -82,45 +64,6 @@ class Growth:
     cost: Callable[[int, int, bool], float]
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of one call: q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    n: int
-    m: int
-    head_dim: int
-    value_dim: int
-
-    @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Tensor) -> Shape:
-        """Read the sizes off three tensors that belong together; `UsageError` says which one does not."""
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            if x.ndim != 4:
-                raise UsageError(f"{name} must have 4 dimensions [batch, heads, length, width], got {list(x.shape)}")
-            if x.dtype != q.dtype or not x.dtype.is_floating_point:
-                raise UsageError(f"q, k and v must share one floating dtype, got q {q.dtype} and {name} {x.dtype}")
-            if x.device != q.device:
-                raise UsageError(f"q, k and v must be on one device, got q on {q.device} and {name} on {x.device}")
-        (batch, heads, n, width), (kb, kv_heads, m, kd), (*front, value_dim) = q.shape, k.shape, v.shape
-        if kb != batch or kd != width or front != [batch, kv_heads, m]:
-            raise UsageError(f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
-        if kv_heads == 0 or heads % kv_heads:
-            raise UsageError(f"the {heads} heads of q are not a multiple of the {kv_heads} heads of k and v")
-        return cls(batch, heads, kv_heads, n, m, width, value_dim)
-
-
-class Sample(NamedTuple):
-    """Drawn inputs of a call."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    inputs: dict[str, Tensor]
-
-
 class Attention(nn.Module):
     """Base of every mechanism. A subclass gives `oracle`, `compute`, `traits` and `growth`; the rest is here.
 
@@ -169,10 +112,11 @@ class Attention(nn.Module):
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         raise UnsupportedError(f"{self.label} cannot decode")
 
-    def absorb(self, k: Tensor, v: Tensor, state: Any) -> Any:
+    def absorb(self, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> Any:
         """Take T new keys and values into the state without asking for their outputs (a prompt already read)."""
         repeat = (self.dims.heads or k.shape[1]) // k.shape[1]
-        return self.advance(k.new_zeros(()).expand(k.shape[0], k.shape[1] * repeat, *k.shape[2:]), k, v, state)[1]
+        nobody = k.new_zeros(()).expand(k.shape[0], k.shape[1] * repeat, *k.shape[2:])
+        return self.advance(nobody, k, v, state, **inputs)[1]
 
     def pairs(self, n: int, m: int, causal: bool) -> int | None:
         """Query-key pairs of one head that the mechanism defines; None where it has no pairs."""
@@ -214,18 +158,21 @@ class Attention(nn.Module):
         mask = Mask() if mask is None else mask
         shape = Shape.of(q, k, v)
         traits = self._admit(shape, mask, inputs, q.device)
-        if not traits.gradient and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+        sources = () if traits.gradient else (q, k, v, *inputs.values(), *self.parameters())
+        if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
             raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
         if shape.m == 0 or q.numel() == 0:
             return _on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), q, k, v)
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
         if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
-            k, v = (x.masked_fill(~key_valid[:, None, :, None], 0) for x in (k, v))
+            k, v = _blanked(k, key_valid), _blanked(v, key_valid)
         if query_valid is not None:
-            q = q.masked_fill(~query_valid[:, None, :, None], 0)
+            q = _blanked(q, query_valid)
+        valid = {"key": key_valid, "query": query_valid}
+        inputs = {name: _blanked(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
         run = self.oracle if self.backend == "dense" else self.compute
         out = _on_graph(run(q, k, v, mask, **inputs), q, k, v)
-        return out if query_valid is None else out.masked_fill(~query_valid[:, None, :, None], 0)
+        return _blanked(out, query_valid)
 
     def init_state(
         self,
@@ -312,6 +259,11 @@ class Attention(nn.Module):
         ):
             if want is not None and want != got:
                 raise UsageError(f"{self.label} was created for {name}={want}, got {got}")
+
+
+def _blanked(x: Tensor, valid: Tensor | None) -> Tensor:
+    """``x [B, heads, length, ..]``, zero where ``valid [B, length]`` is not."""
+    return x if valid is None else x.masked_fill(~valid[:, None, :].reshape(len(x), 1, -1, *[1] * (x.ndim - 3)), 0)
 
 
 def _on_graph(out: Tensor, *inputs: Tensor) -> Tensor:
