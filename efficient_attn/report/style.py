@@ -17,22 +17,13 @@ LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 2, 1, 2)), (0
 INK, FAINT, GRID = "#1b1f24", "#6a737d", "#e3e6ea"
 
 # A name's place fixes its look for good: add new names at the end, never sort or remove.
+# fmt: off
 KNOWN = (
-    *(
-        "sliding_window",
-        "linear",
-        "mqa",
-        "gqa",
-        "performer",
-        "longformer",
-        "bigbird",
-        "dilated_window",
-        "global_tokens",
-    ),
-    *("random_blocks", "strided", "fixed", "attention_sinks", "random_feature", "cosformer", "relu_linear", "taylor"),
-    *("retention", "linformer", "reformer", "nystromformer", "mla", "dot", "general", "additive", "cosine"),
-    *("luong_local",),
+    "sliding_window", "linear", "mqa", "gqa", "performer", "longformer", "bigbird", "dilated_window", "global_tokens",
+    "random_blocks", "strided", "fixed", "attention_sinks", "random_feature", "cosformer", "relu_linear", "taylor",
+    "retention", "linformer", "reformer", "nystromformer", "mla", "dot", "general", "additive", "cosine", "luong_local",
 )
+# fmt: on
 
 
 class Look(NamedTuple):

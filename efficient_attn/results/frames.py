@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
@@ -28,4 +28,4 @@ def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pd
 
 def frame(rows: Iterable[Row]) -> pd.DataFrame:
     """Rows as a DataFrame, every column of its fixed type even where all cells are empty."""
-    return pd.DataFrame([asdict(row) for row in rows], columns=list(DTYPES)).astype(DTYPES)
+    return pd.DataFrame([vars(row) for row in rows], columns=list(DTYPES)).astype(DTYPES)

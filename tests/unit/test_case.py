@@ -175,3 +175,27 @@ def test_the_fingerprint_covers_bases_and_kernels(monkeypatch: pytest.MonkeyPatc
 def test_the_fingerprint_is_the_same_for_equal_sources() -> None:
     assert planted.case("sliding_window:window=3").fingerprint == planted.case("sliding_window:window=4").fingerprint
     assert planted.case("full").fingerprint != planted.case("linear").fingerprint
+
+
+DERIVED = """
+import efficient_attn as ea
+from efficient_attn import registry
+
+@ea.register("zz_derived", family="full")
+class Derived(registry._registered["zz_print"][1]):
+    "The same."
+"""
+
+
+def test_the_fingerprint_does_not_depend_on_where_files_lie_or_on_hashes(tmp_path: Path) -> None:
+    found = set()
+    for number in range(8):  # two files of one name, in an order that only chance decides
+        folder = tmp_path / str(number)
+        for name, text in (("base", SOURCE), ("derived", DERIVED)):
+            (folder / name).mkdir(parents=True)
+            (folder / name / "mine.py").write_text(text)
+        with planted.undone():
+            ea.load_plugin(str(folder / "base" / "mine.py"))
+            ea.load_plugin(str(folder / "derived" / "mine.py"))
+            found.add(planted.case("zz_derived").fingerprint)
+    assert len(found) == 1
