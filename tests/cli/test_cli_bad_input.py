@@ -47,8 +47,6 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "folder that is not empty": ("run @fine.toml --out .", ("not empty", "choose another --out", "--resume")),
     "folder without a run": ("run @fine.toml --resume --out .", ("no run to resume", "choose another --out")),
     "activations of wrong shape": ("run quickstart --activations @wrong.npz --out out", ("wrong.npz", "[5, 8]")),
-    "activations missing": ("run quickstart --activations gone.npz --out out", ("gone.npz", "no such file")),
-    "activations unused": ("run @fine.toml --activations @wrong.npz --out out", ("--activations", "no fidelity")),
 }
 
 
