@@ -27,7 +27,9 @@ def _console() -> Console:
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    if title:
+        print(title)
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:

@@ -18,7 +18,14 @@ from ..shapes import Dims, Shape
 from ..spec import parse_union
 
 PROTOCOL = 1  # raise it when measuring changes so that old and new numbers should not stand side by side
-MATERIAL = ("kernels/*.py", "feature_maps.py", "mask.py", "patterns.py", "state.py")  # what any mechanism may run
+MATERIAL = (
+    "kernels/*.py",
+    "feature_maps.py",
+    "mask.py",
+    "patterns.py",
+    "shapes.py",
+    "state.py",
+)  # what any mechanism may run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from .suite import Loaded
 
 @dataclass
 class Outcome:
-    """How a run ended: its folder and how many cases came to what."""
+    """How a run ended: its folder, and how many of the planned cases came to what, earlier sessions included."""
 
     folder: Path
-    statuses: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[str]
 
     @property
     def failed(self) -> int:
@@ -53,23 +53,22 @@ def run(
     of its cases are there already, because speedups are paired; what was written stays as it is.
     """
     with Writer(folder, resume=resume) as writer:
+        missing = [(cell, members) for cell, members in cells(cases) if any(c.key not in writer.done for c in members)]
         about = _about(loaded)
-        writer.describe(about)
-        outcome, total = Outcome(folder), len(cases)
+        if missing:
+            writer.describe(about)
         done = sum(case.key in writer.done for case in cases)
-        for cell, members in cells(cases):
-            if all(case.key in writer.done for case in members):
-                continue
+        for cell, members in missing:
             for record in measure(cell, members, activations=overrides.activations or loaded.suite.activations):
                 if record.row.case_key in writer.done:
                     continue
                 record.row.run_id, record.row.machine = about["run_id"], about["environment"]["machine"]
                 writer.write(record)
                 done += 1
-                outcome.statuses[record.row.status] += 1
-                progress(record, done, total)
-        writer.describe(about | {"finished": _now()})
-    return outcome
+                progress(record, done, len(cases))
+        if missing:
+            writer.describe(about | {"finished": _now()})
+        return Outcome(folder, Counter(writer.done[case.key] for case in cases))
 
 
 def _about(loaded: Loaded) -> dict[str, Any]:

@@ -43,7 +43,9 @@ class Workload:
         leaves = [x.detach().requires_grad_() for x in (*self.tensors, *self.sample.inputs.values())]
         inputs = dict(zip(self.sample.inputs, leaves[3:], strict=True))
         out = self.attn(leaves[0], leaves[1], leaves[2], self.mask, **inputs)
-        return torch.autograd.grad(out, [*leaves, *self.attn.parameters()], self._upstream(out))
+        sources = [*leaves, *self.attn.parameters()]
+        # a mechanism may leave one unused, fixed weights their queries, say: its gradient is then zero
+        return torch.autograd.grad(out, sources, self._upstream(out), allow_unused=True, materialize_grads=True)
 
     def _upstream(self, out: Tensor) -> Tensor:
         if not hasattr(self, "_gradient"):

@@ -31,15 +31,18 @@ class Writer:
             if holds and ROWS not in holds:
                 raise UsageError(f"{folder}: holds no run to resume (no {ROWS}); choose another --out")
             self.folder = folder
-            self.done = {r.row.case_key for r in read(folder)} if holds else set()
+            self.done = {r.row.case_key: r.row.status for r in read(folder)} if holds else {}
             self._file = os.open(folder / ROWS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
             raise UsageError(f"{folder}: cannot be written: {error.strerror or error}; choose another --out") from error
 
     def write(self, record: Record) -> None:
-        os.write(self._file, record.to_line().encode())
+        line = record.to_line().encode()
+        written = os.write(self._file, line)
+        if written < len(line):  # the next write says why: a full disk, say
+            os.write(self._file, line[written:])
         os.fsync(self._file)
-        self.done.add(record.row.case_key)
+        self.done[record.row.case_key] = record.row.status
 
     def describe(self, session: dict[str, Any]) -> None:
         """Keep what ran and where: beside those of earlier sessions, in place of this one's."""
@@ -64,10 +67,10 @@ class Writer:
 def read(folder: Path) -> Iterator[Record]:
     """The records of a run, in the order in which they were written."""
     path = rows_path(folder)
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                yield Record.from_line(line)
+                yield Record.from_line(line.decode())
             except (ValueError, KeyError, TypeError) as error:
                 raise UsageError(f"{path}:{number}: {error}") from error
 
@@ -75,7 +78,12 @@ def read(folder: Path) -> Iterator[Record]:
 def about(folder: Path) -> list[dict[str, Any]]:
     """The descriptions of the sessions that wrote a run: suite, command line, environment, machine."""
     path = folder / RUN
-    return json.loads(path.read_text())["sessions"] if path.is_file() else []
+    if not path.is_file():
+        return []
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["sessions"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: damaged: {error}") from error
 
 
 def rows_path(folder: Path) -> Path:
