@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-VIEW_CHUNK = 64  # windows a step: more costs fresh memory and gains no speed
+VIEW_CHUNK = 16  # windows a step: more costs fresh memory and gains no speed
 GATHER_CHUNK = 8  # the same where keys are copied together first
 
 
