@@ -20,11 +20,12 @@ BLOCK_S = 0.002  # a pass repeats a fast call until it takes this long, far abov
 
 @dataclass
 class Subject:
-    """Something to time. run(count) makes count calls; reset, untimed, goes before each pass; limit caps count."""
+    """Something to time. run(count) makes count calls; reset, untimed, goes before each pass; least <= count <= limit."""
 
     run: Callable[[int], None]
     reset: Callable[[], None] = lambda: None
     limit: int = 1_000_000
+    least: int = 1
 
 
 @dataclass
@@ -64,7 +65,7 @@ def calibrate(subject: Subject, *, rounds: int, budget_s: float, device: str) ->
         raise TooSlow(f"one call takes {first:.3g} s, the budget is {budget_s:.3g} s")
     once = min(_timed(subject, 1, device) for _ in range(2)) if first < budget_s / 4 else first
     once = max(once, 1e-7)  # a coarse clock may see nothing at all
-    calls = max(1, min(math.ceil(BLOCK_S / once), subject.limit))
+    calls = max(subject.least, min(math.ceil(BLOCK_S / once), subject.limit))
     affordable = budget_s / (once * calls)  # passes in all
     if affordable >= rounds:
         passes = int(min(PASSES, affordable // rounds))

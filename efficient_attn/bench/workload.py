@@ -98,7 +98,8 @@ class Decoding:
         return out
 
     def subject(self) -> Subject:
-        return Subject(repeated(self.step).run, self.reset, RESERVE)
+        # generation is one step after the other: the first ones behind a new state would find its cache cold
+        return Subject(repeated(self.step).run, self.reset, limit=RESERVE, least=RESERVE // 2)
 
 
 def repeated(call: Callable[[], Any]) -> Subject:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..mask import Mask
+from . import decode
 
 ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
 
@@ -58,7 +59,11 @@ def fused(
     elif not causal and (allowed is None or allowed.shape[2] == 1):
         # no row has a mask of its own: a group's heads are just more query rows of the one key-value head
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
-        out = F.scaled_dot_product_attention(rows, k, v, attn_mask=allowed, scale=scale).view_as(q)
+        if allowed is None and decode.serves(rows, k, v):
+            out = decode.few_over_many(rows, k, v, scale)
+        else:
+            out = F.scaled_dot_product_attention(rows, k, v, attn_mask=allowed, scale=scale)
+        out = out.reshape(q.shape)
     else:
         out = _grouped(q, k, v, allowed, causal, scale)
     return out[..., :value_width] if value_width < out.shape[-1] else out
