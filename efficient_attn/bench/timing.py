@@ -20,7 +20,7 @@ BLOCK_S = 0.002  # a pass repeats a fast call until it takes this long, far abov
 
 @dataclass
 class Subject:
-    """Something to time. run(count) makes count calls; reset, untimed, goes before each pass; least <= count <= limit."""
+    """Something to time. run(count) makes least <= count <= limit calls; reset, untimed, goes before each pass."""
 
     run: Callable[[int], None]
     reset: Callable[[], None] = lambda: None
