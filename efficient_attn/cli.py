@@ -34,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         for plugin in getattr(args, "plugin", ()):
             load_plugin(plugin)
-        return args.call(args)
+        code = args.call(args)
+        sys.stdout.flush()  # here, where a reader who has left can still be told from an error
+        return code
     except (UsageError, UnsupportedError) as error:
         print(f"efficient-attn: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -11,10 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-import efficient_attn
-
-PACKAGE = Path(efficient_attn.__file__).parent
 CHECKOUT = Path(__file__).parents[2]
+PACKAGE = CHECKOUT / "efficient_attn"  # the sources: what is installed holds the suites' files too
 LONGEST = 320  # lines of a file
 
 # From low to high. A module imports its own unit and units of lower lines, never the same line or a higher one.
