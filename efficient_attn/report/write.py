@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Written:
     images = {f"{p.panel.name}.{kind}": data for p in shown.plots for kind, data in (("png", p.png), ("svg", p.svg))}
     try:
         out.mkdir(parents=True, exist_ok=True)
+        _remove_earlier_plots(out)
         plots = _write_plots(out / "plots", {n: d if isinstance(d, bytes) else d.encode() for n, d in images.items()})
         for name, text in texts.items():
             _write(out / name, text.encode())
@@ -42,13 +44,18 @@ def write_report(runs: Sequence[Path], out: Path) -> Written:
     return Written(out / "report.html", out / "report.md", plots, out / "rows.csv")
 
 
+def _remove_earlier_plots(out: Path) -> None:
+    """The pictures that an earlier report shows, for they belong to other rows; nobody else's."""
+    earlier = out / "report.md"
+    shown = re.findall(r"\(plots/([\w.-]+)\.png\)", earlier.read_text("utf-8")) if earlier.is_file() else []
+    for name in shown:
+        for kind in ("png", "svg"):
+            (out / "plots" / f"{name}.{kind}").unlink(missing_ok=True)
+
+
 def _write_plots(folder: Path, images: dict[str, bytes]) -> tuple[Path, ...]:
-    """The plots of this report and no others: one left from an earlier report would belong to other rows."""
     if images:
         folder.mkdir(exist_ok=True)
-    for old in [*folder.glob("*.png"), *folder.glob("*.svg")]:
-        if old.name not in images:
-            old.unlink()
     for name, data in images.items():
         _write(folder / name, data)
     return tuple(folder / name for name in images)

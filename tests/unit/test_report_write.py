@@ -73,11 +73,19 @@ def test_same_rows_give_the_same_bytes_and_leave_the_run_alone(tmp_path: Path) -
     first = write_report([run], run)
     files = (first.page, first.markdown, first.csv, *first.plots)
     bytes_of = [path.read_bytes() for path in files]
-    (run / "plots" / "stale.png").write_bytes(b"of an earlier report")
     assert write_report([run], run) == first
     assert [path.read_bytes() for path in files] == bytes_of
-    assert sorted((run / "plots").iterdir()) == sorted(first.plots)
     assert {name: (run / name).read_bytes() for name in before} == before
+
+
+def test_pictures_of_an_earlier_report_go_and_others_stay(tmp_path: Path) -> None:
+    large = runs.write_run(tmp_path / "large", [*runs.speed(lengths=(512, 1024)), *runs.fidelity()])
+    small = runs.write_run(tmp_path / "small", [*runs.speed(lengths=(512, 1024))])
+    first = write_report([large], tmp_path / "out")
+    (tmp_path / "out" / "plots" / "mine.png").write_bytes(b"a picture of the user's own")
+    second = write_report([small], tmp_path / "out")
+    assert set(second.plots) < set(first.plots)
+    assert {p.name for p in (tmp_path / "out" / "plots").iterdir()} == {"mine.png", *(p.name for p in second.plots)}
 
 
 PARTS = {
