@@ -119,8 +119,11 @@ class Job:
 
 def softmax_over_tiles(q: Tensor, k: Tensor, v: Tensor, job: Job) -> Tensor:
     """Attention of ``q [Bh, N * group, D]`` over ``k, v [Bh, M, D]``, tile by tile; rows in no tile are zero."""
-    if q.device.type == "cpu":
-        return cast(Tensor, _CpuTiles.apply(q, k, v, job))
+    return cast(Tensor, _CpuTiles.apply(q, k, v, job)) if q.device.type == "cpu" else through_sdpa(q, k, v, job)
+
+
+def through_sdpa(q: Tensor, k: Tensor, v: Tensor, job: Job) -> Tensor:
+    """The same by public calls and autograd, for devices without the CPU's kernel."""
     out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
     for tile, first, last, rows in job.steps():
         mask = job.mask(tile, first, last, q.shape[0], q)

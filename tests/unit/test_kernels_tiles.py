@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import efficient_attn as ea
+from efficient_attn.families import sparse
 from efficient_attn.kernels import tiles
 from efficient_attn.kernels.tiles import Job, Tile, softmax_over_tiles
 
@@ -109,3 +112,21 @@ def test_memory_is_the_inputs_and_a_number_a_row() -> None:
     out = softmax_over_tiles(q, k, k, Job((Tile(0, 32, 8, 32),), _everything, None, 1, 1.0))
     saved = [x for x in out.grad_fn.saved_tensors if x is not q and x is not k]  # pyright: ignore
     assert sum(x.numel() for x in saved) <= 256 * 8 * 3 + 256
+
+
+@pytest.mark.parametrize("spec", ["sliding_window:window=5", "sliding_window:window=5:backend=blocks"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_other_devices_path_gives_the_same_output_and_gradient(spec: str, padded: bool, monkeypatch) -> None:
+    attn = ea.create(spec)
+    q = torch.randn(2, 4, 90, 8, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(2, 2, 90, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    mask = ea.Mask(causal=True, key_lengths=torch.tensor([90, 0]) if padded else None)
+
+    def answer() -> tuple[torch.Tensor, ...]:
+        out = attn(q, k, v, mask)
+        return out, *torch.autograd.grad((out * out.detach().cos()).sum(), (q, k, v))
+
+    here = answer()
+    monkeypatch.setattr(sparse, "softmax_over_tiles", tiles.through_sdpa)
+    for one, other in zip(here, answer(), strict=True):
+        torch.testing.assert_close(one, other)
