@@ -41,13 +41,10 @@ def environment() -> dict[str, Any]:
 
 def _cpu() -> str:
     """The processor's own name, where the system tells."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass  # not Linux: the platform's word has to do
-    return platform.processor() or platform.machine()
+    linux = Path("/proc/cpuinfo")
+    lines = linux.read_text().splitlines() if linux.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _memory() -> int | None:
