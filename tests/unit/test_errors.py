@@ -26,8 +26,8 @@ def test_many_choices_are_not_listed_beside_a_near_one() -> None:
     assert "choices" not in text
 
 
-def test_without_choices_nothing_is_promised() -> None:
-    assert str(unknown("suite", "x", [])) == "unknown suite 'x'"
+def test_that_there_is_nothing_to_choose_is_said() -> None:
+    assert str(unknown("option", "x", [])) == "unknown option 'x' (choices: none)"
 
 
 def test_names_that_are_not_text_are_said_as_text() -> None:
