@@ -86,11 +86,6 @@ def create(
     return _create(Spec(spec.name, {**spec.options, **options}, backend or spec.backend), dims, seed)
 
 
-def options_of(name: str) -> dict[str, Any]:
-    """A mechanism's options with their defaults, read from its constructor's signature."""
-    return {p.name: p.default for p in _parameters(_load(name)) if p.name not in RESERVED}
-
-
 @dataclass(frozen=True)
 class Info:
     """What there is to know of a mechanism before running it."""

@@ -84,3 +84,15 @@ class Finished:
 
     folder: Path
     done: Done
+
+
+WRONG = """
+import efficient_attn as ea
+
+@ea.register("zz_wrong", family="full")
+class Wrong(ea.SoftmaxAttention):
+    "Exact attention, a little off."
+
+    def compute(self, q, k, v, mask, **inputs):
+        return super().compute(q, k, v, mask, **inputs) * 1.01
+"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ from ..mechanism import Attention, Growth, Traits
 class LinearState:
     """Everything that linear attention keeps of the past; its size does not depend on how long that was."""
 
-    sums: scan.Sums | None
-    max_len: int
+    sums: scan.Sums | None  # None until the first step, where the dims do not tell their sizes
     length: int = 0
 
 
@@ -89,11 +88,11 @@ class LinearAttention(Attention):
         d = self.dims
         heads = d.kv_heads or d.heads
         if heads is None or d.head_dim is None:
-            return LinearState(None, max_len)
+            return LinearState(None)
         features, rows = self.feature_map.width(d.head_dim), batch * heads
         wider = torch.float64 if dtype == torch.float64 else torch.float32
         kv = torch.zeros(rows, features, d.value_dim or d.head_dim, dtype=wider, device=device)
-        return LinearState(scan.Sums(kv, torch.zeros(rows, features, dtype=wider, device=device)), max_len)
+        return LinearState(scan.Sums(kv, torch.zeros(rows, features, dtype=wider, device=device)))
 
     def advance(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
@@ -104,14 +103,12 @@ class LinearAttention(Attention):
             out = scan.read(self.feature_map, rows, sums)
         else:
             out, sums = scan.scan(self.feature_map, rows, keys, values, None, state.sums)
-        return out.view(*q.shape[:3], -1), self._grown(state, sums, q.shape[2])
+        return out.view(*q.shape[:3], -1), LinearState(sums, state.length + q.shape[2])
 
     def absorb(self, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor) -> LinearState:
         _, keys, values, _ = _fold(k, k, v, None)
-        return self._grown(state, scan.summed(self.feature_map, keys, values, None, state.sums), k.shape[2])
-
-    def _grown(self, state: LinearState, sums: scan.Sums, new: int) -> LinearState:
-        return replace(state, sums=sums, length=state.length + new)
+        sums = scan.summed(self.feature_map, keys, values, None, state.sums)
+        return LinearState(sums, state.length + k.shape[2])
 
 
 def _fold(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

@@ -1,7 +1,7 @@
 """A few query rows over a long cache, as in decoding with grouped heads: two skinny products, each key read once.
 
 The fused kernel cuts keys into short blocks and is bound there by the cost of its many small products. Here a head's
-whole cache goes through oneDNN at once, whose kernels suit such shapes on every x86 make.
+whole cache goes through oneDNN at once, whose kernels suit such shapes. Where torch lacks oneDNN the fused one serves.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from shell import TINY, Command, Finished
+from shell import TINY, WRONG, Command, Finished
 
 import efficient_attn as ea
 from efficient_attn.bench.plan import Overrides, make_plan
@@ -94,18 +94,6 @@ def test_report_makes_the_page_again_elsewhere(
     for path in lines.values():
         assert Path(path).parent == Path("page")
         assert (tmp_path / path).stat().st_size > 500
-
-
-WRONG = """
-import efficient_attn as ea
-
-@ea.register("zz_wrong", family="full")
-class Wrong(ea.SoftmaxAttention):
-    "Exact attention, a little off."
-
-    def compute(self, q, k, v, mask, **inputs):
-        return super().compute(q, k, v, mask, **inputs) * 1.01
-"""
 
 
 def test_failed_cases_are_exit_code_1_and_what_cannot_be_is_none(command: Command, tmp_path: Path) -> None:

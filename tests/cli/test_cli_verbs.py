@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shell import WRONG
 
 from efficient_attn.bench.plan import Overrides, make_plan
 from efficient_attn.bench.suite import load_suite
@@ -121,18 +122,6 @@ def test_plan_shows_a_table(command: Any) -> None:
     assert "\x1b" not in done.out
     assert "sliding_window:window=128" in done.out
     assert done.out.rstrip().endswith("cases")
-
-
-WRONG = """
-import efficient_attn as ea
-
-@ea.register("zz_wrong", family="full")
-class Wrong(ea.SoftmaxAttention):
-    "Exact attention, a little off."
-
-    def compute(self, q, k, v, mask, **inputs):
-        return super().compute(q, k, v, mask, **inputs) * 1.01
-"""
 
 
 def test_check_holds_a_file_to_its_word(command: Any, tmp_path: Path) -> None:
