@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-SCHEMA = 1
+SCHEMA = 2
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
@@ -24,7 +24,11 @@ class Row:
     baseline / variant with its 95% interval. pairs: query-key pairs of one head; flops: of the whole call.
     peak_memory_bytes: above what existed before the call, output included, inputs not.
     relative_error: against exact softmax; oracle_error: against the mechanism's own oracle (Frobenius norm ratios).
-    stop_reason: why measuring ended. backend: the one asked for, if any; backend_used: the one that ran.
+    saved_bytes: kept for the backward pass; workspace_bytes: the rest of the peak; retained_bytes: still held when the
+    call has ended, its result. stop_reason: why measuring ended (half_width, rounds, budget). cache: warm or cold.
+    rounds, processes: how many were measured, and by how many processes. contaminated: rounds that something else on
+    the machine disturbed. energy_j: joules a call, where the device tells.
+    backend: the one asked for, if any; backend_used: the one that ran.
     """
 
     run_id: str | None = None
@@ -83,6 +87,14 @@ class Row:
     parameters: int | None = None
     seed: int | None = None
     stop_reason: str | None = None
+    cache: str | None = None
+    cuda_graph: bool | None = None
+    graph_breaks: int | None = None
+    retained_bytes: int | None = None
+    rounds: int | None = None
+    processes: int | None = None
+    contaminated: int | None = None
+    energy_j: float | None = None
     schema: int = SCHEMA
 
 

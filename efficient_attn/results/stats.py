@@ -1,12 +1,15 @@
-"""What may be said of repeated measurements: means with intervals, paired ratios, growth exponents."""
+"""What may be said of repeated measurements: means with intervals, paired ratios, verdicts, growth exponents."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+
+Verdict = Literal["faster", "slower", "same", "inconclusive"]
+MARGIN = 0.02  # differences of up to 2% are nobody's business
 
 
 class Estimate(NamedTuple):
@@ -16,28 +19,81 @@ class Estimate(NamedTuple):
     low: float | None = None
     high: float | None = None
 
+    @property
+    def half_width(self) -> float:
+        """Half the interval's width relative to the value; infinite where there is no interval."""
+        if self.low is None or self.high is None:
+            return math.inf
+        return (self.high - self.low) / 2 / self.value
 
-def typical(values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
+
+class Mean(NamedTuple):
+    """A mean with its standard error and the degrees of freedom behind that; 0 degrees: no error is known."""
+
+    value: float
+    error: float
+    degrees: int
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
+        if self.degrees < 1:
+            return None
+        half = quantile_t(0.5 + confidence / 2, self.degrees) * self.error
+        return self.value - half, self.value + half
+
+
+def mean_of(values: Sequence[float], groups: Sequence[int] | None = None) -> Mean:
+    """The mean of one value a round, and how far it may be off. groups: the process that measured each round.
+
+    A neighbour's load comes and goes over seconds, so rounds of one process resemble each other more than rounds of
+    different ones. Where the data show that, the error is that of the processes' means, with their few degrees.
+    """
+    x = np.asarray(values, dtype=float)
+    n, center = len(x), float(x.mean())
+    if n < 2:
+        return Mean(center, math.inf, 0)
+    plain = Mean(center, float(x.std(ddof=1)) / math.sqrt(n), n - 1)
+    parts = [x[np.asarray(groups) == g] for g in dict.fromkeys(groups)] if groups is not None else []
+    if len(parts) < 3 or len(parts) == n:
+        return plain
+    between = sum(len(p) * (float(p.mean()) - center) ** 2 for p in parts) / (len(parts) - 1)
+    within = sum(float(((p - p.mean()) ** 2).sum()) for p in parts) / (n - len(parts))
+    return Mean(center, math.sqrt(between / n), len(parts) - 1) if between > within else plain
+
+
+def typical(values: Sequence[float], groups: Sequence[int] | None = None, *, confidence: float = 0.95) -> Estimate:
     """The geometric mean of positive values (one a round), with Student's t-interval over their logarithms.
 
     Logarithms, because what disturbs a timing multiplies it. Raises ValueError for none, or for values not positive.
     """
-    if not values or min(values) <= 0:
+    if not len(values) or min(values) <= 0:
         raise ValueError("typical: needs positive values")
-    logs = np.log(np.asarray(values, dtype=float))
-    center = float(logs.mean())
-    if len(logs) < 2:
-        return Estimate(math.exp(center))
-    half = _t(confidence, len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    return Estimate(math.exp(center), math.exp(center - half), math.exp(center + half))
+    mean = mean_of([math.log(v) for v in values], groups)
+    ends = mean.interval(confidence) or (None, None)
+    return Estimate(math.exp(mean.value), *(end if end is None else math.exp(end) for end in ends))
 
 
-def paired_ratio(top: Sequence[float], bottom: Sequence[float], *, confidence: float = 0.95) -> Estimate:
+def paired_ratio(
+    top: Sequence[float], bottom: Sequence[float], groups: Sequence[int] | None = None, *, confidence: float = 0.95
+) -> Estimate:
     """The ratio top / bottom of two series measured side by side, round by round, with its interval.
 
     Pairing takes out whatever slowed a whole round. Rounds that only one series has are left out.
     """
-    return typical([a / b for a, b in zip(top, bottom, strict=False)], confidence=confidence)
+    ratios = [a / b for a, b in zip(top, bottom, strict=False)]
+    return typical(ratios, None if groups is None else groups[: len(ratios)], confidence=confidence)
+
+
+def verdict(low: float, high: float, *, margin: float = MARGIN) -> Verdict:
+    """What an interval of the ratio old / new time allows to say: above 1 the new one is faster.
+
+    A difference is called when the interval leaves out 1 and its middle lies beyond the margin; sameness when all of
+    the interval lies within. Noise widens the interval, and so makes a verdict inconclusive, not wrong.
+    """
+    edge = math.log1p(margin)
+    low, high = math.log(low), math.log(high)
+    if (low > 0 or high < 0) and abs(low + high) / 2 > edge:
+        return "faster" if low > 0 else "slower"
+    return "same" if -edge <= low and high <= edge else "inconclusive"
 
 
 def exponent(lengths: Sequence[float], values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
@@ -50,11 +106,13 @@ def exponent(lengths: Sequence[float], values: Sequence[float], *, confidence: f
     if len(x) < 3:
         return Estimate(slope)
     residual = y - y.mean() - slope * dx
-    half = _t(confidence, len(x) - 2) * math.sqrt(float((residual**2).sum()) / (len(x) - 2) / float((dx**2).sum()))
+    error = math.sqrt(float((residual**2).sum()) / (len(x) - 2) / float((dx**2).sum()))
+    half = quantile_t(0.5 + confidence / 2, len(x) - 2) * error
     return Estimate(slope, slope - half, slope + half)
 
 
-def _t(confidence: float, degrees: int) -> float:
+def quantile_t(share: float, degrees: float) -> float:
+    """The value below which that share of Student's t-distribution lies."""
     from scipy.special import stdtrit  # scipy.stats would take most of a second to import
 
-    return float(stdtrit(degrees, 0.5 + confidence / 2))
+    return float(stdtrit(degrees, share))
