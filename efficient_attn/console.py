@@ -78,6 +78,22 @@ def show_plan(cases: Sequence[Case]) -> None:
     print(f"{len(cases)} cases")
 
 
+def show_expectation(wall_s: float, peak_bytes: int) -> None:
+    """``about 2 min 10 s, peak memory about 1.3 GiB``; more digits would promise more than is known."""
+    size = f"{peak_bytes / 2**30:.1f} GiB" if peak_bytes >= 2**30 else f"{max(1, round(peak_bytes / 2**20))} MiB"
+    print(f"about {_while(wall_s)}, peak memory about {size}")
+
+
+def _while(seconds: float) -> str:
+    if round(seconds) < 60:
+        return f"{max(1, round(seconds))} s"
+    minutes, rest = divmod(round(seconds / 10) * 10, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
 # -- while a suite runs --------------------------------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ GROUP = "efficient_attn.variants"  # the entry-point group of packages that brin
 RESERVED = ("dims", "seed", "backend")  # parameters of `create` that every mechanism takes, used or not
 
 _registered: dict[str, tuple[Entry, type[Attention]]] = {}
+_plugins: dict[str, None] = {}  # in the order in which they were loaded
 A = TypeVar("A", bound="type[Attention]")
 
 
@@ -151,8 +152,14 @@ def load_plugin(target: str) -> list[str]:
         raise
     except Exception as error:
         raise UsageError(f"--plugin {target}: import failed: {type(error).__name__}: {error}") from error
+    _plugins[str(path.resolve()) if is_file else target] = None
     mine = [n for n, (_, cls) in _registered.items() if cls.__module__ == module.__name__]
     return mine or sorted(set(_registered) - before)
+
+
+def plugins() -> tuple[str, ...]:
+    """What `load_plugin` has loaded, for a worker process to load as well."""
+    return tuple(_plugins)
 
 
 # -- underneath --------------------------------------------------------------------------------------------------

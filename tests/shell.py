@@ -72,6 +72,7 @@ title    = "Tiny"
 measure  = ["forward"]
 baseline = "full"
 rounds   = 2
+max_rounds=2
 axes     = { seq_len = [8, 16], threads = [1] }
 dims     = { heads = 2, head_dim = 8 }
 variant  = [{ name = "full" }, { name = "linear" }]

@@ -17,7 +17,7 @@ from ..results.rows import Row
 from ..shapes import Dims, Shape
 from ..spec import parse_union
 
-PROTOCOL = 1  # raise it when measuring changes so that old and new numbers should not stand side by side
+PROTOCOL = 2  # raise it when measuring changes so that old and new numbers should not stand side by side
 MATERIAL = (
     "kernels/*.py",
     "feature_maps.py",
@@ -47,7 +47,13 @@ class Cell:
     max_len: int
     seed: int
     rounds: int
+    max_rounds: int
+    processes: int
+    half_width: float
     budget_s: float
+    cache: str = "warm"
+    compiled: bool = False
+    cuda_graph: bool = False
     memory: bool = False
     inputs: str = "normal"
     layer: int | None = None
@@ -84,6 +90,8 @@ class Case:
         what = f"{c.part}/{c.mode or c.task}{'' if c.layer is None else f'-layer{c.layer}'}"
         sizes = f"n{c.seq_len}-b{c.batch}-h{c.heads}-kv{self.kv_heads}-d{c.head_dim}"
         how = f"{c.dtype}-{c.device}-t{c.threads or 'default'}-{'causal' if c.causal else 'all'}"
+        unusual = {"cold": c.cache == "cold", "compiled": c.compiled, "graph": c.cuda_graph}
+        how += "".join(f"-{name}" for name, so in unusual.items() if so)
         return f"{c.suite}/{what}/{self.variant}/{sizes}/{how}#{self.digest}"
 
     @property
@@ -106,7 +114,8 @@ class Case:
     def row(self) -> Row:
         """The row with everything known before measuring."""
         c, mine = self.cell, {f.name for f in fields(Row)}
-        known = {name: value for name, value in asdict(c).items() if name in mine}
+        wanted = {"rounds", "processes"}  # of these the row tells what was measured
+        known = {name: value for name, value in asdict(c).items() if name in mine - wanted}
         return Row(
             **known,
             case_key=self.key,
@@ -116,7 +125,6 @@ class Case:
             options=self.options,
             kv_heads=self.kv_heads,
             kv_len=c.seq_len,
-            compiled=False,
         )
 
 

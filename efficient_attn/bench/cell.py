@@ -1,60 +1,109 @@
-"""One cell measured: each mechanism gated, then all of them timed together, then a record for every case."""
+"""One cell measured: its cases prepared, then timed together in several processes, then a record for every case."""
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
-from ..errors import UnsupportedError
-from ..mask import Mask
-from ..results.rows import Record, Row, Status, finite
-from ..results.stats import paired_ratio
-from ..state import state_bytes
-from ..tasks.activations import Activations
-from ..tasks.fidelity import fidelity, relative_error
+from ..results.rows import Record, Row, Status
+from ..results.stats import Estimate, paired_ratio, typical
 from .case import Case, Cell
-from .gate import TOLERANCE, Invalid, gate
-from .memory import peak_memory
-from .timing import Subject, Timing, TooSlow, calibrate, interleave
-from .workload import Workload
+from .ceilings import Ceiling, share
+from .isolation import Account, Died, Method, carry_out
+from .jobs import FIRST, STAGES, Ended, Prepare, Prepared, Sat, Sit
+from .timing import PASSES, Turn, turns
 
-BACKWARD = 2.5  # a backward pass does five matrix products where the forward does two
+EXTRA = 2  # sittings more than were wanted, where something else disturbed some
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How cells are measured, whatever they are.
+
+    timeout_s: what a case may take in all. memory_bytes: what it may take beyond an idle worker; available_bytes: what
+    all of a cell's cases may take together. ceilings: by device, dtype and threads.
+    """
+
+    activations: str = "minilm"
+    timeout_s: float = 600.0
+    memory_bytes: int | None = None
+    available_bytes: int | None = None
+    method: Method | None = None
+    account: Account = field(default_factory=Account)
+    ceilings: dict[tuple[str, str, int | None], Ceiling] = field(default_factory=dict)
 
 
 @dataclass
 class Entrant:
-    """A case on its way through a cell."""
+    """A prepared case on its way through the sittings of its cell."""
 
     case: Case
     row: Row
-    subject: Subject
-    timing: Timing
     samples: dict[str, Any]
+    turn: Turn
+    left_s: float  # of its budget
+    until_timeout_s: float
+    rounds: list[list[float]] = field(default_factory=list)
+    process: list[int] = field(default_factory=list)
+    waited: list[int] = field(default_factory=list)
+    spent: bool = False
+
+    @property
+    def medians(self) -> list[float]:
+        """One value a round."""
+        return [sorted(passes)[len(passes) // 2] for passes in self.rounds]
+
+    def take(self, samples: list[float], waited: int, process: int) -> None:
+        self.rounds.append(samples)
+        self.process.append(process)
+        self.waited.append(waited)
+        self._pay(sum(samples) / 1e3 * self.turn.pace.calls)
+
+    def _pay(self, seconds: float) -> None:
+        self.left_s -= seconds
+        self.until_timeout_s -= seconds
+
+    def sit_down(self, per_sitting: int) -> int:
+        """How many rounds of the next sitting it can afford; its warm-up is paid for if that is any."""
+        count = min(per_sitting, self.turn.affordable(self.left_s))
+        if not self.rounds:
+            count = max(count, 1)  # a case whose single call fits the budget gets a number
+        if count:
+            self._pay(self.turn.pace.warm_up_s)
+        self.spent = count < per_sitting
+        return count
 
 
-def measure(cell: Cell, cases: Sequence[Case], *, activations: str) -> list[Record]:
+def measure(cell: Cell, cases: Sequence[Case], setting: Setting) -> list[Record]:
     """Exactly one record for every case. A case that fails becomes a row that says why; the others go on."""
     if reason := absent(cell.device):
-        return [_ended(case.row(), "skipped", reason) for case in cases]
-    default = _default_threads()  # asked first: what one cell sets must not become the next one's default
-    torch.set_num_threads(cell.threads or default)
-    if cell.task == "fidelity":
-        return [_attempt(case, lambda row, case=case: _fidelity(case, row, activations)) for case in cases]
-    return _speed(cell, cases)
-
-
-@cache
-def _default_threads() -> int:
-    return torch.get_num_threads()
+        return [_ended(case, "skipped", reason) for case in cases]
+    records: dict[str, Record] = {}
+    entrants: dict[str, Entrant] = {}
+    prepared = _prepare_all(cell, cases, setting)
+    paces = {key: found.pace for key, (found, _) in prepared.items() if isinstance(found, Prepared)}
+    takes = turns(paces, rounds=cell.rounds, processes=cell.processes, budget_s=cell.budget_s)
+    for case in cases:
+        found, seconds = prepared[case.key]
+        if isinstance(found, Record):
+            records[case.key] = found
+        else:
+            left = setting.timeout_s - seconds
+            entrants[case.key] = Entrant(
+                case, found.row, found.samples, takes[case.key], min(cell.budget_s, left), left
+            )
+    if entrants:
+        records |= _Sittings(cell, entrants, setting).run()
+    return [records[case.key] for case in cases]
 
 
 def absent(device: str) -> str | None:
     """Why a device cannot be used here; None when it can."""
+    import torch
+
     if device == "cuda" and not torch.cuda.is_available():
         return "no CUDA device on this machine"
     if device == "mps" and not torch.backends.mps.is_available():
@@ -62,119 +111,201 @@ def absent(device: str) -> str | None:
     return None
 
 
-def _attempt(case: Case, work: Callable[[Row], Record]) -> Record:
-    """The record of some work on a case, or of the way in which it failed."""
+def _ended(case: Case, status: Status, reason: str) -> Record:
     row = case.row()
-    row.threads = torch.get_num_threads()
-    try:
-        return work(row)
-    except Exception as error:
-        return _failed(row, error)
-
-
-def _failed(row: Row, error: Exception) -> Record:
-    """The record of a case that raised, by what it raised."""
-    if isinstance(error, UnsupportedError):
-        return _ended(row, "unsupported", str(error))
-    if isinstance(error, Invalid):
-        return _ended(row, "invalid", str(error))
-    if isinstance(error, TooSlow):
-        return _ended(row, "timeout", str(error))
-    # torch reports a failed CPU allocation as a plain RuntimeError
-    unnamed = isinstance(error, RuntimeError) and ("not enough memory" in str(error) or "can't allocate" in str(error))
-    out_of_memory = unnamed or isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return _ended(row, "oom" if out_of_memory else "error", _one_line(error))
-
-
-def _ended(row: Row, status: Status, reason: str) -> Record:
     row.status, row.reason = status, reason
     return Record(row)
 
 
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+def _died(case: Case, death: Died, setting: Setting) -> Record:
+    """The record of a case that took its worker with it."""
+    if death.case < 0:
+        return _ended(case, death.status, f"its worker could not start: {death.how}")
+    reason = f"{death.how}, while {STAGES[death.stage]}"
+    if death.status == "timeout":
+        budget = case.cell.budget_s
+        over = death.stage == FIRST and budget < setting.timeout_s
+        limit = f"one call takes longer than its budget of {budget:g} s" if over else f"over {setting.timeout_s:g} s"
+        reason = f"{limit}: {reason}"
+    return _ended(case, death.status, reason)
 
 
-# -- speed and memory ----------------------------------------------------------------------------------------------
+# -- preparing -----------------------------------------------------------------------------------------------------
 
 
-def _speed(cell: Cell, cases: Sequence[Case]) -> list[Record]:
-    entrants: dict[str, Entrant] = {}
-    records: dict[str, Record] = {}
-    for case in cases:
-        records[case.key] = _attempt(case, lambda row, case=case: _prepare(case, row, entrants))
-    seed = zlib.crc32(repr(cell).encode())
-    subjects = {key: e.subject for key, e in entrants.items()}
-    timings = {key: e.timing for key, e in entrants.items()}
-    for key, error in interleave(subjects, timings, seed=seed, device=cell.device).items():
-        records[key] = _failed(entrants.pop(key).row, error)
-    baseline = next((e for e in entrants.values() if e.case.variant == cell.baseline), None)
-    for entrant in entrants.values():
-        _finish(entrant, baseline, seed)
-    return [records[case.key] for case in cases]
+def _prepare_all(cell: Cell, cases: Sequence[Case], setting: Setting) -> dict[str, tuple[Prepared | Record, float]]:
+    """Every case, prepared or failed, with the seconds that it took.
+
+    A worker that dies takes only one case with it: the one that it was at, if that one kills a worker of its own too,
+    or hangs. Otherwise an earlier one did the damage, and this one goes on.
+    """
+    done: dict[str, tuple[Prepared | Record, float]] = {}
+    waiting, solo = list(cases), False
+    while waiting:
+        batch = waiting[:1] if solo else waiting
+        solo = False
+        job = Prepare(
+            cell=cell,
+            cases=tuple(batch),
+            activations=setting.activations,
+            timeout_s=setting.timeout_s,
+            memory_bytes=setting.memory_bytes,
+        )
+        try:
+            for told in carry_out(job, method=setting.method, account=setting.account):
+                done[batch[told.case].key] = told.what, told.seconds
+        except Died as death:
+            done |= {c.key: (_died(c, death, setting), 0.0) for c in batch if death.case < 0}
+            if death.case == 0 or (death.case > 0 and death.status == "timeout"):
+                done[batch[death.case].key] = _died(batch[death.case], death, setting), 0.0
+            solo = death.case > 0
+        waiting = [case for case in waiting if case.key not in done]
+    return done
 
 
-def _prepare(case: Case, row: Row, entrants: dict[str, Entrant]) -> Record:
-    """Gate a case, measure its memory and calibrate its timing; what is left to do is the timing itself."""
-    cell = case.cell
-    workload = Workload(case)
-    row.oracle_error = finite(gate(workload))
-    row.seed, row.parameters = cell.seed, sum(p.numel() for p in workload.attn.parameters())
-    row.backend_used, row.machine = workload.attn.backend, None
-    _count_work(workload, row)
-    if cell.memory:
-        peak = peak_memory(getattr(workload, str(cell.mode)), device=cell.device)
-        row.peak_memory_bytes, row.reason = peak.bytes, peak.reason
-    subject = workload.subject()
-    timing = calibrate(subject, rounds=cell.rounds, budget_s=cell.budget_s, device=cell.device)
-    record = Record(row)
-    entrants[case.key] = Entrant(case, row, subject, timing, record.samples)
-    return record
+# -- timing --------------------------------------------------------------------------------------------------------
 
 
-def _count_work(workload: Workload, row: Row) -> None:
-    s, attn, decoding = workload.shape, workload.attn, workload.case.cell.mode == "decode"
-    n, causal = (1, True) if decoding else (s.n, workload.case.cell.causal)
-    row.pairs, row.pairs_computed = attn.pairs(n, s.m, causal), attn.pairs_computed(n, s.m, causal)
-    work = attn.growth.cost(n, s.m, causal) * 2 * (s.head_dim + s.value_dim) * s.batch * s.heads
-    row.flops = work * (1 + BACKWARD) if row.mode == "forward_backward" else work
-    if decoding:
-        row.steps = 1
-        row.state_bytes = state_bytes(workload.after_context(s.m))
-    elif row.mode == "forward":
-        row.output_bytes = s.batch * s.heads * s.n * s.value_dim * workload.sample.q.element_size()
+class _Sittings:
+    """The sittings of a cell, each in a process of its own, until the intervals are narrow or a limit is reached."""
+
+    def __init__(self, cell: Cell, entrants: dict[str, Entrant], setting: Setting) -> None:
+        self.cell, self.entrants, self.setting = cell, entrants, setting
+        self.records: dict[str, Record] = {}
+        self.seed = zlib.crc32(repr(cell).encode())
+        self.per_sitting = math.ceil(cell.rounds / cell.processes)
+        self.least = math.ceil(cell.rounds / self.per_sitting)
+        self.most = max(self.least, cell.max_rounds // self.per_sitting)
+        self.disturbed: dict[int, str] = {}
+        self.seen: list[dict[str, Any]] = []
+        self.reason = "rounds"
+
+    def run(self) -> dict[str, Record]:
+        number = 0
+        while self.entrants and number < self.most:
+            joining = {k: n for k, e in self.entrants.items() if not e.spent and (n := e.sit_down(self.per_sitting))}
+            if not joining or (number and self._baseline and self._baseline.case.key not in joining):
+                self.reason = "budget"  # nobody's speedup would get better
+                break
+            self._sit(joining, number)
+            number += 1
+            wanted = self.least + min(EXTRA, len(self.disturbed))
+            if number >= wanted and self._narrow():
+                self.reason = "half_width"
+                break
+        return self.records | {key: self._record(entrant) for key, entrant in self.entrants.items()}
+
+    @property
+    def _baseline(self) -> Entrant | None:
+        return next((e for e in self.entrants.values() if e.case.variant == self.cell.baseline), None)
+
+    def _sit(self, joining: dict[str, int], number: int) -> None:
+        """One sitting; when it kills its worker, the culprit is named and the others sit again."""
+        while joining:
+            try:
+                self._take(list(self._carry_out(joining, number)), list(joining), number)
+                return
+            except Died as death:
+                key = self._culprit(joining, death, number)
+                self.records[key] = _died(self.entrants.pop(key).case, death, self.setting)
+                del joining[key]
+
+    def _carry_out(self, joining: dict[str, int], number: int) -> Any:
+        members = [self.entrants[key] for key in joining]
+        s = self.setting
+        job = Sit(
+            cell=self.cell,
+            cases=tuple(e.case for e in members),
+            turns=tuple(e.turn for e in members),
+            rounds=tuple(joining.values()),
+            seed=self.seed + number,
+            timeout_s=tuple(e.until_timeout_s for e in members),
+            memory_bytes=_together(s.memory_bytes, len(members), s.available_bytes),
+        )
+        return carry_out(job, method=s.method, account=s.account)
+
+    def _culprit(self, joining: dict[str, int], death: Died, number: int) -> str:
+        """Whose fault it was that a worker died: each alone in a worker, the one that was running first."""
+        keys = list(joining)
+        suspect = keys[max(death.case, 0)]
+        if death.status == "timeout" or len(keys) == 1:
+            return suspect
+        for key in (suspect, *(k for k in keys if k != suspect)):
+            try:
+                list(self._carry_out({key: 1}, number))
+            except Died:
+                return key
+        return suspect
+
+    def _take(self, told: list[Any], keys: list[str], number: int) -> None:
+        for message in told:
+            if isinstance(message, Ended):
+                self.seen.append(message.seen)
+                if message.disturbed:
+                    self.disturbed[number] = message.disturbed
+                for place, breaks in message.graph_breaks.items():
+                    if (entrant := self.entrants.get(keys[place])) and self.cell.compiled:
+                        entrant.row.graph_breaks = breaks
+            else:
+                self._take_round(message, keys, number)
+
+    def _take_round(self, message: Sat, keys: list[str], number: int) -> None:
+        for place, (status, reason) in message.failed.items():
+            row = self.entrants.pop(keys[place]).case.row()
+            self.records[keys[place]] = Record(replace(row, status=status, reason=reason))
+        for place, samples in message.samples.items():
+            if keys[place] in self.entrants:
+                self.entrants[keys[place]].take(samples, message.waited.get(place, 0), number)
+
+    def _narrow(self) -> bool:
+        """Whether every interval that can still get narrower is as narrow as wanted."""
+        base = self._baseline
+        going = [e for e in self.entrants.values() if not e.spent and (e is not base or len(self.entrants) == 1)]
+        widths = [_speedup(base, e) if base and e is not base else typical(e.medians, e.process) for e in going]
+        return all(width.half_width <= self.cell.half_width for width in widths)
+
+    def _record(self, entrant: Entrant) -> Record:
+        row, base = entrant.row, self._baseline
+        _finish(entrant, base, self.setting)
+        limited = entrant.spent or entrant.turn.passes < PASSES
+        row.stop_reason = "budget" if limited else self.reason
+        flagged = [bool(w) or p in self.disturbed for w, p in zip(entrant.waited, entrant.process, strict=True)]
+        row.rounds, row.processes, row.contaminated = len(flagged), len(set(entrant.process)), sum(flagged)
+        row.cache, row.cuda_graph = self.cell.cache, self.cell.cuda_graph
+        entrant.samples |= {
+            "latency_ms": entrant.rounds,
+            "process": entrant.process,
+            "calls": entrant.turn.pace.calls,
+            "order_seed": self.seed,
+            "waited": entrant.waited,
+            "disturbed": {str(process): why for process, why in self.disturbed.items()},
+            "seen": self.seen,
+        }
+        return Record(row, entrant.samples)
 
 
-def _finish(entrant: Entrant, baseline: Entrant | None, seed: int) -> None:
-    row, timing = entrant.row, entrant.timing
-    row.latency_ms, row.latency_ms_low, row.latency_ms_high = timing.latency
-    row.stop_reason = timing.stop_reason
-    seconds = row.latency_ms / 1e3
-    positions = 1 if row.mode == "decode" else entrant.case.cell.seq_len
-    row.tokens_per_s = entrant.case.cell.batch * positions / seconds
+def _together(each: int | None, count: int, available: int | None) -> int | None:
+    if each is None:
+        return available
+    return each * count if available is None else min(each * count, available)
+
+
+def _speedup(base: Entrant, other: Entrant) -> Estimate:
+    """Over the rounds that both took part in: the first ones, because a budget ends and does not begin again."""
+    return paired_ratio(base.medians, other.medians, other.process)
+
+
+def _finish(entrant: Entrant, baseline: Entrant | None, setting: Setting) -> None:
+    row, cell, medians = entrant.row, entrant.case.cell, entrant.medians
+    middle, about = sorted(medians)[len(medians) // 2], typical(medians, entrant.process)
+    row.latency_ms = middle
+    row.latency_ms_low = about.low and min(about.low, middle)
+    row.latency_ms_high = about.high and max(about.high, middle)
+    seconds = middle / 1e3
+    row.tokens_per_s = cell.batch * (1 if row.mode == "decode" else cell.seq_len) / seconds
     row.tflops_per_s = None if row.flops is None else row.flops / seconds / 1e12
+    ceiling = setting.ceilings.get((cell.device, cell.dtype, cell.threads))
+    if ceiling is not None and row.flops is not None:
+        row.roofline_share = share(row.flops, entrant.samples["bytes_moved"], seconds, ceiling)
     if baseline is not None:
-        row.speedup, row.speedup_low, row.speedup_high = paired_ratio(baseline.timing.medians, timing.medians)
-    entrant.samples |= {"latency_ms": timing.samples, "calls": timing.calls, "order_seed": seed}
-
-
-# -- fidelity ------------------------------------------------------------------------------------------------------
-
-
-def _fidelity(case: Case, row: Row, activations: str) -> Record:
-    cell = case.cell
-    assert cell.layer is not None
-    arrays = Activations.find(activations).layer(cell.layer)
-    q, k, v = (torch.from_numpy(x).to(device=cell.device, dtype=getattr(torch, cell.dtype)) for x in arrays)
-    attn, mask = case.create(), Mask(causal=cell.causal)
-    with torch.no_grad():
-        error = relative_error(attn(q, k, v, mask), case.create(backend="dense")(q, k, v, mask))
-    if error > TOLERANCE[cell.dtype]:
-        raise Invalid(f"the output is not the oracle's: relative error {error:.2e}")
-    found: Mapping[str, float] = asdict(fidelity(attn, q, k, v, mask))
-    row.oracle_error, row.backend_used, row.seed = error, attn.backend, cell.seed
-    row.parameters = sum(p.numel() for p in attn.parameters())
-    for name, value in found.items():
-        if name != "mean_value_error":
-            setattr(row, name, finite(value))
-    return Record(row, {"mean_value_error": found["mean_value_error"]})
+        row.speedup, row.speedup_low, row.speedup_high = _speedup(baseline, entrant)

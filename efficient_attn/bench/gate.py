@@ -43,7 +43,7 @@ def _rows(w: Workload) -> tuple[Tensor, Tensor]:
     traits, n = w.attn.traits, w.shape.n
     if traits.mixes_queries or not traits.cross or w.sample.inputs:
         if n > WHOLE:
-            w = Workload(w.case, replace(w.shape, n=WHOLE, m=WHOLE))
+            w = _smaller(w, WHOLE)
         return w.forward(), _oracle(w, w.mask)
     out = _shaped(w, w.forward())
     starts = sorted({0, max(0, n // 2 - ROWS // 2), max(0, n - ROWS)})
@@ -55,6 +55,7 @@ def _rows(w: Workload) -> tuple[Tensor, Tensor]:
 
 def _decoded(w: Workload) -> tuple[Tensor, Tensor]:
     """One step behind the context, and the row that the oracle gives for it."""
+    w.decoding.reset()  # steps may have been taken already
     out, token = w.decoding.step(), w.decoding.token
     k, v = torch.cat([w.sample.k, token.k], 2), torch.cat([w.sample.v, token.v], 2)
     with torch.no_grad():
@@ -62,11 +63,16 @@ def _decoded(w: Workload) -> tuple[Tensor, Tensor]:
 
 
 def _gradients(w: Workload) -> list[tuple[Tensor, Tensor]]:
-    n = min(w.shape.n, GRADIENTS)
-    small = Workload(w.case, replace(w.shape, n=n, m=n))
+    small = _smaller(w, min(w.shape.n, GRADIENTS))
     fast = small.forward_backward()
-    small.attn = w.case.create(backend="dense")
+    small.attn = small.call = w.case.create(backend="dense")
     return list(zip(fast, small.forward_backward(), strict=True))
+
+
+def _smaller(w: Workload, n: int) -> Workload:
+    small = Workload(w.case, replace(w.shape, n=n, m=n))
+    small.warm()
+    return small
 
 
 def _oracle(w: Workload, mask: Mask, q: Tensor | None = None) -> Tensor:

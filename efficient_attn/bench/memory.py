@@ -1,47 +1,168 @@
-"""Peak memory of one call, counted from the allocator's own events."""
+"""What a call holds in memory, counted from the allocator's own events."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile, record_function
+
+MARK = "efficient_attn::mark"
+KERNELS = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention", "mkldnn")
+COUNTED = ("cpu", "cuda")  # devices whose allocator tells
+
+Mark = Callable[[], None]
+Steps = Callable[[Mark], None]
 
 
-class Peak(NamedTuple):
-    """Bytes above what existed before the call; None with the reason where the device cannot tell."""
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Bytes above what existed before the call; None with the reason where the device cannot tell.
 
-    bytes: int | None
+    peak: the most that was held at once. retained: still held when the call has ended. output: what goes with its
+    result, views of inputs are nothing. saved: kept between forward and backward beyond the output. workspace: the
+    rest of the peak. kernels: the fused kernels that ran, by torch's names.
+    """
+
+    peak: int | None = None
+    retained: int | None = None
+    output: int | None = None
+    saved: int | None = None
+    workspace: int | None = None
+    kernels: tuple[str, ...] = ()
     reason: str | None = None
 
 
-def peak_memory(call: Callable[[], Any], *, device: str) -> Peak:
-    """The peak of a call's allocations, its result included, its inputs not. The call is warmed up first.
+def footprint(call: Callable[[], Any], *, device: str) -> Footprint:
+    """The memory of one warm call. Its first call, not counted, warms it up.
 
     On the CPU every allocation and release that torch reports, added up in order: resident memory would count pages
-    that the process keeps anyway and miss those it reuses. On CUDA the allocator's own peak.
+    that the process keeps anyway and miss those it reuses. On CUDA the allocator's own counters.
     """
-    call()
-    if device == "cpu":
-        return Peak(_cpu_peak(call))
-    if device == "cuda":
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
+
+    def steps(mark: Mark) -> None:
         call()
-        torch.cuda.synchronize()
-        return Peak(torch.cuda.max_memory_allocated() - before)
-    return Peak(None, f"{device} has no counter of peak memory")
+        mark()
+        result = call()
+        mark()
+        del result  # what is released now was the result's
+        mark()
+
+    if device not in COUNTED:
+        return _silent(device)
+    peak, (retained, rest), kernels = _trace(steps, device)
+    output = retained - rest
+    return Footprint(peak=peak, retained=retained, output=output, workspace=peak - output, kernels=kernels)
 
 
-def _cpu_peak(call: Callable[[], Any]) -> int:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
-        kept = call()  # held, so that its release does not count
+def training_footprint(forward: Callable[[], Tensor], backward: Callable[[Tensor], Any], *, device: str) -> Footprint:
+    """The memory of one warm training step: ``backward(forward())``, which gives the gradients. A step goes before it.
+
+    retained is then the gradients; they are part of the workspace, as they come after what was saved.
+    """
+
+    def steps(mark: Mark) -> None:
+        backward(forward())
+        mark()
+        out = forward()
+        mark()
+        gradients = backward(out)
+        out = out.detach()  # the graph ends here, the output's storage does not
+        mark()
+        del out
+        mark()
+        del gradients
+
+    if device not in COUNTED:
+        return _silent(device)
+    peak, (kept, ended, retained), kernels = _trace(steps, device)
+    output = ended - retained
+    saved = kept - output
+    found = Footprint(peak=peak, retained=retained, output=output, saved=saved, kernels=kernels)
+    return replace(found, workspace=peak - output - saved)
+
+
+def canary(device: str, *, size: int = 64 * 2**20) -> dict[str, Any]:
+    """Whether one known allocation of ``size`` bytes is counted right: ``ok``, None where the device cannot tell."""
+    found = footprint(lambda: torch.empty(size, dtype=torch.uint8, device=device), device=device)
+    right = found.peak == found.retained == found.output == size
+    return {
+        "device": device,
+        "expected_bytes": size,
+        "measured_bytes": found.peak,
+        "ok": None if found.peak is None else right,
+        "reason": found.reason,
+    }
+
+
+def _silent(device: str) -> Footprint:
+    return Footprint(reason=f"{device} has no counter of peak memory")
+
+
+# -- counting ------------------------------------------------------------------------------------------------------
+
+
+def _trace(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, ...]]:
+    """Run steps that set marks: the peak after the first mark, what was held at the others, the kernels that ran.
+
+    The warm-up runs under the same trace: what the measured call releases of it is then known by its size.
+    """
+    counters = _Counters()
+    with _no_collection(), profile(activities=[ProfilerActivity.CPU], profile_memory=device == "cpu") as trace:
+        steps(_mark if device == "cpu" else counters.mark)
     events: list[Any] = trace.profiler.kineto_results.events()  # type: ignore[union-attr]
-    held = peak = 0
-    for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    del kept
-    return peak
+    kernels = tuple(sorted({e.name() for e in events if any(part in e.name() for part in KERNELS)}))
+    peak, held = _added_up(events) if device == "cpu" else (counters.peak, counters.held)
+    return peak, held, kernels
+
+
+def _mark() -> None:
+    with record_function(MARK):
+        pass
+
+
+def _added_up(events: list[Any]) -> tuple[int, list[int]]:
+    """The peak and what was held at each mark after the first, from the trace of a CPU."""
+    ordered = sorted((e for e in events if e.name() in ("[memory]", MARK)), key=lambda e: e.start_ns())
+    first = next(i for i, e in enumerate(ordered) if e.name() == MARK)
+    held = list(accumulate(e.nbytes() for e in ordered[first:]))  # a mark's own bytes are 0
+    return max(held), [sum_ for sum_, e in zip(held, ordered[first:], strict=True) if e.name() == MARK][1:]
+
+
+class _Counters:
+    """The CUDA allocator's counters, read at every mark."""
+
+    def __init__(self) -> None:
+        self.before: int | None = None
+        self.held: list[int] = []
+
+    def mark(self) -> None:
+        torch.cuda.synchronize()
+        if self.before is None:
+            torch.cuda.reset_peak_memory_stats()
+            self.before = torch.cuda.memory_allocated()
+        else:
+            self.held.append(torch.cuda.memory_allocated() - self.before)
+
+    @property
+    def peak(self) -> int:
+        return torch.cuda.max_memory_allocated() - (self.before or 0)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: it would release, at a chance moment, what others left behind."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

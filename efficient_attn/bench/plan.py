@@ -17,14 +17,18 @@ TIMED = ("forward", "forward_backward", "prefill", "decode")
 DEFAULTS: dict[str, tuple[Any, ...]] = {
     "seq_len": (1024,),
     "causal": (False,),
-    "dtype": ("float32",),
+    "dtype": (),
     "device": ("cpu",),
     "threads": (None,),
     "batch": (1,),
     "heads": (8,),
     "kv_heads": (None,),
     "head_dim": (64,),
+    "cache": ("warm",),
+    "compiled": (False,),
+    "cuda_graph": (False,),
 }
+DTYPES = {"cuda": ("float16", "bfloat16")}  # where a suite does not say; elsewhere float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +48,10 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
     if overrides.seed is not None:
         suite = suite.model_copy(update={"seed": overrides.seed})
     if overrides.quick:
-        suite = suite.model_copy(update={"rounds": 3, "budget_s": min(suite.budget_s, 1.0)})
+        short = {"rounds": 3, "max_rounds": 3, "processes": 2, "budget_s": min(suite.budget_s, 1.0)}
+        suite = suite.model_copy(update=short)
+    if suite.max_rounds is not None and suite.max_rounds < suite.rounds:
+        raise UsageError(f"{loaded.name}: max_rounds ({suite.max_rounds}) is less than rounds ({suite.rounds})")
     if overrides.activations and not any("fidelity" in (part.measure or ()) for part in suite.parts()):
         raise UsageError(f"--activations: the suite {loaded.name} measures no fidelity")
     _check_baselines(loaded.name, suite.parts())
@@ -139,9 +146,8 @@ def _timed(
     baseline: str | None,
 ) -> list[Case]:
     cases = []
-    order = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "causal")
-    for mode, values in product(modes, product(*(grid[axis] for axis in order))):
-        at = dict(zip(order, values, strict=True))
+    for mode, at in product(modes, _settings(grid)):
+        at = dict(at)
         kv_heads = at.pop("kv_heads")
         if mode in ("decode", "prefill") and not at["causal"]:
             if len(grid["causal"]) > 1:
@@ -157,6 +163,9 @@ def _timed(
                 max_len=max(grid["seq_len"]),
                 seed=suite.seed,
                 rounds=suite.rounds,
+                max_rounds=suite.max_rounds or 3 * suite.rounds,
+                processes=min(suite.processes, suite.rounds),
+                half_width=suite.half_width,
                 budget_s=suite.budget_s,
                 memory="peak_memory" in (part.measure or ()) and mode in ("forward", "forward_backward"),
                 baseline=baseline,
@@ -164,6 +173,21 @@ def _timed(
             )
             cases += [make_case(cell, spec, kv_heads) for spec in specs]
     return cases
+
+
+def _settings(grid: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Every combination of the axes other than the length."""
+    order = ("threads", "batch", "heads", "kv_heads", "head_dim", "causal", "cache", "compiled", "cuda_graph")
+    return [
+        {"device": device, "dtype": dtype} | dict(zip(order, values, strict=True))
+        for device in grid["device"]
+        for dtype in _dtypes(grid, device)
+        for values in product(*(grid[axis] for axis in order))
+    ]
+
+
+def _dtypes(grid: Mapping[str, tuple[Any, ...]], device: str) -> tuple[str, ...]:
+    return grid["dtype"] or DTYPES.get(device, ("float32",))
 
 
 def _fidelity(
@@ -176,7 +200,8 @@ def _fidelity(
 ) -> list[Case]:
     cases = []
     _, heads, length, width = activations.q.shape
-    for device, dtype, causal, layer in product(grid["device"], grid["dtype"], grid["causal"], activations.layers):
+    devices = [(device, dtype) for device in grid["device"] for dtype in _dtypes(grid, device)]
+    for (device, dtype), causal, layer in product(devices, grid["causal"], activations.layers):
         cell = Cell(
             suite=name,
             part=part.name,
@@ -193,6 +218,9 @@ def _fidelity(
             max_len=length,
             seed=suite.seed,
             rounds=0,
+            max_rounds=0,
+            processes=1,
+            half_width=suite.half_width,
             budget_s=suite.budget_s,
             inputs=activations.label,
             layer=layer,

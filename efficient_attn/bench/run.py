@@ -5,28 +5,37 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ..errors import UsageError
 from ..results.rows import NO_FAILURE, Record
-from ..results.store import Writer
-from .case import Case
-from .cell import measure
-from .environment import environment
+from ..results.store import Writer, about
+from .case import PROTOCOL, Case, Cell
+from .cell import Setting, absent, measure
+from .environment import available_memory, environment, load
+from .isolation import Died, Limits, Method, carry_out, default_method
+from .jobs import Inspect
 from .plan import Overrides, cells
 from .suite import Loaded
+
+SPARE = 0.9  # of the memory that is free: what a worker may take unless told otherwise
+ALIKE = ("machine", "torch")  # what must not differ between the sessions of one folder
+INSPECTION_S = 300.0
 
 
 @dataclass
 class Outcome:
-    """How a run ended: its folder, and how many of the planned cases came to what, earlier sessions included."""
+    """How a run ended: its folder, how many of the planned cases came to what, earlier sessions included."""
 
     folder: Path
     statuses: Counter[str]
+    repairs: tuple[str, ...] = ()
 
     @property
     def failed(self) -> int:
@@ -34,8 +43,12 @@ class Outcome:
 
 
 def default_folder(suite: str, *, now: dt.datetime | None = None) -> Path:
-    """``results/local/<suite>-<time>`` under the current folder."""
-    return Path("results/local") / f"{suite}-{(now or dt.datetime.now()):%Y%m%d-%H%M%S}"
+    """A folder that is not there yet: ``results/local/<suite>-<time>`` under the current one."""
+    path = Path("results/local") / f"{suite}-{(now or dt.datetime.now()):%Y%m%d-%H%M%S}"
+    taken = 1
+    while path.with_name(path.name + (f"-{taken}" if taken > 1 else "")).exists():
+        taken += 1
+    return path.with_name(f"{path.name}-{taken}") if taken > 1 else path
 
 
 def run(
@@ -45,44 +58,119 @@ def run(
     *,
     overrides: Overrides,
     resume: bool = False,
+    retry_failed: bool = False,
+    limits: Limits = Limits(),  # noqa: B008  (frozen)
+    start_method: Method | None = None,
     progress: Callable[[Record, int, int], Any] = lambda record, done, total: None,
 ) -> Outcome:
     """Measure the cases into a folder. With ``resume``, only those that the folder does not hold yet.
 
-    progress is told each record with the number of cases done and planned. A cell is measured whole even when some
-    of its cases are there already, because speedups are paired; what was written stays as it is.
+    retry_failed: those that failed as well. progress is told each record with the number of cases done and planned. A
+    cell is measured whole even when some of its cases are there already, because speedups are paired; what was written
+    stays as it is.
     """
     with Writer(folder, resume=resume) as writer:
-        missing = [(cell, members) for cell, members in cells(cases) if any(c.key not in writer.done for c in members)]
-        about = _about(loaded)
+        wanted = {c.key for c in cases if _missing(writer.done.get(c.key), retry_failed)}
+        missing = [(cell, members) for cell, members in cells(cases) if any(c.key in wanted for c in members)]
         if missing:
-            writer.describe(about)
-        done = sum(case.key in writer.done for case in cases)
-        for cell, members in missing:
-            for record in measure(cell, members, activations=overrides.activations or loaded.suite.activations):
-                if record.row.case_key in writer.done:
-                    continue
-                record.row.run_id, record.row.machine = about["run_id"], about["environment"]["machine"]
-                writer.write(record)
-                done += 1
-                progress(record, done, len(cases))
-        if missing:
-            writer.describe(about | {"finished": _now()})
-        return Outcome(folder, Counter(writer.done[case.key] for case in cases))
+            session = _Session(loaded, writer, start_method)
+            setting = session.begin([cell for cell, _ in missing], overrides, limits)
+            done = len(cases) - len(wanted)
+            for cell, members in missing:
+                for record in measure(cell, members, setting):
+                    if record.row.case_key in wanted:
+                        session.keep(record)
+                        done += 1
+                        progress(record, done, len(cases))
+            session.end(setting)
+        return Outcome(folder, Counter(writer.done[case.key] for case in cases), tuple(writer.repairs))
 
 
-def _about(loaded: Loaded) -> dict[str, Any]:
-    now = dt.datetime.now(dt.UTC)
-    return {
-        "run_id": f"{loaded.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        "suite": {"name": loaded.name, "title": loaded.suite.title, "baseline": loaded.suite.baseline},
-        "suite_text": loaded.text,
-        "command": ["efficient-attn", *sys.argv[1:]],
-        "version": version("efficient-attn"),
-        "started": _now(),
-        "finished": None,
-        "environment": environment(),
-    }
+def _missing(status: str | None, retry_failed: bool) -> bool:
+    return status in (None, "interrupted") or (retry_failed and status not in NO_FAILURE)
+
+
+class _Session:
+    """One sitting at the machine: what is said of it in ``run.json``, from its beginning to its end."""
+
+    def __init__(self, loaded: Loaded, writer: Writer, method: Method | None) -> None:
+        now = dt.datetime.now(dt.UTC)
+        self.writer = writer
+        self.method: Method = method or default_method()
+        self.started = time.perf_counter()
+        self.about: dict[str, Any] = {
+            "run_id": f"{loaded.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+            "suite": {"name": loaded.name, "title": loaded.suite.title, "baseline": loaded.suite.baseline},
+            "suite_text": loaded.text,
+            "command": ["efficient-attn", *sys.argv[1:]],
+            "version": version("efficient-attn"),
+            "protocol": PROTOCOL,
+            "started": _now(),
+            "finished": None,
+            "start_method": self.method,
+            "environment": environment(),
+        }
+        self._limits = loaded.suite.timeout_s
+        self._activations = loaded.suite.activations
+
+    def begin(self, planned: Sequence[Cell], overrides: Overrides, limits: Limits) -> Setting:
+        """Say what will run, look at the machine, and settle how cells are measured."""
+        _same_machine(self.writer.folder, self.about["environment"])
+        self.writer.describe(self.about)
+        free = available_memory()
+        usable = None if free is None else int(SPARE * free)
+        setting = Setting(
+            activations=overrides.activations or self._activations,
+            timeout_s=limits.timeout_s or self._limits,
+            memory_bytes=limits.memory_bytes or usable,
+            available_bytes=usable,
+            method=self.method,
+        )
+        self.about["limits"] = {"timeout_s": setting.timeout_s, "memory_bytes": setting.memory_bytes}
+        self.about["seed"] = overrides.seed if overrides.seed is not None else planned[0].seed
+        self.about["checks"] = [_inspect(device, planned, setting) for device in sorted({c.device for c in planned})]
+        self.writer.describe(self.about)
+        return setting
+
+    def keep(self, record: Record) -> None:
+        record.row.run_id, record.row.machine = self.about["run_id"], self.about["environment"]["machine"]
+        self.writer.write(record)
+
+    def end(self, setting: Setting) -> None:
+        account = asdict(setting.account)
+        account["wall_s"] = time.perf_counter() - self.started
+        self.writer.describe(self.about | {"finished": _now(), "account": account, "load_after": load()})
+
+
+def _inspect(device: str, planned: Sequence[Cell], setting: Setting) -> dict[str, Any]:
+    """Is memory counted right here, and how fast could anything be? The ceilings are left with the setting."""
+    if reason := absent(device):
+        return {"device": device, "skipped": reason}
+    settings = sorted({(c.dtype, c.threads) for c in planned if c.device == device and c.mode}, key=str)
+    found: dict[str, Any] = {"device": device, "ceilings": []}
+    try:
+        job = Inspect(device=device, settings=tuple(settings), limit_s=INSPECTION_S)
+        for told in carry_out(job, method=setting.method, account=setting.account):
+            if isinstance(told, dict):
+                found["canary"] = told
+            else:
+                dtype, threads, ceiling = told
+                setting.ceilings[device, dtype, threads] = ceiling
+                found["ceilings"].append({"dtype": dtype, "threads": threads} | asdict(ceiling))
+    except Died as death:
+        found["failed"] = death.how  # a machine that cannot be looked at can still measure
+    return found
+
+
+def _same_machine(folder: Path, now: dict[str, Any]) -> None:
+    """Refuse to go on with a run of another machine: its numbers and ours would stand side by side."""
+    for session in about(folder):
+        before = session.get("environment", {})
+        for name in ALIKE:
+            if before.get(name) not in (None, now[name]):
+                raise UsageError(
+                    f"{folder}: measured with {name} {before[name]}, here it is {now[name]}; choose another --out"
+                )
 
 
 def _now() -> str:

@@ -34,6 +34,9 @@ class Axes(_Table):
     heads: Listed[Count] | None = None
     kv_heads: Listed[Count] | None = None
     head_dim: Listed[Count] | None = None
+    cache: Listed[Literal["warm", "cold"]] | None = None
+    compiled: Listed[bool] | None = None
+    cuda_graph: Listed[bool] | None = None
 
 
 class DimsTable(_Table):
@@ -70,7 +73,10 @@ class Part(_Grid):
 class Suite(_Grid):
     """A suite as its file says it. Without ``[[part]]`` it is one grid.
 
-    rounds: interleaved rounds a cell. budget_s: seconds of measuring a variant and cell may take. seed: of all inputs.
+    rounds: interleaved rounds a cell, at least; max_rounds: at most (default: three times as many). processes: over
+    which the rounds are spread, at least. half_width: of the speedups' intervals, at which measuring stops, relative.
+    budget_s: seconds of measuring a variant and cell may take. timeout_s: what a case may take with everything before
+    it is given up. seed: of all inputs.
     activations: the file of captured queries, keys and values that fidelity uses. plugins: Python files beside the
     suite's own that register mechanisms.
     """
@@ -78,7 +84,11 @@ class Suite(_Grid):
     title: str
     description: str = ""
     rounds: Annotated[int, Field(ge=2, strict=True)] = 8
+    max_rounds: Annotated[int, Field(ge=2, strict=True)] | None = None
+    processes: Annotated[int, Field(ge=1, strict=True)] = 4
+    half_width: Annotated[float, Field(gt=0, lt=1)] = 0.02
     budget_s: Annotated[float, Field(gt=0)] = 60.0
+    timeout_s: Annotated[float, Field(gt=0)] = 600.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     activations: str = "minilm"
     plugins: tuple[str, ...] = ()

@@ -15,9 +15,13 @@ from ..errors import UnsupportedError
 from ..mask import Mask
 from ..mechanism import Attention
 from ..shapes import Sample, Shape
+from ..state import state_bytes
 from .case import Case
+from .guard import Meddled
+from .memory import Footprint, footprint, training_footprint
 from .timing import Subject
 
+FLUSH = 512 * 2**20  # bytes written to drive everything else out of the caches
 RESERVE = 32  # decode steps a pass at most: the context then stays what it is said to be
 
 
@@ -27,8 +31,41 @@ class Workload:
     def __init__(self, case: Case, shape: Shape | None = None) -> None:
         self.case, self.shape = case, shape or case.shape
         self.attn: Attention = case.create()
+        self.call: Callable[..., Tensor] = self.attn
+        self.graph_breaks = 0
         self.mask = Mask(causal=case.cell.causal)
         self.sample = draw(case, self.attn, self.shape)
+
+    def warm(self) -> None:
+        """Have the mechanism compiled where the case asks for that; its first call then takes a while."""
+        if not self.case.cell.compiled:
+            return
+        if self.case.cell.mode not in ("forward", "forward_backward"):
+            raise UnsupportedError(f"{self.case.cell.mode}: only forward and forward_backward are compiled")
+        self.call, before = compiled(self.attn), graph_breaks()
+        getattr(self, str(self.case.cell.mode))()
+        self.graph_breaks = graph_breaks() - before
+
+    @property
+    def bytes_moved(self) -> int:
+        """What any implementation must read and write: inputs and results once, when decoding the state's tensors."""
+        if self.case.cell.mode == "decode":
+            return state_bytes(self.after_context(self.shape.m))
+        s, size = self.shape, self.sample.q.element_size()
+        once = sum(x.numel() for x in self.tensors) + s.batch * s.heads * s.n * s.value_dim
+        return once * size * (2 if self.case.cell.mode == "forward_backward" else 1)
+
+    def footprint(self) -> Footprint:
+        """What one call allocates, and the kernels that it runs."""
+        device = self.case.cell.device
+        if self.case.cell.mode == "forward_backward":
+            leaves = self._leaves()
+            return training_footprint(
+                lambda: self._forward(leaves), lambda out: self._backward(leaves, out), device=device
+            )
+        if self.case.cell.mode == "decode":
+            return footprint(self.decoding.step, device=device)
+        return footprint(getattr(self, str(self.case.cell.mode)), device=device)
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -36,13 +73,24 @@ class Workload:
 
     def forward(self) -> Tensor:
         with torch.no_grad():
-            return self.attn(*self.tensors, self.mask, **self.sample.inputs)
+            out = self.call(*self.tensors, self.mask, **self.sample.inputs)
+            if torch.is_grad_enabled():  # seen only here: what is outside is put back on the way out
+                raise Meddled("it turned gradients on and left them so")
+        return out
 
     def forward_backward(self) -> tuple[Tensor, ...]:
         """Gradients of q, k, v, extra inputs and parameters for a fixed gradient of the output."""
-        leaves = [x.detach().requires_grad_() for x in (*self.tensors, *self.sample.inputs.values())]
+        leaves = self._leaves()
+        return self._backward(leaves, self._forward(leaves))
+
+    def _leaves(self) -> list[Tensor]:
+        return [x.detach().requires_grad_() for x in (*self.tensors, *self.sample.inputs.values())]
+
+    def _forward(self, leaves: list[Tensor]) -> Tensor:
         inputs = dict(zip(self.sample.inputs, leaves[3:], strict=True))
-        out = self.attn(leaves[0], leaves[1], leaves[2], self.mask, **inputs)
+        return self.call(leaves[0], leaves[1], leaves[2], self.mask, **inputs)
+
+    def _backward(self, leaves: list[Tensor], out: Tensor) -> tuple[Tensor, ...]:
         sources = [*leaves, *self.attn.parameters()]
         # a mechanism may leave one unused, fixed weights their queries, say: its gradient is then zero
         return torch.autograd.grad(out, sources, self._upstream(out), allow_unused=True, materialize_grads=True)
@@ -72,10 +120,14 @@ class Workload:
         return Decoding(self)
 
     def subject(self) -> Subject:
-        """What the case's mode times."""
-        if self.case.cell.mode == "decode":
-            return self.decoding.subject()
-        return repeated(getattr(self, str(self.case.cell.mode)))
+        """What the case's mode times, under the conditions that the cell asks for."""
+        cell = self.case.cell
+        if cell.mode == "decode":
+            subject = self.decoding.subject()
+        else:
+            call = getattr(self, str(cell.mode))
+            subject = repeated(replayed(call) if cell.cuda_graph else call)
+        return subject if cell.cache == "warm" else cold(subject, cell.device)
 
 
 class Decoding:
@@ -100,6 +152,46 @@ class Decoding:
     def subject(self) -> Subject:
         # generation is one step after the other: the first ones behind a new state would find its cache cold
         return Subject(repeated(self.step).run, self.reset, limit=RESERVE, least=RESERVE // 2)
+
+
+def cold(subject: Subject, device: str) -> Subject:
+    """The same with its data driven out of the caches before every call, which is then timed alone."""
+    # several times what last-level caches hold today; the larger ones of GPUs have 50 MiB
+    other = torch.zeros(FLUSH // 4, device=device)
+
+    def reset() -> None:
+        subject.reset()
+        other.add_(1)
+
+    return Subject(subject.run, reset, limit=1)
+
+
+def replayed(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call as a captured CUDA graph, launched whole instead of kernel by kernel."""
+    if not torch.cuda.is_available():
+        raise UnsupportedError("CUDA graphs need a CUDA device")
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):  # capture must not be the first time
+            call()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def compiled(attn: Attention) -> Callable[..., Tensor]:
+    """The mechanism through torch.compile."""
+    return torch.compile(attn)
+
+
+def graph_breaks() -> int:
+    """How often torch.compile had to leave its graph so far, in this process."""
+    from torch._dynamo.utils import counters
+
+    return sum(counters["graph_break"].values())
 
 
 def repeated(call: Callable[[], Any]) -> Subject:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -98,14 +98,18 @@ def draw(panel: Panel) -> Plot:
         figure = _figure(panel)
         svg, png = io.StringIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-        figure.savefig(png, format="png", dpi=150, metadata={"Software": None}, pil_kwargs={"compress_level": 3})
+        figure.savefig(png, format="png", dpi=150, metadata={"Software": None}, pil_kwargs={"compress_level": 2})
     return Plot(panel, svg.getvalue(), png.getvalue())
 
 
 def bounds(lines: Sequence[Line], level: float | None = None) -> tuple[float, float]:
     """y limits that hold all values with a little air, on a logarithmic axis."""
-    values = [v for line in lines for part in (line.y, line.low, line.high) if part for v in part if v > 0]
-    values += [level] if level else []
+    return limits([v for line in lines for part in (line.y, line.low, line.high) if part for v in part], level)
+
+
+def limits(found: Iterable[float], level: float | None = None) -> tuple[float, float]:
+    """Limits that hold these values, those that a logarithm has, with a little air."""
+    values = [v for v in found if v > 0] + ([level] if level else [])
     low, high = min(values, default=1.0), max(values, default=1.0)
     air = max((high / low) ** 0.06, 1.12)
     return low / air, high * air

@@ -13,6 +13,7 @@ import pandas as pd
 from ..errors import UsageError
 from ..results import frames, store
 from ..results.rows import Row
+from ..results.shards import Damage, warn
 
 # pandas' own annotations reject most of what it accepts, so that a frame and a column are anything to type checkers
 Frame: TypeAlias = Any
@@ -25,10 +26,12 @@ class Gathered:
 
     rows: the columns of `Row`, then ``baseline`` (what the suite's speedups are against) and ``mean_value_error``
     (the error of predicting the mean of v, where it was measured). sessions: run.json's, each with its ``run``.
+    damaged: where the lines are that were left out.
     """
 
     rows: Frame
     sessions: tuple[dict[str, Any], ...]
+    damaged: tuple[str, ...] = ()
 
     @property
     def csv(self) -> str:
@@ -49,17 +52,23 @@ def gather(runs: Sequence[Path]) -> Gathered:
     rows: list[Row] = []
     extra: list[tuple[str | None, float]] = []
     sessions: list[dict[str, Any]] = []
+    damaged: list[str] = []
+
+    def leave_out(damage: Damage) -> None:
+        warn(damage)
+        damaged.append(f"{damage.path.parent.resolve().name}/{damage.path.name}:{damage.line}")
+
     for path in _distinct(runs):
         folder = store.rows_path(path).parent
         described = _sessions(folder)
         baseline = _baseline(described)
-        for record in store.read(path):
+        for record in store.read(path, damaged=leave_out):
             rows.append(record.row)
             extra.append((baseline, _mean(record.samples.get("mean_value_error"))))
         sessions += described
     added = pd.DataFrame(extra, columns=["baseline", "mean_value_error"])
     added = added.astype({"baseline": "string", "mean_value_error": "float64"})
-    return Gathered(pd.concat([frames.frame(rows), added], axis=1), tuple(sessions))
+    return Gathered(pd.concat([frames.frame(rows), added], axis=1), tuple(sessions), tuple(damaged))
 
 
 def _distinct(runs: Iterable[Path]) -> list[Path]:

@@ -18,8 +18,10 @@ from markupsafe import Markup, escape
 from . import figures, plots, select, style, tables, words
 from .gather import Frame, Gathered
 
-MOST_PLOTS = 24  # nobody looks at hundreds, and each costs a tenth of a second
+# nobody looks at hundreds of plots, and each costs a tenth of a second: half for its lines and their names
+MOST_PLOTS, MOST_LINES = 24, 240
 MOST_SENTENCES = 6  # in the summary; all of them stand beside their tables
+MOST_NAMED = 6  # damaged lines
 MOST_MARKDOWN_ROWS = 200  # more than these belong into rows.csv: code hosts stop rendering long Markdown
 
 
@@ -30,7 +32,7 @@ class Block:
     setting: str
     sentences: list[str] = field(default_factory=list)
     tables: list[tables.Table] = field(default_factory=list)
-    panels: list[figures.Panel] = field(default_factory=list)
+    panels: list[plots.Planned] = field(default_factory=list)
     plots: list[figures.Plot] = field(default_factory=list)
     note: str = ""
     highlights: list[str] = field(default_factory=list)
@@ -42,8 +44,7 @@ class Block:
 
     def say(self, setting: select.Setting, cell: select.Cell, top: Frame) -> None:
         """What a cell's speedups show at its headline length, whole and in short; nothing where there are none."""
-        rows = top[~top["is_baseline"] & (top["speedup"] > 0)]
-        told = rows[["label", "speedup", "speedup_low", "speedup_high"]].to_dict("records")
+        told = [row for row in tables.records(top) if not row["is_baseline"] and row["speedup"] > 0]
         if told:
             decode = cell.mode == "decode"
             where = words.cell_words(cell.mode, None if decode else cell.causal)
@@ -51,15 +52,13 @@ class Block:
             for texts, most in ((self.sentences, None), (self.highlights, 3)):
                 texts.append(f"{start}{words.claims(told, setting.baseline, most=most)}.")
 
-    def draw(self, chosen: set[str]) -> None:
-        """Draw the chosen panels and say which were left out."""
-        self.plots = [figures.draw(panel) for panel in self.panels if panel.name in chosen]
+    def draw(self, chosen: set[str], limit: str) -> None:
+        """Draw the chosen panels and say which were left out, and for which limit."""
+        self.plots = [figures.draw(panel.make()) for panel in self.panels if panel.name in chosen]
         left = [panel.title for panel in self.panels if panel.name not in chosen]
         if left:
             few = words.listed(left[:4] + ([f"{len(left) - 4} more"] if len(left) > 4 else []))
-            self.note = (
-                f"Not drawn, because a report draws at most {MOST_PLOTS} plots: {few}. Report fewer runs at once."
-            )
+            self.note = f"Not drawn, because a report draws at most {limit}: {few}. Report fewer runs at once."
 
 
 @dataclass
@@ -76,6 +75,7 @@ class Content:
 
     title: str
     summary: str
+    damaged: str
     sentences: list[str]
     sections: list[Section]
     missing: tables.Table | None
@@ -108,6 +108,7 @@ def content(found: Gathered) -> Content:
     return Content(
         title=_title(found),
         summary=_summary(rows),
+        damaged=_damaged(found.damaged),
         sentences=sentences,
         sections=sections,
         missing=tables.not_ok(rows, found.cpus),
@@ -146,10 +147,16 @@ def _blocks(rows: Frame, found: Gathered, looks: dict[str, style.Look], fill: An
 
 def _draw(blocks: Sequence[Block]) -> None:
     """The plots: all of them where they are few, else what tells most of each setting before the rest of any."""
-    ranked = [(plots.rank(panel), panel.name) for block in blocks for panel in block.panels]
-    chosen = {name for _, name in sorted(ranked, key=lambda pair: pair[0])[:MOST_PLOTS]}
+    chosen: set[str] = set()
+    lines, limit = 0, ""
+    for panel in sorted((panel for block in blocks for panel in block.panels), key=plots.rank):
+        lines += panel.lines
+        limit = f"{MOST_PLOTS} plots" if len(chosen) == MOST_PLOTS else f"{MOST_LINES} lines"
+        if len(chosen) == MOST_PLOTS or lines > MOST_LINES:
+            break
+        chosen.add(panel.name)
     for block in blocks:
-        block.draw(chosen)
+        block.draw(chosen, limit)
 
 
 def _speed(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
@@ -176,7 +183,7 @@ def _fidelity(block: Block, setting: select.Setting, scene: plots.Scene) -> None
 
 def _tops(setting: select.Setting) -> Iterator[tuple[select.Cell, Frame]]:
     """Each cell with its rows at the length that its table is about."""
-    for cell in select.cells(setting.rows):
+    for cell in setting.cells:
         for column in ("latency_ms", "peak_memory_bytes", "state_bytes"):
             top = select.headline(cell.rows, column)
             if len(top):
@@ -205,6 +212,15 @@ def _summary(rows: Frame) -> str:
     return f"{text}." if not others else f"{text}, {len(lost)} did not ({', '.join(others)}); the reasons are below."
 
 
+def _damaged(places: Sequence[str]) -> str:
+    """How many records are missing from the report because their lines are damaged, and where; empty for none."""
+    if not places:
+        return ""
+    named = [*places[:MOST_NAMED], *([f"{len(places) - MOST_NAMED} more"] if len(places) > MOST_NAMED else [])]
+    were = "line was" if len(places) == 1 else "lines were"
+    return f"{len(places)} damaged {were} left out of this report: {words.listed(named)}."
+
+
 def _session(session: dict[str, Any]) -> dict[str, Any]:
     command = session.get("command") or ""
     return {
@@ -223,7 +239,14 @@ def as_html(shown: Content) -> str:
     env.filters["breakable"] = breakable
     script, sheet = (_source(env, name) for name in ("sort.js", "style.css"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return env.get_template("report.html.j2").render(report=shown, script=script, sheet=sheet, digest=digest)
+    body = table_body(shown.rows[1])
+    return env.get_template("report.html.j2").render(report=shown, body=body, script=script, sheet=sheet, digest=digest)
+
+
+def table_body(rows: Sequence[Sequence[str]]) -> Markup:
+    """Escaped table rows. In one piece and each text once: a template would take a second for 10,000 rows."""
+    safe = {text: str(escape(text)) for text in {text for row in rows for text in row}}
+    return Markup("".join(f"<tr><td>{'</td><td>'.join(safe[text] for text in row)}</td></tr>\n" for row in rows))
 
 
 def as_markdown(shown: Content) -> str:

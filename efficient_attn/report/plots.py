@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import NamedTuple
 
+import numpy as np
+
 from . import select, words
-from .figures import Line, Panel, bounds
+from .figures import Line, Panel, limits
 from .gather import Column, Frame
 from .style import NULL, Look
 
@@ -46,23 +49,62 @@ class Scene:
     suffix: str = ""
 
 
-def over_length(setting: select.Setting, kinds: tuple[Kind, ...], scene: Scene) -> Iterator[Panel]:
-    """Panels of these kinds, one a mode and direction; the directions of a mode share their limits."""
+@dataclass(frozen=True)
+class Planned:
+    """A plot that can be drawn. Its values are gathered by ``make`` only, for of many plots few are drawn."""
+
+    name: str
+    kind: str
+    title: str
+    lines: int
+    make: Callable[[], Panel]
+
+
+def over_length(setting: select.Setting, kinds: tuple[Kind, ...], scene: Scene) -> Iterator[Planned]:
+    """Plots of these kinds, one a mode and direction; the directions of a mode share their limits."""
     for kind in kinds:
-        shown = setting.rows[setting.rows[kind.column] > 0]
-        if kind.column == "speedup":
-            shown = shown[~shown["is_baseline"]]
-        for _, mode in shown.groupby("mode", sort=False):
-            panels = [p for cell in select.cells(mode) for p in _by_family(setting, cell, kind, scene)]
-            lines = [line for panel in panels for line in panel.lines]
-            yield from (replace(p, bounds=bounds(lines, p.level)) for p in panels)
+        shown = [replace(cell, rows=_drawn(cell.rows, kind)) for cell in setting.cells]
+        for mode in dict.fromkeys(cell.mode for cell in shown):
+            alike = [cell for cell in shown if cell.mode == mode and len(cell.rows)]
+            common = cache(partial(_shared, [cell.rows for cell in alike], kind))
+            for cell in alike:
+                yield from _by_family(setting, cell, kind, scene, common)
 
 
-def _by_family(setting: select.Setting, cell: select.Cell, kind: Kind, scene: Scene) -> Iterator[Panel]:
-    """The cell as one panel; where it would hold too many lines, panels of a family each, the baseline in all."""
+def _drawn(rows: Frame, kind: Kind) -> Frame:
+    """The rows that have something to show; the baseline's own speedup is 1 everywhere."""
+    drawn = rows[kind.column].to_numpy() > 0
+    if kind is SPEEDUP:
+        drawn = drawn & ~rows["is_baseline"].to_numpy(dtype=bool)
+    return rows if drawn.all() else rows[drawn]
+
+
+def _shared(parts: Sequence[Frame], kind: Kind) -> tuple[float, float]:
+    """y limits for all that these rows show."""
+    values = np.concatenate([rows[name].to_numpy() for rows in parts for name in (kind.column, *_ends(kind))])
+    return limits(values.tolist(), 1.0 if kind is SPEEDUP else None)
+
+
+def _by_family(
+    setting: select.Setting, cell: select.Cell, kind: Kind, scene: Scene, common: Callable[[], tuple[float, float]]
+) -> Iterator[Planned]:
+    """The cell as one plot; where it would hold too many lines, plots of a family each, the baseline in all."""
+
+    def plan(chosen: Column, count: int, family: str = "") -> Planned:
+        where = words.cell_words(cell.mode, None if cell.mode == "decode" else cell.causal)
+        title = ", ".join(filter(None, (f"{kind.title}: {where}", family)))
+        name = _slug(kind.name, cell.mode, words.direction(cell.causal), family, scene.suffix)
+
+        def make() -> Panel:
+            lines = select.variants(rows[chosen]).items()
+            drawn = tuple(_length_line(label, own, kind, scene) for label, own in lines)
+            return _panel(name, title, setting, kind, drawn, common(), decoding=cell.mode == "decode")
+
+        return Planned(name, kind.name, title, count, make)
+
     rows = cell.rows
-    if rows["label"].nunique() <= MOST_LINES:
-        yield _panel(setting, cell, kind, scene)
+    if (count := len(set(rows["label"]))) <= MOST_LINES:
+        yield plan(slice(None), count)
         return
     others = rows[~rows["is_baseline"]]
     for family, part in others.groupby("family", dropna=False, sort=False):
@@ -70,51 +112,62 @@ def _by_family(setting: select.Setting, cell: select.Cell, kind: Kind, scene: Sc
         labels = list(dict.fromkeys(part["label"]))
         groups = [labels[i : i + MOST_LINES - 1] for i in range(0, len(labels), MOST_LINES - 1)]
         for number, group in enumerate(groups, 1):
-            shown = rows[rows["is_baseline"] | rows["label"].isin(group)]
             told = f"{name} {number} of {len(groups)}" if len(groups) > 1 else name
-            yield _panel(setting, replace(cell, rows=shown), kind, scene, family=told)
+            yield plan(rows["is_baseline"] | rows["label"].isin(group), len(group) + 1, told)
 
 
-def _panel(setting: select.Setting, cell: select.Cell, kind: Kind, scene: Scene, family: str = "") -> Panel:
-    where = words.cell_words(cell.mode, None if cell.mode == "decode" else cell.causal)
-    title = ", ".join(filter(None, (f"{kind.title}: {where}", family)))
-    lines = _lines(cell.rows, lambda rows: _length_line(rows, kind, scene))
+def _panel(
+    name: str,
+    title: str,
+    setting: select.Setting,
+    kind: Kind,
+    lines: tuple[Line, ...],
+    bounds: tuple[float, float],
+    *,
+    decoding: bool,
+) -> Panel:
     return Panel(
-        name=_slug(kind.name, cell.mode, words.direction(cell.causal), family, scene.suffix),
+        name=name,
         kind=kind.name,
         title=title,
         caption=f"{title}. {kind.said.format(baseline=setting.baseline)}.",
-        xlabel="context length" if cell.mode == "decode" else "sequence length",
+        xlabel="context length" if decoding else "sequence length",
         ylabel=kind.ylabel.format(baseline=setting.baseline),
         unit=kind.unit,
         lines=lines,
-        ticks={float(n): words.short_length(n) for n in select.lengths(cell.rows)},
+        ticks={x: words.short_length(x) for x in sorted({x for line in lines for x in line.x})},
         level=1.0 if kind is SPEEDUP else None,
+        bounds=bounds,
         alt=f"{title}, by length, for {words.listed(line.label for line in lines)}.",
     )
 
 
-def _lines(rows: Frame, make: Callable[[Frame], Line]) -> tuple[Line, ...]:
-    return tuple(make(part) for _, part in rows.groupby("label", sort=False))
-
-
-def _length_line(rows: Frame, kind: Kind, scene: Scene) -> Line:
-    label = rows["label"].iloc[0]
-    ends = [name for name in (f"{kind.column}_low", f"{kind.column}_high") if name in rows]
-    x, y, *interval = select.series(rows, kind.column, *ends)
-    grown = None if kind is SPEEDUP else select.growth(rows, kind.column)
+def _length_line(label: str, own: select.Columns, kind: Kind, scene: Scene) -> Line:
+    x, y, *interval = select.series(own, kind.column, *_ends(kind))
+    grown = None if kind is SPEEDUP else select.growth(own, kind.column)
     note = words.ratio(y[-1]) if kind is SPEEDUP else f"N^{grown.value:.2f}" if grown else ""
     line = Line(label, scene.looks[label], x, y, note=note)
     known = len(interval) == 2 and all(value > 0 for end in interval for value in end)
     return replace(line, low=interval[0], high=interval[1]) if known else line
 
 
-def rank(panel: Panel) -> int:
+def _ends(kind: Kind) -> list[str]:
+    """The columns of the interval around what a plot shows; memory has none."""
+    return [name for name in (f"{kind.column}_low", f"{kind.column}_high") if name in select.CURVES]
+
+
+def rank(panel: Planned) -> int:
     """What is drawn first where not all can be: costs and errors, then how they compare, then memory."""
     return {SPEEDUP.name: 1, MEMORY.name: 2, STATE.name: 2}.get(panel.kind, 0)
 
 
-def fidelity(cell: select.Cell, scene: Scene) -> Panel | None:
+def fidelity(cell: select.Cell, scene: Scene) -> Planned | None:
+    """The plot of a cell's errors; None if all of them are rounding."""
+    panel = _errors(cell, scene)
+    return panel and Planned(panel.name, panel.kind, panel.title, len(panel.lines), lambda: panel)
+
+
+def _errors(cell: select.Cell, scene: Scene) -> Panel | None:
     """Error against exact attention by layer, between the two predictors that know nothing; None if all are exact."""
     rows = cell.rows
     top = rows.groupby("label")["relative_error"].transform("max")
@@ -124,7 +177,7 @@ def fidelity(cell: select.Cell, scene: Scene) -> Panel | None:
         return None
     places = {layer: i for i, layer in enumerate(sorted(drawn["layer"].fillna(-1).unique()))}
     drawn = drawn.assign(place=drawn["layer"].fillna(-1).map(places).astype(float))
-    lines = _lines(drawn, lambda part: _layer_line(part, scene)) + _nulls(drawn)
+    lines = tuple(_layer_line(part, scene) for _, part in drawn.groupby("label", sort=False)) + _nulls(drawn)
     where = words.inputs_words(cell.inputs, cell.causal, cell.length)
     told = f" Exact up to rounding, so not drawn: {words.listed(exact)}." if exact else ""
     return Panel(

@@ -6,9 +6,10 @@ rows of one mode and direction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -23,13 +24,22 @@ APART = ["kv_heads", "kv_len", "compiled", "inputs", "seed", "backend_used", "ru
 # what two results of one variant may not share
 PLACE = [*SETTING, "causal", "mode", "task", "inputs", "seq_len", "layer", "label"]
 NUMBERS = ["seq_len", "layer", "peak_memory_bytes", "state_bytes"]
+_TIMED = [f"{name}{end}" for name in ("latency_ms", "speedup") for end in ("", "_low", "_high")]
+CURVES = ["seq_len", "peak_memory_bytes", "state_bytes", *_TIMED]  # what is drawn over lengths, and grows with them
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True)
+class Setting:
     """Rows that may be compared, and what they have in common."""
 
     key: dict[str, Any]
     rows: Frame
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """By mode in order of appearance, bidirectional before causal."""
+        modes = _parts(self.rows, "mode")
+        return tuple(Cell(mode, causal, rows) for mode, part in modes for causal, rows in _directions(part))
 
     @property
     def baseline(self) -> str:
@@ -101,11 +111,16 @@ def settings(rows: Frame) -> Iterator[Setting]:
         yield Setting(dict(zip(SETTING, values, strict=True)), part)
 
 
-def cells(rows: Frame) -> Iterator[Cell]:
-    """A setting's cells: by mode in order of appearance, bidirectional before causal."""
-    for mode, part in rows.groupby("mode", dropna=False, sort=False):
-        for causal, cell in part.groupby("causal", dropna=False):
-            yield Cell(_plain(mode), _plain(causal), cell)
+def _directions(rows: Frame) -> list[tuple[Any, Frame]]:
+    return sorted(_parts(rows, "causal"), key=lambda part: (part[0] is None, part[0]))
+
+
+def _parts(rows: Frame, column: str) -> Iterator[tuple[Any, Frame]]:
+    """Rows apart by one column, in order of appearance. Mostly there is but one part, and that costs no copy."""
+    values = rows[column].to_numpy()
+    found = list(dict.fromkeys(map(_plain, values)))
+    for value in found:
+        yield value, rows if len(found) == 1 else rows[[_plain(v) == value for v in values]]
 
 
 def fidelity_cells(rows: Frame) -> Iterator[Cell]:
@@ -116,38 +131,47 @@ def fidelity_cells(rows: Frame) -> Iterator[Cell]:
 
 def headline(rows: Frame, column: str) -> Frame:
     """The rows at the longest length at which all variants have this value, else most of them; the smallest first."""
-    rows = rows[rows[column].notna()]
-    if rows.empty:
-        return rows
-    have = rows.groupby("seq_len")["label"].nunique()
-    length = have[have == have.max()].index.max()
-    return rows[rows["seq_len"] == length].sort_values([column, "label"])
+    values, lengths, labels = (rows[name].to_numpy() for name in (column, "seq_len", "label"))
+    have: dict[float, set[str]] = {}
+    for i in np.flatnonzero(~np.isnan(values)):
+        have.setdefault(lengths[i], set()).add(labels[i])
+    if not have:
+        return rows[:0]
+    longest = max(have, key=lambda length: (len(have[length]), length))
+    shown = np.flatnonzero((lengths == longest) & ~np.isnan(values))
+    return rows.iloc[sorted(shown, key=lambda i: (values[i], labels[i]))]
 
 
-def series(rows: Frame, *columns: str) -> tuple[tuple[float, ...], ...]:
+Columns: TypeAlias = Mapping[str, Any]  # arrays of one length by their column's name
+
+
+def variants(rows: Frame) -> dict[str, Columns]:
+    """Each variant's numbers, in order of appearance: as arrays, for thousands of small frames would cost seconds."""
+    codes, labels = pd.factorize(rows["label"])
+    order, cuts = codes.argsort(kind="stable"), np.cumsum(np.bincount(codes))[:-1]
+    parts = {name: np.split(rows[name].to_numpy()[order], cuts) for name in CURVES}
+    return {label: {name: parts[name][i] for name in CURVES} for i, label in enumerate(labels)}
+
+
+def series(own: Columns, *columns: str) -> tuple[tuple[float, ...], ...]:
     """One variant's lengths in order, and its values of each column, where the first is positive and so can grow."""
-    # column by column: taking several at once out of a frame costs twenty times as much
-    found = np.array([rows[name].to_numpy() for name in ("seq_len", *columns)])
+    found = np.array([own[name] for name in ("seq_len", *columns)])
     found = found[:, found[1] > 0]
     return tuple(map(tuple, found[:, found[0].argsort(kind="stable")].tolist()))
 
 
-def growth(rows: Frame, column: str) -> Estimate | None:
+def growth(own: Columns, column: str) -> Estimate | None:
     """The exponent with which one variant's values grow over all its lengths; None for fewer than two."""
-    lengths, values = series(rows, column)
+    lengths, values = series(own, column)
     return exponent(lengths, values) if len(set(lengths)) > 1 else None
 
 
-def worth_from(rows: Frame) -> int | None:
+def worth_from(own: Columns) -> int | None:
     """The length from which on one variant is faster than the baseline at every longer length; None for none."""
     start = None
-    for length, _, low in zip(*series(rows, "speedup", "speedup_low"), strict=True):
+    for length, _, low in zip(*series(own, "speedup", "speedup_low"), strict=True):
         start = (start or int(length)) if low > 1 else None
     return start
-
-
-def lengths(rows: Frame) -> list[int]:
-    return [int(n) for n in sorted(rows["seq_len"].dropna().unique())]
 
 
 def _plain(value: Any) -> Any:

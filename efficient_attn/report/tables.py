@@ -40,11 +40,16 @@ SHOWN = [
 MARKS = {"faster": "\u25b2", "slower": "\u25bc", "unclear": "\u2248"}
 
 
+def records(rows: Frame) -> list[dict[str, Any]]:
+    """What the tables show of each row; column by column, which is faster than pandas' own."""
+    return [dict(zip(SHOWN, row, strict=True)) for row in zip(*(rows[name].tolist() for name in SHOWN), strict=True)]
+
+
 def headline(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
     """What each variant costs at the longest length that all reached, and how its cost grows."""
-    groups = dict(list(cell.rows.groupby("label", sort=False)))
+    groups = select.variants(cell.rows)
     rows = []
-    for row in top[SHOWN].to_dict("records"):
+    for row in records(top):
         own = groups[row["label"]]
         shown = [_name(row), _time(row), _speedup(row), _worth(row, own), _growth(own, "latency_ms")]
         rows.append([*shown, _size(row["peak_memory_bytes"]), _growth(own, "peak_memory_bytes")])
@@ -56,9 +61,9 @@ def headline(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
 
 def decoding(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
     """What one decoding step costs behind the longest context that all reached."""
-    groups = dict(list(cell.rows.groupby("label", sort=False)))
+    groups = select.variants(cell.rows)
     rows = []
-    for row in top[SHOWN].to_dict("records"):
+    for row in records(top):
         own, speed = groups[row["label"]], row["tokens_per_s"]
         shown = [_name(row), _time(row), Shown(words.rate(speed), _number(speed)), _speedup(row)]
         shown += [_growth(own, "latency_ms"), _size(row["state_bytes"]), _growth(own, "state_bytes")]
@@ -211,16 +216,16 @@ def _speedup(row: dict[str, Any]) -> Shown:
     return Shown(f"{words.ratio(value, low, high)} {MARKS.get(mark, '')}".rstrip(), _number(value), mark)
 
 
-def _worth(row: dict[str, Any], own: Frame) -> Shown:
+def _worth(row: dict[str, Any], own: select.Columns) -> Shown:
     """The length from which the variant is shown to be faster at every length up to the longest."""
-    if row["is_baseline"] or not own["speedup"].notna().any():
+    if row["is_baseline"] or np.isnan(own["speedup"]).all():
         return Shown(words.NONE)
     start = select.worth_from(own)
     return Shown("not shown", float("inf")) if start is None else Shown(str(start), start)
 
 
-def _growth(rows: Frame, column: str) -> Shown:
-    found = select.growth(rows, column)
+def _growth(own: select.Columns, column: str) -> Shown:
+    found = select.growth(own, column)
     return Shown(words.power(*found), found.value) if found else Shown(words.NONE)
 
 

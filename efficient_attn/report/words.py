@@ -17,7 +17,7 @@ RATES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 def there(value: Any) -> bool:
     """Whether a frame's cell holds something."""
-    return value is not None and not pd.isna(value)
+    return value is not None and value is not pd.NA and value == value  # what is not a number equals nothing
 
 
 def number(value: Any) -> str:

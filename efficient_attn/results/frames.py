@@ -20,7 +20,8 @@ DTYPES = {f.name: _PANDAS[str(f.type).split(" ")[0]] for f in fields(Row)}
 def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pd.DataFrame:
     """The rows of one or more runs (folders, or their ``rows.jsonl``) as one DataFrame with the columns of `Row`.
 
-    Cells that do not apply are empty. Raises `UsageError` for a folder without a run or a record that was altered.
+    Cells that do not apply are empty. Of a case that was measured again only the latest row is there. Records that are
+    damaged are left out with a `DamagedRecord` warning. Raises `UsageError` for a folder without a run.
     """
     several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     return frame(record.row for path in several for record in read(Path(path)))

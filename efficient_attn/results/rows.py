@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -99,6 +100,22 @@ class Row:
 
 
 COLUMNS = tuple(f.name for f in fields(Row))
+_MEMBERS = {*COLUMNS, "samples"}
+
+
+def _to_2(body: dict[str, Any]) -> dict[str, Any]:
+    """Schema 2 added what measuring in several processes needs; until then all that was timed was timed warm."""
+    added = ("cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j")
+    cache = None if body.get("mode") is None else "warm"
+    return body | dict.fromkeys(added) | {"cache": cache, "schema": 2}
+
+
+# from each older schema to the next
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2}
+
+
+class NewerSchemaError(ValueError):
+    """A record that a later version wrote: nothing is wrong with it, and nothing here may touch it."""
 
 
 @dataclass
@@ -116,17 +133,34 @@ class Record:
 
     @classmethod
     def from_line(cls, line: str) -> Record:
-        """Read a line back. `ValueError` says what is wrong with it: broken, altered, or of a newer schema."""
+        """Read a line back, an older schema's too. `ValueError` says what is wrong with it: broken, altered, newer."""
         text, mark, crc = line.rstrip("\n").rpartition(',"crc":')
-        if not mark or crc[-1:] != "}" or not crc[:-1].isdigit():
+        if not mark or crc[-1:] != "}" or not (crc.isascii() and crc[:-1].isdecimal()):
             raise ValueError("not a complete record")
         if zlib.crc32((text + "}").encode()) != int(crc[:-1]):
             raise ValueError("the checksum does not match: the record was altered")
-        body = json.loads(text + "}")
-        if body["schema"] > SCHEMA:
-            raise ValueError(f"schema {body['schema']} is newer than this version reads ({SCHEMA})")
+        body = _migrated(json.loads(text + "}"))
+        if body.keys() != _MEMBERS:
+            name = min(body.keys() ^ _MEMBERS)
+            raise ValueError(f"{'unknown' if name in body else 'missing'} column {name}")
         samples = body.pop("samples")
         return cls(Row(**body), samples)
+
+
+def _migrated(body: Any) -> dict[str, Any]:
+    """A record's members as this version has them."""
+    schema = body.get("schema") if isinstance(body, dict) else None
+    if type(schema) is not int:
+        raise ValueError("no schema: not a record")
+    if schema > SCHEMA:
+        told = f"schema {schema} is newer than this version reads ({SCHEMA})"
+        raise NewerSchemaError(f"{told}; upgrade efficient-attn")
+    while schema < SCHEMA:
+        if schema not in MIGRATIONS:
+            raise ValueError(f"unknown schema {schema}")
+        body = MIGRATIONS[schema](body)
+        schema = body["schema"]
+    return body
 
 
 def finite(value: float) -> float | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 MARGIN = 0.02  # differences of up to 2% are nobody's business
+VERDICT_CONFIDENCE = 0.99  # of a single verdict: at 95% one of twenty would be noise
 
 
 class Estimate(NamedTuple):

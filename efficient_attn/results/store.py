@@ -1,59 +1,90 @@
 """A run's folder: rows as JSON lines, written so that what was written stays, and the environment beside them.
 
-``run.json`` says what ran, where and how; ``rows.jsonl`` holds a record a line. Nothing is ever overwritten.
+``run.json`` says what ran, where and how; ``rows*.jsonl`` hold a record a line. A record is never written over: a later
+one of the same case supersedes it, and only damage is ever moved out (see `repair`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ..errors import UsageError
-from .rows import Record
+from . import durable
+from .lock import LOCK, FolderLock
+from .repair import repair
+from .rows import Record, Status
+from .shards import ROWS, Damage, scan, shards, stem, warn
 
-ROWS, RUN = "rows.jsonl", "run.json"
+RUN = "run.json"
+
+
+class StoreError(UsageError):
+    """The disk did not take a record: what was written before is kept, and the run can be gone on with."""
 
 
 class Writer:
-    """The one writer of a run's folder. Each record is one write and one fsync."""
+    """The one writer of a run's folder, and of one shard in it. Each record is one write and one fsync.
 
-    def __init__(self, folder: Path, *, resume: bool = False) -> None:
-        """Open a folder that is new or empty, or with ``resume`` one that holds a run already."""
+    done: the status of every case that the folder holds, by its key. repairs: what was damaged, a sentence each.
+    """
+
+    def __init__(self, folder: Path, *, resume: bool = False, shard: str = ROWS) -> None:
+        """Open a folder that is new or empty, or with ``resume`` one that holds a run already, which is repaired."""
+        self.folder = folder
+        self.done: dict[str, Status] = {}
+        self.repairs: list[str] = []
+        self._keys: dict[str, str] = {}
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            holds = sorted(p.name for p in folder.iterdir())
-            if holds and not resume:
-                raise UsageError(f"{folder}: not empty (holds {holds[0]}); choose another --out, or add --resume")
-            if holds and ROWS not in holds:
-                raise UsageError(f"{folder}: holds no run to resume (no {ROWS}); choose another --out")
-            self.folder = folder
-            self.done = {r.row.case_key: r.row.status for r in read(folder)} if holds else {}
-            self._file = os.open(folder / ROWS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            durable.make_folder(folder)
+            if not (folder / LOCK).exists():  # a folder that is not ours gets nothing, not even a lock
+                _refuse_foreign(folder, resume)
+            self._lock = FolderLock(folder)
+            try:
+                _refuse_foreign(folder, resume)
+                self._file = self._open(folder / shard)
+            except BaseException:
+                self._lock.release()
+                raise
         except OSError as error:
             raise UsageError(f"{folder}: cannot be written: {error.strerror or error}; choose another --out") from error
 
+    def _open(self, shard: Path) -> int:
+        """Take up what the folder holds already, then the shard for writing."""
+        records, self.repairs = repair(self.folder, shards(self.folder))
+        for record in records:
+            self._note(record)
+        return durable.open_to_append(shard)
+
     def write(self, record: Record) -> None:
+        """Keep the record; it is on the disk when this returns. `StoreError` when the disk does not take it."""
         line = record.to_line().encode()
-        written = os.write(self._file, line)
-        if written < len(line):  # the next write says why: a full disk, say
-            os.write(self._file, line[written:])
-        os.fsync(self._file)
-        self.done[record.row.case_key] = record.row.status
+        with self._kept():
+            durable.append(self._file, line)
+        self._note(record)
 
     def describe(self, session: dict[str, Any]) -> None:
         """Keep what ran and where: beside those of earlier sessions, in place of this one's."""
-        path = self.folder / RUN
-        earlier = [s for s in about(self.folder) if s.get("run_id") != session.get("run_id")]
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"sessions": [*earlier, session]}, indent=2, allow_nan=False) + "\n")
-        temporary.replace(path)
+        earlier = [s for s in self.sessions if s.get("run_id") != session.get("run_id")]
+        text = json.dumps({"sessions": [*earlier, session]}, indent=2, allow_nan=False) + "\n"
+        with self._kept():
+            durable.replace(self.folder / RUN, text.encode())
+
+    @property
+    def sessions(self) -> list[dict[str, Any]]:
+        """What is known of the sessions that wrote here so far."""
+        return about(self.folder)
 
     def close(self) -> None:
-        os.close(self._file)
+        try:
+            os.close(self._file)
+        finally:
+            self._lock.release()
 
     def __enter__(self) -> Writer:
         return self
@@ -63,16 +94,37 @@ class Writer:
     ) -> None:
         self.close()
 
+    def _note(self, record: Record) -> None:
+        """A case counts as done by its latest record, whatever its sources were before."""
+        key = record.row.case_key
+        self.done.pop(self._keys.get(stem(key), key), None)
+        self._keys[stem(key)] = key
+        self.done[key] = record.row.status
 
-def read(folder: Path) -> Iterator[Record]:
-    """The records of a run, in the order in which they were written."""
-    path = rows_path(folder)
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                yield Record.from_line(line.decode())
-            except (ValueError, KeyError, TypeError) as error:
-                raise UsageError(f"{path}:{number}: {error}") from error
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            said = f"{self.folder}: {error.strerror or error}"
+            told = "what was written so far is kept; make room and go on with --resume"
+            raise StoreError(f"{said}; {told}") from error
+
+
+def read(run: Path, *, damaged: Callable[[Damage], object] = warn) -> list[Record]:
+    """A run's records (a folder's, or one shard's): of each case the latest, in the place of its first.
+
+    damaged: told of each line that was left out because it is broken or altered; else a `DamagedRecord` warning is.
+    """
+    rows_path(run)
+    latest: dict[str, Record] = {}
+    for path in shards(run):
+        for _, found in scan(path):
+            if isinstance(found, Damage):
+                damaged(found)
+            else:
+                latest[stem(found.row.case_key)] = found
+    return list(latest.values())
 
 
 def about(folder: Path) -> list[dict[str, Any]]:
@@ -86,9 +138,18 @@ def about(folder: Path) -> list[dict[str, Any]]:
         raise UsageError(f"{path}: damaged: {error}") from error
 
 
-def rows_path(folder: Path) -> Path:
-    """Where a run's rows are; `UsageError` when the folder holds none."""
-    path = folder if folder.suffix == ".jsonl" else folder / ROWS
-    if not path.is_file():
-        raise UsageError(f"{folder}: no run here (no {ROWS})")
-    return path
+def rows_path(run: Path) -> Path:
+    """Where a run's rows begin; `UsageError` when the folder holds none."""
+    found = shards(run)
+    if not found:
+        raise UsageError(f"{run}: no run here (no {ROWS})")
+    return found[0]
+
+
+def _refuse_foreign(folder: Path, resume: bool) -> None:
+    """Whether this folder may be written to: a new one, or a run that is to be gone on with."""
+    holds = sorted(path.name for path in folder.iterdir() if path.name != LOCK)
+    if holds and not resume:
+        raise UsageError(f"{folder}: not empty (holds {holds[0]}); choose another --out, or add --resume")
+    if holds and not shards(folder):
+        raise UsageError(f"{folder}: holds no run to resume (no {ROWS}); choose another --out")

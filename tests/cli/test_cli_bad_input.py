@@ -46,6 +46,25 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "folder below a file": ("run @fine.toml --out @fine.toml/out", ("fine.toml", "cannot be written", "--out")),
     "folder that is not empty": ("run @fine.toml --out .", ("not empty", "choose another --out", "--resume")),
     "folder without a run": ("run @fine.toml --resume --out .", ("no run to resume", "choose another --out")),
+    "timeout of nothing": ("run quickstart --timeout 0 --out out", ("--timeout", "'0'", "above 0")),
+    "timeout in words": ("run quickstart --timeout 1m --out out", ("--timeout", "'1m'")),
+    "memory in words": ("run quickstart --memory-limit lots --out out", ("--memory-limit", "'lots'", "8GB")),
+    "unit of memory": ("run quickstart --memory-limit 8GX --out out", ("--memory-limit", "'8GX'", "512MiB")),
+    "start method": ("run quickstart --start-method forkservr --out out", ("'forkservr'", "did you mean 'forkserver'?")),
+    "retry without a run": ("run quickstart --retry-failed --out out", ("--retry-failed", "--resume")),
+    "cache": ("plan quickstart --cache lukewarm", ("--cache", "'lukewarm'", "warm")),
+    "compiled": ("plan quickstart --compiled perhaps", ("--compiled", "'perhaps'")),
+    "device of the doctor": ("doctor --device cudda", ("--device", "'cudda'", "did you mean 'cuda'?")),
+    "base to compare": ("compare gone . --json", ("gone", "no run here")),
+    "file to compare": ("compare gone.json .", ("gone.json", "No such file")),
+    "file that is no benchmark": ("compare @list.json .", ("list.json", "not pytest-benchmark's JSON")),
+    "margin": ("compare . . --margin 2", ("--margin", "'2'", "below 1")),
+    "confidence": ("compare . . --confidence 1", ("--confidence", "'1'", "between 0 and 1")),
+    "what to compare by": ("compare . . --by latncy", ("'latncy'", "did you mean 'latency'?")),
+    "form of a comparison": ("compare . . --format markdwn", ("'markdwn'", "did you mean 'markdown'?")),
+    "export's form": ("report . --export pytest=a.json", ("--export", "'pytest'", "'pytest-benchmark'")),
+    "export without a file": ("report . --export github-action", ("--export", "github-action=FILE")),
+    "export of several": ("report . . --export github-action=a.json", ("--export", "one RUN")),
     "activations of wrong shape": ("run quickstart --activations @wrong.npz --out out", ("wrong.npz", "[5, 8]")),
 }
 
@@ -60,6 +79,7 @@ def _files(folder: Path) -> None:
         "failing.py": "import no_such_module_zz\n",
         "wordy.py": "raise ValueError('one\\ntwo')\n",
         "broken.py": "def f(:\n",
+        "list.json": "[]",
     }
     for name, text in texts.items():
         (folder / name).write_text(text)

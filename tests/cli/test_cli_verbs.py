@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -17,9 +18,10 @@ from efficient_attn.bench.suite import load_suite
 from efficient_attn.registry import names
 
 SLOWEST_S = 0.5
+NO_TORCH = [("--help",), ("list",), ("list", "--json"), ("run", "--help"), ("compare", "--help"), ("--version",)]
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("list",), ("list", "--json"), ("run", "--help"), ("--version",)])
+@pytest.mark.parametrize("arguments", NO_TORCH)
 def test_what_needs_no_torch_answers_at_once(arguments: tuple[str, ...], command: Any) -> None:
     took = []
     for _ in range(5):
@@ -31,7 +33,7 @@ def test_what_needs_no_torch_answers_at_once(arguments: tuple[str, ...], command
     pytest.fail(f"best of five was {min(took):.2f} s")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"], ["report", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"], ["report", "--help"], ["doctor", "--help"]])
 def test_what_needs_no_torch_does_not_import_it(arguments: list[str]) -> None:
     code = f"""
 import sys
@@ -57,12 +59,14 @@ def test_the_installed_command_is_the_same() -> None:
 
 def test_help_names_every_verb_and_every_override(command: Any) -> None:
     text = command("--help").out
-    for verb in ("list", "info", "check", "plan", "run", "report"):
+    for verb in ("list", "info", "check", "doctor", "plan", "run", "report", "compare"):
         assert f"\n    {verb} " in text
     text = command("run", "--help").out
     axes = ("seq-len", "causal", "dtype", "device", "threads", "batch", "heads", "kv-heads", "head-dim")
-    for flag in (*axes, "variant", "activations", "seed", "quick", "out", "resume", "plugin", "json"):
-        assert f"--{flag}" in text
+    axes += ("cache", "compiled", "cuda-graph")
+    flags = ("variant", "activations", "seed", "quick", "out", "resume", "plugin", "json", "retry-failed", "timeout")
+    for flag in (*axes, *flags, "memory-limit", "start-method"):
+        assert f"--{flag} " in text
 
 
 def test_list_shows_all_mechanisms_and_suites(command: Any) -> None:
@@ -121,7 +125,19 @@ def test_plan_shows_a_table(command: Any) -> None:
     assert (done.code, done.err) == (0, "")
     assert "\x1b" not in done.out
     assert "sliding_window:window=128" in done.out
-    assert done.out.rstrip().endswith("cases")
+    assert re.search(r"\n\d+ cases\nabout .* (s|min|h), peak memory about [\d.]+ [GM]iB\n$", done.out)
+
+
+def test_plan_says_what_each_case_will_take(command: Any) -> None:
+    found = json.loads(command("plan", "quickstart", "--quick", "--json").out)
+    assert all(case["expected_s"] > 0 and case["expected_bytes"] > 0 for case in found)
+
+
+def test_doctor_looks_at_the_machine(command: Any) -> None:
+    done = command("doctor", "--quick")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.strip()
+    assert isinstance(json.loads(command("doctor", "--quick", "--threads", "1", "--json").out), dict)
 
 
 def test_check_holds_a_file_to_its_word(command: Any, tmp_path: Path) -> None:

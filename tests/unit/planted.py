@@ -21,6 +21,7 @@ title    = "Tiny"
 measure  = ["forward"]
 baseline = "full"
 rounds   = 2
+max_rounds=2
 budget_s = 1
 axes     = { seq_len = [16], threads = [1] }
 dims     = { heads = 2, head_dim = 8 }

@@ -11,7 +11,8 @@ import pytest
 
 import efficient_attn as ea
 from efficient_attn.results.frames import DTYPES, frame
-from efficient_attn.results.rows import COLUMNS, Record, Row
+from efficient_attn.results.rows import COLUMNS, SCHEMA, Record, Row
+from efficient_attn.results.shards import DamagedRecord
 from efficient_attn.results.store import ROWS, Writer
 
 
@@ -49,6 +50,30 @@ def test_load_joins_runs_given_in_any_way(tmp_path: Path) -> None:
     assert ea.load([one, str(two / ROWS)]).case_key.tolist() == ["a", "b", "c"]
     assert ea.load(iter([two])).case_key.tolist() == ["c"]
     assert ea.load([]).empty
+
+
+def test_only_the_latest_of_a_case_is_loaded(tmp_path: Path) -> None:
+    folder = run(tmp_path, Row(case_key="a#1", status="oom"), Row(case_key="b#1"), Row(case_key="a#2"))
+    loaded = ea.load(folder)
+    assert loaded.case_key.tolist() == ["a#2", "b#1"]
+    assert loaded.status.tolist() == ["ok", "ok"]
+
+
+def test_damage_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    folder = run(tmp_path, Row(case_key="a"), Row(case_key="b"))
+    path = folder / ROWS
+    path.write_text(path.read_text().replace('"a"', '"c"'))
+    with pytest.warns(DamagedRecord, match=rf"{ROWS}:1: the checksum does not match.*; left out"):
+        assert ea.load(folder).case_key.tolist() == ["b"]
+
+
+@pytest.mark.parametrize("name", ["quickstart", "promises"])
+def test_published_runs_are_loaded(name: str) -> None:
+    loaded = ea.load(Path(__file__).parents[2] / "results" / name)
+    assert dict(loaded.dtypes.astype(str)) == DTYPES
+    assert len(loaded) > 20
+    assert set(loaded.schema) == {SCHEMA}
+    assert loaded.case_key.is_unique
 
 
 def test_a_folder_without_a_run_is_told(tmp_path: Path) -> None:

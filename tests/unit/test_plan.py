@@ -69,6 +69,10 @@ def test_an_override_replaces_an_axis_and_no_other(axis: str, values: list[Any])
     others = {"seq_len", "causal", "dtype", "device", "threads", "batch", "heads", "kv_heads", "head_dim"} - {axis}
     if axis == "heads":
         others.discard("kv_heads")  # it follows heads
+    if axis == "device":
+        others.discard("dtype")  # a GPU's default is another one
+    if axis == "device":
+        others.discard("dtype")  # the default of a GPU is another one
     for other in others:
         assert _values(after, other) == _values(before, other)
 
@@ -226,3 +230,24 @@ def test_key_value_heads_come_from_the_cell_the_mechanism_or_the_heads() -> None
     assert heads("full", kv_heads=2) == 2
     with pytest.raises(UsageError, match="kv_heads"):
         heads("mqa", kv_heads=2)
+
+
+def test_gpus_compute_in_half_precision_unless_the_suite_says_otherwise() -> None:
+    both = {"device": ["cpu", "cuda"]}
+    found = {(c.cell.device, c.cell.dtype) for c in planted.plan(axes=both)}
+    assert found == {("cpu", "float32"), ("cuda", "float16"), ("cuda", "bfloat16")}
+    assert {c.cell.dtype for c in planted.plan(axes=both | {"dtype": ["float32"]})} == {"float32"}
+
+
+def test_rounds_are_spread_over_processes_and_bounded() -> None:
+    (case,) = planted.plan(planted.TINY.replace("max_rounds=2\n", ""))
+    assert (case.cell.rounds, case.cell.max_rounds, case.cell.processes) == (2, 6, 2)
+    with pytest.raises(UsageError, match=r"max_rounds \(2\) is less than rounds \(3\)"):
+        planted.plan(planted.TINY.replace("rounds   = 2", "rounds   = 3"))
+
+
+def test_caches_and_compilation_are_axes_that_the_key_shows() -> None:
+    cases = planted.plan(axes={"cache": ["warm", "cold"], "compiled": [False, True]})
+    assert len({c.key for c in cases}) == 4
+    ends = [c.key.split("#")[0].rpartition("-t1-")[2] for c in cases]
+    assert ends == ["all", "all-compiled", "all-cold", "all-cold-compiled"]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attn.results.rows import COLUMNS, SCHEMA, Record, Row, finite
+from efficient_attn.results.rows import COLUMNS, MIGRATIONS, SCHEMA, NewerSchemaError, Record, Row, finite
+
+PUBLISHED = Path(__file__).parents[2] / "results"
 
 FIXED = (
     "run_id suite case_key variant backend family options device dtype batch heads kv_heads seq_len kv_len "
@@ -18,7 +22,8 @@ FIXED = (
     "latency_ms_high speedup speedup_low speedup_high tokens_per_s flops tflops_per_s roofline_share pairs "
     "pairs_computed peak_memory_bytes output_bytes saved_bytes workspace_bytes state_bytes task inputs layer "
     "relative_error oracle_error cosine_similarity total_variation missed_mass effective_keys metric accuracy "
-    "loss steps parameters seed stop_reason schema "
+    "loss steps parameters seed stop_reason cache cuda_graph graph_breaks retained_bytes rounds processes contaminated "
+    "energy_j schema "
 )
 
 VALUES = {
@@ -93,7 +98,74 @@ def test_finite_keeps_numbers() -> None:
     assert finite(-1e300) == -1e300
 
 
-def test_newer_schemas_are_refused() -> None:
-    line = Record(Row(schema=SCHEMA + 1)).to_line()
-    with pytest.raises(ValueError, match=rf"schema {SCHEMA + 1} is newer than this version reads \({SCHEMA}\)"):
-        Record.from_line(line)
+def line(body: object) -> str:
+    """A line with a right checksum, whatever is in it."""
+    text = json.dumps(body)
+    return f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n'
+
+
+def body(**changed: object) -> dict[str, Any]:
+    return {name: getattr(Row(), name) for name in COLUMNS} | {"samples": {}} | changed
+
+
+def test_newer_schemas_are_refused_and_are_no_damage() -> None:
+    told = rf"^schema {SCHEMA + 1} is newer than this version reads \({SCHEMA}\); upgrade efficient-attn$"
+    for newer in (Record(Row(schema=SCHEMA + 1)).to_line(), line({"schema": SCHEMA + 1, "all": "new"})):
+        with pytest.raises(NewerSchemaError, match=told):
+            Record.from_line(newer)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (body(colour="red"), "unknown column colour"),
+        ({name: value for name, value in body().items() if name != "variant"}, "missing column variant"),
+        ({name: value for name, value in body().items() if name != "samples"}, "missing column samples"),
+        (body(schema=0), "unknown schema 0"),
+        (body(schema=None), "no schema"),
+        (body(schema="2"), "no schema"),
+        (body(schema=True), "no schema"),
+        ({"variant": "full"}, "no schema"),
+    ],
+)
+def test_lines_that_are_no_rows_are_told(wrong: object, why: str) -> None:
+    with pytest.raises(ValueError, match=why) as caught:
+        Record.from_line(line(wrong))
+    assert not isinstance(caught.value, NewerSchemaError)
+
+
+def test_every_older_schema_has_its_step() -> None:
+    assert sorted(MIGRATIONS) == list(range(1, SCHEMA))
+
+
+ADDED = ("cache", "cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j")
+
+
+def first(**changed: object) -> dict[str, Any]:
+    """A record as schema 1 had it."""
+    return {name: value for name, value in body(schema=1, **changed).items() if name not in ADDED}
+
+
+@pytest.mark.parametrize(("mode", "cache"), [("decode", "warm"), (None, None)])
+def test_schema_1_becomes_2(mode: str | None, cache: str | None) -> None:
+    record = Record.from_line(line(first(mode=mode, variant="full", samples={"latency_ms": [[1.5]]})))
+    assert record == Record(Row(mode=mode, variant="full", cache=cache), {"latency_ms": [[1.5]]})
+    assert record.row.schema == 2
+    assert Record.from_line(record.to_line()) == record
+
+
+def test_an_unknown_column_of_an_older_schema_is_told_too() -> None:
+    with pytest.raises(ValueError, match="unknown column colour"):
+        Record.from_line(line(first(colour="red")))
+
+
+@pytest.mark.parametrize("run", ["quickstart", "promises"])
+def test_published_runs_of_schema_1_are_read(run: str) -> None:
+    text = (PUBLISHED / run / "rows.jsonl").read_text()
+    old = [json.loads(each) for each in text.splitlines()]
+    new = [Record.from_line(each) for each in text.splitlines()]
+    assert len(new) > 20
+    for before, after in zip(old, new, strict=True):
+        assert after.samples == before.pop("samples")
+        assert vars(after.row).items() >= {k: v for k, v in before.items() if k not in ("schema", "crc")}.items()
+        assert after.row.cache == (None if after.row.mode is None else "warm")

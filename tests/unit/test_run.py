@@ -21,7 +21,7 @@ from efficient_attn.errors import UsageError
 from efficient_attn.results.rows import Record
 from efficient_attn.results.store import read
 
-TEXT = planted.TINY.replace("[16]", "[8, 16, 24]") + '[[variant]]\nname = "linear"\n'
+TEXT = planted.TINY.replace("max_rounds=2\n", "").replace("[16]", "[8, 16, 24]") + '[[variant]]\nname = "linear"\n'
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +38,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     lengths: list[int] = []
     original: Callable[..., list[Record]] = run_module.measure
 
-    def measure(cell: Any, cases: Any, **options: Any) -> list[Record]:
+    def measure(cell: Any, cases: Any, setting: Any) -> list[Record]:
         lengths.append(cell.seq_len)
-        return original(cell, cases, **options)
+        return original(cell, cases, setting)
 
     monkeypatch.setattr(run_module, "measure", measure)
     return lengths
@@ -48,6 +48,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def _run(folder: Path, text: str = TEXT, **options: Any) -> Outcome:
     loaded, overrides = planted.loaded(text), Overrides()
+    options = {"start_method": "inline"} | options
     return run(loaded, make_plan(loaded, overrides), folder, overrides=overrides, **options)
 
 
@@ -117,11 +118,59 @@ def test_resuming_measures_only_what_is_missing(tmp_path: Path, measured: list[i
     assert len(json.loads((tmp_path / "run.json").read_text())["sessions"]) == 2
 
 
-def test_a_changed_plan_adds_its_own_cases(tmp_path: Path) -> None:
+def test_a_changed_plan_takes_the_place_of_what_it_replaces(tmp_path: Path) -> None:
     _run(tmp_path)
+    before = (tmp_path / "rows.jsonl").read_bytes()
     wider = TEXT.replace("rounds   = 2", "rounds   = 3")
     _run(tmp_path, wider, resume=True)
-    assert _keys(tmp_path) == _planned() + _planned(wider)
+    assert _keys(tmp_path) == _planned(wider)
+    assert (tmp_path / "rows.jsonl").read_bytes().startswith(before)  # nothing was taken away
+
+
+def test_another_length_is_added(tmp_path: Path) -> None:
+    _run(tmp_path)
+    more = planted.TINY.replace("[16]", "[12]")
+    _run(tmp_path, more, resume=True)
+    assert _keys(tmp_path) == _planned() + _planned(more)
+
+
+def test_failed_cases_are_measured_again_when_asked(tmp_path: Path, measured: list[int]) -> None:
+    broken = True
+
+    def twist(out: Tensor) -> Tensor:
+        if broken and out.shape[2] == 16:
+            raise RuntimeError("not today")
+        return out
+
+    text = TEXT.replace('"linear"', f'"{planted.plant("zz_moody", twist)}"')
+    assert _run(tmp_path, text).failed == 1
+    broken = False
+    measured.clear()
+    assert _run(tmp_path, text, resume=True).failed == 1
+    assert measured == []
+    assert _run(tmp_path, text, resume=True, retry_failed=True).failed == 0
+    assert measured == [16]
+    assert _keys(tmp_path) == _planned(text)
+
+
+def test_a_folder_of_another_machine_is_refused(tmp_path: Path) -> None:
+    _run(tmp_path)
+    path = tmp_path / "run.json"
+    path.write_text(path.read_text().replace('"machine": "', '"machine": "Abacus '))
+    (tmp_path / "rows.jsonl").write_text("")
+    with pytest.raises(UsageError, match="measured with machine Abacus"):
+        _run(tmp_path, resume=True)
+
+
+def test_a_session_says_what_it_found_and_what_it_cost(tmp_path: Path) -> None:
+    _run(tmp_path)
+    (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
+    (check,) = session["checks"]
+    assert check["canary"]["ok"]
+    assert check["ceilings"][0]["gemm_flops_per_s"] > 1e8
+    assert session["account"]["working_s"] <= session["account"]["wall_s"]
+    assert session["limits"]["timeout_s"] == 600
+    assert (session["seed"], session["start_method"]) == (0, "inline")
 
 
 def test_an_interrupt_keeps_the_rows_so_far_and_resuming_completes(tmp_path: Path) -> None:

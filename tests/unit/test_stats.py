@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attn.results.stats import Estimate, exponent, paired_ratio, typical
+from efficient_attn.results.stats import Estimate, exponent, mean_of, paired_ratio, typical, verdict
 
 positive = st.floats(1e-6, 1e6)
 
@@ -107,3 +107,70 @@ def test_more_confidence_is_a_wider_interval() -> None:
     wide, narrow = typical([1.0, 1.1, 0.9], confidence=0.99), typical([1.0, 1.1, 0.9], confidence=0.9)
     assert (wide.low or 0) < (narrow.low or 0)
     assert (narrow.high or 0) < (wide.high or 0)
+
+
+# -- rounds of several processes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("between", "processes"), [(0.0, 4), (0.0, 8), (1.0, 4), (3.0, 4), (3.0, 8), (10.0, 4)])
+def test_intervals_cover_though_rounds_of_a_process_resemble_each_other(between: float, processes: int) -> None:
+    rng = np.random.default_rng(processes)
+    groups = [p for p in range(processes) for _ in range(2)]
+    hits, runs = 0, 1500
+    for _ in range(runs):
+        own = rng.normal(0, between, processes)
+        interval = mean_of([7 + own[p] + rng.normal() for p in groups], groups).interval(0.95)
+        assert interval is not None
+        hits += interval[0] <= 7 <= interval[1]
+    assert 0.92 <= hits / runs <= 0.99
+
+
+def test_one_process_or_two_count_as_rounds() -> None:
+    values = [1.0, 1.1, 0.9, 1.2]
+    assert mean_of(values, [0, 0, 0, 0]) == mean_of(values, [0, 0, 1, 1]) == mean_of(values)
+    assert mean_of(values).degrees == 3
+
+
+def test_one_round_has_no_error() -> None:
+    assert mean_of([2.0]).interval() is None
+    assert Estimate(2.0).half_width == math.inf
+
+
+# -- verdicts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "says"),
+    [
+        (1.05, 1.15, "faster"),
+        (0.85, 0.95, "slower"),
+        (0.99, 1.01, "same"),
+        (1.001, 1.019, "same"),  # not 1, but nobody's business
+        (0.9, 1.1, "inconclusive"),
+        (1.001, 1.03, "inconclusive"),  # its middle may or may not matter
+        (0.97, 1.2, "inconclusive"),
+    ],
+)
+def test_verdicts(low: float, high: float, says: str) -> None:
+    assert verdict(low, high) == says
+
+
+@given(st.floats(0.1, 10), st.floats(1, 2))
+def test_a_verdict_turned_round_is_the_opposite(low: float, width: float) -> None:
+    opposite = {"faster": "slower", "slower": "faster"}
+    says = verdict(low, low * width)
+    assert verdict(1 / (low * width), 1 / low) in (opposite.get(says, says), "inconclusive")
+
+
+def test_noise_alone_is_hardly_ever_called_a_difference_and_five_percent_nearly_always_is() -> None:
+    rng = np.random.default_rng(0)
+    called = {0.0: 0, 0.05: 0}
+    for effect in called:
+        for _ in range(1000):
+            rounds = np.exp(rng.normal(effect, 0.025, 12)).tolist()
+            found = paired_ratio(rounds, [1.0] * 12, confidence=0.99)
+            assert found.low is not None
+            assert found.high is not None
+            called[effect] += verdict(found.low, found.high) in ("faster", "slower")
+    assert called[0.0] <= 20
+    assert called[0.05] >= 950

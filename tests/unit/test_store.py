@@ -1,38 +1,61 @@
-"""A run's folder: nothing is overwritten, nothing altered goes unseen."""
+"""A run's folder: nothing is overwritten, nothing altered goes unseen, and a later record supersedes an earlier one."""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from efficient_attn.errors import UsageError
+from efficient_attn.results import durable
+from efficient_attn.results.lock import LOCK
 from efficient_attn.results.rows import Record, Row
-from efficient_attn.results.store import ROWS, RUN, Writer, about, read
+from efficient_attn.results.shards import shards, stem
+from efficient_attn.results.store import ROWS, RUN, StoreError, Writer, about, read
 
 
 def record(key: str, **cells: object) -> Record:
     return Record(Row(case_key=key, **cells), {"times": [1.0, 2.0]})  # pyright: ignore[reportArgumentType]
 
 
-def write(folder: Path, *keys: str, resume: bool = False) -> set[str]:
-    with Writer(folder, resume=resume) as writer:
+def write(folder: Path, *keys: str, resume: bool = False, shard: str = ROWS) -> set[str]:
+    with Writer(folder, resume=resume, shard=shard) as writer:
         for key in keys:
             writer.write(record(key))
         return set(writer.done)
 
 
+def keys(run: Path) -> list[str]:
+    return [r.row.case_key for r in read(run)]
+
+
 def test_what_was_written_is_read_in_order(tmp_path: Path) -> None:
     write(tmp_path / "a" / "run", "x", "y")
-    assert list(read(tmp_path / "a" / "run")) == [record("x"), record("y")]
-    assert list(read(tmp_path / "a" / "run" / ROWS)) == [record("x"), record("y")]
+    assert read(tmp_path / "a" / "run") == [record("x"), record("y")]
+    assert read(tmp_path / "a" / "run" / ROWS) == [record("x"), record("y")]
 
 
-def test_every_record_is_on_disk_when_write_returns(tmp_path: Path) -> None:
+def test_every_record_is_on_disk_when_write_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
     with Writer(tmp_path / "run") as writer:
+        synced.clear()
         writer.write(record("x"))
-        assert [r.row.case_key for r in read(tmp_path / "run")] == ["x"]
+        assert synced == [(tmp_path / "run" / ROWS).stat().st_size] != [0]
+        assert keys(tmp_path / "run") == ["x"]
+
+
+def test_new_names_are_synced_with_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(durable, "sync_folder", synced.append)
+    with Writer(tmp_path / "a" / "run") as writer:
+        assert set(synced) == {tmp_path, tmp_path / "a", tmp_path / "a" / "run"}
+        synced.clear()
+        writer.describe({"run_id": "one"})
+        assert synced == [tmp_path / "a" / "run"]
 
 
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
@@ -42,13 +65,14 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"not empty \(holds notes.txt\)"):
         Writer(tmp_path)
-    assert [r.row.case_key for r in read(tmp_path / "run")] == ["x"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "run"], "not even a lock is left there"
+    assert keys(tmp_path / "run") == ["x"]
 
 
 def test_resuming_knows_what_is_done_and_appends(tmp_path: Path) -> None:
     write(tmp_path, "x", "y")
     assert write(tmp_path, "z", resume=True) == {"x", "y", "z"}
-    assert [r.row.case_key for r in read(tmp_path)] == ["x", "y", "z"]
+    assert keys(tmp_path) == ["x", "y", "z"]
 
 
 def test_resuming_an_absent_or_empty_folder_starts_the_run(tmp_path: Path) -> None:
@@ -60,6 +84,7 @@ def test_resuming_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=rf"holds no run to resume \(no {ROWS}\)"):
         Writer(tmp_path, resume=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
@@ -77,24 +102,110 @@ def test_a_forbidden_folder_is_told(tmp_path: Path) -> None:
         Writer(tmp_path / "run")
 
 
-def test_an_altered_record_is_told_with_its_line(tmp_path: Path) -> None:
-    write(tmp_path, "x", "y")
-    text = (tmp_path / ROWS).read_text()
-    (tmp_path / ROWS).write_text(text.replace('"case_key":"y"', '"case_key":"z"'))
-    with pytest.raises(UsageError, match=rf"{ROWS}:2: the checksum does not match: the record was altered"):
-        list(read(tmp_path))
-
-
-def test_a_foreign_line_is_told(tmp_path: Path) -> None:
-    (tmp_path / ROWS).write_text("hello\n")
-    with pytest.raises(UsageError, match=f"{ROWS}:1: not a complete record"):
-        list(read(tmp_path))
-
-
 def test_reading_nothing_is_told(tmp_path: Path) -> None:
-    for place in (tmp_path, tmp_path / "absent", tmp_path / "absent.jsonl"):
+    (tmp_path / "other.csv").write_text("a,b\n")
+    for place in (tmp_path, tmp_path / "absent", tmp_path / "absent.jsonl", tmp_path / "other.csv"):
         with pytest.raises(UsageError, match="no run here"):
-            list(read(place))
+            read(place)
+
+
+# -- shards and superseding ----------------------------------------------------------------------------------------
+
+
+def test_all_shards_are_read_by_name_the_default_one_first(tmp_path: Path) -> None:
+    write(tmp_path, "b", shard="rows-2.jsonl")
+    write(tmp_path, "c", shard="rows_3.jsonl", resume=True)
+    assert write(tmp_path, "a", resume=True) == {"a", "b", "c"}
+    assert [p.name for p in shards(tmp_path)] == [ROWS, "rows-2.jsonl", "rows_3.jsonl"]
+    assert keys(tmp_path) == ["a", "b", "c"]
+    assert keys(tmp_path / "rows-2.jsonl") == ["b"]
+    (tmp_path / ROWS).unlink()
+    assert keys(tmp_path) == ["b", "c"]
+
+
+def test_a_stem_is_what_stands_before_the_digest() -> None:
+    assert stem("suite/part/full/n8#abc") == "suite/part/full/n8"
+    assert stem("no digest") == "no digest"
+
+
+def test_the_latest_of_a_case_is_read_in_the_place_of_the_first(tmp_path: Path) -> None:
+    with Writer(tmp_path) as writer:
+        for key, status in (("a#1", "ok"), ("b#1", "oom"), ("c#1", "ok"), ("a#2", "error"), ("b#1", "ok")):
+            writer.write(record(key, status=status))
+        assert writer.done == {"a#2": "error", "b#1": "ok", "c#1": "ok"}
+    expected = [record("a#2", status="error"), record("b#1", status="ok"), record("c#1", status="ok")]
+    assert read(tmp_path) == expected
+    assert len((tmp_path / ROWS).read_text().splitlines()) == 5, "the file keeps all"
+    with Writer(tmp_path, resume=True) as writer:
+        assert writer.done == {"a#2": "error", "b#1": "ok", "c#1": "ok"}
+
+
+def test_a_later_shard_supersedes_whenever_it_was_written(tmp_path: Path) -> None:
+    write(tmp_path, "a#2", shard="rows-2.jsonl")
+    write(tmp_path, "a#1", "b#1", resume=True)
+    assert keys(tmp_path) == ["a#2", "b#1"]
+    with Writer(tmp_path, resume=True) as writer:
+        assert set(writer.done) == {"a#2", "b#1"}
+
+
+# -- the disk ------------------------------------------------------------------------------------------------------
+
+
+def test_short_writes_go_on_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: really(file, bytes(data[:7])))
+    write(tmp_path, "x", "y")
+    assert read(tmp_path) == [record("x"), record("y")]
+
+
+def _full(after: int) -> Callable[[int, bytes], int]:
+    """A disk that takes so many bytes more."""
+    really, room = os.write, [after]
+
+    def write(file: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = really(file, bytes(data[: room[0]]))
+        room[0] -= taken
+        return taken
+
+    return write
+
+
+@pytest.mark.parametrize("room", [0, 1, 100])
+def test_a_full_disk_keeps_what_was_written_and_is_told(
+    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Writer(tmp_path / "run") as writer:
+        writer.write(record("x"))
+        before = (tmp_path / "run" / ROWS).read_bytes()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", _full(room))
+            with pytest.raises(StoreError) as caught:
+                writer.write(record("y"))
+        kept = "No space left on device; what was written so far is kept; make room and go on with --resume"
+        assert str(caught.value) == f"{tmp_path / 'run'}: {kept}"
+        assert isinstance(caught.value, UsageError)
+        assert (tmp_path / "run" / ROWS).read_bytes() == before
+        assert set(writer.done) == {"x"}
+        writer.write(record("z"))
+    assert keys(tmp_path / "run") == ["x", "z"]
+
+
+def test_a_record_that_cannot_be_synced_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with Writer(tmp_path) as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fails)
+            with pytest.raises(StoreError, match="Input/output error; what was written"):
+                writer.write(record("x"))
+        assert writer.done == {}
+    assert read(tmp_path) == []
+
+
+# -- run.json ------------------------------------------------------------------------------------------------------
 
 
 def test_sessions_are_described_beside_earlier_ones(tmp_path: Path) -> None:
@@ -102,7 +213,26 @@ def test_sessions_are_described_beside_earlier_ones(tmp_path: Path) -> None:
         writer.describe({"run_id": "one", "threads": 1})
         writer.write(record("x"))
     with Writer(tmp_path, resume=True) as writer:
+        assert writer.sessions == [{"run_id": "one", "threads": 1}]
         writer.describe({"run_id": "two", "threads": 2})
-    assert about(tmp_path) == [{"run_id": "one", "threads": 1}, {"run_id": "two", "threads": 2}]
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([ROWS, RUN])
+        writer.describe({"run_id": "two", "threads": 2, "finished": "now"})
+    assert about(tmp_path) == [{"run_id": "one", "threads": 1}, {"run_id": "two", "threads": 2, "finished": "now"}]
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([LOCK, ROWS, RUN])
     assert about(tmp_path / "absent") == []
+
+
+def test_a_description_that_does_not_fit_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Writer(tmp_path) as writer:
+        writer.describe({"run_id": "one"})
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", _full(5))
+            with pytest.raises(StoreError, match="No space left"):
+                writer.describe({"run_id": "two"})
+    assert about(tmp_path) == [{"run_id": "one"}]
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
+
+
+def test_a_damaged_description_is_told(tmp_path: Path) -> None:
+    (tmp_path / RUN).write_text("{")
+    with pytest.raises(UsageError, match=f"{RUN}: damaged"):
+        about(tmp_path)

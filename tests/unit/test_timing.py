@@ -1,4 +1,4 @@
-"""Timing on a clock that the tests turn: how much is measured, in what order, and what is said when it stops early."""
+"""Timing on a clock that the tests turn: how much is measured, in what order, and what is done about disturbance."""
 
 from __future__ import annotations
 
@@ -6,27 +6,41 @@ import gc
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efficient_attn.bench import timing
-from efficient_attn.bench.timing import PASSES, Subject, Timing, TooSlow, calibrate, interleave
+from efficient_attn.bench.timing import (
+    MOST_PASSES,
+    PASSES,
+    RETRIES,
+    Pace,
+    Round,
+    Subject,
+    TooSlow,
+    Turn,
+    calibrate,
+    first_call,
+    sitting,
+    turns,
+)
 
 
 class Clock:
-    """Time that passes only when a subject runs."""
+    """Time that passes only when a subject runs; the processor's too, unless something else has it."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now = self.processor = 0.0
         self.order: list[str] = []
 
-    def perf_counter(self) -> float:
-        return self.now
+    def pass_by(self, seconds: float, *, waiting: float = 0.0) -> None:
+        self.now += seconds + waiting
+        self.processor += seconds
 
     def subject(self, seconds: float, name: str = "", *, limit: int = 1_000_000) -> Subject:
         def run(count: int) -> None:
             self.order.append(name)
-            self.now += seconds * count
+            self.pass_by(seconds * count)
 
         return Subject(run, lambda: self.order.append(f"reset {name}"), limit)
 
@@ -34,7 +48,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+    fake = SimpleNamespace(perf_counter=lambda: clock.now, process_time=lambda: clock.processor)
+    monkeypatch.setattr(timing, "time", fake)
     return clock
 
 
@@ -42,127 +57,141 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "calls", "passes", "rounds", "reason"),
-    [
-        (0.0011, 2, 3, 8, "rounds"),  # two calls fill a block of 2 ms
-        (0.5, 1, 3, 8, "rounds"),
-        (5.0, 1, 1, 8, "budget"),  # 12 passes are affordable: a pass a round
-        (3.7, 1, 2, 8, "budget"),
-        (20.0, 1, 1, 3, "budget"),
-        (59.0, 1, 1, 1, "budget"),
-        (0.0, 20_000, 3, 8, "rounds"),  # faster than the clock can tell
-    ],
+    ("seconds", "calls"),
+    [(0.0011, 2), (0.5, 1), (5.0, 1), (0.0, 20_000)],  # two calls fill a block of 2 ms; the clock may see nothing
 )
-def test_calls_passes_and_rounds_fit_the_budget(
-    clock: Clock, seconds: float, calls: int, passes: int, rounds: int, reason: str
-) -> None:
-    found = calibrate(clock.subject(seconds), rounds=8, budget_s=60, device="cpu")
-    assert (found.calls, found.passes, found.rounds, found.stop_reason) == (calls, passes, rounds, reason)
-    assert found.samples == []
+def test_calls_fill_a_block(clock: Clock, seconds: float, calls: int) -> None:
+    found = calibrate(clock.subject(seconds), budget_s=60, device="cpu")
+    assert found == Pace(calls, pytest.approx(max(seconds, 1e-7) * calls))
 
 
-def test_a_limit_caps_the_calls_of_a_pass(clock: Clock) -> None:
-    assert calibrate(clock.subject(1e-6, limit=32), rounds=8, budget_s=60, device="cpu").calls == 32
+def test_limits_hold(clock: Clock) -> None:
+    assert calibrate(clock.subject(1e-6, limit=32), budget_s=60, device="cpu").calls == 32
+    most = clock.subject(1.0)
+    assert calibrate(Subject(most.run, least=16), budget_s=60, device="cpu").calls == 16
 
 
 def test_one_call_over_the_budget_is_too_slow(clock: Clock) -> None:
     with pytest.raises(TooSlow, match="one call takes 61 s, the budget is 60 s"):
-        calibrate(clock.subject(61), rounds=8, budget_s=60, device="cpu")
-    assert clock.order == ["reset ", ""]  # and no second one is made
+        first_call(clock.subject(61), budget_s=60, device="cpu")
+    assert first_call(clock.subject(59), budget_s=60, device="cpu") == 59
 
 
-def test_a_slow_first_call_does_not_spoil_the_estimate(clock: Clock) -> None:
-    costs = iter([3.0, 0.5, 0.001, 0.001])
-    found = calibrate(
-        Subject(lambda count: setattr(clock, "now", clock.now + next(costs))), rounds=8, budget_s=60, device="cpu"
-    )
-    assert found.calls == 2 or found.calls == 3
+@pytest.mark.parametrize(
+    ("seconds", "passes"),
+    [
+        ((0.002, 0.002), MOST_PASSES),  # fast: as many as are allowed
+        ((0.02, 0.02), 7),  # a quarter of a second a round
+        ((0.5, 0.002), PASSES),
+    ],
+)
+def test_rounds_of_fast_cells_get_more_passes(seconds: tuple[float, ...], passes: int) -> None:
+    found = turns({str(i): Pace(1, s) for i, s in enumerate(seconds)}, rounds=8, processes=4, budget_s=60)
+    assert {turn.passes for turn in found.values()} == {passes}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seconds=st.floats(1e-6, 50), budget=st.floats(0.01, 100), rounds=st.integers(2, 20))
-def test_no_plan_costs_more_than_the_budget(clock: Clock, seconds: float, budget: float, rounds: int) -> None:
-    subject = clock.subject(seconds)
-    try:
-        found = calibrate(subject, rounds=rounds, budget_s=budget, device="cpu")
-    except TooSlow:
-        assert seconds > budget * 0.999
-        return
-    cost = found.rounds * found.passes * found.calls * seconds
-    assert cost <= budget * 1.001 or found.rounds == found.passes == 1
-    assert 1 <= found.rounds <= rounds
-    assert 1 <= found.passes <= PASSES
-    assert (found.stop_reason == "rounds") == (found.rounds == rounds and found.passes == PASSES)
+def test_a_slow_one_gets_fewer_passes_than_the_others() -> None:
+    found = turns({"fast": Pace(1, 0.5), "slow": Pace(1, 5.0)}, rounds=8, processes=4, budget_s=60)
+    assert (found["fast"].passes, found["slow"].passes) == (3, 1)
 
 
-# -- interleaving ------------------------------------------------------------------------------------------------
+@settings(max_examples=100, deadline=None)
+@given(block=st.floats(1e-4, 100), budget=st.floats(0.1, 100), rounds=st.integers(2, 20), per=st.integers(1, 4))
+def test_no_sitting_costs_more_than_what_is_left(block: float, budget: float, rounds: int, per: int) -> None:
+    turn = turns({"a": Pace(1, block)}, rounds=rounds, processes=4, budget_s=budget)["a"]
+    assert 1 <= turn.passes <= MOST_PASSES
+    left, taken = budget, 0
+    while count := min(per, turn.affordable(left)):
+        left -= turn.pace.warm_up_s + count * turn.passes * block
+        taken += count
+        assert left >= -1e-9
+        if taken > 1000:
+            break
+    if budget >= (rounds * PASSES + rounds) * block:  # enough for all of them, and a warm-up for each
+        assert taken >= rounds
+
+
+# -- a sitting ---------------------------------------------------------------------------------------------------
 
 NAMES = ("a", "b", "c")
 
 
-def _interleaved(clock: Clock, seed: int, **timings: Timing) -> dict[str, Timing]:
-    found = {name: Timing(2, 3, 4, "rounds") for name in NAMES} | timings
-    interleave({n: clock.subject(0.001 * (i + 1), n) for i, n in enumerate(found)}, found, seed=seed, device="cpu")
-    return found
+def _sat(clock: Clock, seed: int, *, rounds: dict[str, int] | None = None) -> list[Round]:
+    subjects = {n: clock.subject(0.001 * (i + 1), n) for i, n in enumerate(NAMES)}
+    takes = {n: Turn(Pace(2, 0.002 * (i + 1)), 3) for i, n in enumerate(NAMES)}
+    counts = dict.fromkeys(NAMES, 4) | (rounds or {})
+    return list(sitting(subjects, takes, counts, seed=seed, device="cpu"))
 
 
 def _runs(clock: Clock) -> list[str]:
     return [name for name in clock.order if not name.startswith("reset")]
 
 
-def test_every_round_holds_every_subject_and_every_pass(clock: Clock) -> None:
-    found = _interleaved(clock, 0)
+def test_every_subject_is_warmed_up_then_every_round_holds_every_pass(clock: Clock) -> None:
+    found = _sat(clock, 0)
     runs = _runs(clock)
-    rounds = [runs[i : i + 9] for i in range(0, len(runs), 9)]
-    assert len(rounds) == 4
-    assert all(sorted(turns) == sorted([*NAMES] * 3) for turns in rounds)
-    assert all([len(passes) for passes in t.samples] == [3] * 4 for t in found.values())
+    assert runs[:3] == list(NAMES)
+    rounds = [runs[i : i + 9] for i in range(3, len(runs), 9)]
+    assert len(rounds) == len(found) == 4
+    assert all(sorted(names) == sorted([*NAMES] * 3) for names in rounds)
+    assert all([len(r.samples[n]) for n in NAMES] == [3] * 3 for r in found)
 
 
 def test_samples_are_milliseconds_a_call(clock: Clock) -> None:
-    found = _interleaved(clock, 0)
-    for i, name in enumerate(NAMES):
-        assert found[name].samples[0] == pytest.approx([i + 1.0] * 3)
-        assert found[name].medians == pytest.approx([i + 1.0] * 4)
+    for found in _sat(clock, 0):
+        for i, name in enumerate(NAMES):
+            assert found.samples[name] == pytest.approx([i + 1.0] * 3)
 
 
 def test_the_order_is_shuffled_by_the_seed_alone(clock: Clock) -> None:
     orders = []
     for seed in (0, 0, 1):
         clock.order.clear()
-        _interleaved(clock, seed)
-        orders.append(_runs(clock))
+        _sat(clock, seed)
+        orders.append(_runs(clock)[3:])
     assert orders[0] == orders[1] != orders[2]
     assert len({tuple(orders[0][i : i + 9]) for i in range(0, 36, 9)}) > 1  # anew each round
 
 
 def test_a_reset_comes_before_each_pass(clock: Clock) -> None:
-    _interleaved(clock, 0)
+    _sat(clock, 0)
     assert clock.order[::2] == [f"reset {name}" for name in clock.order[1::2]]
 
 
 def test_a_subject_with_fewer_rounds_stops_and_the_others_go_on(clock: Clock) -> None:
-    found = _interleaved(clock, 0, b=Timing(1, 1, 2, "budget"))
-    assert {name: len(t.samples) for name, t in found.items()} == {"a": 4, "b": 2, "c": 4}
-    assert "b" not in _runs(clock)[14:]
+    found = _sat(clock, 0, rounds={"b": 2})
+    assert [sorted(r.samples) for r in found] == [["a", "b", "c"]] * 2 + [["a", "c"]] * 2
+
+
+def test_what_takes_long_is_not_warmed_up(clock: Clock) -> None:
+    list(sitting({"a": clock.subject(2, "a")}, {"a": Turn(Pace(1, 2.0), 1)}, {"a": 1}, seed=0, device="cpu"))
+    assert _runs(clock) == ["a"]
 
 
 def test_nothing_to_time_is_no_error() -> None:
-    interleave({}, {}, seed=0, device="cpu")
+    assert list(sitting({}, {}, {}, seed=0, device="cpu")) == []
 
 
-def _during(subject: Subject) -> dict[str, Timing]:
-    found = {"a": Timing(1, 1, 1, "rounds")}
-    interleave({"a": subject}, found, seed=0, device="cpu")
-    return found
+def _during(subject: Subject, **options: object) -> list[Round]:
+    takes, counts = {"a": Turn(Pace(1, 2.0), 3)}, {"a": 2}
+    return list(sitting({"a": subject}, takes, counts, seed=0, device="cpu", **options))  # type: ignore[arg-type]
 
 
 def test_garbage_is_not_collected_while_timing_and_is_again_behind() -> None:
     seen = []
     assert gc.isenabled()
     _during(Subject(lambda count: seen.append(gc.isenabled())))
-    assert seen == [False]
+    assert set(seen) == {False}
     assert gc.isenabled()
+
+
+def test_garbage_collection_stays_off_where_it_was_off() -> None:
+    gc.disable()
+    try:
+        _during(Subject(lambda count: None))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def _failing(error: BaseException) -> Subject:
@@ -178,49 +207,55 @@ def test_garbage_collection_comes_back_after_an_interrupt() -> None:
     assert gc.isenabled()
 
 
-def test_a_subject_that_fails_drops_out_and_the_others_go_on(clock: Clock) -> None:
-    calls = iter(range(5))
+@pytest.mark.parametrize("at_call", [1, 2, 6])  # as it is warmed up, in the first round, in a later one
+def test_a_subject_that_fails_drops_out_and_the_others_go_on(clock: Clock, at_call: int) -> None:
+    calls = iter(range(1, at_call + 1))
 
     def run(count: int) -> None:
-        clock.now += 1
-        if next(calls) == 4:
-            raise RuntimeError("on the fifth")
+        clock.pass_by(0.1)
+        if next(calls) == at_call:
+            raise RuntimeError("enough")
 
-    found = {"a": Timing(1, 3, 4, "rounds"), "b": Timing(1, 3, 4, "rounds")}
-    failed = interleave({"a": clock.subject(1, "a"), "b": Subject(run)}, found, seed=0, device="cpu")
-    assert {name: str(error) for name, error in failed.items()} == {"b": "on the fifth"}
-    assert [len(passes) for passes in found["a"].samples] == [3] * 4
-    assert [len(passes) for passes in found["b"].samples] == [3]  # no half round
+    takes = {name: Turn(Pace(1, 0.1), 3) for name in ("a", "b")}
+    subjects = {"a": clock.subject(0.1, "a"), "b": Subject(run)}
+    found = list(sitting(subjects, takes, {"a": 4, "b": 4}, seed=0, device="cpu"))
+    assert [str(e) for r in found for e in r.failed.values()] == ["enough"]
+    assert [len(r.samples["a"]) for r in found] == [3] * 4
     assert next(calls, None) is None  # and it was not asked again
 
 
-def test_garbage_collection_stays_off_where_it_was_off() -> None:
-    gc.disable()
-    try:
-        _during(Subject(lambda count: None))
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
+# -- disturbance -------------------------------------------------------------------------------------------------
 
 
-# -- what it comes to --------------------------------------------------------------------------------------------
+def _waiting(clock: Clock, *waits: float) -> Subject:
+    remaining = iter(waits)
+    return Subject(lambda count: clock.pass_by(0.1, waiting=next(remaining, 0.0)))
 
 
-def test_the_latency_is_the_median_of_the_rounds_medians() -> None:
-    samples = [[1.0, 2.0, 9.0], [3.0, 3.0, 3.0], [2.5, 50.0, 1.0]]
-    found = Timing(1, 3, 3, "rounds", samples)
-    assert found.medians == [2.0, 3.0, 2.5]
-    value, low, high = found.latency
-    assert value == 2.5
-    assert low is not None
-    assert high is not None
-    assert low < value < high
+def test_a_pass_that_had_to_wait_is_kept_counted_and_repeated(clock: Clock) -> None:
+    first, second = _during(_waiting(clock, 0.0, 0.05), alone=True)
+    assert first.samples["a"] == pytest.approx([100, 150, 100, 100])
+    assert first.waited == {"a": 1}
+    assert second.samples["a"] == pytest.approx([100] * 3)
+    assert second.waited == {}
 
 
-def test_one_round_gives_no_interval() -> None:
-    assert Timing(1, 1, 1, "budget", [[4.0]]).latency == (4.0, None, None)
+def test_repeats_end_when_the_machine_is_never_quiet(clock: Clock) -> None:
+    first, _ = _during(_waiting(clock, *[0.05] * 100), alone=True)
+    assert len(first.samples["a"]) == 3 + RETRIES
+    assert first.waited["a"] == 3 + RETRIES
 
 
-def test_the_interval_holds_the_value_however_skewed_the_rounds_are() -> None:
-    value, low, high = Timing(1, 1, 9, "rounds", [[x] for x in (1, 1, 1, 1, 1, 1, 1, 1, 1000)]).latency
-    assert (low or 0) <= value <= (high or 0)
+def test_several_threads_may_use_more_processor_than_time(clock: Clock) -> None:
+    first, _ = _during(_waiting(clock, *[0.05] * 100))
+    assert len(first.samples["a"]) == 3
+    assert first.waited == {}
+
+
+def test_what_is_checked_behind_a_pass_can_end_it(clock: Clock) -> None:
+    def meddled() -> None:
+        raise ValueError("meddled")
+
+    first, second = _during(clock.subject(0.1, "a"), after=meddled)
+    assert str(first.failed["a"]) == "meddled"
+    assert second.samples == {}

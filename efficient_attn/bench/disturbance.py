@@ -1,0 +1,122 @@
+"""What else the machine was doing while something was measured."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .environment import cgroups, load
+from .environment.facts import ROOT, known, number, table
+
+SHORTEST = 0.2  # seconds; the kernel counts in ticks of 10 ms, which say too little of a shorter time
+OTHERS = 0.25  # processors that others may take on average
+STEAL = 0.02  # share of the wanted processor time that the hypervisor may keep
+WAITING = 1.05  # wall time over processor time of one thread
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbance:
+    """A span of time; None for what the system does not count, or not finely enough.
+
+    wall_s, own_cpu_s: seconds that passed, and that this process computed on all its threads. others_cores: processors
+    that all other programs took on average. steal_share: of the time in which processors wanted to work, the share that
+    the hypervisor gave to someone else. throttled: times that a quota or heat held processors back. load: the average
+    of the last minute.
+    """
+
+    wall_s: float
+    own_cpu_s: float
+    others_cores: float | None = None
+    steal_share: float | None = None
+    throttled: int | None = None
+    load: float | None = None
+
+    def reason(self, threads: int | None = None) -> str | None:
+        """Why these measurements should not be trusted; None when nothing speaks against them.
+
+        threads: those that the measured code uses; with one, it should have computed all the time.
+        """
+        said = []
+        if self.others_cores is not None and self.others_cores > OTHERS:
+            said.append(f"other programs used {self.others_cores:.1f} cores")
+        if self.steal_share is not None and self.steal_share > STEAL:
+            said.append(f"the hypervisor kept {self.steal_share:.0%} of the processor time")
+        if self.throttled:
+            said.append(f"the processor was throttled {self.throttled} times")
+        if threads == 1 and self.own_cpu_s > 0 and self.wall_s / self.own_cpu_s > WAITING:
+            said.append(
+                f"its one thread waited: wall time is {self.wall_s / self.own_cpu_s:.2f} times its processor time"
+            )
+        return "; ".join(said) or None
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Counters at one moment: seconds, and ticks summed over all processors."""
+
+    wall_s: float
+    own_cpu_s: float
+    busy: int | None
+    stolen: int | None
+    throttled: int | None
+
+
+class Watch:
+    """Looks at the counters when it is made, and again at every `lap`: about 0.1 ms each time on a small machine."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._root = root
+        self._last = _read(root)
+
+    def lap(self) -> Disturbance:
+        """What happened since the last lap, or since the watch was made."""
+        before, self._last = self._last, _read(self._root)
+        return _between(before, self._last)
+
+
+def _between(a: _Reading, b: _Reading) -> Disturbance:
+    wall, own = b.wall_s - a.wall_s, b.own_cpu_s - a.own_cpu_s
+    busy, stolen = _since(a.busy, b.busy), _since(a.stolen, b.stolen)
+    averages = load()
+    fine = wall >= SHORTEST
+    return Disturbance(
+        wall_s=wall,
+        own_cpu_s=own,
+        others_cores=max(0.0, busy / _ticks() - own) / wall if fine and busy is not None else None,
+        steal_share=stolen / max(1, busy + stolen) if fine and busy is not None and stolen is not None else None,
+        throttled=_since(a.throttled, b.throttled),
+        load=averages[0] if averages else None,
+    )
+
+
+def _since(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else max(0, after - before)
+
+
+def _ticks() -> int:
+    """Ticks a second in which the kernel counts."""
+    return os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def _read(root: Path) -> _Reading:
+    busy, stolen = _processors(root)
+    return _Reading(time.perf_counter(), time.process_time(), busy, stolen, _throttled(root))
+
+
+def _processors(root: Path) -> tuple[int | None, int | None]:
+    """Ticks in which processors worked, for anyone, and in which the hypervisor kept them waiting."""
+    total = (known(table(root / "proc/stat")) or {}).get("cpu")
+    if total is None:
+        return None, None
+    user, nice, system, _idle, _iowait, irq, softirq, *rest = (int(ticks) for ticks in total.split())
+    return user + nice + system + irq + softirq, rest[0] if rest else None
+
+
+def _throttled(root: Path) -> int | None:
+    """Times that a control group's quota or the temperature slowed processors down since the machine started."""
+    folders = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle"))
+    heat = [known(number(f / "core_throttle_count")) for f in folders]
+    counts = [count for count in (*heat, cgroups.throttled(root)) if count is not None]
+    return sum(counts) if counts else None

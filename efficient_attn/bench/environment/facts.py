@@ -1,0 +1,74 @@
+"""What a machine tells of itself: a value, or why it is not known. A guess is neither."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+ROOT = Path("/")
+T = TypeVar("T")
+
+
+class Unknown(NamedTuple):
+    """A fact that the machine does not tell, and why."""
+
+    reason: str
+
+
+def text(path: Path) -> str | Unknown:
+    """A small file's content without the line end."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip("\0\n ")
+    except OSError as error:
+        return Unknown(f"{path}: {os.strerror(error.errno) if error.errno else error}")
+
+
+def number(path: Path) -> int | Unknown:
+    """A file that holds one whole number."""
+    found = text(path)
+    if isinstance(found, Unknown):
+        return found
+    return int(found) if found.lstrip("-").isdigit() else Unknown(f"{path} holds no whole number: {found[:40]!r}")
+
+
+def table(path: Path, separator: str | None = None) -> dict[str, str] | Unknown:
+    """A file of ``name value`` or ``name: value`` lines; of a name that comes again, the first."""
+    found = text(path)
+    if isinstance(found, Unknown):
+        return found
+    rows: dict[str, str] = {}
+    for line in found.splitlines():
+        name, _, value = line.partition(separator or " ")
+        rows.setdefault(name.strip(), value.strip())
+    return rows
+
+
+def attempt(ask: Callable[[], Any], *errors: type[Exception]) -> Any:
+    """What a question gives, or why it could not be answered: one of the errors named."""
+    try:
+        return ask()
+    except errors as error:
+        return Unknown(f"{type(error).__name__}: {' '.join(str(error).split())}"[:200])
+
+
+def known(fact: T | Unknown) -> T | None:
+    """The value, None where there is none."""
+    return None if isinstance(fact, Unknown) else fact
+
+
+def settle(facts: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, str]]:
+    """Facts as plain values, None for what is not known, and the reasons for each None by its dotted name."""
+    values: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    for name, fact in facts.items():
+        dotted = f"{prefix}{name}"
+        if isinstance(fact, Unknown):
+            values[name], reasons[dotted] = None, fact.reason
+        elif isinstance(fact, dict):
+            values[name], inner = settle(fact, f"{dotted}.")
+            reasons |= inner
+        else:
+            values[name] = fact
+    return values, reasons

@@ -1,0 +1,54 @@
+"""The graphics processors: what they are, and how fast, warm and busy they are at the moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .facts import Unknown, attempt
+from .software import ask
+
+QUERIES = "driver_version,clocks.max.sm,clocks.max.memory,power.limit,persistence_mode,mig.mode.current"
+SENSORS = {
+    "sm_mhz": "clock_rate",
+    "power_mw": "power_draw",
+    "temperature_c": "temperature",
+    "busy_percent": "utilization",
+}
+
+
+def gpus() -> list[str]:
+    """Their names."""
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def gpu_details() -> list[dict[str, Any]]:
+    """What does not change while a run lasts, one entry a device; empty without any."""
+    return [_details(i) for i in range(torch.cuda.device_count())]
+
+
+def _details(index: int) -> dict[str, Any]:
+    about = torch.cuda.get_device_properties(index)
+    uuid = getattr(about, "uuid", None)  # nvidia-smi counts all devices, torch those that are visible
+    told = ask("nvidia-smi", f"--query-gpu={QUERIES}", "--format=csv,noheader", f"--id=GPU-{uuid}") if uuid else None
+    values = [v.strip() for v in told.splitlines()[0].split(",")] if told else []
+    driver: dict[str, Any] = dict(zip(QUERIES.split(","), values, strict=False))
+    if not driver:
+        driver["driver_version"] = Unknown("nvidia-smi does not tell")
+    return {
+        "name": about.name,
+        "memory_bytes": about.total_memory,
+        "capability": f"{about.major}.{about.minor}",
+        "multiprocessors": about.multi_processor_count,
+        "cudnn": attempt(torch.backends.cudnn.version, Exception),
+        **driver,
+    }
+
+
+def sensors(index: int = 0) -> dict[str, int | Unknown]:
+    """Clock, power, temperature and load of a device now; each a reason where torch cannot ask (it needs pynvml)."""
+    if not torch.cuda.is_available():
+        return dict.fromkeys(SENSORS, Unknown("no CUDA device on this machine"))
+    # NVML's own errors are classes of a package that may not be there
+    return {name: attempt(lambda f=f: getattr(torch.cuda, f)(index), Exception) for name, f in SENSORS.items()}

@@ -1,0 +1,164 @@
+"""The machine: processors and how they are laid out, what of them we may use, and what may change their speed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+from .facts import ROOT, Unknown, known, number, table, text
+from .software import ask
+
+CPUS = "sys/devices/system/cpu"
+CONTAINER = "container"  # the variable that systemd, and others after it, set inside
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def cpu_name(root: Path = ROOT) -> str:
+    """The processor's own name, where the system tells."""
+    found = _cpuinfo(root).get("model name")
+    return found or platform.processor() or platform.machine()
+
+
+def usable_cores() -> int:
+    """Logical processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def affinity() -> str | Unknown:
+    """Their numbers, runs as ``first-last``."""
+    if not hasattr(os, "sched_getaffinity"):
+        return Unknown(f"{platform.system()} does not tell")
+    return as_runs(sorted(os.sched_getaffinity(0)))
+
+
+def as_runs(numbers: list[int]) -> str:
+    """``0-3,8`` for 0, 1, 2, 3 and 8; the numbers ascend."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+# -- layout --------------------------------------------------------------------------------------------------------
+
+
+def topology(root: Path = ROOT) -> dict[str, Any]:
+    """Sockets, physical cores, threads a core, memory nodes, and the size in bytes of one cache of each level."""
+    untold = Unknown(f"no processors under /{CPUS}")
+    places = [cpu / "topology" for cpu in _numbered(root / CPUS, "cpu") if (cpu / "topology").is_dir()]
+    sockets = {known(number(place / "physical_package_id")) for place in places}
+    cores = {known(text(place / "thread_siblings_list")) for place in places}
+    nodes = _numbered(root / "sys/devices/system/node", "node")
+    return {
+        "sockets": len(sockets) if places else untold,
+        "physical_cores": len(cores) if places else untold,
+        "threads_per_core": len(places) // len(cores) if places else untold,
+        "numa_nodes": len(nodes) or Unknown("no memory nodes under /sys/devices/system/node"),
+        "cache_bytes": caches(root) or Unknown(f"no caches under /{CPUS}/cpu0/cache"),
+    }
+
+
+def caches(root: Path = ROOT) -> dict[str, int]:
+    """Bytes of each cache that the first processor sees, by name: L1d, L1i, L2, L3."""
+    found: dict[str, int] = {}
+    for place in _numbered(root / CPUS / "cpu0/cache", "index"):
+        level, kind, size = (known(text(place / name)) for name in ("level", "type", "size"))
+        match = re.fullmatch(r"(\d+)([KMG]?)", size or "")
+        if level and match:
+            letter = {"Data": "d", "Instruction": "i"}.get(kind or "", "")
+            found[f"L{level}{letter}"] = int(match[1]) * UNITS[match[2]]
+    return found
+
+
+def _numbered(folder: Path, prefix: str) -> list[Path]:
+    """``cpu0``, ``cpu1``, .. in a folder, by number."""
+    found = [path for path in folder.glob(f"{prefix}[0-9]*") if path.name[len(prefix) :].isdigit()]
+    return sorted(found, key=lambda path: int(path.name[len(prefix) :]))
+
+
+# -- what may change the speed -------------------------------------------------------------------------------------
+
+
+def frequency(root: Path = ROOT) -> dict[str, Any]:
+    """Who chooses the clock, and whether it may go beyond its rated speed; MHz."""
+    cpus = root / CPUS
+    governors = {known(text(cpu / "cpufreq/scaling_governor")) for cpu in _numbered(cpus, "cpu")} - {None}
+    limit = number(cpus / "cpu0/cpufreq/cpuinfo_max_freq")
+    now = _cpuinfo(root).get("cpu MHz")
+    return {
+        "governor": "+".join(sorted(filter(None, governors))) or text(cpus / "cpu0/cpufreq/scaling_governor"),
+        "driver": text(cpus / "cpu0/cpufreq/scaling_driver"),
+        "turbo": turbo(root),
+        "max_mhz": limit if isinstance(limit, Unknown) else limit / 1e3,
+        "mhz": float(now) if now else Unknown("/proc/cpuinfo names no clock"),
+    }
+
+
+def turbo(root: Path = ROOT) -> bool | Unknown:
+    """Whether the processor may raise its clock for a while: such times do not last."""
+    none, boost = known(number(root / CPUS / "intel_pstate/no_turbo")), known(number(root / CPUS / "cpufreq/boost"))
+    if none is not None:
+        return none == 0
+    return Unknown(f"no boost or no_turbo under /{CPUS}") if boost is None else boost == 1
+
+
+def virtualisation(root: Path = ROOT) -> dict[str, Any]:
+    """Whether a hypervisor or a container stands between us and the machine."""
+    flags = _cpuinfo(root).get("flags")
+    kind = ask("systemd-detect-virt", "--vm", codes=(0, 1)) if root == ROOT else None
+    return {
+        "hypervisor": "hypervisor" in flags.split() if flags else Unknown("/proc/cpuinfo lists no flags"),
+        "kind": kind or Unknown("systemd-detect-virt does not tell"),
+        "product": text(root / "sys/class/dmi/id/product_name"),
+        "container": container(root),
+    }
+
+
+def container(root: Path = ROOT) -> str | None:
+    """The kind of container that this runs in, by the marks that it leaves; None where there is none of them."""
+    marks = {".dockerenv": "docker", "run/.containerenv": "podman"}
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return "kubernetes"
+    return next((name for mark, name in marks.items() if (root / mark).exists()), os.environ.get(CONTAINER))
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """The first processor's entry; empty where the system has none."""
+    return known(table(root / "proc/cpuinfo", ":")) or {}
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+
+def memory_total() -> int | None:
+    """Bytes of the machine."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def memory(root: Path = ROOT) -> dict[str, Any]:
+    """Bytes that were available and swap when this was asked, and whether the kernel gives out huge pages."""
+    choice = text(root / "sys/kernel/mm/transparent_hugepage/enabled")  # "always [madvise] never"
+    return {
+        "available_bytes": meminfo("MemAvailable", root),
+        "swap_bytes": meminfo("SwapTotal", root),
+        "swap_free_bytes": meminfo("SwapFree", root),
+        "huge_pages": choice if isinstance(choice, Unknown) else choice.partition("[")[2].partition("]")[0],
+    }
+
+
+def meminfo(name: str, root: Path = ROOT) -> int | Unknown:
+    """Bytes of a line of /proc/meminfo."""
+    rows = table(root / "proc/meminfo", ":")
+    if isinstance(rows, Unknown):
+        return rows
+    amount, _, unit = rows.get(name, "").partition(" ")
+    return int(amount) * 1024 if amount.isdigit() and unit == "kB" else Unknown(f"/proc/meminfo has no {name}")

@@ -1,0 +1,125 @@
+"""The software: Python, torch and what they were built with, the variables that steer them, the source's state."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .facts import ROOT, Unknown, known, text
+
+PACKAGES = ("efficient-attn", "torch", "numpy", "pandas", "matplotlib", "scipy", "triton")
+# Names, or beginnings of names that end in "_". Nothing else is kept: variables hold secrets too.
+VARIABLES = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "DNNL_", "ONEDNN_", "ATEN_CPU_CAPABILITY"),
+    *("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "PYTHONMALLOC", "PYTHONHASHSEED"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "CUBLAS_WORKSPACE_CONFIG"),
+    *("NVIDIA_TF32_OVERRIDE", "TORCH_CUDNN_", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+)
+
+
+def variables() -> dict[str, str]:
+    """Environment variables that change what is measured."""
+    return {name: value for name, value in sorted(os.environ.items()) if _steers(name)}
+
+
+def _steers(name: str) -> bool:
+    return any(name == own or (own.endswith("_") and name.startswith(own)) for own in VARIABLES)
+
+
+def packages() -> dict[str, str | None]:
+    """The versions installed, None for what is not."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def python_build() -> dict[str, Any]:
+    return {
+        "implementation": platform.python_implementation(),
+        "compiler": platform.python_compiler(),
+        "build": " ".join(platform.python_build()),
+        "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
+    }
+
+
+def torch_build() -> dict[str, Any]:
+    """What torch says of its own build: libraries, flags, and how it goes parallel."""
+    return {
+        "config": " ".join(torch.__config__.show().split()),
+        "parallel": " ".join(torch.__config__.parallel_info().split()),
+        "mkl": torch.backends.mkl.is_available(),
+        "onednn": torch.backends.mkldnn.is_available(),
+        "openmp": torch.backends.openmp.is_available(),
+        "cuda": torch.version.cuda,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def blas() -> str | Unknown:
+    """The library behind torch's matrix products on the CPU."""
+    _, found, rest = torch.__config__.show().partition("BLAS_INFO=")
+    return rest.partition(",")[0].strip() if found else Unknown("torch's build settings name no BLAS_INFO")
+
+
+def threads() -> dict[str, int]:
+    """Threads that one operation takes, and operations that may run at once."""
+    return {"intra": torch.get_num_threads(), "inter": torch.get_num_interop_threads()}
+
+
+def runtime(root: Path = ROOT) -> dict[str, Any]:
+    """The C library, and the allocators and OpenMP libraries that this process has loaded."""
+    maps = text(root / "proc/self/maps")
+    names = sorted({Path(line.split()[-1]).name for line in (known(maps) or "").splitlines() if ".so" in line})
+
+    def loaded(*parts: str) -> list[str] | Unknown:
+        return maps if isinstance(maps, Unknown) else [n for n in names if any(p in n for p in parts)]
+
+    return {
+        "libc": " ".join(platform.libc_ver()).strip() or Unknown(f"{platform.system()} names no C library"),
+        "allocators": loaded("jemalloc", "tcmalloc", "mimalloc"),
+        "openmp": loaded("libgomp", "libiomp", "libomp"),
+    }
+
+
+# -- the source ----------------------------------------------------------------------------------------------------
+
+
+def git() -> dict[str, Any] | None:
+    """The checkout that runs: revision, whether it was changed, and a digest of the changes that tells two apart.
+
+    None for an installed package.
+    """
+    here = Path(__file__).parent
+    revision = ask("git", "rev-parse", "HEAD", folder=here)
+    if revision is None or ask("git", "ls-files", "--error-unmatch", __file__, folder=here) is None:
+        return None
+    package = ":/efficient_attn"  # new files elsewhere, results say, are no change of the source
+    changes = ask("git", "diff", "HEAD", "--binary", folder=here) or ""
+    new = ask("git", "ls-files", "--others", "--exclude-standard", "--full-name", package, folder=here) or ""
+    digest = hashlib.sha256(f"{changes}\0{new}".encode()).hexdigest()[:12]
+    return {"revision": revision, "changed": bool(changes), "digest": digest if changes or new else None}
+
+
+def ask(*command: str, folder: Path | None = None, codes: Sequence[int] = (0,)) -> str | None:
+    """What another program prints; None where there is no such program, or it ends in another code."""
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode in codes else None

@@ -1,0 +1,175 @@
+"""What a plan will cost, before it is run: a guess from the mechanisms' own growth and a glance at the machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import UnsupportedError
+from ..mechanism import Attention
+from ..state import state_bytes
+from .case import Case, Cell
+from .ceilings import Ceiling, ceiling
+from .plan import cells
+from .timing import BLOCK_S, Pace, turns
+
+# Measured on the machine of the published runs; each is meant to be right within a factor of two elsewhere.
+EFFICIENCY = {"sdpa": 0.75, "dense": 0.25}  # share of a matrix product's rate that a backend reaches
+OTHERWISE = 0.45
+LAUNCH_S = 5e-5  # what a call costs however small it is
+BACKWARD = 2.5  # a backward pass over a forward one, in operations
+STATE_READS = 1.5  # times that a decode step seems to read its state, at the best rate
+SET_UP = 4  # times its state that setting up a context seems to move
+PROBES = (256, 512)  # contexts from which a state's growth is read off
+STEPS = 16  # decode steps a pass, at least
+CALLS = 6  # calls that preparing takes: a first one, the gate's, two to count memory, two to calibrate
+FIXED_S = 0.3  # a case's gate and its profile, whatever its size
+DRAW_S = 8e-9  # for a number of the inputs
+START_S = 0.2  # for a worker, and for torch's first products in it
+PROFILER_S = 0.7  # for the first profile in the worker that prepares a cell
+SESSION_S = 4.0  # for imports, the fork server, a look at the machine, and the report
+COMPILE_S = 15.0  # for torch.compile, in every worker
+FLUSH_BYTES = 512 * 2**20  # written before every cold call
+# What a call holds in all, in sizes of its output
+FORWARD_PEAK, TRAINING_PEAK, FUSED_TRAINING_PEAK = 1.5, 9.0, 5.5
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Seconds in all, the most bytes that any cell takes, and for each case key its share of both."""
+
+    wall_s: float
+    peak_bytes: int
+    cases: Mapping[str, tuple[float, int]]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One case: seconds a call, bytes of its inputs, bytes that a call (when decoding: the state) takes beyond them."""
+
+    call_s: float
+    input_bytes: int
+    call_bytes: int
+
+
+def expected(cases: Sequence[Case], *, best: Ceiling | None = None) -> Expectation:
+    """The cost of running cases here. best: the machine's rates, measured for a tenth of a second where not given."""
+    rates: dict[tuple[str, str, int | None], Ceiling] = {}
+    found: dict[str, tuple[float, int]] = {}
+    peak = 0
+    for cell, members in cells(cases):
+        if not _there(cell.device):
+            found |= {case.key: (0.0, 0) for case in members}  # they will be skipped
+            continue
+        setting = cell.device, cell.dtype, cell.threads
+        if setting not in rates:
+            rates[setting] = best or ceiling(*setting, rough=True)
+        guesses = {case.key: guess(case, rates[setting]) for case in members}
+        seconds = _seconds(cell, guesses, rates[setting])
+        found |= {key: (seconds[key], g.input_bytes + g.call_bytes) for key, g in guesses.items()}
+        # a sitting holds the inputs of all its cases, and the decode states; calls come one after the other
+        held, calls = sum(g.input_bytes for g in guesses.values()), [g.call_bytes for g in guesses.values()]
+        peak = max(peak, held + (sum(calls) if cell.mode == "decode" else max(calls)))
+    wall = sum(seconds for seconds, _ in found.values())
+    return Expectation(wall + SESSION_S if wall else 0.0, peak, found)
+
+
+def _there(device: str) -> bool:
+    available = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+    return available.get(device, lambda: True)()
+
+
+# -- one case ------------------------------------------------------------------------------------------------------
+
+
+def guess(case: Case, best: Ceiling) -> Guess:
+    """What one call of a case takes; nothing where the mechanism does not support it, or declares no growth."""
+    try:
+        return _guess(case, case.create(), best)
+    except UnsupportedError:
+        return Guess(0.0, 0, 0)
+
+
+def _guess(case: Case, attn: Attention, best: Ceiling) -> Guess:
+    cell, s = case.cell, case.shape
+    size = getattr(torch, cell.dtype).itemsize
+    keys = s.batch * s.kv_heads * s.m * (s.head_dim + s.value_dim) * size
+    queries, output = (s.batch * s.heads * s.n * width * size for width in (s.head_dim, s.value_dim))
+    if cell.mode == "decode":
+        state = _state_bytes(case, attn)
+        return Guess(LAUNCH_S + STATE_READS * state / best.bytes_per_s, queries + keys, state)
+    operations = 2 * (s.head_dim + s.value_dim) * s.batch * s.heads * attn.growth.cost(s.n, s.m, cell.causal)
+    training = cell.mode == "forward_backward"
+    operations *= 1 + BACKWARD if training else 1
+    output += keys if cell.mode == "prefill" else 0  # the state that comes with it
+    moved = (queries + keys + output) * (2 if training else 1)
+    rate = EFFICIENCY.get(attn.backend, OTHERWISE) * best.gemm_flops_per_s
+    call_s = LAUNCH_S + max(operations / rate, moved / best.bytes_per_s)
+    # fidelity holds the weights of every row, whatever the backend
+    dense = attn.backend == "dense" or cell.task == "fidelity"
+    scores = s.batch * s.heads * s.n * s.m * size if dense else 0
+    return Guess(call_s, queries + keys, _peak(output, scores, training, attn.backend == "sdpa"))
+
+
+def _peak(output: int, scores: int, training: bool, fused: bool) -> int:
+    """Bytes of a call: what it returns, what it works with, and the matrices of scores and weights where there are."""
+    share = (FUSED_TRAINING_PEAK if fused else TRAINING_PEAK) if training else FORWARD_PEAK
+    return int(share * output + (4 if training else 2) * scores)
+
+
+def _state_bytes(case: Case, attn: Attention) -> int:
+    """Bytes of the state behind the context: those of two short contexts, continued as a line."""
+    m, (less, more) = case.shape.m, PROBES
+    if m <= more:
+        return _measured_state(case, attn, m)
+    small, large = (_measured_state(case, attn, length) for length in PROBES)
+    return large + (large - small) * (m - more) // (more - less)
+
+
+def _measured_state(case: Case, attn: Attention, length: int) -> int:
+    s, dtype, device = case.shape, getattr(torch, case.cell.dtype), case.cell.device
+    k = torch.zeros(s.batch, s.kv_heads, length, s.head_dim, dtype=dtype, device=device)
+    v = torch.zeros(s.batch, s.kv_heads, length, s.value_dim, dtype=dtype, device=device)
+    with torch.no_grad():
+        return state_bytes(attn.absorb(k, v, attn.init_state(s.batch, length, dtype, device)))
+
+
+# -- a cell --------------------------------------------------------------------------------------------------------
+
+
+def _seconds(cell: Cell, guesses: Mapping[str, Guess], best: Ceiling) -> dict[str, float]:
+    """Seconds of each case, with its part of what the cell's workers cost."""
+    sittings = cell.processes if cell.mode else 0
+    starts = (START_S * (1 + sittings) + PROFILER_S) / len(guesses)
+    found = {key: starts + FIXED_S + CALLS * g.call_s for key, g in guesses.items()}
+    if not cell.mode:
+        return found
+    paces = {key: _pace(cell, g) for key, g in guesses.items() if 0 < g.call_s <= cell.budget_s}
+    rounds = math.sqrt(cell.rounds * cell.max_rounds)  # noise decides where between the two it ends
+    parts = turns(paces, rounds=cell.rounds, processes=sittings, budget_s=cell.budget_s)
+    for key, g in guesses.items():
+        if key not in paces:  # it is stopped in its first call
+            found[key] = starts + FIXED_S + min(g.call_s, cell.budget_s)
+            continue
+        pace, passes = paces[key], parts[key].passes * rounds
+        inputs = DRAW_S * g.input_bytes / getattr(torch, cell.dtype).itemsize
+        found[key] += (inputs + pace.warm_up_s + (COMPILE_S if cell.compiled else 0.0)) * (1 + sittings)
+        found[key] += min(passes * pace.block_s, cell.budget_s) + passes * _between(cell, g, best)
+    return found
+
+
+def _between(cell: Cell, g: Guess, best: Ceiling) -> float:
+    """Seconds before every pass that are not counted: a context set up anew, caches emptied."""
+    context = SET_UP * g.call_bytes if cell.mode == "decode" else 0
+    return (context + (2 * FLUSH_BYTES if cell.cache == "cold" else 0)) / best.bytes_per_s
+
+
+def _pace(cell: Cell, g: Guess) -> Pace:
+    """How many calls make a pass, and how long it takes."""
+    if cell.cache == "cold":
+        return Pace(1, g.call_s)
+    calls = max(math.ceil(BLOCK_S / max(g.call_s, LAUNCH_S)), STEPS if cell.mode == "decode" else 1)
+    return Pace(calls, calls * g.call_s)

@@ -1,0 +1,67 @@
+"""The command line: parses, calls, prints; no logic of its own.
+
+Exit codes: 0 done, 1 done but cases or checks failed or NEW regressed, 2 bad usage, 130 interrupted, 143 terminated.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import UnsupportedError, UsageError, unknown
+from .parser import make_parser
+from .stopping import stopped
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler writes to stderr unless told before its import
+    parser = make_parser()
+    given = list(sys.argv[1:] if argv is None else argv)
+    args, rest = parser.parse_known_args(given)
+    try:
+        if rest:
+            verb = parser.verbs[args.verb]
+            raise unknown("option", rest[0], [o for a in verb._actions for o in a.option_strings], where=args.verb)
+        from ..registry import load_plugin
+
+        with _warnings_in_one_line():
+            for plugin in getattr(args, "plugin", ()):
+                load_plugin(plugin)
+            code = args.call(args)
+        sys.stdout.flush()  # here, where a reader who has left can still be told from an error
+        return code
+    except (UsageError, UnsupportedError) as error:
+        print(f"efficient-attn: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        return stopped(stop)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Our own warnings are sentences for people: shown as such, without the line of code that gave them."""
+    usual = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], filename: str, *rest: Any, **more: Any) -> None:
+        ours = category.__module__.startswith("efficient_attn.") or Path(filename).is_relative_to(PACKAGE)
+        if ours and issubclass(category, UserWarning):
+            print(f"efficient-attn: {' '.join(str(message).split())}", file=sys.stderr)
+        else:
+            usual(message, category, filename, *rest, **more)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual

@@ -1,0 +1,152 @@
+"""The parser: every verb with its options, and errors of one line that name the nearest valid choice."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from . import values, verbs
+
+AXES: dict[str, tuple[Callable[[str], Any], str]] = {
+    "seq_len": (values.count, "sequence lengths; context lengths when decoding"),
+    "causal": (values.truth, "true, false or both"),
+    "dtype": (values.one_of("dtype", ("float32", "float64", "float16", "bfloat16")), "data types"),
+    "device": (values.one_of("device", ("cpu", "cuda", "mps")), "devices"),
+    "threads": (values.count, "CPU threads"),
+    "batch": (values.count, "batch sizes"),
+    "heads": (values.count, "numbers of heads"),
+    "kv_heads": (values.count, "numbers of key-value heads"),
+    "head_dim": (values.count, "widths of a head"),
+    "cache": (values.one_of("cache", ("warm", "cold")), "caches: warm, cold or both"),
+    "compiled": (values.truth, "through torch.compile: true, false or both"),
+    "cuda_graph": (values.truth, "as a CUDA graph: true, false or both"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but an error is one line and an abbreviation is an error."""
+
+    verbs: dict[str, argparse.ArgumentParser]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            near = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1)
+            message += f"; did you mean {near[0]!r}?" if near else ""
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        sys.exit(2)
+
+
+class _Version(argparse.Action):
+    def __call__(self, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(version("efficient-attn"))
+        sys.exit(0)
+
+
+def make_parser() -> Parser:
+    parser = Parser(prog="efficient-attn", description="Attention mechanisms, proved right, then measured honestly.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    known = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+    parser.verbs = known.choices  # type: ignore[assignment]
+    _list(_verb(known, "list", verbs.list_, "show every mechanism and suite"))
+    _info(_verb(known, "info", verbs.info, "describe a mechanism with its options"))
+    _check(_verb(known, "check", verbs.check, "hold a mechanism to what it claims"))
+    _doctor(_verb(known, "doctor", verbs.doctor, "say how well this machine can measure now"))
+    _suite(_verb(known, "plan", verbs.plan, "show what a suite would run, and what that would take"))
+    _run(_verb(known, "run", verbs.run, "run a suite and write its page"))
+    _report(_verb(known, "report", verbs.report, "make a page, a Markdown file and plots of runs"))
+    _compare(_verb(known, "compare", verbs.compare, "say what became faster or slower from one run to another"))
+    return parser
+
+
+def _verb(known: Any, name: str, call: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    verb = known.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    verb.set_defaults(call=call)
+    verb.add_argument("--json", action="store_true", help="print JSON for programs")
+    verb.add_argument(
+        "--plugin", metavar="FILE", action="append", default=[], help="a .py file or module to import first"
+    )
+    return verb
+
+
+def _list(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--family", help="only this family")
+
+
+def _info(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("name", metavar="NAME")
+
+
+def _check(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("name", metavar="NAME-or-FILE", help="a mechanism, or a .py file that registers some")
+    verb.add_argument("--backend", help="check this backend instead of the preferred one")
+
+
+def _doctor(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--quick", action="store_true", help="only what takes a moment")
+    verb.add_argument("--threads", type=values.count, metavar="N", help="CPU threads to measure with")
+    verb.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to look at (default: cpu)")
+
+
+def _suite(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("suite", metavar="SUITE", help="a built-in suite's name, or a .toml file")
+    verb.add_argument(
+        "--variant", type=values.list_of(str), metavar="A,B", help="only these mechanisms, or others than the suite's"
+    )
+    for name, (kind, text) in AXES.items():
+        verb.add_argument(f"--{name.replace('_', '-')}", type=values.list_of(kind), metavar="X,Y", help=text)
+    verb.add_argument("--activations", metavar="FILE", help="captured q, k and v (.npz or .safetensors) for fidelity")
+    verb.add_argument("--seed", type=values.seed, metavar="N", help="seed of all inputs")
+    verb.add_argument("--quick", action="store_true", help="two lengths and three rounds: a trial, not a result")
+    verb.set_defaults(axes=tuple(AXES))
+
+
+def _run(verb: argparse.ArgumentParser) -> None:
+    _suite(verb)
+    verb.add_argument("--out", metavar="DIR", help="where the results go (default: results/local/SUITE-TIME)")
+    verb.add_argument("--resume", action="store_true", help="go on in a folder that holds part of the run")
+    verb.add_argument("--retry-failed", action="store_true", help="with --resume: measure failed cases again")
+    verb.add_argument("--timeout", type=values.seconds, metavar="SECONDS", help="the most that one case may take")
+    verb.add_argument(
+        "--memory-limit", type=values.size, metavar="SIZE", help="the most memory that one case may take: 8GB, 512MiB"
+    )
+    verb.add_argument("--start-method", choices=("forkserver", "spawn"), help="how the processes that measure begin")
+
+
+def _report(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run", metavar="RUN", nargs="+", help="a run's folder")
+    verb.add_argument("--out", metavar="DIR", help="where the report goes (default: the run's own folder)")
+    verb.add_argument(
+        "--export",
+        type=values.export,
+        action="append",
+        metavar="FORMAT=FILE",
+        help="write only this file, for another tool: pytest-benchmark=FILE or github-action=FILE",
+    )
+
+
+def _compare(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("base", metavar="BASE", help="a run's folder, or a pytest-benchmark JSON file")
+    verb.add_argument("new", metavar="NEW", help="the same, measured later")
+    verb.add_argument(
+        "--by",
+        choices=("speedup", "latency"),
+        default="speedup",
+        help="compare speedups over the cell's baseline (default), or times as they are",
+    )
+    verb.add_argument("--confidence", type=values.confidence, default=0.95, metavar="P", help="of all cases (0.95)")
+    verb.add_argument("--margin", type=values.share, default=0.02, metavar="X", help="differences to overlook (0.02)")
+    verb.add_argument("--drift", type=values.share, default=0.02, metavar="X", help="times' spread over runs (0.02)")
+    verb.add_argument("--across-machines", action="store_true", help="compare runs of unlike machines all the same")
+    verb.add_argument("--fail-on-regression", action="store_true", help="exit with 1 when a case is slower or broken")
+    verb.add_argument("--all", action="store_true", help="list the cases that stayed the same, too")
+    verb.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")
+    verb.add_argument("--out", metavar="FILE", help="write it to a file instead")

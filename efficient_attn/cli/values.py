@@ -1,0 +1,101 @@
+"""What the options' values may be: each kind reads a text, or says in one line why it does not fit."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import unknown
+
+SIZE = re.compile(r"([0-9.]+(?:e[0-9]+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
+
+
+def list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """A comma-separated list; argparse names the option when a value does not fit."""
+
+    def parse(text: str) -> list[Any]:
+        return [kind(part.strip()) for part in text.split(",")]
+
+    return parse
+
+
+def count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
+def truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def one_of(what: str, choices: Sequence[str]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(str(unknown(what, text, choices)))
+        return text
+
+    return parse
+
+
+def seconds(text: str) -> float:
+    value = _number(text)
+    if not value or not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def share(text: str) -> float:
+    """0.02 for 2%."""
+    value = _number(text)
+    if value is None or not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to below 1")
+    return value
+
+
+def confidence(text: str) -> float:
+    value = _number(text)
+    if value is None or not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1, such as 0.95")
+    return value
+
+
+def size(text: str) -> int:
+    """Bytes: ``8GB`` is decimal, ``512MiB`` binary, ``2e9`` bytes."""
+    found = SIZE.fullmatch(text.strip())
+    value = _number(found[1]) if found else None
+    if found and value and found[2]:
+        value *= (1024 if found[3] else 1000) ** ("kmgt".index(found[2].lower()) + 1)
+    if not value or not 1 <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8GB, 512MiB or 2e9")
+    return int(value)
+
+
+def export(text: str) -> tuple[str, Path]:
+    """``FORMAT=FILE``."""
+    name, mark, file = text.partition("=")
+    choices = ("github-action", "pytest-benchmark")
+    if name not in choices:
+        raise argparse.ArgumentTypeError(str(unknown("format", name, choices)))
+    if not mark or not file:
+        raise argparse.ArgumentTypeError(f"{text!r} names no file; write {name}=FILE")
+    return name, Path(file)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,226 @@
+"""The verbs: each calls one thing and prints what came of it. Imports are late so that light verbs stay fast."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from .stopping import stopped, terminable
+
+if TYPE_CHECKING:
+    from ..bench.case import Case
+    from ..bench.plan import Overrides
+    from ..bench.suite import Loaded
+
+
+def list_(args: Namespace) -> int:
+    from ..registry import catalogue
+    from ..shipped import suite_names
+
+    entries, suites = catalogue(family=args.family), suite_names()
+    if args.json:
+        mechanisms = [{"name": e.name, "family": e.family, "sentence": e.sentence} for e in entries]
+        return _print_json({"mechanisms": mechanisms, "suites": suites})
+    from .. import console
+
+    console.show_catalogue(entries, suites)
+    return 0
+
+
+def info(args: Namespace) -> int:
+    from .. import console
+    from ..registry import info
+
+    about = info(args.name)
+    if args.json:
+        return _print_json(console.info_as_json(about))
+    console.show_info(about)
+    return 0
+
+
+def check(args: Namespace) -> int:
+    from .. import console
+    from ..registry import load_plugin
+
+    names = load_plugin(args.name) if args.name.endswith(".py") else [args.name]
+    if not names:
+        raise UsageError(f"check: {args.name} registers no mechanism; decorate its class with @ea.register(...)")
+    from ..testing import run_checks
+
+    outcomes = {name: run_checks(name, backend=args.backend) for name in names}
+    if args.json:
+        _print_json({name: [console.outcome_as_json(o) for o in found] for name, found in outcomes.items()})
+    else:
+        console.show_checks(outcomes)
+    return 1 if any(o.status == "failed" for found in outcomes.values() for o in found) else 0
+
+
+def doctor(args: Namespace) -> int:
+    from ..bench.doctor import diagnose
+
+    diagnosis = diagnose(quick=args.quick, threads=args.threads, device=args.device)
+    if args.json:
+        return _print_json(diagnosis.as_json())
+    print(*diagnosis.lines(), sep="\n")
+    return 0
+
+
+# -- suites --------------------------------------------------------------------------------------------------------
+
+
+def plan(args: Namespace) -> int:
+    from ..bench.suite import load_suite
+
+    cases, _ = _planned(load_suite(args.suite), args)
+    from ..bench.expect import expected
+
+    expectation = expected(cases)
+    if args.json:
+        from ..bench.case import as_json
+
+        costs = {key: {"expected_s": s, "expected_bytes": size} for key, (s, size) in expectation.cases.items()}
+        return _print_json([as_json(case) | costs.get(case.key, {}) for case in cases])
+    from .. import console
+
+    console.show_plan(cases)
+    console.show_expectation(expectation.wall_s, expectation.peak_bytes)
+    return 0
+
+
+def run(args: Namespace) -> int:
+    with terminable():
+        return _run(args)
+
+
+def _run(args: Namespace) -> int:
+    if args.retry_failed and not args.resume:
+        raise UsageError("run: --retry-failed needs --resume: a new run has no failed cases")
+    from ..bench.isolation import Limits, start_server
+    from ..bench.suite import load_suite
+
+    loaded = load_suite(args.suite)  # a typing error is answered before torch is imported
+    start_server(args.start_method)  # it imports torch while this process does
+    cases, overrides = _planned(loaded, args)
+    from .. import console
+    from ..bench.run import default_folder, run
+
+    folder = Path(args.out) if args.out else default_folder(loaded.name)
+    with console.progress(len(cases)) as tell:
+        try:
+            outcome = run(
+                loaded,
+                cases,
+                folder,
+                overrides=overrides,
+                resume=args.resume,
+                retry_failed=args.retry_failed,
+                limits=Limits(timeout_s=args.timeout, memory_bytes=args.memory_limit),
+                start_method=args.start_method,
+                progress=tell,
+            )
+        except KeyboardInterrupt as stop:
+            return stopped(stop, f"the rows so far are kept; go on with --resume --out {folder}")
+    for repaired in outcome.repairs:
+        print(f"efficient-attn: {repaired}", file=sys.stderr)
+    from ..report import write_report
+    from ..results.frames import load
+
+    written = write_report([folder], folder)
+    if args.json:
+        _print_json({"folder": str(folder), "page": str(written.page), "statuses": dict(outcome.statuses)})
+    else:
+        console.show_results(load(folder))
+        console.show_statuses(outcome.statuses)
+        print(f"page: {written.page}")
+    return 1 if outcome.failed else 0
+
+
+def _planned(loaded: Loaded, args: Namespace) -> tuple[list[Case], Overrides]:
+    from ..bench.plan import Overrides, make_plan
+
+    axes = {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
+    overrides = Overrides(
+        axes=axes, variants=args.variant or (), activations=args.activations, seed=args.seed, quick=args.quick
+    )
+    return make_plan(loaded, overrides), overrides
+
+
+# -- results -------------------------------------------------------------------------------------------------------
+
+
+def report(args: Namespace) -> int:
+    if args.export:
+        return _export(args)
+    from ..report import write_report
+
+    runs = [Path(r) for r in args.run]
+    out = Path(args.out) if args.out else runs[0] if len(runs) == 1 and runs[0].is_dir() else Path("report")
+    try:
+        written = write_report(runs, out)
+    except OSError as error:
+        raise UsageError(f"report: {out}: cannot be written: {error.strerror or error}") from error
+    if args.json:
+        return _print_json({"page": str(written.page), "markdown": str(written.markdown), "csv": str(written.csv)})
+    print(f"page: {written.page}\nmarkdown: {written.markdown}\ntable: {written.csv}")
+    return 0
+
+
+def _export(args: Namespace) -> int:
+    from ..results.exchange import EXPORTS
+
+    if len(args.run) > 1 or args.out:
+        raise UsageError("report: --export takes one RUN, and writes to the file that it names, without --out")
+    for name, file in args.export:
+        _write(file, _as_text(EXPORTS[name](Path(args.run[0]))))
+    if args.json:
+        return _print_json({name: str(file) for name, file in args.export})
+    print("\n".join(f"{name}: {file}" for name, file in args.export))
+    return 0
+
+
+def compare(args: Namespace) -> int:
+    from ..report import comparison
+    from ..results.compare import compare
+    from ..results.exchange import read_run
+
+    found = compare(
+        read_run(Path(args.base)),
+        read_run(Path(args.new)),
+        by=args.by,
+        confidence=args.confidence,
+        margin=args.margin,
+        drift=args.drift,
+        across_machines=args.across_machines,
+    )
+    if args.json or args.format == "json":
+        text = _as_text(comparison.as_json(found))
+    else:
+        show = comparison.as_markdown if args.format == "markdown" else comparison.as_text
+        text = show(found, everything=args.all)
+    if args.out:
+        _write(Path(args.out), text)
+        print(f"{comparison.summary(found)}\ncomparison: {args.out}")
+    else:
+        print(text, end="")
+    return 1 if args.fail_on_regression and found.regressed else 0
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written: {error.strerror or error}") from error
+
+
+def _as_text(value: Any) -> str:
+    return json.dumps(value, indent=2, default=str) + "\n"
+
+
+def _print_json(value: Any) -> int:
+    print(_as_text(value), end="")
+    return 0

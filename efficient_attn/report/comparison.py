@@ -1,0 +1,152 @@
+"""A comparison of two runs as text for a terminal, Markdown for a pull request, and plain values for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ..results.compare import KINDS, Change, Comparison
+
+SCHEMA = 1
+QUIET = ("same",)  # what only its count is said of, unless all is asked for
+MOST = 100  # rows of a Markdown table, far below what a comment may hold
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """What `docs/comparing.md` describes; keys are added, never renamed."""
+    return {
+        "schema": SCHEMA,
+        "base": found.base,
+        "new": found.new,
+        "by": found.by,
+        "confidence": found.confidence,
+        "margin": found.margin,
+        "drift": found.drift,
+        "unlike": list(found.unlike),
+        "regressed": found.regressed,
+        "counts": dict(found.counts),
+        "cases": [asdict(change) for change in _sorted(found.changes)],
+        "only_in_base": list(found.only_in_base),
+        "only_in_new": list(found.only_in_new),
+        "failing": list(found.failing),
+    }
+
+
+def as_text(found: Comparison, *, everything: bool = False) -> str:
+    """Lines for a terminal: the worst first, what is the same as a number alone unless ``everything`` is asked for."""
+    lines = [_title(found), *_warnings(found), ""]
+    shown = _shown(found, everything)
+    rows = [[change.name, says(change), _times(change), _memory(change)] for change in shown]
+    lines += [*_aligned(rows), *([""] if rows else [])]
+    for names, where in _elsewhere(found):
+        lines += [f"{where}:", *(f"  {name}" for name in names), ""]
+    return "\n".join([*lines, summary(found)]) + "\n"
+
+
+def as_markdown(found: Comparison, *, everything: bool = False) -> str:
+    """A summary and a table; what is not certain and what only one run holds is folded away."""
+    lines = [f"**{summary(found)}**", "", _title(found), *(f"\n> {text}" for text in _warnings(found))]
+    shown = _shown(found, everything)
+    clear = [change for change in shown if change.kind != "inconclusive"]
+    lines += _table(clear)
+    if unclear := [change for change in shown if change.kind == "inconclusive"]:
+        lines += _folded(f"{len(unclear)} inconclusive", _table(unclear))
+    for names, where in _elsewhere(found):
+        lines += _folded(f"{len(names)} {where}", ["", *_capped([f"- `{name}`" for name in names])])
+    return "\n".join(lines) + "\n"
+
+
+def says(change: Change) -> str:
+    """``1.20x faster (1.15-1.26)``, ``same (0.99-1.01)``, ``broken (oom: ...)``."""
+    kind, ratio, low, high = change.kind, change.ratio, change.low, change.high
+    if ratio is None or low is None or high is None:
+        return f"{kind} ({change.reason})" if change.reason else kind
+    if kind == "slower":
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    factor = f"{_number(ratio)}x " if kind in ("faster", "slower") else ""
+    return f"{factor}{kind} ({_number(low)}-{_number(high)})"
+
+
+def summary(found: Comparison) -> str:
+    """``1 slower, 2 faster, 40 same; 3 only in BASE``."""
+    counts = [f"{count} {kind}" for kind, count in found.counts.items() if count]
+    lost = [f"{len(names)} {where}" for names, where in _elsewhere(found)]
+    return "; ".join(filter(None, [", ".join(counts) or "nothing to compare", ", ".join(lost)]))
+
+
+# -- parts ---------------------------------------------------------------------------------------------------------
+
+
+def _title(found: Comparison) -> str:
+    what = "speedup over the baseline where there is one, else by latency" if found.by == "speedup" else "latency"
+    sure = f"{100 * found.confidence:.4g}% for all intervals together"
+    return f"{found.base} (base) and {found.new} (new), by {what}; {sure}"
+
+
+def _warnings(found: Comparison) -> list[str]:
+    return [f"Unlike machines: {'; '.join(found.unlike)}. Differences may be theirs."] if found.unlike else []
+
+
+def _sorted(changes: Iterable[Change]) -> list[Change]:
+    """By kind; slower and faster by how much."""
+
+    def place(change: Change) -> tuple[int, float]:
+        ratio = change.ratio or 1.0
+        return KINDS.index(change.kind), {"slower": ratio, "faster": -ratio}.get(change.kind, 0.0)
+
+    return sorted(changes, key=place)
+
+
+def _shown(found: Comparison, everything: bool) -> list[Change]:
+    """All but what nothing is to be said of; a change of memory is worth a line in any case."""
+    return [c for c in _sorted(found.changes) if everything or c.kind not in QUIET or c.base_bytes is not None]
+
+
+def _elsewhere(found: Comparison) -> Iterator[tuple[Sequence[str], str]]:
+    sides = (found.only_in_base, "only in base"), (found.only_in_new, "only in new"), (found.failing, "failing in both")
+    return ((names, where) for names, where in sides if names)
+
+
+def _times(change: Change) -> str:
+    if change.base_ms is None or change.new_ms is None:
+        return ""
+    return f"{_number(change.base_ms)} -> {_number(change.new_ms)} ms"
+
+
+def _memory(change: Change) -> str:
+    if change.base_bytes is None or change.new_bytes is None:
+        return ""
+    before, after = (_number(count / 2**20) for count in (change.base_bytes, change.new_bytes))
+    return f"memory {before} -> {after} MiB"
+
+
+def _number(value: float) -> str:
+    """Three significant digits. report/words.py has more of this, and needs pandas, which is slow to import."""
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _table(changes: Sequence[Change]) -> list[str]:
+    if not changes:
+        return []
+    rows = [(f"`{c.name}`", says(c), _times(c), _memory(c)) for c in changes]
+    body = ["| " + " | ".join(_cell(text) for text in row) + " |" for row in rows]
+    return ["", "| case | | base -> new | |", "|---|---|---|---|", *_capped(body)]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")  # a union of mechanisms has bars in its name
+
+
+def _capped(lines: Sequence[str]) -> list[str]:
+    return [*lines[:MOST], *([f"\n{len(lines) - MOST} more"] if len(lines) > MOST else [])]
+
+
+def _folded(title: str, lines: Sequence[str]) -> list[str]:
+    return ["", f"<details><summary>{title}</summary>", *lines, "", "</details>"]

@@ -1,0 +1,177 @@
+"""Runs from and to files of other tools: pytest-benchmark's JSON, github-action-benchmark's list."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from .rows import COLUMNS, Record, Row
+from .store import about, read
+
+NOT_MEASURED = ("skipped", "interrupted")  # says nothing about the case: as if it were not there
+LIKENESS = ("machine", "torch", "threads_default")  # of an environment: what two runs must share to be compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What was measured: what to call it, its records, and the environments of the sessions that wrote them."""
+
+    name: str
+    records: Sequence[Record]
+    environments: Sequence[Mapping[str, Any]]
+
+
+def read_run(path: Path) -> Run:
+    """A run's folder (or its ``rows.jsonl``), or a pytest-benchmark JSON file. Raises `UsageError` for neither."""
+    if path.suffix == ".json":
+        return from_pytest_benchmark(path)
+    folder = path.parent if path.suffix == ".jsonl" else path
+    return Run(
+        name=str(path),
+        records=tuple(read(path)),
+        environments=[session.get("environment") or {} for session in about(folder)],
+    )
+
+
+def stem(record: Record) -> str:
+    """The readable part of a case's key: it stays when the code changes, and so names the same case in two runs."""
+    return record.row.case_key.partition("#")[0]
+
+
+def cell(record: Record) -> str:
+    """What all variants of a cell share of their stem: all but the mechanism and its number of key-value heads."""
+    before, _, after = stem(record).rpartition(f"/{record.row.variant}/")
+    return f"{before}/{re.sub(r'-kv[0-9]+(?=-d[0-9])', '', after, count=1)}"
+
+
+def latest(records: Iterable[Record]) -> dict[str, Record]:
+    """The last word on every case that was measured, by stem."""
+    return {stem(record): record for record in records if record.row.status not in NOT_MEASURED}
+
+
+def round_values(record: Record) -> list[float]:
+    """Milliseconds a call, one value a round: the median of its passes. None of them where there are no samples."""
+    return [statistics.median(passes) for passes in record.samples.get("latency_ms") or () if passes]
+
+
+# -- pytest-benchmark ----------------------------------------------------------------------------------------------
+
+
+def from_pytest_benchmark(path: Path) -> Run:
+    """The benchmarks of a pytest-benchmark JSON file.
+
+    Rounds come from ``stats.data``, which is there after ``--benchmark-save-data``; without it the sample called
+    ``summary`` holds all that is known: mean and standard deviation in ms, and the number of rounds.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        records = [_imported(benchmark) for benchmark in content["benchmarks"]]
+        environment = _environment(content["machine_info"])
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path}: not pytest-benchmark's JSON: {type(error).__name__}: {error}") from error
+    return Run(name=str(path), records=records, environments=[environment])
+
+
+def _imported(benchmark: Mapping[str, Any]) -> Record:
+    stats, extra = benchmark["stats"], benchmark.get("extra_info") or {}
+    mine = {name: value for name, value in extra.items() if name in COLUMNS} if "case_key" in extra else {}
+    known = {"case_key": benchmark["fullname"], "variant": benchmark["name"], "task": "speed"} | mine
+    row = Row(**known | {"latency_ms": stats["median"] * 1e3})
+    samples: dict[str, Any] = {"summary": [stats["mean"] * 1e3, stats["stddev"] * 1e3, stats["rounds"]]}
+    times = stats.get("data") or []
+    if times and min(times) > 0:  # a coarse clock may have seen no time pass
+        samples["latency_ms"] = [[seconds * 1e3] for seconds in times]
+        samples["process"] = extra.get("process")
+    return Record(row, samples)
+
+
+def _environment(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Our own environment where we wrote the file; else the processor, for a runner's host name says nothing."""
+    cpu = info.get("cpu") or {}
+    name = cpu.get("brand_raw") or info.get("machine") or "unknown"
+    return dict(info.get("efficient_attn") or {"machine": f"{name} x{cpu.get('count', '?')}".replace(" ", "-")})
+
+
+def to_pytest_benchmark(folder: Path) -> dict[str, Any]:
+    """A run as pytest-benchmark saves it: a benchmark a timed case, its group the cell, its rounds' values as data."""
+    run = read_run(folder)
+    session = (about(folder) or [{}])[-1]
+    environment = session.get("environment") or {}
+    git = environment.get("git") or {}
+    return {
+        "machine_info": {
+            "machine": environment.get("machine"),
+            "system": environment.get("os"),
+            "python_version": environment.get("python"),
+            "cpu": {"brand_raw": environment.get("cpu"), "count": environment.get("cores")},
+            "efficient_attn": {name: environment.get(name) for name in LIKENESS},
+        },
+        "commit_info": {"id": git.get("revision"), "dirty": git.get("changed"), "project": "efficient-attn"},
+        "benchmarks": [_exported(record) for record in _timed(run)],
+        "datetime": session.get("started"),
+        "version": "5.0.0",  # the version of pytest-benchmark whose layout this is
+    }
+
+
+def _timed(run: Run) -> list[Record]:
+    return [r for r in latest(run.records).values() if r.row.status == "ok" and round_values(r)]
+
+
+def _exported(record: Record) -> dict[str, Any]:
+    known = {name: value for name, value in vars(record.row).items() if value is not None}
+    return {
+        "group": cell(record),
+        "name": record.row.variant,
+        "fullname": stem(record),
+        "params": None,
+        "param": None,
+        "extra_info": known | {"process": record.samples.get("process")},
+        "options": {},
+        "stats": _stats([ms / 1e3 for ms in round_values(record)], record.samples.get("calls") or 1),
+    }
+
+
+def _stats(data: list[float], iterations: int) -> dict[str, Any]:
+    """All the numbers that pytest-benchmark keeps of its rounds, in seconds."""
+    mean, ordered = statistics.fmean(data), sorted(data)
+    stddev = statistics.stdev(data) if len(data) > 1 else 0.0
+    q1, median, q3 = statistics.quantiles(data, method="inclusive") if len(data) > 1 else data * 3
+    fence = q1 - 1.5 * (q3 - q1), q3 + 1.5 * (q3 - q1)
+    inside = [x for x in ordered if fence[0] <= x <= fence[1]]
+    far = sum(abs(x - mean) > stddev for x in data)
+    return {
+        **{"min": ordered[0], "max": ordered[-1], "mean": mean, "stddev": stddev, "median": median},
+        **{"rounds": len(data), "iterations": iterations, "iqr": q3 - q1, "q1": q1, "q3": q3},
+        **{"iqr_outliers": len(data) - len(inside), "stddev_outliers": far},
+        **{"outliers": f"{far};{len(data) - len(inside)}", "ld15iqr": inside[0], "hd15iqr": inside[-1]},
+        **{"ops": 1 / mean, "total": math.fsum(data), "data": data},
+    }
+
+
+# -- github-action-benchmark ---------------------------------------------------------------------------------------
+
+
+def to_github_action(folder: Path) -> list[dict[str, Any]]:
+    """A run as github-action-benchmark's tool ``customSmallerIsBetter`` reads it: a time a case."""
+    return [_entry(record) for record in _timed(read_run(folder))]
+
+
+def _entry(record: Record) -> dict[str, Any]:
+    row = record.row
+    entry: dict[str, Any] = {"name": stem(record), "unit": "ms", "value": row.latency_ms}
+    if row.latency_ms and row.latency_ms_low is not None and row.latency_ms_high is not None:
+        entry["range"] = f"\u00b1 {(row.latency_ms_high - row.latency_ms_low) / 2 / row.latency_ms:.1%}"
+    said = [f"{row.speedup:.3g}x the baseline's speed" if row.speedup is not None else "", f"machine {row.machine}"]
+    return entry | {"extra": "\n".join(filter(None, said))}
+
+
+EXPORTS = {"pytest-benchmark": to_pytest_benchmark, "github-action": to_github_action}

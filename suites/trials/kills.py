@@ -1,0 +1,123 @@
+"""Runs killed at random moments and taken up again: is anything lost that was acknowledged, is anything doubled?
+
+    python suites/trials/kills.py [KILLS]
+
+A run of some twenty small cells is killed (SIGKILL to the command, as the system does it) and resumed until it is
+complete, then the next one begins, until there were so many kills. Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import efficient_attn as ea
+
+SUITE = """
+title      = "Small cells"
+measure    = ["forward"]
+baseline   = "full"
+rounds     = 4
+max_rounds = 4
+processes  = 2
+axes       = { seq_len = [8, 16, 24, 32, 40, 48, 56, 64], threads = [1], causal = [false, true] }
+dims       = { heads = 2, head_dim = 8 }
+variant    = [{ name = "full" }, { name = "linear" }]
+"""
+CASES = 32
+LONGEST_S = 12.0  # before a kill
+
+
+@dataclass
+class Tally:
+    kills: int = 0
+    complete: int = 0
+    in_the_middle: int = 0  # kills of runs that had written something and had not ended
+    torn: int = 0
+    lost: int = 0
+    altered: int = 0
+    doubled: int = 0
+    orphans: int = 0
+
+
+def whole_lines(path: Path) -> bytes:
+    content = path.read_bytes() if path.is_file() else b""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def descendants(pid: int) -> set[int]:
+    """Processes started by a process, and by those."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended while we looked
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def still_there(pids: set[int], within: float = 5.0) -> set[int]:
+    deadline = time.monotonic() + within
+    while (left := {p for p in pids if Path(f"/proc/{p}").exists()}) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def attempt(folder: Path, seconds: float, tally: Tally) -> bool:
+    """Let a run go on for some seconds, kill it, and compare what it had said with what it left. True when it ended."""
+    rows = folder / "out" / "rows.jsonl"
+    before = whole_lines(rows)
+    with (folder / "told").open("w") as told:
+        command = [sys.executable, "-m", "efficient_attn", "run", "cells.toml", "--out", "out", "--resume"]
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=told)
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            children = descendants(process.pid)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            tally.kills += 1
+            tally.orphans += len(still_there(children))
+    acknowledged = (folder / "told").read_text().count("\n[") + (folder / "told").read_text().startswith("[")
+    content = rows.read_bytes() if rows.is_file() else b""
+    after = whole_lines(rows)
+    tally.torn += content != after
+    tally.altered += not after.startswith(before)
+    tally.lost += max(0, acknowledged - (after.count(b"\n") - before.count(b"\n")))
+    if rows.is_file():
+        frame = ea.load(folder / "out")
+        tally.doubled += after.count(b"\n") - frame.case_key.nunique()
+        tally.in_the_middle += process.returncode != 0 and 0 < len(frame) < CASES
+    return process.returncode == 0
+
+
+def main(kills: int) -> None:
+    order, tally = random.Random(0), Tally()
+    start = time.perf_counter()
+    while tally.kills < kills:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "cells.toml").write_text(SUITE)
+            while not attempt(folder, order.uniform(0, LONGEST_S), tally) and tally.kills < kills:
+                pass
+            while not attempt(folder, 600.0, tally):
+                pass
+            rows = ea.load(folder / "out")
+            complete = len(rows) == CASES and rows.case_key.is_unique and (rows.status == "ok").all()
+            tally.complete += complete
+            print(f"{tally.kills:4} kills, {time.perf_counter() - start:.0f} s: run complete: {complete}", flush=True)
+    print(tally)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)

@@ -1,0 +1,65 @@
+"""What the harness costs beside the measuring: a sweep's own account, and a case's start.
+
+    python suites/trials/overhead.py [SUITE [OPTIONS OF `run`...]]
+
+Measuring is what workers do from first to last on a cell: inputs, gate, memory, warm-up, timing.
+Everything else is overhead: starting workers, passing results on, writing them, statistics, the look at the machine's
+ceilings excepted.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from efficient_attn.bench.isolation import Board, carry_out
+from efficient_attn.results.stats import typical
+
+STARTS = 30
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A job that has nothing to do."""
+
+    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
+        del board, tell
+
+
+def starts() -> list[float]:
+    """Milliseconds from asking for a worker to its end, once the server is warm."""
+    list(carry_out(Nothing()))
+    found = []
+    for _ in range(STARTS):
+        start = time.perf_counter()
+        list(carry_out(Nothing()))
+        found.append((time.perf_counter() - start) * 1e3)
+    return found
+
+
+def main(suite: str, options: list[str]) -> None:
+    each = typical(starts())
+    print(f"a worker that does nothing, start to end: {each.value:.1f} ms ({each.low:.1f}-{each.high:.1f})")
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.perf_counter()
+        command = [sys.executable, "-m", "efficient_attn", "run", suite, *options, "--out", folder]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wall = time.perf_counter() - begun
+        (session,) = json.loads((Path(folder) / "run.json").read_text())["sessions"]
+    account = session["account"]
+    beside = account["wall_s"] - account["working_s"]
+    print(f"{suite}: {account['wall_s']:.1f} s of sweep, {account['working_s']:.1f} s of them measuring")
+    print(f"overhead: {beside:.2f} s, {beside / account['wall_s']:.1%} of the sweep's wall time")
+    print(f"{account['starts']} workers, {1e3 * account['starting_s'] / account['starts']:.1f} ms each until they ran")
+    print(f"the command in all, imports, plan and report included: {wall:.1f} s")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "quickstart", sys.argv[2:])

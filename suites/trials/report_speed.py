@@ -1,0 +1,113 @@
+"""How long a report of 10,000 rows takes, and how much memory: made-up runs of three shapes, a fresh process each.
+
+Prints for each shape its rows, the seconds of the whole ``efficient-attn report`` command (wall and CPU), and its peak
+memory. The target is under 5 s and under 1 GB.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from efficient_attn.results.rows import Record, Row
+
+ROWS, ROUNDS, PASSES = 10_000, 8, 3
+NAMES = ("full", "sliding_window:window=128", "linear", "gqa:kv_heads=2")
+FAMILIES = {"full": "full", "sliding_window": "sparse", "linear": "linear", "gqa": "shared_kv"}
+Place = dict[str, Any]
+
+
+def few_lengths() -> Iterator[Place]:
+    """Four lengths, five modes and directions, 500 variants of a few mechanisms."""
+    modes = [("forward", False), ("forward", True), ("prefill", True), ("forward_backward", True), ("train", True)]
+    variants = ["full", *(f"sliding_window:window={16 * i}" for i in range(1, 500))]
+    for (mode, causal), n, variant in itertools.product(modes, (512, 1024, 2048, 4096), variants):
+        yield {"mode": mode, "causal": causal, "seq_len": n, "variant": variant}
+
+
+def many_lengths() -> Iterator[Place]:
+    """1250 lengths of four variants, two modes."""
+    lengths = range(64, 64 + 1250 * 16, 16)
+    for mode, n, variant in itertools.product(("forward", "forward_backward"), lengths, NAMES):
+        yield {"mode": mode, "causal": False, "seq_len": n, "variant": variant}
+
+
+def many_settings() -> Iterator[Place]:
+    """500 settings (dtype, heads, batch, threads) of five lengths and four variants."""
+    dtypes, heads, batches, threads = ("float32", "bfloat16"), (1, 2, 4, 8, 16), range(1, 11), (1, 2, 4, 8, 16)
+    for dtype, h, b, t in itertools.product(dtypes, heads, batches, threads):
+        for n, variant in itertools.product((512, 1024, 2048, 4096, 8192), NAMES):
+            setting = {"dtype": dtype, "heads": h, "batch": b, "threads": t}
+            yield {"mode": "forward", "causal": True, "seq_len": n, "variant": variant} | setting
+
+
+SHAPES: dict[str, Callable[[], Iterator[Place]]] = {
+    "few lengths, many variants": few_lengths,
+    "many lengths, few variants": many_lengths,
+    "many settings": many_settings,
+}
+
+
+def record(place: Place, noise: random.Random) -> Record:
+    """A row and its samples, as a run on a CPU gives them."""
+    base: Place = {"dtype": "float32", "batch": 1, "heads": 4, "threads": 1} | place
+    n, exact = base["seq_len"], base["variant"] == "full"
+    ms = n / 512 * (n / 512 if exact else 1.5) * noise.lognormvariate(0, 0.05)
+    samples = [[ms * noise.lognormvariate(0, 0.02) for _ in range(PASSES)] for _ in range(ROUNDS)]
+    ratio = 1.0 if exact else n / 512 / 1.5 * noise.lognormvariate(0, 0.05)
+    row = Row(
+        run_id="trial-1", suite="trial", case_key="trial/" + "/".join(map(str, base.values())) + "#0123456789ab",
+        family=FAMILIES[base["variant"].partition(":")[0]], options="{}", device="cpu", kv_heads=base["heads"],
+        kv_len=n, head_dim=64, compiled=False, machine="Xeon-x2-15GiB", backend_used="sdpa", latency_ms=ms,
+        latency_ms_low=ms * 0.98, latency_ms_high=ms * 1.02, speedup=ratio, speedup_low=ratio * 0.97,
+        speedup_high=ratio * 1.03, tokens_per_s=n / ms * 1e3, flops=4.0 * n * n * 256, tflops_per_s=n * n / ms * 1e-6,
+        pairs=n * n, pairs_computed=n * n, peak_memory_bytes=1024 * n, output_bytes=1024 * n, task="speed",
+        inputs="normal", oracle_error=3e-7 * noise.random(), parameters=0, seed=0, stop_reason="rounds", cache="warm",
+        rounds=ROUNDS, processes=1, contaminated=0, **base,
+    )  # fmt: skip
+    return Record(row, {"latency_ms": samples, "calls": 1, "order_seed": 7})
+
+
+def write(folder: Path, places: Iterator[Place]) -> int:
+    """The run's files as the store writes them, without its fsync a record."""
+    noise = random.Random(7)
+    lines = [record(place, noise).to_line() for place in places]
+    (folder / "rows.jsonl").write_text("".join(lines))
+    session = {"run_id": "trial-1", "suite": {"name": "trial", "title": "Trial", "baseline": "full"}}
+    (folder / "run.json").write_text(json.dumps({"sessions": [session]}))
+    return len(lines)
+
+
+def report(folder: Path) -> tuple[float, float, float]:
+    """The command in a process of its own: seconds, CPU seconds, peak MiB."""
+    start = time.perf_counter()
+    child = subprocess.Popen([sys.executable, "-m", "efficient_attn", "report", folder], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    seconds = time.perf_counter() - start
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"report {folder}: exit code {child.returncode}")
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def main() -> None:
+    print(f"{'shape':28} {'rows':>6} {'seconds':>8} {'CPU s':>6} {'peak MiB':>9}")
+    for name, places in SHAPES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            count = write(Path(folder), places())
+            seconds, cpu, peak = report(Path(folder))
+        assert count == ROWS, f"{name}: {count} rows"
+        print(f"{name:28} {count:6} {seconds:8.2f} {cpu:6.2f} {peak:9.0f}")
+
+
+if __name__ == "__main__":
+    main()

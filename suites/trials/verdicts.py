@@ -1,0 +1,105 @@
+"""Noise called a difference, differences found, truths held: cells of `full`, its twin, and one 5% slower.
+
+    python suites/trials/verdicts.py [REPEATS] [--hog]
+
+Each repeat measures every length anew, with the processes and rounds that a run uses by default.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from efficient_attn.bench.case import Case, Cell, make_case
+from efficient_attn.bench.cell import Setting, measure
+from efficient_attn.registry import load_plugin
+from efficient_attn.results.rows import Record
+from efficient_attn.results.stats import VERDICT_CONFIDENCE, paired_ratio, verdict
+
+LENGTHS = (128, 256, 512, 1024, 2048)
+TRUTH = {"twin": 1.0, "slower": 1 / 1.05}  # speedup over full
+CELL = Cell(
+    suite="verdicts",
+    part="all",
+    task="speed",
+    mode="forward",
+    device="cpu",
+    dtype="float32",
+    threads=1,
+    batch=1,
+    heads=4,
+    seq_len=0,
+    head_dim=64,
+    causal=False,
+    max_len=max(LENGTHS),
+    seed=0,
+    rounds=8,
+    max_rounds=24,
+    processes=4,
+    half_width=0.02,
+    budget_s=60.0,
+    baseline="full",
+)
+
+
+def medians(record: Record) -> list[float]:
+    return [sorted(passes)[len(passes) // 2] for passes in record.samples["latency_ms"]]
+
+
+def judge(base: Record, other: Record, counts: Counter[tuple[str, str]]) -> None:
+    """Add what one comparison came to."""
+    top, bottom, groups = medians(base), medians(other), other.samples["process"]
+    sure = paired_ratio(top, bottom, groups, confidence=VERDICT_CONFIDENCE)
+    plain = paired_ratio(top, bottom, groups)
+    assert None not in (*sure, *plain)
+    name = other.row.variant
+    counts[name, "cells"] += 1
+    counts[name, verdict(sure.low, sure.high)] += 1
+    counts[name, "held"] += plain.low <= TRUTH[name] <= plain.high
+    counts[name, "half width, 0.01%"] += round(plain.half_width * 10_000)
+    counts[name, "contaminated"] += (other.row.contaminated or 0) > 0
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def main(repeats: int, *, hog: bool) -> None:
+    load_plugin(str(Path(__file__).parents[1] / "plugins" / "twins.py"))
+    beside = mp.get_context("spawn").Process(target=spin, daemon=True)
+    if hog:
+        beside.start()
+    counts: Counter[tuple[str, str]] = Counter()
+    start, rounds = time.perf_counter(), 0
+    for repeat in range(repeats):
+        for length in LENGTHS:
+            cell = replace(CELL, seq_len=length, seed=repeat)
+            cases: list[Case] = [make_case(cell, name, None) for name in ("full", *TRUTH)]
+            base, *others = measure(cell, cases, Setting())
+            rounds += base.row.rounds or 0
+            for other in others:
+                judge(base, other, counts)
+    if hog:
+        beside.kill()
+    report(counts, rounds, time.perf_counter() - start)
+
+
+def report(counts: Counter[tuple[str, str]], rounds: int, seconds: float) -> None:
+    for name, truth in TRUTH.items():
+        cells = counts[name, "cells"]
+        says = ", ".join(f"{counts[name, v] / cells:.1%} {v}" for v in ("faster", "slower", "same", "inconclusive"))
+        print(f"{name} (truth {truth:.3f}), {cells} cells: {says}")
+        print(f"  95% intervals that hold the truth: {counts[name, 'held'] / cells:.1%}")
+        print(f"  mean half width: {counts[name, 'half width, 0.01%'] / cells / 100:.2f}%")
+        print(f"  cells with contaminated rounds: {counts[name, 'contaminated'] / cells:.1%}")
+    print(f"{rounds} rounds, {seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    numbers = [int(a) for a in sys.argv[1:] if a.isdecimal()]
+    main(numbers[0] if numbers else 20, hog="--hog" in sys.argv)

@@ -1,0 +1,112 @@
+"""compare and report --export through the real command: exit codes, forms, files."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+from compare_runs import failed, record, steady, write
+from shell import Command
+
+SLOWEST_S = 0.5
+FULL = record("full", 64, steady(10), digest="abc")
+LINEAR = "tiny/all/forward/linear/n64-b1-h4-kv4-d64/float32-cpu-t1-all"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Folders: base; same, slow (linear twice as slow), broken; alien (the same on another machine)."""
+    base = [FULL, record("linear", 64, steady(2), digest="abc"), record("linear", 128, steady(4))]
+    write(tmp_path / "base", base)
+    write(tmp_path / "same", [FULL, record("linear", 64, steady(2), digest="new")])
+    write(tmp_path / "slow", [FULL, record("linear", 64, steady(4), digest="new")])
+    write(tmp_path / "broken", [FULL, failed("linear", 64)])
+    write(tmp_path / "alien", base, machine="M1-x8", torch="2.14.0")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("new", "regressed"), [("same", False), ("slow", True), ("broken", True)])
+def test_a_regression_fails_only_when_asked(new: str, regressed: bool, runs: Path, command: Command) -> None:
+    done = command("compare", "base", new)
+    assert (done.code, done.err) == (0, "")
+    assert command("compare", "base", new, "--fail-on-regression").code == int(regressed)
+
+
+def test_the_text_names_what_changed(runs: Path, command: Command) -> None:
+    lines = command("compare", "base", "slow").out.splitlines()
+    assert lines[0].startswith("base (base) and slow (new), by speedup")
+    (line,) = [line for line in lines if line.startswith(LINEAR)]
+    assert re.fullmatch(re.escape(LINEAR) + r" +2\.00x slower \([\d.]+-[\d.]+\) +2\.00 -> 4\.00 ms", line)
+    assert lines[-1] == "1 slower, 1 inconclusive; 1 only in base"
+    same = command("compare", "base", "same")
+    assert LINEAR not in same.out
+    assert LINEAR in command("compare", "base", "same", "--all").out
+    assert "by latency" in command("compare", "base", "slow", "--by", "latency").out
+
+
+def test_json_and_markdown_and_a_file(runs: Path, command: Command) -> None:
+    found = json.loads(command("compare", "base", "slow", "--json").out)
+    assert found == json.loads(command("compare", "base", "slow", "--format", "json").out)
+    assert (found["regressed"], found["counts"]["slower"]) == (True, 1)
+    done = command("compare", "base", "slow", "--format", "markdown", "--out", "deep/comment.md", "--fail-on-regression")
+    assert done.code == 1
+    assert done.out == "1 slower, 1 inconclusive; 1 only in base\ncomparison: deep/comment.md\n"
+    assert (runs / "deep/comment.md").read_text() == command("compare", "base", "slow", "--format", "markdown").out
+    assert f"| `{LINEAR}` | 2.00x slower" in (runs / "deep/comment.md").read_text()
+
+
+def test_unlike_machines_are_refused_in_one_line(runs: Path, command: Command) -> None:
+    done = command("compare", "base", "alien")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    for piece in ("machine Xeon-x2-15GiB in base, M1-x8 in alien", "torch 2.13.0 in base", "--across-machines"):
+        assert piece in done.err
+    done = command("compare", "base", "alien", "--across-machines")
+    assert done.code == 0
+    assert done.out.splitlines()[1].startswith("Unlike machines: machine Xeon")
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_exports_are_written_and_compared_like_runs(flags: list[str], runs: Path, command: Command) -> None:
+    for name in ("base", "slow"):
+        written = [f"--export=pytest-benchmark={name}.json", f"--export=github-action=for/{name}.json"]
+        done = command("report", name, *written, *flags)
+        assert (done.code, done.err) == (0, "")
+        told = json.loads(done.out) if flags else dict(line.split(": ") for line in done.out.splitlines())
+        assert told == {"pytest-benchmark": f"{name}.json", "github-action": f"for/{name}.json"}
+    assert {"rows.jsonl", "run.json"} <= {p.name for p in (runs / "base").iterdir()}
+    assert not (runs / "base" / "report.html").exists()
+    assert {e["unit"] for e in json.loads((runs / "for/base.json").read_text())} == {"ms"}
+    assert "1 slower" in command("compare", "base.json", "slow.json").out
+    assert "1 slower" in command("compare", "base", "slow.json").out
+
+
+def test_a_file_that_cannot_be_written_is_named(runs: Path, command: Command) -> None:
+    for arguments in (
+        ("compare", "base", "same", "--out", "base/rows.jsonl/x"),
+        ("report", "base", "--export", "github-action=base/rows.jsonl/x"),
+    ):
+        done = command(*arguments)
+        assert done.code == 2
+        assert "base/rows.jsonl/x: cannot be written" in done.err
+
+
+def test_a_run_that_is_no_run_and_one_that_shares_nothing(runs: Path, command: Command) -> None:
+    write(runs / "other", [record("linear", 4096, steady(2))])
+    done = command("compare", "base", "other")
+    assert done.code == 2
+    assert "base and other share no case" in done.err
+
+
+def test_comparing_answers_at_once(runs: Path, command: Command) -> None:
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        command("compare", "base", "slow")
+        took.append(time.perf_counter() - start)
+        if took[-1] < SLOWEST_S:
+            return
+    pytest.fail(f"best of five was {min(took):.2f} s")

@@ -1,0 +1,130 @@
+"""Mechanisms that do what mechanisms must not do, each for real. A plug-in: `run --plugin villains.py`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import efficient_attn as ea
+
+GIB = 2**30
+
+
+def _threads(out: Tensor) -> Tensor:
+    torch.set_num_threads(2)
+    return out
+
+
+def _dtype(out: Tensor) -> Tensor:
+    torch.set_default_dtype(torch.float64)
+    return out
+
+
+def _gradients(out: Tensor) -> Tensor:
+    torch.set_grad_enabled(True)
+    return out
+
+
+def _random(out: Tensor) -> Tensor:
+    torch.rand(1)
+    return out
+
+
+def _not_a_number(out: Tensor) -> Tensor:
+    return out * float("nan")
+
+
+def _another_shape(out: Tensor) -> Tensor:
+    return out[:, :, :-1]
+
+
+def _another_type(out: Tensor) -> Tensor:
+    return out.double()
+
+
+def _a_little_off(out: Tensor) -> Tensor:
+    return out * 1.01
+
+
+def _fail(out: Tensor) -> Tensor:
+    raise ValueError("no\nsense")
+
+
+def _too_much_memory(out: Tensor) -> Tensor:
+    return out + torch.ones(6 * GIB, dtype=torch.uint8)[0]
+
+
+def _segfault(out: Tensor) -> Tensor:
+    ctypes.string_at(0)
+    return out
+
+
+def _kill(out: Tensor) -> Tensor:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return out
+
+
+def _hang_in_c(out: Tensor) -> Tensor:
+    ctypes.PyDLL(None).sleep(1000)  # keeps the interpreter's lock
+    return out
+
+
+def _sleep(out: Tensor) -> Tensor:
+    time.sleep(1000)
+    return out
+
+
+VILLAINS = {
+    f.__name__: f
+    for f in (
+        _threads,
+        _dtype,
+        _gradients,
+        _random,
+        _not_a_number,
+        _another_shape,
+        _another_type,
+        _a_little_off,
+        _fail,
+        _too_much_memory,
+        _segfault,
+        _kill,
+        _hang_in_c,
+        _sleep,
+    )
+}
+
+
+def _register(name: str, deed: Any) -> None:
+    class Villain(ea.SoftmaxAttention):
+        """Exact attention, and then something else."""
+
+        def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+            return deed(super().compute(q, k, v, mask, **inputs))
+
+    ea.register(f"zz{name}", family="full")(Villain)
+
+
+for _name, _deed in VILLAINS.items():
+    _register(_name, _deed)
+
+
+@ea.register("zz_late", family="full")
+class Late(ea.SoftmaxAttention):
+    """Exact attention that crashes only once it has been timed for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls > 40:
+            ctypes.string_at(0)
+        return super().compute(q, k, v, mask, **inputs)

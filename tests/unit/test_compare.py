@@ -1,0 +1,322 @@
+"""Two runs compared: what is called a difference is one, what is one is found, and nothing is passed over."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from compare_runs import failed, key, measured, record, run, steady
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from efficient_attn.errors import UsageError
+from efficient_attn.results.compare import KINDS, Change, Comparison, compare
+from efficient_attn.results.rows import Record
+
+OPPOSITE = {"faster": "slower", "slower": "faster", "broken": "fixed", "fixed": "broken"}
+LINEAR = key("linear", 64).partition("#")[0]
+
+
+def _compare(old: list[Record], new: list[Record], **options: Any) -> Comparison:
+    return compare(run(old, "a"), run(new, "b"), **options)
+
+
+def _of(found: Comparison, name: str = LINEAR) -> Change:
+    (change,) = [c for c in found.changes if c.name == name]
+    return change
+
+
+def _called(found: Comparison) -> list[Change]:
+    return [c for c in found.changes if c.kind in ("faster", "slower")]
+
+
+# -- what it may say -----------------------------------------------------------------------------------------------
+
+NOISES: dict[str, tuple[Any, dict[str, float]]] = {
+    "while the machine drifts more than a latency is allowed to": ("speedup", {"machine": 0.05}),
+    "with processes that differ": ("speedup", {"machine": 0.05, "by_process": 0.02, "noise": 0.005}),
+    "with the drift that latencies are allowed": ("latency", {"machine": 0.02, "shared": 0.01}),
+}
+
+
+@pytest.mark.parametrize(("by", "noise"), NOISES.values(), ids=NOISES)
+def test_equal_runs_are_hardly_ever_called_different(by: Any, noise: dict[str, Any]) -> None:
+    rng = np.random.default_rng(1)
+    wrong = total = families = 0
+    for _ in range(200):
+        found = _compare(measured(rng, cells=10, **noise), measured(rng, cells=10, **noise), by=by)
+        called = [c.kind in ("faster", "slower") for c in found.changes if c.by == by]
+        total, wrong, families = total + len(called), wrong + sum(called), families + any(called)
+    assert total == 200 * (10 if by == "speedup" else 20)
+    assert wrong <= 0.02 * total
+    assert families <= 0.05 * 200 + 3 * math.sqrt(0.05 * 0.95 * 200)  # a whole comparison keeps its word, too
+
+
+def test_a_single_cell_keeps_its_confidence() -> None:
+    rng = np.random.default_rng(2)
+    pairs = ([record("linear", 64, np.exp(rng.normal(0, 0.03, 20)).tolist()) for _ in range(2)] for _ in range(2000))
+    wrong = sum(len(_called(_compare([a], [b], drift=0.0))) for a, b in pairs)
+    assert wrong <= 0.05 * 2000 + 3 * math.sqrt(0.05 * 0.95 * 2000)
+
+
+@pytest.mark.parametrize(("factor", "kind"), [(1.05, "slower"), (1 / 1.05, "faster")])
+def test_five_percent_are_found_through_noise_and_drift(factor: float, kind: str) -> None:
+    rng = np.random.default_rng(3)
+    seen: Counter[str] = Counter()
+    for _ in range(100):
+        old = measured(rng, cells=5, machine=0.05)
+        new = measured(rng, cells=5, machine=0.05, factors={"linear": factor})
+        seen.update(c.kind for c in _compare(old, new).changes if "/linear/" in c.name)
+    assert seen[kind] >= 0.95 * seen.total()
+    assert seen.total() == 500
+
+
+def test_the_interval_covers_the_true_ratio() -> None:
+    rng = np.random.default_rng(4)
+    hits = 0
+    for _ in range(1000):
+        new = measured(rng, cells=1, factors={"linear": 0.8}, machine=0.1)
+        change = _of(_compare(measured(rng, cells=1, machine=0.1)[1:2], new[1:2], by="latency", drift=0.1))
+        assert change.low is not None
+        assert change.high is not None
+        hits += change.low <= 1.25 <= change.high
+    assert hits / 1000 == pytest.approx(0.95, abs=0.025)
+
+
+# -- properties ----------------------------------------------------------------------------------------------------
+
+times = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(times, times), min_size=1, max_size=4), st.sampled_from(["speedup", "latency"]))
+def test_swapping_the_runs_inverts_everything(cells: list[tuple[list[float], list[float]]], by: Any) -> None:
+    def side(at: int) -> list[Record]:
+        found = [record("linear", 64 << i, cell[at]) for i, cell in enumerate(cells)]
+        return found + [record("full", 64 << i, cell[1 - at]) for i, cell in enumerate(cells)]
+
+    there, back = _compare(side(0), side(1), by=by), _compare(side(1), side(0), by=by)
+    for change, other in zip(there.changes, back.changes, strict=True):
+        assert OPPOSITE.get(change.kind, change.kind) == other.kind
+        assert change.by == other.by
+        assert (change.ratio or 0) * (other.ratio or 0) == pytest.approx(1)
+        if change.low is not None and 1e-100 < change.low:
+            assert change.low * (other.high or 0) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("by", ["speedup", "latency"])
+def test_more_cells_mean_wider_intervals(by: Any) -> None:
+    old, new = measured(np.random.default_rng(5), cells=6), measured(np.random.default_rng(6), cells=6)
+    widths = []
+    for cells in (1, 2, 6):
+        change = _of(_compare(old[: 2 * cells], new[: 2 * cells], by=by))
+        widths.append((change.high or 0) / (change.low or 1))
+    assert widths == sorted(set(widths))
+
+
+def test_the_verdict_is_what_the_interval_says() -> None:
+    rng = np.random.default_rng(7)
+    new = measured(rng, cells=6, factors={"linear": 1.03})
+    for change in _compare(measured(rng, cells=6), new).changes:
+        assert change.low is not None
+        assert change.high is not None
+        if change.kind == "slower":
+            assert change.high < 1
+        if change.kind == "same":
+            assert 1 / 1.02 <= change.low <= change.high <= 1.02
+
+
+# -- what is compared with what ------------------------------------------------------------------------------------
+
+
+def test_by_speedup_a_slower_machine_is_no_regression_of_a_variant() -> None:
+    old = [record("full", 64, steady(10)), record("linear", 64, steady(2))]
+    new = [record("full", 64, steady(13)), record("linear", 64, steady(2.6))]
+    change = _of(_compare(old, new))
+    assert (change.by, change.kind) == ("speedup", "same")
+    assert change.ratio == pytest.approx(1)
+    assert (change.base_ms, change.new_ms) == (pytest.approx(2, rel=0.01), pytest.approx(2.6, rel=0.01))
+    absolute = _of(_compare(old, new, by="latency"))
+    assert (absolute.by, absolute.kind) == ("latency", "slower")
+
+
+def test_the_baseline_itself_is_compared_by_latency() -> None:
+    old = [record("full", 64, steady(10)), record("linear", 64, steady(2))]
+    change = _of(_compare(old, old), key("full", 64).partition("#")[0])
+    assert (change.by, change.kind) == ("latency", "inconclusive")  # the drift between runs hides 2%
+
+
+UNPAIRED: dict[str, dict[str, Any]] = {
+    "no baseline in the cell": {"speedup": None},
+    "no interval on it": {"speedup_low": None, "speedup_high": None},
+    "measured by another session": {"run_id": "earlier"},
+    "measured in other processes": {"process": [9] * 8},
+    "failed": {"status": "error", "reason": "boom"},
+}
+
+
+@pytest.mark.parametrize("known", UNPAIRED.values(), ids=UNPAIRED)
+def test_what_was_not_measured_beside_the_same_baseline_is_compared_by_latency(known: dict[str, Any]) -> None:
+    usual = [record("full", 64, steady(10)), record("linear", 64, steady(2))]
+    other = [record("full", 64, steady(10), **known), record("linear", 64, steady(2))]
+    assert _of(_compare(usual, usual)).by == "speedup"
+    assert _of(_compare(usual, other)).by == "latency"
+
+
+def test_another_baseline_is_no_measure() -> None:
+    dense = record("dense", 64, steady(10), speedup=1.0, speedup_low=1.0, speedup_high=1.0)
+    linear = record("linear", 64, steady(2))
+    assert _of(_compare([dense, linear], [dense, linear])).by == "speedup"
+    assert _of(_compare([dense, linear], [record("full", 64, steady(10)), linear])).by == "latency"
+    two = [dense, record("full", 64, steady(10)), linear]
+    assert _of(_compare(two, two)).by == "latency"  # which of the two was meant?
+
+
+def test_a_variant_with_other_key_value_heads_shares_the_cell() -> None:
+    name = "tiny/all/decode/gqa:kv_heads=2/n64-b1-h4-kv2-d64/float32-cpu-t1-causal#1"
+    base = "tiny/all/decode/full/n64-b1-h4-kv4-d64/float32-cpu-t1-causal#2"
+    both = [
+        record("full", 64, steady(4), case_key=base),
+        record("gqa:kv_heads=2", 64, steady(1), case_key=name),
+    ]
+    assert _of(_compare(both, both), name.partition("#")[0]).by == "speedup"
+
+
+def test_fewer_rounds_find_their_partners_in_each_process() -> None:
+    full = record("full", 64, [10, 11, 12, 20, 21, 22], process=[0, 0, 0, 1, 1, 1])
+    short = record("linear", 64, [1, 1.1, 2, 2.1], process=[0, 0, 1, 1])
+    change = _of(_compare([full, short], [full, short]))
+    assert change.by == "speedup"
+    assert change.low == pytest.approx(1)  # each ratio is exactly 0.1: not so if 20 met 2.1, say
+    assert change.high == pytest.approx(1)
+
+
+def test_drift_widens_latencies_only() -> None:
+    old, new = measured(np.random.default_rng(8)), measured(np.random.default_rng(9))
+    for by, wider in (("latency", True), ("speedup", False)):
+        little, much = (_of(_compare(old, new, by=by, drift=d)) for d in (0.0, 0.1))  # type: ignore[arg-type]
+        assert ((much.high or 0) > (little.high or 0)) == wider
+
+
+def test_the_margin_is_what_one_overlooks() -> None:
+    old = [record("full", 64, steady(10)), record("linear", 64, steady(2))]
+    new = [record("full", 64, steady(10)), record("linear", 64, steady(2.06))]
+    assert _of(_compare(old, new)).kind == "slower"
+    assert _of(_compare(old, new, margin=0.05)).kind == "same"
+
+
+def test_the_last_word_on_a_case_counts_whatever_its_digest() -> None:
+    old = [record("linear", 64, steady(2))]
+    new = [failed("linear", 64), record("linear", 64, steady(4), digest="changed"), failed("linear", 64, "interrupted")]
+    assert _of(_compare(old, new)).kind == "slower"
+
+
+# -- what cannot be compared ---------------------------------------------------------------------------------------
+
+
+def test_one_round_is_inconclusive_and_says_why() -> None:
+    change = _of(_compare([record("linear", 64, [1.0])], [record("linear", 64, steady(5))]))
+    assert (change.kind, change.reason) == ("inconclusive", "a single round gives no interval")
+    assert change.ratio == pytest.approx(0.2, rel=0.01)
+    assert (change.low, change.high) == (None, None)
+
+
+def test_two_wild_rounds_end_in_finite_numbers() -> None:
+    cells = [record("linear", 64 << i, [1e-6, 1e6]) for i in range(8)]
+    for change in _compare(cells, cells).changes:
+        assert change.kind == "inconclusive"
+        assert 0 < (change.low or 0) < (change.high or 0) < math.inf
+
+
+def test_cases_of_one_run_alone_are_listed() -> None:
+    shared = record("linear", 64, steady(2))
+    found = _compare([shared, record("full", 64, steady(9))], [shared, record("linear", 128, steady(4))])
+    assert found.only_in_base == (key("full", 64)[:-2],)
+    assert found.only_in_new == (key("linear", 128)[:-2],)
+    assert [c.name for c in found.changes] == [LINEAR]
+
+
+def test_what_was_skipped_is_not_there() -> None:
+    good = [record("full", 64, steady(9)), record("linear", 64, steady(2))]
+    found = _compare(good, [good[0], failed("linear", 64, "skipped", "no CUDA device")])
+    assert found.only_in_base == (LINEAR,)
+    assert not found.regressed
+
+
+@pytest.mark.parametrize("status", ["oom", "crashed", "timeout", "invalid", "error", "unsupported"])
+def test_what_ran_and_does_not_any_more_is_broken(status: str) -> None:
+    good = [record("full", 64, steady(9)), record("linear", 64, steady(2))]
+    bad = [good[0], failed("linear", 64, status, "so it is")]
+    found = _compare(good, bad)
+    assert (_of(found).kind, _of(found).reason) == ("broken", f"{status}: so it is")
+    assert found.regressed
+    back = _compare(bad, good)
+    assert (_of(back).kind, back.regressed) == ("fixed", False)
+    both = _compare(bad, bad)
+    assert both.failing == (LINEAR,)
+    assert [c.name for c in both.changes] == [key("full", 64)[:-2]]
+
+
+def test_fidelity_is_not_timed_but_may_break() -> None:
+    good = [record("linear", 64, task="fidelity", mode=None), record("full", 64, steady(1))]
+    assert [c.name for c in _compare(good, good).changes] == [key("full", 64)[:-2]]
+    assert _of(_compare(good, [failed("linear", 64, "invalid"), good[1]])).kind == "broken"
+
+
+def test_memory_that_changed_is_told_exactly() -> None:
+    def side(peak: int) -> list[Record]:
+        return [record("linear", 64, steady(2), peak_memory_bytes=peak)]
+
+    change = _of(_compare(side(1000), side(1100)))
+    assert (change.base_bytes, change.new_bytes) == (1000, 1100)
+    assert _of(_compare(side(1000), side(1010))).base_bytes is None
+    assert _of(_compare(side(0), side(1010))).base_bytes is None
+
+
+def test_counts_name_every_kind() -> None:
+    good = [record("full", 64, steady(9)), record("linear", 64, steady(2))]
+    found = _compare(good, [good[0], failed("linear", 64)])
+    assert tuple(found.counts) == KINDS
+    assert found.counts["broken"] == 1
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("machine", "M1-x8", "machine Xeon-x2-15GiB in a, M1-x8 in b"),
+        ("torch", "2.14.0", "torch 2.13.0 in a, 2.14.0 in b"),
+        ("threads_default", 4, "threads default 2 in a, 4 in b"),
+    ],
+)
+def test_unlike_machines_are_refused_unless_asked_for(name: str, value: Any, says: str) -> None:
+    records = [record("linear", 64, steady(2))]
+    sides = run(records, "a"), run(records, "b", **{name: value})
+    with pytest.raises(UsageError, match=f"unlike machines: {says}; add --across-machines"):
+        compare(*sides)
+    assert compare(*sides, across_machines=True).unlike == (says,)
+
+
+def test_sessions_of_one_run_must_agree_too() -> None:
+    records = [record("linear", 64, steady(2))]
+    mixed = run(records, "a")
+    mixed = type(mixed)(name="a", records=records, environments=[*mixed.environments, {"machine": "M1"}])
+    with pytest.raises(UsageError, match="machine M1 and Xeon-x2-15GiB in a, M1 and Xeon-x2-15GiB in a"):
+        compare(mixed, mixed)
+
+
+def test_a_run_that_says_nothing_of_its_machine_is_refused() -> None:
+    silent = type(run([]))(name="a", records=[record("linear", 64, steady(2))], environments=[])
+    with pytest.raises(UsageError, match="machine unknown in a, unknown in a"):
+        compare(silent, silent)
+    assert compare(silent, silent, across_machines=True).changes
+
+
+def test_runs_without_a_case_in_common_are_refused() -> None:
+    with pytest.raises(UsageError, match="a and b share no case"):
+        _compare([record("linear", 64, steady(2))], [record("linear", 128, steady(2))])

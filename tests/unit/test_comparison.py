@@ -1,0 +1,118 @@
+"""A comparison in words: what matters first, intervals beside every claim, and a JSON that stays as it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from efficient_attn.report import comparison
+from efficient_attn.results.compare import KINDS, Change, Comparison
+
+SLOWER = Change(name="s/slower", kind="slower", by="speedup", ratio=0.8, low=0.75, high=0.85, base_ms=10, new_ms=12.5)
+WORST = replace(SLOWER, name="s/worst", ratio=0.5, low=0.45, high=0.55)
+FASTER = Change(name="s/fast", kind="faster", by="speedup", ratio=1.2, low=1.15, high=1.26, base_ms=0.12, new_ms=0.1)
+SAME = Change(name="s/same", kind="same", by="latency", ratio=1.0, low=0.99, high=1.01, base_ms=900, new_ms=900)
+UNCLEAR = Change(name="s/unclear", kind="inconclusive", by="latency", ratio=1.0, low=0.908, high=1.1)
+SINGLE = Change(name="s/single", kind="inconclusive", by="latency", ratio=1.1, reason="a single round")
+BROKEN = Change(name="a|b", kind="broken", reason="oom: no memory")
+FIXED = Change(name="s/fixed", kind="fixed", reason="error: boom")
+ALL = (SAME, UNCLEAR, FASTER, SLOWER, SINGLE, FIXED, BROKEN, WORST)
+
+
+def _found(*changes: Change, **known: object) -> Comparison:
+    usual: dict[str, object] = {
+        "base": "old", "new": "new", "by": "speedup", "confidence": 0.95, "margin": 0.02, "drift": 0.02, "unlike": (),
+        "only_in_base": (), "only_in_new": (), "failing": (),
+    }  # fmt: skip
+    return Comparison(changes=changes, **(usual | known))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (FASTER, "1.20x faster (1.15-1.26)"),
+        (SLOWER, "1.25x slower (1.18-1.33)"),
+        (SAME, "same (0.990-1.01)"),
+        (UNCLEAR, "inconclusive (0.908-1.10)"),
+        (SINGLE, "inconclusive (a single round)"),
+        (BROKEN, "broken (oom: no memory)"),
+        (FIXED, "fixed (error: boom)"),
+        (replace(FASTER, ratio=123.4, low=100.0, high=1500.0), "123x faster (100-1500)"),
+    ],
+)
+def test_a_change_in_words(change: Change, words: str) -> None:
+    assert comparison.says(change) == words
+
+
+def test_text_tells_the_worst_first_and_of_the_same_only_their_number() -> None:
+    text = comparison.as_text(_found(*ALL, only_in_base=("s/gone",), only_in_new=("s/n",), failing=("s/bad",)))
+    names = [line.split()[0] for line in text.splitlines() if line.startswith(("s/", "a|b"))]
+    assert names == ["a|b", "s/worst", "s/slower", "s/fast", "s/fixed", "s/unclear", "s/single"]
+    assert "10.0 -> 12.5 ms" in text
+    assert "0.120 -> 0.100 ms" in text
+    assert "only in base:\n  s/gone\n" in text
+    last = text.splitlines()[-1]
+    assert last == (
+        "1 broken, 2 slower, 1 faster, 1 fixed, 2 inconclusive, 1 same; 1 only in base, 1 only in new, 1 failing in both"
+    )
+    assert "95% for all intervals together" in text
+
+
+def test_all_of_it_lists_the_same_too() -> None:
+    assert "s/same" not in comparison.as_text(_found(*ALL))
+    assert "s/same" in comparison.as_text(_found(*ALL), everything=True)
+    assert "s/same" in comparison.as_markdown(_found(*ALL), everything=True)
+
+
+def test_memory_that_changed_is_worth_a_line() -> None:
+    changed = replace(SAME, base_bytes=2**20, new_bytes=3 * 2**20)
+    assert "memory 1.00 -> 3.00 MiB" in comparison.as_text(_found(changed))
+
+
+def test_unlike_machines_are_said_at_the_top() -> None:
+    found = _found(SAME, unlike=("torch 2.12 in old, 2.13 in new",))
+    assert comparison.as_text(found).splitlines()[1].startswith("Unlike machines: torch 2.12 in old, 2.13 in new.")
+    assert "\n> Unlike machines: torch" in comparison.as_markdown(found)
+    assert "Unlike" not in comparison.as_text(_found(SAME))
+
+
+def test_nothing_compared_is_said() -> None:
+    assert comparison.summary(_found()) == "nothing to compare"
+
+
+def test_markdown_is_a_table_with_the_uncertain_folded() -> None:
+    text = comparison.as_markdown(_found(*ALL, only_in_new=("s/n",)))
+    table, _, folded = text.partition("<details>")
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == ["a\\|b", "s/worst", "s/slower", "s/fast", "s/fixed"]
+    assert all(row.replace("\\|", "").count("|") == 5 for row in rows)
+    assert "s/unclear" in folded
+    assert "- `s/n`" in folded
+    assert text.startswith("**1 broken, 2 slower")
+    assert folded.count("</details>") == text.count("<details>") == 2
+
+
+def test_markdown_of_a_large_comparison_fits_a_comment() -> None:
+    changes = [replace(c, name=f"{'x' * 90}/{i}") for i in range(2000) for c in (SLOWER, UNCLEAR)]
+    text = comparison.as_markdown(_found(*changes, only_in_base=tuple(f"{'x' * 90}/{i}" for i in range(2000))))
+    assert len(text) < 65536
+    assert text.count("\n1900 more") == 3
+
+
+def test_json_keeps_its_form() -> None:
+    found = json.loads(json.dumps(comparison.as_json(_found(*ALL, only_in_base=("s/gone",))), allow_nan=False))
+    assert {name: type(value).__name__ for name, value in found.items()} == {
+        "schema": "int", "base": "str", "new": "str", "by": "str", "confidence": "float", "margin": "float",
+        "drift": "float", "unlike": "list", "regressed": "bool", "counts": "dict", "cases": "list",
+        "only_in_base": "list", "only_in_new": "list", "failing": "list",
+    }  # fmt: skip
+    assert found["schema"] == 1
+    assert list(found["counts"]) == list(KINDS)
+    assert set(found["cases"][0]) == {
+        "name", "kind", "reason", "by", "ratio", "low", "high", "base_ms", "new_ms", "base_bytes", "new_bytes",
+    }  # fmt: skip
+    assert [c["kind"] for c in found["cases"]][:3] == ["broken", "slower", "slower"]
+    assert found["regressed"] is True
+    assert comparison.as_json(_found(SAME, FASTER, UNCLEAR, FIXED))["regressed"] is False

@@ -1,0 +1,101 @@
+"""One writer a folder: the second is told who holds it, and a lock ends with its process."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from efficient_attn.errors import UsageError
+from efficient_attn.results.lock import LOCK, FolderLock
+from efficient_attn.results.store import Writer, read
+
+HOLDS = """
+import subprocess, sys, time
+from pathlib import Path
+from efficient_attn.results.store import Writer
+with Writer(Path(sys.argv[1])):
+    subprocess.Popen([sys.executable, "-c", "print('held', flush=True); input()"], close_fds=False)
+    time.sleep(60)
+"""
+
+
+def test_the_lock_names_its_holder(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    held = json.loads((tmp_path / LOCK).read_text())
+    assert (held["pid"], held["host"]) == (os.getpid(), platform.node())
+    told = rf"in use by process {os.getpid()} on host {re.escape(platform.node())} since {held['since'][:4]}-"
+    with pytest.raises(UsageError, match=rf"^{tmp_path}: {told}.*; wait for it, or choose another --out$"):
+        FolderLock(tmp_path)
+    lock.release()
+    FolderLock(tmp_path).release()
+
+
+def test_a_holder_that_has_not_said_who_it_is(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    (tmp_path / LOCK).write_text("")
+    with pytest.raises(UsageError, match="in use by another process; wait"):
+        FolderLock(tmp_path)
+    lock.release()
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_second_writer_is_refused_and_the_first_goes_on(resume: bool, tmp_path: Path) -> None:
+    with Writer(tmp_path):
+        for _ in range(2):
+            with pytest.raises(UsageError, match=f"in use by process {os.getpid()} "):
+                Writer(tmp_path, resume=resume)
+    Writer(tmp_path, resume=True).close()
+
+
+def test_a_writer_that_could_not_start_holds_nothing(tmp_path: Path) -> None:
+    Writer(tmp_path).close()
+    for _ in range(2):
+        with pytest.raises(UsageError, match="not empty"):
+            Writer(tmp_path)
+    Writer(tmp_path, resume=True).close()
+
+
+def test_a_left_lock_means_nothing(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text(json.dumps({"pid": 1, "host": "elsewhere" * 20, "since": "long ago"}))
+    with Writer(tmp_path):
+        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+
+
+def test_sigkill_leaves_no_lock_even_if_a_child_lives_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            with pytest.raises(UsageError, match=f"in use by process {process.pid} "):
+                Writer(tmp_path, resume=True)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        Writer(tmp_path, resume=True).close()  # the child ends with its input, after this
+    assert read(tmp_path) == []
+
+
+def test_a_program_started_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    with Writer(tmp_path) as writer:
+        assert not os.get_inheritable(writer._lock._file)
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
+    try:
+        assert child.poll() is None
+        Writer(tmp_path, resume=True).close()
+    finally:
+        child.communicate(b"\n")
+
+
+def test_a_lock_in_the_way_is_told(tmp_path: Path) -> None:
+    (tmp_path / LOCK).mkdir()
+    with pytest.raises(UsageError, match=r"cannot be written: .*; choose another --out"):
+        Writer(tmp_path)
