@@ -80,7 +80,9 @@ def run(records: Sequence[Record], name: str = "base", **environment: Any) -> Ru
 def write(folder: Path, records: Sequence[Record], **environment: Any) -> Path:
     """A run's folder as the store writes it."""
     with Writer(folder) as writer:
-        writer.describe({"run_id": "r", "started": "2026-01-02T03:04:05+00:00", "environment": ENVIRONMENT | environment})
+        writer.describe(
+            {"run_id": "r", "started": "2026-01-02T03:04:05+00:00", "environment": ENVIRONMENT | environment}
+        )
         for one in records:
             writer.write(one)
     return folder

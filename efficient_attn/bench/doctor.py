@@ -239,7 +239,7 @@ def _noise(device: str, threads: int | None, quick: bool) -> Finding:
 
 def _aa(device: str, threads: int | None, quick: bool) -> Noise | str:
     """Exact attention against itself, measured as every cell is; or why that failed."""
-    from .cell import measure
+    from .cell import Setting, measure
 
     rounds, processes = (6, 2) if quick else (16, 4)
     # fmt: off
@@ -250,7 +250,8 @@ def _aa(device: str, threads: int | None, quick: bool) -> Noise | str:
     )
     # fmt: on
     backend = make_case(cell, "full", None).create().backend
-    records = measure(cell, [make_case(cell, variant, None) for variant in ("full", f"full:backend={backend}")])
+    twice = [make_case(cell, variant, None) for variant in ("full", f"full:backend={backend}")]
+    records = measure(cell, twice, Setting(timeout_s=120))
     if failed := next((r.row.reason for r in records if r.row.status != "ok"), None):
         return failed
     first, second = ([sorted(passes)[len(passes) // 2] for passes in r.samples["latency_ms"]] for r in records)

@@ -17,12 +17,15 @@ from ..errors import UnsupportedError, UsageError, unknown
 from .parser import make_parser
 from .stopping import stopped
 
+# what torch's profiler and its allocator say on stderr is not for our readers; told before torch is imported
+QUIET = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 PACKAGE = Path(__file__).parents[1]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler writes to stderr unless told before its import
+    for name, level in QUIET.items():
+        os.environ.setdefault(name, level)
     parser = make_parser()
     given = list(sys.argv[1:] if argv is None else argv)
     args, rest = parser.parse_known_args(given)

@@ -50,7 +50,10 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "timeout in words": ("run quickstart --timeout 1m --out out", ("--timeout", "'1m'")),
     "memory in words": ("run quickstart --memory-limit lots --out out", ("--memory-limit", "'lots'", "8GB")),
     "unit of memory": ("run quickstart --memory-limit 8GX --out out", ("--memory-limit", "'8GX'", "512MiB")),
-    "start method": ("run quickstart --start-method forkservr --out out", ("'forkservr'", "did you mean 'forkserver'?")),
+    "start method": (
+        "run quickstart --start-method forkservr --out out",
+        ("did you mean 'forkserver'?",),
+    ),
     "retry without a run": ("run quickstart --retry-failed --out out", ("--retry-failed", "--resume")),
     "cache": ("plan quickstart --cache lukewarm", ("--cache", "'lukewarm'", "warm")),
     "compiled": ("plan quickstart --compiled perhaps", ("--compiled", "'perhaps'")),

@@ -51,7 +51,9 @@ def test_json_and_markdown_and_a_file(runs: Path, command: Command) -> None:
     found = json.loads(command("compare", "base", "slow", "--json").out)
     assert found == json.loads(command("compare", "base", "slow", "--format", "json").out)
     assert (found["regressed"], found["counts"]["slower"]) == (True, 1)
-    done = command("compare", "base", "slow", "--format", "markdown", "--out", "deep/comment.md", "--fail-on-regression")
+    done = command(
+        "compare", "base", "slow", "--format", "markdown", "--out", "deep/comment.md", "--fail-on-regression"
+    )
     assert done.code == 1
     assert done.out == "1 slower, 1 inconclusive; 1 only in base\ncomparison: deep/comment.md\n"
     assert (runs / "deep/comment.md").read_text() == command("compare", "base", "slow", "--format", "markdown").out

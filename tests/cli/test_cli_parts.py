@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import threading
 import warnings
@@ -69,8 +68,7 @@ def test_run_and_plan_take_all_axes() -> None:
 def test_a_polite_kill_is_an_interrupt_within_and_nothing_after() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated), terminable():
-        os.kill(os.getpid(), signal.SIGTERM)
-        signal.pause()
+        signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -56,9 +56,7 @@ def test_each_signal_has_its_code_and_its_word(
     process.send_signal(sent)
     _, err = process.communicate(timeout=30)
     assert process.returncode == code
-    assert err.splitlines()[-1] == (
-        f"efficient-attn: {word}; the rows so far are kept; go on with --resume --out out"
-    )
+    assert err.splitlines()[-1] == (f"efficient-attn: {word}; the rows so far are kept; go on with --resume --out out")
     (tmp_path / "hold").unlink()
     assert command(*OPTIONS, "--resume").code == 0
     assert list(ea.load(tmp_path / "out").status) == ["ok", "ok"]

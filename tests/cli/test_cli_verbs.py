@@ -33,7 +33,9 @@ def test_what_needs_no_torch_answers_at_once(arguments: tuple[str, ...], command
     pytest.fail(f"best of five was {min(took):.2f} s")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"], ["report", "--help"], ["doctor", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["list"], ["list", "--json"], ["report", "--help"], ["doctor", "--help"]]
+)
 def test_what_needs_no_torch_does_not_import_it(arguments: list[str]) -> None:
     code = f"""
 import sys

@@ -103,7 +103,7 @@ def test_swapping_the_runs_inverts_everything(cells: list[tuple[list[float], lis
         assert OPPOSITE.get(change.kind, change.kind) == other.kind
         assert change.by == other.by
         assert (change.ratio or 0) * (other.ratio or 0) == pytest.approx(1)
-        if change.low is not None and 1e-100 < change.low:
+        if change.low is not None and change.low > 1e-100:
             assert change.low * (other.high or 0) == pytest.approx(1)
 
 
@@ -178,10 +178,7 @@ def test_another_baseline_is_no_measure() -> None:
 def test_a_variant_with_other_key_value_heads_shares_the_cell() -> None:
     name = "tiny/all/decode/gqa:kv_heads=2/n64-b1-h4-kv2-d64/float32-cpu-t1-causal#1"
     base = "tiny/all/decode/full/n64-b1-h4-kv4-d64/float32-cpu-t1-causal#2"
-    both = [
-        record("full", 64, steady(4), case_key=base),
-        record("gqa:kv_heads=2", 64, steady(1), case_key=name),
-    ]
+    both = [record("full", 64, steady(4), case_key=base), record("gqa:kv_heads=2", 64, steady(1), case_key=name)]
     assert _of(_compare(both, both), name.partition("#")[0]).by == "speedup"
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from trees import tree
 
 from efficient_attn.bench import disturbance
 from efficient_attn.bench.disturbance import Disturbance, Watch
@@ -99,7 +100,7 @@ def test_a_look_costs_little() -> None:
         ({"others_cores": 0.91}, "other programs used 0.9 cores"),
         ({"steal_share": 0.05}, "the hypervisor kept 5% of the processor time"),
         ({"throttled": 3}, "the processor was throttled 3 times"),
-        ({"own_cpu_s": 0.8}, "its one thread waited: it took 1.25 times its processor time"),
+        ({"own_cpu_s": 0.8}, "its one thread waited: wall time is 1.25 times its processor time"),
         (
             {"others_cores": 1.0, "throttled": 1},
             "other programs used 1.0 cores; the processor was throttled 1 times",
@@ -114,22 +115,19 @@ def test_reasons(seen: dict[str, float], said: str | None) -> None:
 
 
 def _machine(root: Path, *, stat: str, throttled: int = 0, hot: int = 0, version: int = 2) -> None:
-    files = {"proc/stat": stat, "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": f"{hot}\n"}
+    files = {"proc/stat": stat, "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": str(hot)}
     if version == 2:
         files |= {
-            "proc/self/cgroup": "0::/job\n",
-            "sys/fs/cgroup/cgroup.controllers": "cpu memory\n",
-            "sys/fs/cgroup/job/cpu.stat": f"usage_usec 5\nnr_throttled {throttled}\nthrottled_usec 100\n",
+            "proc/self/cgroup": "0::/job",
+            "sys/fs/cgroup/cgroup.controllers": "cpu memory",
+            "sys/fs/cgroup/job/cpu.stat": f"usage_usec 5\nnr_throttled {throttled}\nthrottled_usec 100",
         }
     else:
         files |= {
-            "proc/self/cgroup": "3:cpu,cpuacct:/job\n",
-            "sys/fs/cgroup/cpu/job/cpu.stat": f"nr_periods 9\nnr_throttled {throttled}\nthrottled_time 100\n",
+            "proc/self/cgroup": "3:cpu,cpuacct:/job",
+            "sys/fs/cgroup/cpu/job/cpu.stat": f"nr_periods 9\nnr_throttled {throttled}\nthrottled_time 100",
         }
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+    tree(root, files)
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from trees import tree
 
 from efficient_attn.bench.environment import available_memory, cgroups, environment, gpu, load, machine, software
 from efficient_attn.bench.environment.facts import Unknown, known, number, settle, table, text
@@ -142,18 +143,6 @@ def test_runs_of_processors() -> None:
 # -- machines that are not this one --------------------------------------------------------------------------------
 
 
-def _files(root: Path, **content: str) -> Path:
-    for name, value in content.items():
-        path = root / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(value + "\n")
-    return root
-
-
-def _tree(root: Path, files: dict[str, str]) -> Path:
-    return _files(root, **{name.replace("/", "__"): value for name, value in files.items()})
-
-
 CPU = "sys/devices/system/cpu"
 
 
@@ -167,7 +156,7 @@ def test_topology_of_two_sockets_with_two_threads_a_core(tmp_path: Path) -> None
         place = f"{CPU}/cpu0/cache/index{i}"
         files |= {f"{place}/level": level, f"{place}/type": kind, f"{place}/size": size}
     files[f"{CPU}/cpufreq/boost"] = "1"  # not a processor
-    found, reasons = settle(machine.topology(_tree(tmp_path, files)))
+    found, reasons = settle(machine.topology(tree(tmp_path, files)))
     assert reasons == {}
     assert found == {
         "sockets": 2,
@@ -182,7 +171,7 @@ def test_frequency(tmp_path: Path) -> None:
     files = {f"{CPU}/cpu{i}/cpufreq/scaling_governor": name for i, name in enumerate(("powersave", "performance"))}
     files |= {f"{CPU}/cpu0/cpufreq/scaling_driver": "intel_pstate", f"{CPU}/cpu0/cpufreq/cpuinfo_max_freq": "3500000"}
     files |= {f"{CPU}/intel_pstate/no_turbo": "0", "proc/cpuinfo": "model name : A CPU\ncpu MHz\t\t: 2400.5"}
-    found = machine.frequency(_tree(tmp_path, files))
+    found = machine.frequency(tree(tmp_path, files))
     assert found == {
         "governor": "performance+powersave",
         "driver": "intel_pstate",
@@ -198,14 +187,14 @@ def test_frequency(tmp_path: Path) -> None:
     [("intel_pstate/no_turbo", "1", False), ("cpufreq/boost", "1", True), ("cpufreq/boost", "0", False)],
 )
 def test_turbo(tmp_path: Path, file: str, content: str, turbo: bool) -> None:
-    assert machine.turbo(_tree(tmp_path, {f"{CPU}/{file}": content})) is turbo
+    assert machine.turbo(tree(tmp_path, {f"{CPU}/{file}": content})) is turbo
 
 
 @pytest.mark.parametrize(("flags", "virtual"), [("fpu vme hypervisor lm", True), ("fpu vme lm", False)])
 def test_virtualisation(tmp_path: Path, flags: str, virtual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     files = {"proc/cpuinfo": f"flags\t\t: {flags}", "sys/class/dmi/id/product_name": "KVM", "run/.containerenv": ""}
-    found = machine.virtualisation(_tree(tmp_path, files))
+    found = machine.virtualisation(tree(tmp_path, files))
     assert found["hypervisor"] is virtual
     assert found["product"] == "KVM"
     assert found["container"] == "podman"
@@ -216,69 +205,13 @@ MEMINFO = "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\nSwapTotal: 2048 kB\n
 
 def test_memory(tmp_path: Path) -> None:
     files = {"proc/meminfo": MEMINFO, "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never"}
-    assert machine.memory(_tree(tmp_path, files)) == {
+    assert machine.memory(tree(tmp_path, files)) == {
         "available_bytes": 8 * GIB,
         "swap_bytes": 2 * 2**20,
         "swap_free_bytes": 2**20,
         "huge_pages": "madvise",
     }
     assert available_memory(tmp_path) == 8 * GIB
-
-
-# -- control groups ------------------------------------------------------------------------------------------------
-
-V2 = {
-    "proc/self/cgroup": "0::/outer/inner",
-    "sys/fs/cgroup/cgroup.controllers": "cpu memory",
-    "sys/fs/cgroup/outer/cpu.max": "150000 100000",
-    "sys/fs/cgroup/outer/memory.max": str(6 * GIB),
-    "sys/fs/cgroup/outer/memory.current": str(5 * GIB),
-    "sys/fs/cgroup/outer/memory.stat": f"anon 1\ninactive_file {2 * GIB}",
-    "sys/fs/cgroup/outer/inner/cpu.max": "max 100000",
-    "sys/fs/cgroup/outer/inner/memory.max": "max",
-    "sys/fs/cgroup/outer/inner/memory.current": "4096",
-}
-V1 = {
-    "proc/self/cgroup": "5:memory:/job\n3:cpu,cpuacct:/job\n1:name=systemd:/",
-    "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
-    "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-    "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "150000",
-    "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000",
-    "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": str(6 * GIB),
-    "sys/fs/cgroup/memory/job/memory.usage_in_bytes": str(5 * GIB),
-    "sys/fs/cgroup/memory/job/memory.stat": f"inactive_file 7\ntotal_inactive_file {2 * GIB}",
-}
-
-
-@pytest.mark.parametrize("files", [V1, V2], ids=["v1", "v2"])
-def test_the_strictest_group_counts(tmp_path: Path, files: dict[str, str]) -> None:
-    _tree(tmp_path, files | {"proc/meminfo": MEMINFO})
-    assert cgroups.cpu_quota(tmp_path) == 1.5
-    assert cgroups.memory_limit(tmp_path) == 6 * GIB
-    assert cgroups.memory_left(tmp_path) == 3 * GIB  # the cached files give way
-    assert available_memory(tmp_path) == 3 * GIB
-
-
-def test_a_group_whose_folder_is_not_visible_leaves_those_above(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/../host/path", "sys/fs/cgroup/cgroup.controllers": "cpu memory"}
-    _tree(tmp_path, files | {"sys/fs/cgroup/memory.max": str(GIB), "sys/fs/cgroup/cpu.max": "50000"})
-    assert cgroups.memory_limit(tmp_path) == GIB
-    assert cgroups.cpu_quota(tmp_path) == 0.5
-
-
-def test_without_limits_the_machine_counts(tmp_path: Path) -> None:
-    _tree(tmp_path, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cgroup.controllers": "", "proc/meminfo": MEMINFO})
-    assert isinstance(cgroups.memory_limit(tmp_path), Unknown)
-    assert available_memory(tmp_path) == 8 * GIB
-
-
-@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="reads /proc")
-def test_available_memory_of_this_machine() -> None:
-    free, total = available_memory(), machine.memory_total()
-    assert free is not None
-    assert total is not None
-    assert 2**26 < free <= total
 
 
 # -- the source ----------------------------------------------------------------------------------------------------
@@ -292,7 +225,7 @@ def _git(folder: Path, *arguments: str) -> None:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of its own, in which `software` seems to lie."""
-    source = _files(tmp_path, **{"efficient_attn__software.py": "first"}) / "efficient_attn/software.py"
+    source = tree(tmp_path, {"efficient_attn/software.py": "first"}) / "efficient_attn/software.py"
     _git(tmp_path, "init", "-q")
     _git(tmp_path, "add", ".")
     _git(tmp_path, "commit", "-qm", "first")
@@ -310,7 +243,7 @@ def test_a_clean_checkout_has_no_digest(checkout: Path) -> None:
 def test_two_changed_states_are_told_apart(checkout: Path) -> None:
     digests = []
     for content in ("second", "third", "second"):
-        _files(checkout, **{"efficient_attn__software.py": content})
+        tree(checkout, {"efficient_attn/software.py": content})
         found = software.git()
         assert found is not None
         assert found["changed"] is True
@@ -319,9 +252,9 @@ def test_two_changed_states_are_told_apart(checkout: Path) -> None:
 
 
 def test_a_new_source_file_counts_and_a_new_result_does_not(checkout: Path) -> None:
-    _files(checkout, results__rows="{}")
+    tree(checkout, {"results/rows": "{}"})
     assert software.git()["digest"] is None  # type: ignore[index]
-    _files(checkout, **{"efficient_attn__new.py": "x"})
+    tree(checkout, {"efficient_attn/new.py": "x"})
     assert software.git()["digest"] is not None  # type: ignore[index]
 
 
