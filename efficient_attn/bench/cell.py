@@ -184,7 +184,7 @@ class _Sittings:
         number = 0
         while self.entrants and number < self.most:
             joining = {k: n for k, e in self.entrants.items() if not e.spent and (n := e.sit_down(self.per_sitting))}
-            if not joining or (number and self._baseline and self._baseline.case.key not in joining):
+            if not joining or (number >= self.least and self._baseline and self._baseline.case.key not in joining):
                 self.reason = "budget"  # nobody's speedup would get better
                 break
             self._sit(joining, number)

@@ -253,7 +253,10 @@ def _count_work(workload: Workload, row: Row) -> None:
     s, attn, decoding = workload.shape, workload.attn, workload.case.cell.mode == "decode"
     n, causal = (1, True) if decoding else (s.n, workload.case.cell.causal)
     row.pairs, row.pairs_computed = attn.pairs(n, s.m, causal), attn.pairs_computed(n, s.m, causal)
-    work = attn.growth.cost(n, s.m, causal) * 2 * (s.head_dim + s.value_dim) * s.batch * s.heads
+    cost = attn.growth.cost
+    # a step costs what one position more adds to the whole: a recurrent state does not look back at m keys
+    pairs = cost(s.m, s.m, True) - cost(s.m - 1, s.m - 1, True) if decoding else cost(n, s.m, causal)
+    work = pairs * 2 * (s.head_dim + s.value_dim) * s.batch * s.heads
     row.flops = work * (1 + BACKWARD) if row.mode == "forward_backward" else work
     if decoding:
         row.steps = 1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -12,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
+
+from .timing import no_collection
 
 MARK = "efficient_attn::mark"
 KERNELS = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention", "mkldnn")
@@ -114,7 +114,7 @@ def _trace(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, ...]]:
     The warm-up runs under the same trace: what the measured call releases of it is then known by its size.
     """
     counters = _Counters()
-    with _no_collection(), profile(activities=[ProfilerActivity.CPU], profile_memory=device == "cpu") as trace:
+    with no_collection(), profile(activities=[ProfilerActivity.CPU], profile_memory=device == "cpu") as trace:
         steps(_mark if device == "cpu" else counters.mark)
     events: list[Any] = trace.profiler.kineto_results.events()  # type: ignore[union-attr]
     kernels = tuple(sorted({e.name() for e in events if any(part in e.name() for part in KERNELS)}))
@@ -153,16 +153,3 @@ class _Counters:
     @property
     def peak(self) -> int:
         return torch.cuda.max_memory_allocated() - (self.before or 0)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: it would release, at a chance moment, what others left behind."""
-    was_on = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

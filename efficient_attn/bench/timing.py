@@ -120,7 +120,7 @@ def sitting(
     behind every pass. A subject that raises, or behind which ``after`` does, drops out and the others go on.
     """
     order, out = random.Random(seed), set()
-    with _quiet():
+    with no_collection():
         failed = _warm_up(subjects, takes, device, at)
         for number in range(max(rounds.values(), default=0)):
             result = Round(failed=failed)
@@ -190,8 +190,8 @@ def synchronize(device: str) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """No garbage collection in the middle of a measurement."""
+def no_collection() -> Iterator[None]:
+    """No garbage collection in the middle of a measurement: it takes time, and releases what others left behind."""
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -66,7 +66,8 @@ def says(change: Change) -> str:
     if kind == "slower":
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
     factor = f"{_number(ratio)}x " if kind in ("faster", "slower") else ""
-    return f"{factor}{kind} ({_number(low)}-{_number(high)})"
+    more = f"; {change.reason}" if change.reason else ""
+    return f"{factor}{kind} ({_number(low)}-{_number(high)}{more})"
 
 
 def summary(found: Comparison) -> str:

@@ -14,13 +14,14 @@ from typing import Any, Literal
 
 from ..errors import UsageError
 from .exchange import LIKENESS, Run, cell, latest, round_values
-from .rows import Record
+from .rows import Record, Row
 from .stats import MARGIN, Mean, Verdict, mean_of, verdict
 
 By = Literal["speedup", "latency"]
 Kind = Verdict | Literal["broken", "fixed"]
 KINDS: tuple[Kind, ...] = ("broken", "slower", "faster", "fixed", "inconclusive", "same")  # what matters most first
 DRIFT = 0.02  # relative standard deviation of one measurement between two runs on one machine
+UNEVEN = 0.25  # of the rounds: when more of one run's were disturbed than of the other's, their times say nothing
 CERTAIN = 10**6  # degrees of freedom of an error that is known, not estimated
 
 
@@ -233,7 +234,17 @@ def _timing(name: str, old: _Entry, new: _Entry, by: By, mean: Mean, confidence:
     if ends is None:
         return Change(**known, kind="inconclusive", reason="a single round gives no interval")
     low, high = (_exp(end) for end in ends)
-    return Change(**known, low=low, high=high, kind=verdict(low, high, margin=margin))
+    reason = _unevenly_disturbed(before, after)
+    kind: Kind = "inconclusive" if reason else verdict(low, high, margin=margin)
+    return Change(**known, low=low, high=high, kind=kind, reason=reason)
+
+
+def _unevenly_disturbed(before: Row, after: Row) -> str | None:
+    """What else ran on the machine does not slow all mechanisms alike, so that no pairing takes it out."""
+    (a, of_a), (b, of_b) = ((row.contaminated or 0, row.rounds or 1) for row in (before, after))
+    if abs(a / of_a - b / of_b) <= UNEVEN:
+        return None
+    return f"disturbed: {a} of {of_a} rounds in base, {b} of {of_b} in new"
 
 
 def _exp(x: float) -> float:

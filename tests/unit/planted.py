@@ -85,12 +85,14 @@ def raising(error: BaseException) -> Twist:
 @contextmanager
 def undone() -> Iterator[None]:
     """What was registered inside is forgotten behind."""
-    before = dict(registry._registered)
+    before, loaded = dict(registry._registered), dict(registry._plugins)
     try:
         yield
     finally:
         registry._registered.clear()
         registry._registered.update(before)
+        registry._plugins.clear()
+        registry._plugins.update(loaded)
 
 
 def suite_file(folder: Path, text: str, name: str = "trial.toml") -> str:

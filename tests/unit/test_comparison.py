@@ -37,6 +37,7 @@ def _found(*changes: Change, **known: object) -> Comparison:
         (SAME, "same (0.990-1.01)"),
         (UNCLEAR, "inconclusive (0.908-1.10)"),
         (SINGLE, "inconclusive (a single round)"),
+        (replace(UNCLEAR, reason="noise"), "inconclusive (0.908-1.10; noise)"),
         (BROKEN, "broken (oom: no memory)"),
         (FIXED, "fixed (error: boom)"),
         (replace(FASTER, ratio=123.4, low=100.0, high=1500.0), "123x faster (100-1500)"),

@@ -77,6 +77,7 @@ def test_says_what_is_wrong(how: dict[str, object], error: type[Exception], word
 
 def test_learned_mechanisms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
 
     @ea.register("learned_once", family="full")
     class Learned(ea.SoftmaxAttention):

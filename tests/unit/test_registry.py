@@ -38,6 +38,7 @@ class Mine(ea.SoftmaxAttention):
 def _own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Registrations of a test end with it."""
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
     registry._entry_points.cache_clear()
     yield
     registry._entry_points.cache_clear()

@@ -1,0 +1,47 @@
+"""Runs that cannot be compared are refused in one line: unlike machines, nothing in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from compare_runs import record, run, steady
+
+from efficient_attn.errors import UsageError
+from efficient_attn.results.compare import compare
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("machine", "M1-x8", "machine Xeon-x2-15GiB in a, M1-x8 in b"),
+        ("torch", "2.14.0", "torch 2.13.0 in a, 2.14.0 in b"),
+        ("threads_default", 4, "threads default 2 in a, 4 in b"),
+    ],
+)
+def test_unlike_machines_are_refused_unless_asked_for(name: str, value: Any, says: str) -> None:
+    records = [record("linear", 64, steady(2))]
+    sides = run(records, "a"), run(records, "b", **{name: value})
+    with pytest.raises(UsageError, match=f"unlike machines: {says}; add --across-machines"):
+        compare(*sides)
+    assert compare(*sides, across_machines=True).unlike == (says,)
+
+
+def test_sessions_of_one_run_must_agree_too() -> None:
+    records = [record("linear", 64, steady(2))]
+    mixed = run(records, "a")
+    mixed = type(mixed)(name="a", records=records, environments=[*mixed.environments, {"machine": "M1"}])
+    with pytest.raises(UsageError, match="machine M1 and Xeon-x2-15GiB in a, M1 and Xeon-x2-15GiB in a"):
+        compare(mixed, mixed)
+
+
+def test_a_run_that_says_nothing_of_its_machine_is_refused() -> None:
+    silent = type(run([]))(name="a", records=[record("linear", 64, steady(2))], environments=[])
+    with pytest.raises(UsageError, match="machine unknown in a, unknown in a"):
+        compare(silent, silent)
+    assert compare(silent, silent, across_machines=True).changes
+
+
+def test_runs_without_a_case_in_common_are_refused() -> None:
+    with pytest.raises(UsageError, match="a and b share no case"):
+        compare(run([record("linear", 64, steady(2))], "a"), run([record("linear", 128, steady(2))], "b"))
