@@ -60,7 +60,7 @@ class Entrant:
         self.rounds.append(samples)
         self.process.append(process)
         self.waited.append(waited)
-        self._pay(sum(samples) / 1e3 * self.turn.pace.calls)
+        self._pay(sum(samples) / 1e3 * self.turn.pace.calls + len(samples) * self.turn.pace.reset_s)
 
     def _pay(self, seconds: float) -> None:
         self.left_s -= seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import multiprocessing as mp
 import os
 import signal
@@ -23,7 +24,8 @@ from ..results.rows import Status
 
 Method = Literal["forkserver", "spawn", "inline"]
 METHODS: tuple[Method, ...] = ("forkserver", "spawn", "inline")
-PRELOAD = ("efficient_attn.bench.jobs",)  # imports torch and everything that measures, and runs nothing
+# torch and all that measures, imported once and run never; the profiler imports torch._dynamo when it is first used
+PRELOAD = ("efficient_attn.bench.jobs", "torch._dynamo")
 START_S = 300.0  # for a worker to come up, plug-ins included
 PDEATHSIG = 1  # prctl's name for "send me this signal when my parent dies"
 
@@ -236,6 +238,7 @@ def _work(job: Job, connection: Connection, cells: Any, to_load: tuple[str, ...]
 
 def _settle(trace: str) -> None:
     """Tie the worker's life to its parent's, leave Ctrl-C to the parent, and have crashes say where they happened."""
+    gc.freeze()  # collections then need not look through all of torch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":

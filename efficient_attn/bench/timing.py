@@ -37,15 +37,20 @@ class Subject:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a subject is: calls a pass, and the seconds that such a pass takes."""
+    """How fast a subject is: calls a pass, the seconds that these take, and those that setting them up takes."""
 
     calls: int
     block_s: float
+    reset_s: float = 0.0
+
+    @property
+    def pass_s(self) -> float:
+        return self.block_s + self.reset_s
 
     @property
     def warm_up_s(self) -> float:
         """What making it warm costs in each process."""
-        return self.block_s if self.block_s < WARM_S else 0.0
+        return self.pass_s if self.block_s < WARM_S else 0.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Turn:
 
     def affordable(self, left_s: float) -> int:
         """Rounds of one more sitting that fit into so many seconds."""
-        return max(0, int((left_s - self.pace.warm_up_s) / (self.passes * self.pace.block_s)))
+        return max(0, int((left_s - self.pace.warm_up_s) / (self.passes * self.pace.pass_s)))
 
 
 @dataclass
@@ -83,21 +88,23 @@ def first_call(subject: Subject, *, budget_s: float, device: str) -> float:
 
 def calibrate(subject: Subject, *, budget_s: float, device: str) -> Pace:
     """Find out how many calls make a pass. The subject is warm already."""
+    begun = time.perf_counter()
     once = _timed(subject, 1, device)[0]
+    reset = time.perf_counter() - begun - once
     if once < budget_s / 4 and once < WARM_S:
         once = min(once, _timed(subject, 1, device)[0])
     once = max(once, 1e-7)  # a coarse clock may see nothing at all
     calls = max(subject.least, min(math.ceil(BLOCK_S / once), subject.limit))
-    return Pace(calls, once * calls)
+    return Pace(calls, once * calls, reset)
 
 
 def turns(paces: Mapping[str, Pace], *, rounds: int, processes: int, budget_s: float) -> dict[str, Turn]:
     """Every subject's part in a round, so that rounds are long enough and each one's own budget holds."""
-    together = sum(pace.block_s for pace in paces.values())
+    together = sum(pace.pass_s for pace in paces.values())
     wanted = min(MOST_PASSES, max(PASSES, math.ceil(ROUND_S / together))) if together else PASSES
     found = {}
     for name, pace in paces.items():
-        fitting = int((budget_s - processes * pace.warm_up_s) / pace.block_s / rounds)
+        fitting = int((budget_s - processes * pace.warm_up_s) / pace.pass_s / rounds)
         found[name] = Turn(pace, max(1, min(wanted, fitting)))
     return found
 

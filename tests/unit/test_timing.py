@@ -62,7 +62,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 )
 def test_calls_fill_a_block(clock: Clock, seconds: float, calls: int) -> None:
     found = calibrate(clock.subject(seconds), budget_s=60, device="cpu")
-    assert found == Pace(calls, pytest.approx(max(seconds, 1e-7) * calls))
+    assert found == Pace(calls, pytest.approx(max(seconds, 1e-7) * calls), pytest.approx(0))
+
+
+def test_what_setting_up_takes_counts_too(clock: Clock) -> None:
+    subject = Subject(lambda count: clock.pass_by(0.001 * count), lambda: clock.pass_by(0.1))
+    pace = calibrate(subject, budget_s=60, device="cpu")
+    assert pace == Pace(2, pytest.approx(0.002), pytest.approx(0.1))
+    assert turns({"a": pace}, rounds=8, processes=4, budget_s=60)["a"].passes == PASSES
+    assert turns({"a": pace}, rounds=8, processes=4, budget_s=1)["a"].passes == 1
 
 
 def test_limits_hold(clock: Clock) -> None:
