@@ -25,7 +25,7 @@ BEST = Ceiling(97e9, 35e9)  # what `ceiling` finds on one core of the machine of
 SUITES = ("quickstart", "promises")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _forgotten() -> Iterator[None]:
     with planted.undone():  # the suites load plug-ins
         yield

@@ -46,6 +46,13 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
+@pytest.fixture(autouse=True)
+def _known_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """A machine that need not be looked at, but for the tests of just that."""
+    if "looks" not in request.keywords:
+        monkeypatch.setattr(run_module, "_inspect", lambda device, planned, setting: {"device": device})
+
+
 def _run(folder: Path, text: str = TEXT, **options: Any) -> Outcome:
     loaded, overrides = planted.loaded(text), Overrides()
     options = {"start_method": "inline"} | options
@@ -162,6 +169,7 @@ def test_a_folder_of_another_machine_is_refused(tmp_path: Path) -> None:
         _run(tmp_path, resume=True)
 
 
+@pytest.mark.looks
 def test_a_session_says_what_it_found_and_what_it_cost(tmp_path: Path) -> None:
     _run(tmp_path)
     (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
