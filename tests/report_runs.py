@@ -33,7 +33,8 @@ def row(variant: str, **known: Any) -> Row:
         "machine": "Xeon-x2-15GiB", "compiled": False, "task": "speed", "kv_heads": 4, "options": "{}",
     }  # fmt: skip
     made = Row(variant=variant, **(base | known))
-    place = (made.machine, variant, made.mode, made.device, made.seq_len, made.causal, made.layer, made.kv_heads, made.threads)
+    place = (made.machine, variant, made.mode, made.device, made.seq_len, made.causal, made.layer)
+    place += (made.kv_heads, made.threads)
     made.case_key = "/".join(map(str, place))
     return made
 

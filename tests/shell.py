@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,37 @@ def run_watched(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
     os.close(screen)
     out, _ = process.communicate(timeout=60)
     return Done(process.returncode, out, seen.decode())
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes that a process started, and those that these did. Linux only."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended while we looked
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def all_gone(pids: set[int], within: float = 10.0) -> bool:
+    """Whether none of the processes runs any more after so many seconds; one that only waits to be reaped is gone."""
+    deadline = time.monotonic() + within
+    while any(_runs(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 TINY = """

@@ -2,85 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
 
-from ..results.rows import Record, Row, Status
-from ..results.stats import Estimate, paired_ratio, typical
+from ..results.rows import Record
 from .case import Case, Cell
-from .ceilings import Ceiling, share
-from .isolation import Account, Died, Method, carry_out
-from .jobs import FIRST, STAGES, Ended, Prepare, Prepared, Sat, Sit
-from .timing import PASSES, Turn, turns
-
-EXTRA = 2  # sittings more than were wanted, where something else disturbed some
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """How cells are measured, whatever they are.
-
-    timeout_s: what a case may take in all. memory_bytes: what it may take beyond an idle worker; available_bytes: what
-    all of a cell's cases may take together. ceilings: by device, dtype and threads.
-    """
-
-    activations: str = "minilm"
-    timeout_s: float = 600.0
-    memory_bytes: int | None = None
-    available_bytes: int | None = None
-    method: Method | None = None
-    account: Account = field(default_factory=Account)
-    ceilings: dict[tuple[str, str, int | None], Ceiling] = field(default_factory=dict)
-
-
-@dataclass
-class Entrant:
-    """A prepared case on its way through the sittings of its cell."""
-
-    case: Case
-    row: Row
-    samples: dict[str, Any]
-    turn: Turn
-    left_s: float  # of its budget
-    until_timeout_s: float
-    rounds: list[list[float]] = field(default_factory=list)
-    process: list[int] = field(default_factory=list)
-    waited: list[int] = field(default_factory=list)
-    spent: bool = False
-
-    @property
-    def medians(self) -> list[float]:
-        """One value a round."""
-        return [sorted(passes)[len(passes) // 2] for passes in self.rounds]
-
-    def take(self, samples: list[float], waited: int, process: int) -> None:
-        self.rounds.append(samples)
-        self.process.append(process)
-        self.waited.append(waited)
-        self._pay(sum(samples) / 1e3 * self.turn.pace.calls + len(samples) * self.turn.pace.reset_s)
-
-    def _pay(self, seconds: float) -> None:
-        self.left_s -= seconds
-        self.until_timeout_s -= seconds
-
-    def sit_down(self, per_sitting: int) -> int:
-        """How many rounds of the next sitting it can afford; its warm-up is paid for if that is any."""
-        count = min(per_sitting, self.turn.affordable(self.left_s))
-        if not self.rounds:
-            count = max(count, 1)  # a case whose single call fits the budget gets a number
-        if count:
-            self._pay(self.turn.pace.warm_up_s)
-        self.spent = count < per_sitting
-        return count
+from .isolation import Died, carry_out
+from .jobs import Prepare, Prepared
+from .sittings import Entrant, Setting, Sittings, died, ended
+from .timing import turns
 
 
 def measure(cell: Cell, cases: Sequence[Case], setting: Setting) -> list[Record]:
     """Exactly one record for every case. A case that fails becomes a row that says why; the others go on."""
     if reason := absent(cell.device):
-        return [_ended(case, "skipped", reason) for case in cases]
+        return [ended(case, "skipped", reason) for case in cases]
     records: dict[str, Record] = {}
     entrants: dict[str, Entrant] = {}
     prepared = _prepare_all(cell, cases, setting)
@@ -96,7 +31,7 @@ def measure(cell: Cell, cases: Sequence[Case], setting: Setting) -> list[Record]
                 case, found.row, found.samples, takes[case.key], min(cell.budget_s, left), left
             )
     if entrants:
-        records |= _Sittings(cell, entrants, setting).run()
+        records |= Sittings(cell, entrants, setting).run()
     return [records[case.key] for case in cases]
 
 
@@ -109,25 +44,6 @@ def absent(device: str) -> str | None:
     if device == "mps" and not torch.backends.mps.is_available():
         return "no MPS device on this machine"
     return None
-
-
-def _ended(case: Case, status: Status, reason: str) -> Record:
-    row = case.row()
-    row.status, row.reason = status, reason
-    return Record(row)
-
-
-def _died(case: Case, death: Died, setting: Setting) -> Record:
-    """The record of a case that took its worker with it."""
-    if death.case < 0:
-        return _ended(case, death.status, f"its worker could not start: {death.how}")
-    reason = f"{death.how}, while {STAGES[death.stage]}"
-    if death.status == "timeout":
-        budget = case.cell.budget_s
-        over = death.stage == FIRST and budget < setting.timeout_s
-        limit = f"one call takes longer than its budget of {budget:g} s" if over else f"over {setting.timeout_s:g} s"
-        reason = f"{limit}: {reason}"
-    return _ended(case, death.status, reason)
 
 
 # -- preparing -----------------------------------------------------------------------------------------------------
@@ -155,157 +71,9 @@ def _prepare_all(cell: Cell, cases: Sequence[Case], setting: Setting) -> dict[st
             for told in carry_out(job, method=setting.method, account=setting.account):
                 done[batch[told.case].key] = told.what, told.seconds
         except Died as death:
-            done |= {c.key: (_died(c, death, setting), 0.0) for c in batch if death.case < 0}
+            done |= {c.key: (died(c, death, setting), 0.0) for c in batch if death.case < 0}
             if death.case == 0 or (death.case > 0 and death.status == "timeout"):
-                done[batch[death.case].key] = _died(batch[death.case], death, setting), 0.0
+                done[batch[death.case].key] = died(batch[death.case], death, setting), 0.0
             solo = death.case > 0
         waiting = [case for case in waiting if case.key not in done]
     return done
-
-
-# -- timing --------------------------------------------------------------------------------------------------------
-
-
-class _Sittings:
-    """The sittings of a cell, each in a process of its own, until the intervals are narrow or a limit is reached."""
-
-    def __init__(self, cell: Cell, entrants: dict[str, Entrant], setting: Setting) -> None:
-        self.cell, self.entrants, self.setting = cell, entrants, setting
-        self.records: dict[str, Record] = {}
-        self.seed = zlib.crc32(repr(cell).encode())
-        self.per_sitting = math.ceil(cell.rounds / cell.processes)
-        self.least = math.ceil(cell.rounds / self.per_sitting)
-        self.most = max(self.least, cell.max_rounds // self.per_sitting)
-        self.disturbed: dict[int, str] = {}
-        self.seen: list[dict[str, Any]] = []
-        self.reason = "rounds"
-
-    def run(self) -> dict[str, Record]:
-        number = 0
-        while self.entrants and number < self.most:
-            joining = {k: n for k, e in self.entrants.items() if not e.spent and (n := e.sit_down(self.per_sitting))}
-            if not joining or (number >= self.least and self._baseline and self._baseline.case.key not in joining):
-                self.reason = "budget"  # nobody's speedup would get better
-                break
-            self._sit(joining, number)
-            number += 1
-            wanted = self.least + min(EXTRA, len(self.disturbed))
-            if number >= wanted and self._narrow():
-                self.reason = "half_width"
-                break
-        return self.records | {key: self._record(entrant) for key, entrant in self.entrants.items()}
-
-    @property
-    def _baseline(self) -> Entrant | None:
-        return next((e for e in self.entrants.values() if e.case.variant == self.cell.baseline), None)
-
-    def _sit(self, joining: dict[str, int], number: int) -> None:
-        """One sitting; when it kills its worker, the culprit is named and the others sit again."""
-        while joining:
-            try:
-                self._take(list(self._carry_out(joining, number)), list(joining), number)
-                return
-            except Died as death:
-                key = self._culprit(joining, death, number)
-                self.records[key] = _died(self.entrants.pop(key).case, death, self.setting)
-                del joining[key]
-
-    def _carry_out(self, joining: dict[str, int], number: int) -> Any:
-        members = [self.entrants[key] for key in joining]
-        s = self.setting
-        job = Sit(
-            cell=self.cell,
-            cases=tuple(e.case for e in members),
-            turns=tuple(e.turn for e in members),
-            rounds=tuple(joining.values()),
-            seed=self.seed + number,
-            timeout_s=tuple(e.until_timeout_s for e in members),
-            memory_bytes=_together(s.memory_bytes, len(members), s.available_bytes),
-        )
-        return carry_out(job, method=s.method, account=s.account)
-
-    def _culprit(self, joining: dict[str, int], death: Died, number: int) -> str:
-        """Whose fault it was that a worker died: each alone in a worker, the one that was running first."""
-        keys = list(joining)
-        suspect = keys[max(death.case, 0)]
-        if death.status == "timeout" or len(keys) == 1:
-            return suspect
-        for key in (suspect, *(k for k in keys if k != suspect)):
-            try:
-                list(self._carry_out({key: 1}, number))
-            except Died:
-                return key
-        return suspect
-
-    def _take(self, told: list[Any], keys: list[str], number: int) -> None:
-        for message in told:
-            if isinstance(message, Ended):
-                self.seen.append(message.seen)
-                if message.disturbed:
-                    self.disturbed[number] = message.disturbed
-                for place, breaks in message.graph_breaks.items():
-                    if (entrant := self.entrants.get(keys[place])) and self.cell.compiled:
-                        entrant.row.graph_breaks = breaks
-            else:
-                self._take_round(message, keys, number)
-
-    def _take_round(self, message: Sat, keys: list[str], number: int) -> None:
-        for place, (status, reason) in message.failed.items():
-            row = self.entrants.pop(keys[place]).case.row()
-            self.records[keys[place]] = Record(replace(row, status=status, reason=reason))
-        for place, samples in message.samples.items():
-            if keys[place] in self.entrants:
-                self.entrants[keys[place]].take(samples, message.waited.get(place, 0), number)
-
-    def _narrow(self) -> bool:
-        """Whether every interval that can still get narrower is as narrow as wanted."""
-        base = self._baseline
-        going = [e for e in self.entrants.values() if not e.spent and (e is not base or len(self.entrants) == 1)]
-        widths = [_speedup(base, e) if base and e is not base else typical(e.medians, e.process) for e in going]
-        return all(width.half_width <= self.cell.half_width for width in widths)
-
-    def _record(self, entrant: Entrant) -> Record:
-        row, base = entrant.row, self._baseline
-        _finish(entrant, base, self.setting)
-        limited = entrant.spent or entrant.turn.passes < PASSES
-        row.stop_reason = "budget" if limited else self.reason
-        flagged = [bool(w) or p in self.disturbed for w, p in zip(entrant.waited, entrant.process, strict=True)]
-        row.rounds, row.processes, row.contaminated = len(flagged), len(set(entrant.process)), sum(flagged)
-        row.cache, row.cuda_graph = self.cell.cache, self.cell.cuda_graph
-        entrant.samples |= {
-            "latency_ms": entrant.rounds,
-            "process": entrant.process,
-            "calls": entrant.turn.pace.calls,
-            "order_seed": self.seed,
-            "waited": entrant.waited,
-            "disturbed": {str(process): why for process, why in self.disturbed.items()},
-            "seen": self.seen,
-        }
-        return Record(row, entrant.samples)
-
-
-def _together(each: int | None, count: int, available: int | None) -> int | None:
-    if each is None:
-        return available
-    return each * count if available is None else min(each * count, available)
-
-
-def _speedup(base: Entrant, other: Entrant) -> Estimate:
-    """Over the rounds that both took part in: the first ones, because a budget ends and does not begin again."""
-    return paired_ratio(base.medians, other.medians, other.process)
-
-
-def _finish(entrant: Entrant, baseline: Entrant | None, setting: Setting) -> None:
-    row, cell, medians = entrant.row, entrant.case.cell, entrant.medians
-    middle, about = sorted(medians)[len(medians) // 2], typical(medians, entrant.process)
-    row.latency_ms = middle
-    row.latency_ms_low = about.low and min(about.low, middle)
-    row.latency_ms_high = about.high and max(about.high, middle)
-    seconds = middle / 1e3
-    row.tokens_per_s = cell.batch * (1 if row.mode == "decode" else cell.seq_len) / seconds
-    row.tflops_per_s = None if row.flops is None else row.flops / seconds / 1e12
-    ceiling = setting.ceilings.get((cell.device, cell.dtype, cell.threads))
-    if ceiling is not None and row.flops is not None:
-        row.roofline_share = share(row.flops, entrant.samples["bytes_moved"], seconds, ceiling)
-    if baseline is not None:
-        row.speedup, row.speedup_low, row.speedup_high = _speedup(baseline, entrant)

@@ -239,7 +239,8 @@ def _noise(device: str, threads: int | None, quick: bool) -> Finding:
 
 def _aa(device: str, threads: int | None, quick: bool) -> Noise | str:
     """Exact attention against itself, measured as every cell is; or why that failed."""
-    from .cell import Setting, measure
+    from .cell import measure
+    from .sittings import Setting
 
     rounds, processes = (6, 2) if quick else (16, 4)
     # fmt: off

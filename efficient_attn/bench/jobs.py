@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
@@ -19,6 +19,8 @@ from ..tasks.fidelity import fidelity, relative_error
 from .case import Case, Cell
 from .ceilings import Ceiling, ceiling
 from .disturbance import Watch
+from .energy import joules_a_call, meter
+from .environment.gpu import sensors
 from .gate import TOLERANCE, Invalid, gate
 from .guard import Globals, Meddled, watched
 from .isolation import Board, limit_memory
@@ -111,6 +113,7 @@ class Ended:
     disturbed: str | None
     seen: dict[str, Any]
     graph_breaks: Mapping[int, int]
+    energy_j: Mapping[int, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +127,7 @@ class Sit:
     seed: int
     timeout_s: tuple[float, ...]
     memory_bytes: int | None
+    energy: bool  # measured too, where the device tells
 
     def run(self, board: Board, tell: Callable[[Any], None]) -> None:
         threads, device = _set_threads(self.cell), self.cell.device
@@ -148,7 +152,15 @@ class Sit:
             ends = {int(n): how_it_failed(e) for n, e in r.failed.items()}
             tell(Sat(_placed(r.samples), _placed(r.waited), ends))
         seen, waits = watch.lap(), threads if device == "cpu" else None  # for a GPU a thread may well wait
-        tell(Ended(seen.reason(waits), asdict(seen), {i: w.graph_breaks for i, w in enumerate(works)}))
+        told = asdict(seen) | ({"gpu": {n: str(v) for n, v in sensors().items()}} if device == "cuda" else {})
+        tell(Ended(seen.reason(waits), told, {i: w.graph_breaks for i, w in enumerate(works)}, self._energy(works)))
+
+    def _energy(self, works: Sequence[Workload]) -> dict[int, float | None]:
+        read = meter(self.cell.device) if self.energy else None
+        if read is None:
+            return {}
+        calls = [turn.pace.calls for turn in self.turns]
+        return {i: joules_a_call(w.subject(), calls[i], read, device=self.cell.device) for i, w in enumerate(works)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,12 @@ from ..errors import UsageError
 from ..results.rows import NO_FAILURE, Record
 from ..results.store import Writer, about
 from .case import PROTOCOL, Case, Cell
-from .cell import Setting, absent, measure
+from .cell import absent, measure
 from .environment import available_memory, environment, load
 from .isolation import Died, Limits, Method, carry_out, default_method
 from .jobs import Inspect
 from .plan import Overrides, cells
+from .sittings import Setting
 from .suite import Loaded
 
 SPARE = 0.9  # of the memory that is free: what a worker may take unless told otherwise
@@ -126,7 +127,11 @@ class _Session:
             available_bytes=usable,
             method=self.method,
         )
-        self.about["limits"] = {"timeout_s": setting.timeout_s, "memory_bytes": setting.memory_bytes}
+        self.about["limits"] = {
+            "timeout_s": setting.timeout_s,
+            "memory_bytes": setting.memory_bytes,
+            "memory_is_enforced": sys.platform == "linux" and self.method != "inline",
+        }
         self.about["seed"] = overrides.seed if overrides.seed is not None else planned[0].seed
         self.about["checks"] = [_inspect(device, planned, setting) for device in sorted({c.device for c in planned})]
         self.writer.describe(self.about)

@@ -209,7 +209,16 @@ def _summary(rows: Frame) -> str:
     text += f" ({', '.join(devices)})" if devices else ""
     text += f": {len(ok)} gave a result"
     others = [f"{count[s]} {s}" for s in lost["status"].unique()]
-    return f"{text}." if not others else f"{text}, {len(lost)} did not ({', '.join(others)}); the reasons are below."
+    text += f", {len(lost)} did not ({', '.join(others)}); the reasons are below." if others else "."
+    return text + _disturbed(ok)
+
+
+def _disturbed(rows: Frame) -> str:
+    """How many rounds something else on the machine disturbed; empty where that is not known, or none."""
+    rounds, disturbed = rows["rounds"].sum(), rows["contaminated"].sum()
+    if not disturbed:
+        return ""
+    return f" Something else disturbed {disturbed / rounds:.0%} of the rounds; the intervals include that."
 
 
 def _damaged(places: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from .gather import Frame
 
 SETTING = ["suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "baseline"]
 # what may differ between two rows of one variant at one place of a cell; then the label says it
-APART = ["kv_heads", "kv_len", "compiled", "inputs", "seed", "backend_used", "run_id"]
+APART = ["kv_heads", "kv_len", "cache", "compiled", "cuda_graph", "inputs", "seed", "backend_used", "run_id"]
 
 # what two results of one variant may not share
 PLACE = [*SETTING, "causal", "mode", "task", "inputs", "seq_len", "layer", "label"]

@@ -147,6 +147,8 @@ def _lost(place: dict[str, Any], lengths: tuple[int, ...], names: dict[str, int]
     return [*(Shown(text, text) for text in told), Shown(str(cases), cases), Shown(where), Shown(reason, reason)]
 
 
+LONGEST_FACT = 300  # characters of one line about the environment; torch describes its build in thousands
+
 # always shown, even if they are the same in all rows; the case's key, long and unique, is left to the CSV file
 KEPT = (
     *("variant", "status", "reason", "mode", "seq_len", "latency_ms"),
@@ -196,6 +198,7 @@ def _flat(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
             yield from _flat(inner, f"{name}.{key}" if name else str(key))
     elif value not in (None, "", [], ()):
         text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        text = text if len(text) <= LONGEST_FACT else f"{text[:LONGEST_FACT]}... (whole in run.json)"
         yield name, f"{words.size(value)} ({value})" if name.endswith("_bytes") and isinstance(value, int) else text
 
 

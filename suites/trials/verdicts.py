@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from efficient_attn.bench.case import Case, Cell, make_case
-from efficient_attn.bench.cell import Setting, measure
+from efficient_attn.bench.cell import measure
+from efficient_attn.bench.sittings import Setting
 from efficient_attn.registry import load_plugin
 from efficient_attn.results.rows import Record
 from efficient_attn.results.stats import VERDICT_CONFIDENCE, paired_ratio, verdict

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from shell import COMMAND, TINY, environment, run
+from shell import COMMAND, TINY, all_gone, descendants, environment, run
 
 import efficient_attn as ea
 
@@ -92,8 +92,11 @@ def test_a_signal_in_the_middle_of_a_case(sent: signal.Signals, folder: Path) ->
             assert process.poll() is None, process.stderr and process.stderr.read()
             assert time.monotonic() < deadline
             time.sleep(0.02)
+        workers = descendants(process.pid)
+        assert len(workers) >= 2  # the server and at least one
         process.send_signal(sent)
         _, err = process.communicate(timeout=30)
+    assert all_gone(workers)
     acknowledged = [line for line in err.splitlines() if line.startswith("[")]
     kept = _lines(folder)
     assert len(kept) == len(acknowledged) == 4  # two lengths of two mechanisms; nothing of the third

@@ -15,8 +15,9 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.bench import jobs
 from efficient_attn.bench.case import Case
-from efficient_attn.bench.cell import Setting, measure
+from efficient_attn.bench.cell import measure
 from efficient_attn.bench.plan import cells
+from efficient_attn.bench.sittings import Setting
 from efficient_attn.results.rows import Record
 from efficient_attn.results.stats import paired_ratio
 

@@ -42,9 +42,13 @@ def test_a_change_is_named_and_put_back(deed: str) -> None:
 @pytest.mark.parametrize("deed", DEEDS)
 def test_a_change_is_put_back_behind_an_error_too(deed: str) -> None:
     before = Globals.now()
-    with pytest.raises(KeyError), watched():
+
+    def fail() -> None:
         DEEDS[deed][0]()
         raise KeyError("first")
+
+    with pytest.raises(KeyError), watched():
+        fail()
     assert _same(before, Globals.now())
 
 

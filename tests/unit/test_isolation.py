@@ -6,35 +6,18 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from shell import all_gone
 from toy_jobs import Allocates, Ends, Tells
 
 from efficient_attn.bench.isolation import METHODS, Account, Died, Limits, carry_out, default_method
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 PROCESSES = tuple(m for m in METHODS if m != "inline")
-
-
-def _alive(pid: int) -> bool:
-    path = Path(f"/proc/{pid}/stat")
-    try:
-        return path.read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def _gone(pid: int, within: float = 5.0) -> bool:
-    deadline = time.monotonic() + within
-    while _alive(pid):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -52,7 +35,7 @@ def test_what_a_worker_tells_arrives_in_order(method: Any) -> None:
 def test_each_job_has_a_process_of_its_own() -> None:
     pids = {list(carry_out(Tells()))[-1][0] for _ in range(3)}
     assert len(pids) == 3
-    assert all(_gone(pid) for pid in pids)
+    assert all_gone(pids)
 
 
 def test_a_fork_works_behind_tensor_operations_of_many_threads() -> None:
@@ -125,10 +108,10 @@ def test_workers_die_with_their_parent(how: str, method: str) -> None:
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    assert _alive(pid)
+    assert not all_gone({pid}, within=0)
     parent.kill()
     parent.wait()
-    assert _gone(pid)
+    assert all_gone({pid})
     parent.stdout.close()
 
 

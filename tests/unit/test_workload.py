@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import efficient_attn as ea
+from efficient_attn.bench import workload as workload_module
 from efficient_attn.bench.workload import RESERVE, Decoding, Workload, draw, repeated
 from efficient_attn.errors import UnsupportedError
 
@@ -125,3 +126,58 @@ def test_another_shape_can_be_drawn_for_the_same_case() -> None:
     w = _workload()
     sample = draw(w.case, w.attn, replace(w.shape, n=3, m=5))
     assert (sample.q.shape[2], sample.k.shape[2]) == (3, 5)
+
+
+# -- other conditions ----------------------------------------------------------------------------------------------
+
+
+def test_cold_calls_are_timed_singly_behind_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload_module, "FLUSH", 4096)
+    case = planted.case("full", cache="cold")
+    assert "-cold#" in case.key
+    subject = Workload(case).subject()
+    assert (subject.limit, subject.least) == (1, 1)
+    subject.reset()
+    subject.run(1)
+
+
+def test_a_cold_decode_step_is_single_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload_module, "FLUSH", 4096)
+    workload = Workload(planted.case("full", mode="decode", cache="cold"))
+    subject = workload.subject()
+    assert subject.limit == 1
+    for _ in range(3):
+        subject.reset()
+        subject.run(1)
+    assert workload.decoding.state.length == 17  # the context is set up anew each time
+
+
+def test_cuda_graphs_need_cuda() -> None:
+    workload = Workload(planted.case("full", cuda_graph=True))
+    if not torch.cuda.is_available():
+        with pytest.raises(ea.UnsupportedError, match="need a CUDA device"):
+            workload.subject()
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_what_is_not_compiled_says_so(mode: str) -> None:
+    with pytest.raises(ea.UnsupportedError, match="only forward and forward_backward are compiled"):
+        Workload(planted.case("full", mode=mode, compiled=True)).warm()
+
+
+def test_compiling_counts_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a backend that compiles nothing: what is compiled, and what breaks, is the same."""
+    monkeypatch.setattr(workload_module, "compiled", lambda attn: torch.compile(attn, backend="eager"))
+
+    def twist(out: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return out
+
+    with planted.undone():
+        name = planted.plant("zz_breaks", twist)
+        plain, broken = (Workload(planted.case(v, compiled=True)) for v in ("full", name))
+        for workload in (plain, broken):
+            workload.warm()
+            assert workload.call is not workload.attn
+            torch.testing.assert_close(workload.forward(), Workload(planted.case("full")).forward())
+    assert broken.graph_breaks > plain.graph_breaks

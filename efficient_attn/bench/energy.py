@@ -1,0 +1,64 @@
+"""Energy of a GPU's calls, by the counter that NVML keeps: millijoules since the driver was loaded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .timing import Subject, synchronize
+
+LEAST_S = 0.5  # the counter moves every 20 to 100 ms
+
+
+class Meter(Protocol):
+    """Joules that a device has used up to now."""
+
+    def __call__(self) -> float: ...
+
+
+def meter(device: str) -> Meter | None:
+    """The device's energy counter; None where there is none, or NVML's Python package is not installed."""
+    if device != "cuda":
+        return None
+    try:
+        import pynvml  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return None
+    return _nvml_meter(pynvml, _uuid())
+
+
+def _uuid() -> str:
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+
+
+def _nvml_meter(nvml: Any, uuid: str) -> Meter | None:
+    """By the device's own number: NVML counts devices that this process may not see."""
+    try:
+        nvml.nvmlInit()
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    except nvml.NVMLError:  # older devices have no such counter
+        return None
+    return lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+
+
+def joules_a_call(
+    subject: Subject, calls: int, read: Meter, *, device: str, clock: Callable[[], float] = time.perf_counter
+) -> float | None:
+    """The mean over passes repeated for half a second and more, with nothing between them.
+
+    None for a subject that cannot run for so long without being set up anew, as decoding.
+    """
+    subject.reset()
+    synchronize(device)
+    before, start, made = read(), clock(), 0
+    while clock() - start < LEAST_S:
+        if made + calls > subject.limit:
+            return None
+        subject.run(calls)
+        synchronize(device)
+        made += calls
+    return (read() - before) / made
