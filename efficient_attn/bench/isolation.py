@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol
 
 from ..registry import load_plugin, plugins
 from ..results.rows import Status
+from .allocator import keep_pages
 
 Method = Literal["forkserver", "spawn", "inline"]
 METHODS: tuple[Method, ...] = ("forkserver", "spawn", "inline")
@@ -238,6 +239,7 @@ def _work(job: Job, connection: Connection, cells: Any, to_load: tuple[str, ...]
 
 def _settle(trace: str) -> None:
     """Tie the worker's life to its parent's, leave Ctrl-C to the parent, and have crashes say where they happened."""
+    keep_pages()
     gc.freeze()  # collections then need not look through all of torch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

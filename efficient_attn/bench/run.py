@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import UsageError
 from ..results.rows import NO_FAILURE, Record
 from ..results.store import Writer, about
+from .allocator import settings
 from .case import PROTOCOL, Case, Cell
 from .cell import absent, measure
 from .environment import available_memory, environment, load
@@ -109,6 +110,7 @@ class _Session:
             "started": _now(),
             "finished": None,
             "start_method": self.method,
+            "allocator": settings() if self.method != "inline" else {"left alone": "no workers"},
             "environment": environment(),
         }
         self._limits = loaded.suite.timeout_s
