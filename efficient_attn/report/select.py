@@ -101,8 +101,13 @@ def faithful(rows: Frame) -> Frame:
 
 
 def _latest(rows: Frame) -> Frame:
-    """One row a place: a repetition that nothing tells apart replaces the earlier one."""
-    return rows.drop_duplicates(PLACE, keep="last")
+    """One row a place: of repetitions that nothing tells apart, the latest that was paired with a baseline, if any was."""
+    paired = rows["speedup"].notna()
+    kept = ~rows.duplicated(PLACE, keep="last")
+    if not kept.all():
+        ordered = pd.concat([rows[~paired], rows[paired]])
+        kept = (~ordered.duplicated(PLACE, keep="last")).reindex(rows.index)
+    return rows[kept]
 
 
 def settings(rows: Frame) -> Iterator[Setting]:
@@ -130,14 +135,17 @@ def fidelity_cells(rows: Frame) -> Iterator[Cell]:
 
 
 def headline(rows: Frame, column: str) -> Frame:
-    """The rows at the longest length at which all variants have this value, else most of them; the smallest first."""
+    """The rows at the length at which most variants have a speedup, then this value; the longest such, smallest first."""
     values, lengths, labels = (rows[name].to_numpy() for name in (column, "seq_len", "label"))
     have: dict[float, set[str]] = {}
     for i in np.flatnonzero(~np.isnan(values)):
         have.setdefault(lengths[i], set()).add(labels[i])
     if not have:
         return rows[:0]
-    longest = max(have, key=lambda length: (len(have[length]), length))
+    paired = dict.fromkeys(have, 0)
+    for i in np.flatnonzero(~np.isnan(values) & ~np.isnan(rows["speedup"].to_numpy())):
+        paired[lengths[i]] += 1
+    longest = max(have, key=lambda length: (paired[length], len(have[length]), length))
     shown = np.flatnonzero((lengths == longest) & ~np.isnan(values))
     return rows.iloc[sorted(shown, key=lambda i: (values[i], labels[i]))]
 

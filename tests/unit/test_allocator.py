@@ -16,10 +16,11 @@ from efficient_attn.bench.allocator import keep_pages
 if {keep}:
     keep_pages()
 x = torch.ones(10 * 2**20)
-x + 1, x + 1
+for _ in range(3):
+    x + 1
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(5):
-    x + 1  # 40 MiB each: 10,000 pages
+for _ in range(20):
+    x + 1  # 40 MiB each: 10,240 pages, fewer where the system has huge ones
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
@@ -39,8 +40,7 @@ def _faults(*, keep: bool, **variables: str) -> int:
 
 @pytest.mark.skipif("left alone" in settings(), reason=f"{settings()}")
 def test_calls_get_the_pages_of_the_calls_before() -> None:
-    assert _faults(keep=False) > 2_000  # fewer where the system has huge pages
-    assert _faults(keep=True) < 200
+    assert _faults(keep=True) < _faults(keep=False) / 5  # a call now and then finds its hole taken by something small
 
 
 def test_what_the_user_says_of_allocators_stands(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -165,6 +166,15 @@ def test_rows_that_would_lie_on_each_other_are_told_apart(tmp_path: Path) -> Non
     _, text = report(tmp_path, records)
     assert "linear (kv_heads=2)" in text
     assert "linear (kv_heads=4)" in text
+
+
+def test_the_tables_length_is_where_most_are_compared(tmp_path: Path) -> None:
+    """A repetition outside any comparison, and lengths where nothing is compared, do not hide what was."""
+    again = [each.row for each in runs.speed(lengths=(512, 8192, 16384)) if each.row.family != "full"]
+    alone = [Record(replace(row, case_key=f"{row.case_key}/growth", speedup=None)) for row in again]
+    _, text = report(tmp_path, [*runs.speed(lengths=(512, 8192)), *alone])
+    assert "At 8192, forward, bidirectional: linear is" in text
+    assert "Forward, bidirectional at length 8192" in text
 
 
 def test_too_many_plots_are_named_not_dropped(tmp_path: Path) -> None:
