@@ -101,7 +101,7 @@ def faithful(rows: Frame) -> Frame:
 
 
 def _latest(rows: Frame) -> Frame:
-    """One row a place: of repetitions that nothing tells apart, the latest that was paired with a baseline, if any was."""
+    """One row a place: of repetitions that nothing tells apart, the latest that was paired with a baseline, if any."""
     paired = rows["speedup"].notna()
     kept = ~rows.duplicated(PLACE, keep="last")
     if not kept.all():
@@ -135,7 +135,7 @@ def fidelity_cells(rows: Frame) -> Iterator[Cell]:
 
 
 def headline(rows: Frame, column: str) -> Frame:
-    """The rows at the length at which most variants have a speedup, then this value; the longest such, smallest first."""
+    """The rows at the length where most variants have a speedup, then this value; the longest such, smallest first."""
     values, lengths, labels = (rows[name].to_numpy() for name in (column, "seq_len", "label"))
     have: dict[float, set[str]] = {}
     for i in np.flatnonzero(~np.isnan(values)):

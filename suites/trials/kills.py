@@ -113,7 +113,7 @@ def main(kills: int) -> None:
             while not attempt(folder, 600.0, tally):
                 pass
             rows = ea.load(folder / "out")
-            complete = len(rows) == CASES and rows.case_key.is_unique and (rows.status == "ok").all()
+            complete = len(rows) == CASES and rows.case_key.is_unique and bool((rows.status == "ok").all())
             tally.complete += complete
             print(f"{tally.kills:4} kills, {time.perf_counter() - start:.0f} s: run complete: {complete}", flush=True)
     print(tally)
