@@ -9,11 +9,11 @@ from pathlib import Path
 
 from .environment import cgroups, load
 from .environment.facts import ROOT, known, number, table
+from .timing import WAITED
 
 SHORTEST = 0.2  # seconds; the kernel counts in ticks of 10 ms, which say too little of a shorter time
 OTHERS = 0.25  # processors that others may take on average
 STEAL = 0.02  # share of the wanted processor time that the hypervisor may keep
-WAITING = 1.05  # wall time over processor time of one thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Disturbance:
             said.append(f"the hypervisor kept {self.steal_share:.0%} of the processor time")
         if self.throttled:
             said.append(f"the processor was throttled {self.throttled} times")
-        if threads == 1 and self.own_cpu_s > 0 and self.wall_s / self.own_cpu_s > WAITING:
+        if threads == 1 and self.own_cpu_s > 0 and self.wall_s / self.own_cpu_s > WAITED:
             said.append(
                 f"its one thread waited: wall time is {self.wall_s / self.own_cpu_s:.2f} times its processor time"
             )

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from ..results.exchange import round_values
 from ..results.stats import MARGIN, Estimate, paired_ratio, quantile_t, verdict
 from .case import Cell, make_case
 from .ceilings import ceiling, timer_overhead, timer_resolution
@@ -69,7 +70,7 @@ class Diagnosis:
 
 
 def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "cpu") -> Diagnosis:
-    """Look at the machine and try it: about 8 seconds, with ``quick`` 4. threads: as many as will be measured with."""
+    """Look at the machine and try it: about 6 seconds, with ``quick`` 3. threads: as many as will be measured with."""
     count = threads or torch.get_num_threads()
     found = [_threads(count), _frequency(), _virtualisation(), _memory(), _clock()]
     if device == "cuda":
@@ -255,7 +256,7 @@ def _aa(device: str, threads: int | None, quick: bool) -> Noise | str:
     records = measure(cell, twice, Setting(timeout_s=120))
     if failed := next((r.row.reason for r in records if r.row.status != "ok"), None):
         return failed
-    first, second = ([sorted(passes)[len(passes) // 2] for passes in r.samples["latency_ms"]] for r in records)
+    first, second = (round_values(r) for r in records)
     ratio = paired_ratio(first, second, records[0].samples["process"])
     logs = [math.log(a / b) for a, b in zip(first, second, strict=False)]
     return Noise(ratio, float(np.std(logs, ddof=1)))

@@ -13,18 +13,19 @@ from ..mechanism import Attention
 from ..state import state_bytes
 from .case import Case, Cell
 from .ceilings import Ceiling, ceiling
+from .cell import absent
+from .jobs import BACKWARD
 from .plan import cells
 from .timing import BLOCK_S, Pace, turns
+from .workload import FLUSH, LEAST_STEPS
 
 # Measured on the machine of the published runs; each is meant to be right within a factor of two elsewhere.
 EFFICIENCY = {"sdpa": 0.75, "dense": 0.25}  # share of a matrix product's rate that a backend reaches
 OTHERWISE = 0.45
 LAUNCH_S = 5e-5  # what a call costs however small it is
-BACKWARD = 2.5  # a backward pass over a forward one, in operations
 STATE_READS = 1.5  # times that a decode step seems to read its state, at the best rate
 SET_UP = 4  # times its state that setting up a context seems to move
 PROBES = (256, 512)  # contexts from which a state's growth is read off
-STEPS = 16  # decode steps a pass, at least
 CALLS = 6  # calls that preparing takes: a first one, the gate's, two to count memory, two to calibrate
 FIXED_S = 0.3  # a case's gate and its profile, whatever its size
 DRAW_S = 8e-9  # for a number of the inputs
@@ -32,7 +33,6 @@ START_S = 0.2  # for a worker, and for torch's first products in it
 PROFILER_S = 0.7  # for the first profile in the worker that prepares a cell
 SESSION_S = 4.0  # for imports, the fork server, a look at the machine, and the report
 COMPILE_S = 15.0  # for torch.compile, in every worker
-FLUSH_BYTES = 512 * 2**20  # written before every cold call
 # What a call holds in all, in sizes of its output
 FORWARD_PEAK, TRAINING_PEAK, FUSED_TRAINING_PEAK = 1.5, 9.0, 5.5
 
@@ -61,7 +61,7 @@ def expected(cases: Sequence[Case], *, best: Ceiling | None = None) -> Expectati
     found: dict[str, tuple[float, int]] = {}
     peak = 0
     for cell, members in cells(cases):
-        if not _there(cell.device):
+        if absent(cell.device):
             found |= {case.key: (0.0, 0) for case in members}  # they will be skipped
             continue
         setting = cell.device, cell.dtype, cell.threads
@@ -75,11 +75,6 @@ def expected(cases: Sequence[Case], *, best: Ceiling | None = None) -> Expectati
         peak = max(peak, held + (sum(calls) if cell.mode == "decode" else max(calls)))
     wall = sum(seconds for seconds, _ in found.values())
     return Expectation(wall + SESSION_S if wall else 0.0, peak, found)
-
-
-def _there(device: str) -> bool:
-    available = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
-    return available.get(device, lambda: True)()
 
 
 # -- one case ------------------------------------------------------------------------------------------------------
@@ -164,12 +159,12 @@ def _seconds(cell: Cell, guesses: Mapping[str, Guess], best: Ceiling) -> dict[st
 def _between(cell: Cell, g: Guess, best: Ceiling) -> float:
     """Seconds before every pass that are not counted: a context set up anew, caches emptied."""
     context = SET_UP * g.call_bytes if cell.mode == "decode" else 0
-    return (context + (2 * FLUSH_BYTES if cell.cache == "cold" else 0)) / best.bytes_per_s
+    return (context + (2 * FLUSH if cell.cache == "cold" else 0)) / best.bytes_per_s
 
 
 def _pace(cell: Cell, g: Guess) -> Pace:
     """How many calls make a pass, and how long it takes."""
     if cell.cache == "cold":
         return Pace(1, g.call_s)
-    calls = max(math.ceil(BLOCK_S / max(g.call_s, LAUNCH_S)), STEPS if cell.mode == "decode" else 1)
+    calls = max(math.ceil(BLOCK_S / max(g.call_s, LAUNCH_S)), LEAST_STEPS if cell.mode == "decode" else 1)
     return Pace(calls, calls * g.call_s)

@@ -176,7 +176,6 @@ class Inspect:
         tell(canary(self.device))
         default = _default_threads()
         for dtype, threads in self.settings:
-            torch.set_num_threads(threads or default)
             found: Ceiling = ceiling(self.device, dtype, threads or default)
             tell((dtype, threads, found))
 

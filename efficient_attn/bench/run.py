@@ -113,7 +113,7 @@ class _Session:
             "allocator": settings() if self.method != "inline" else {"left alone": "no workers"},
             "environment": environment(),
         }
-        self._limits = loaded.suite.timeout_s
+        self._timeout_s = loaded.suite.timeout_s
         self._activations = loaded.suite.activations
 
     def begin(self, planned: Sequence[Cell], overrides: Overrides, limits: Limits) -> Setting:
@@ -124,7 +124,7 @@ class _Session:
         usable = None if free is None else int(SPARE * free)
         setting = Setting(
             activations=overrides.activations or self._activations,
-            timeout_s=limits.timeout_s or self._limits,
+            timeout_s=limits.timeout_s or self._timeout_s,
             memory_bytes=limits.memory_bytes or usable,
             available_bytes=usable,
             method=self.method,

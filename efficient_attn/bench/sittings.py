@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..results.rows import Record, Row, Status
-from ..results.stats import Estimate, paired_ratio, typical
+from ..results.stats import Estimate, middle, paired_ratio, typical
 from .case import Case, Cell
 from .ceilings import Ceiling, share
 from .isolation import Account, Died, Method, carry_out
@@ -53,7 +53,7 @@ class Entrant:
     @property
     def medians(self) -> list[float]:
         """One value a round."""
-        return [sorted(passes)[len(passes) // 2] for passes in self.rounds]
+        return [middle(passes) for passes in self.rounds]
 
     def take(self, samples: list[float], waited: int, process: int) -> None:
         self.rounds.append(samples)
@@ -211,11 +211,11 @@ def _speedup(base: Entrant, other: Entrant) -> Estimate:
 
 def _finish(entrant: Entrant, baseline: Entrant | None, setting: Setting) -> None:
     row, cell, medians = entrant.row, entrant.case.cell, entrant.medians
-    middle, about = sorted(medians)[len(medians) // 2], typical(medians, entrant.process)
-    row.latency_ms = middle
-    row.latency_ms_low = about.low and min(about.low, middle)
-    row.latency_ms_high = about.high and max(about.high, middle)
-    seconds = middle / 1e3
+    latency, about = middle(medians), typical(medians, entrant.process)
+    row.latency_ms = latency
+    row.latency_ms_low = about.low and min(about.low, latency)
+    row.latency_ms_high = about.high and max(about.high, latency)
+    seconds = latency / 1e3
     row.tokens_per_s = cell.batch * (1 if row.mode == "decode" else cell.seq_len) / seconds
     row.tflops_per_s = None if row.flops is None else row.flops / seconds / 1e12
     ceiling = setting.ceilings.get((cell.device, cell.dtype, cell.threads))

@@ -6,15 +6,15 @@ gives one value each, their median; a *sitting* is the rounds that one process m
 
 from __future__ import annotations
 
-import gc
 import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+
+from ..collection import no_collection
 
 PASSES = 3  # passes of a mechanism in a round, at least, unless the budget does not allow it
 MOST_PASSES = 15
@@ -194,16 +194,3 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
     elif device == "mps":
         torch.mps.synchronize()
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """No garbage collection in the middle of a measurement: it takes time, and releases what others left behind."""
-    was_on = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -22,6 +22,7 @@ from .memory import Footprint, footprint, training_footprint
 from .timing import Subject
 
 FLUSH = 512 * 2**20  # bytes written to drive everything else out of the caches
+LEAST_STEPS = 16  # decode steps a pass at least: the first ones behind a new state find its cache cold
 RESERVE = 32  # decode steps a pass at most: the context then stays what it is said to be
 
 
@@ -150,8 +151,7 @@ class Decoding:
         return out
 
     def subject(self) -> Subject:
-        # generation is one step after the other: the first ones behind a new state would find its cache cold
-        return Subject(repeated(self.step).run, self.reset, limit=RESERVE, least=RESERVE // 2)
+        return Subject(repeated(self.step).run, self.reset, limit=RESERVE, least=LEAST_STEPS)
 
 
 def cold(subject: Subject, device: str) -> Subject:

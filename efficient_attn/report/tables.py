@@ -46,7 +46,7 @@ def records(rows: Frame) -> list[dict[str, Any]]:
 
 
 def headline(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
-    """What each variant costs at the longest length that all reached, and how its cost grows."""
+    """What each variant costs at the length that `select.headline` chose, and how its cost grows."""
     groups = select.variants(cell.rows)
     rows = []
     for row in records(top):
@@ -60,7 +60,7 @@ def headline(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
 
 
 def decoding(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
-    """What one decoding step costs behind the longest context that all reached."""
+    """What one decoding step costs behind the context that `select.headline` chose."""
     groups = select.variants(cell.rows)
     rows = []
     for row in records(top):

@@ -13,6 +13,8 @@ from typing import Any
 
 from ..errors import UsageError
 from .rows import COLUMNS, Record, Row
+from .shards import stem as stem_of
+from .stats import middle
 from .store import about, read
 
 NOT_MEASURED = ("skipped", "interrupted")  # says nothing about the case: as if it were not there
@@ -42,7 +44,7 @@ def read_run(path: Path) -> Run:
 
 def stem(record: Record) -> str:
     """The readable part of a case's key: it stays when the code changes, and so names the same case in two runs."""
-    return record.row.case_key.partition("#")[0]
+    return stem_of(record.row.case_key)
 
 
 def cell(record: Record) -> str:
@@ -57,8 +59,8 @@ def latest(records: Iterable[Record]) -> dict[str, Record]:
 
 
 def round_values(record: Record) -> list[float]:
-    """Milliseconds a call, one value a round: the median of its passes. None of them where there are no samples."""
-    return [statistics.median(passes) for passes in record.samples.get("latency_ms") or () if passes]
+    """Milliseconds a call, one value a round: the `middle` of its passes. None of them where there are no samples."""
+    return [middle(passes) for passes in record.samples.get("latency_ms") or () if passes]
 
 
 # -- pytest-benchmark ----------------------------------------------------------------------------------------------

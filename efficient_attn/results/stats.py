@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -110,6 +111,11 @@ def exponent(lengths: Sequence[float], values: Sequence[float], *, confidence: f
     error = math.sqrt(float((residual**2).sum()) / (len(x) - 2) / float((dx**2).sum()))
     half = quantile_t(0.5 + confidence / 2, len(x) - 2) * error
     return Estimate(slope, slope - half, slope + half)
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median, of an even number of values the upper one: a value that was really measured."""
+    return statistics.median_high(values)
 
 
 def quantile_t(share: float, degrees: float) -> float:

@@ -18,6 +18,7 @@ from efficient_attn.bench.case import Case
 from efficient_attn.bench.cell import measure
 from efficient_attn.bench.plan import cells
 from efficient_attn.bench.sittings import Setting
+from efficient_attn.results.exchange import round_values
 from efficient_attn.results.rows import Record
 from efficient_attn.results.stats import paired_ratio
 
@@ -72,12 +73,9 @@ def test_speedups_are_paired_with_the_baselines_rounds() -> None:
     linear, full, window = _measured("linear", "full", "sliding_window:window=2")
     assert (full.row.speedup, full.row.speedup_low, full.row.speedup_high) == (1, 1, 1)
 
-    def medians(record: Record) -> list[float]:
-        return [sorted(passes)[len(passes) // 2] for passes in record.samples["latency_ms"]]
-
     for other in (linear, window):
         found = (other.row.speedup, other.row.speedup_low, other.row.speedup_high)
-        assert found == pytest.approx(paired_ratio(medians(full), medians(other)))
+        assert found == pytest.approx(paired_ratio(round_values(full), round_values(other)))
 
 
 def test_without_its_baseline_a_cell_has_no_speedups() -> None:

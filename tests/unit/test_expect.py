@@ -19,6 +19,7 @@ from efficient_attn.bench.expect import SESSION_S, Guess, expected, guess
 from efficient_attn.bench.plan import make_plan
 from efficient_attn.bench.suite import load_suite
 from efficient_attn.results import store
+from efficient_attn.results.shards import stem
 
 RESULTS = Path(__file__).parents[2] / "results"
 BEST = Ceiling(97e9, 35e9)  # what `ceiling` finds on one core of the machine of the published runs
@@ -34,8 +35,8 @@ def _forgotten() -> Iterator[None]:
 @cache
 def _published(suite: str) -> list[tuple[Case, Any]]:
     """Planned cases with their published rows, matched by the part of the key that people read."""
-    rows = {record.row.case_key.partition("#")[0]: record.row for record in store.read(RESULTS / suite)}
-    found = [(case, rows.get(case.key.partition("#")[0])) for case in make_plan(load_suite(suite))]
+    rows = {stem(record.row.case_key): record.row for record in store.read(RESULTS / suite)}
+    found = [(case, rows.get(stem(case.key))) for case in make_plan(load_suite(suite))]
     return [(case, row) for case, row in found if row is not None and row.latency_ms]
 
 

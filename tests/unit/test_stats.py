@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attn.results.stats import Estimate, exponent, mean_of, paired_ratio, typical, verdict
+from efficient_attn.results.stats import Estimate, exponent, mean_of, middle, paired_ratio, typical, verdict
 
 positive = st.floats(1e-6, 1e6)
 
@@ -174,3 +174,7 @@ def test_noise_alone_is_hardly_ever_called_a_difference_and_five_percent_nearly_
             called[effect] += verdict(found.low, found.high) in ("faster", "slower")
     assert called[0.0] <= 20
     assert called[0.05] >= 950
+
+
+def test_the_middle_is_a_value_that_was_there() -> None:
+    assert [middle(v) for v in ([3.0], [5.0, 1.0, 3.0], [4.0, 1.0], [9.0, 2.0, 1.0, 3.0])] == [3.0, 3.0, 4.0, 3.0]

@@ -1,0 +1,20 @@
+"""Garbage collection, and doing without it for a while."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Collect now and not again before the end: it takes time, and releases what others left behind."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
