@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,37 +67,6 @@ def run_watched(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
     return Done(process.returncode, out, seen.decode())
 
 
-def descendants(pid: int) -> set[int]:
-    """The processes that a process started, and those that these did. Linux only."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
-def all_gone(pids: set[int], within: float = 10.0) -> bool:
-    """Whether none of the processes runs any more after so many seconds; one that only waits to be reaped is gone."""
-    deadline = time.monotonic() + within
-    while any(_runs(pid) for pid in pids):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 TINY = """
 title    = "Tiny"
 measure  = ["forward"]
@@ -118,6 +86,23 @@ class Finished:
     folder: Path
     done: Done
 
+
+# exact attention that stops at one length for as long as the file "hold" exists, and says that it is there
+WAITS = """
+import time
+from pathlib import Path
+import efficient_attn as ea
+
+@ea.register("zz_waits", family="full")
+class Waits(ea.SoftmaxAttention):
+    "Exact attention that waits."
+
+    def compute(self, q, k, v, mask, **inputs):
+        while q.shape[2] == 16 and Path("hold").exists():
+            Path("reached").touch()
+            time.sleep(0.01)
+        return super().compute(q, k, v, mask, **inputs)
+"""
 
 WRONG = """
 import efficient_attn as ea

@@ -2,7 +2,7 @@
 
     python suites/trials/kills.py [KILLS]
 
-A run of some twenty small cells is killed (SIGKILL to the command, as the system does it) and resumed until it is
+A run of sixteen small cells is killed (SIGKILL to the command, as the system does it) and resumed until it is
 complete, then the next one begins, until there were so many kills. Linux only.
 """
 
@@ -17,6 +17,8 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from processes import descendants, still_there
 
 import efficient_attn as ea
 
@@ -50,27 +52,6 @@ class Tally:
 def whole_lines(path: Path) -> bytes:
     content = path.read_bytes() if path.is_file() else b""
     return content[: content.rfind(b"\n") + 1]
-
-
-def descendants(pid: int) -> set[int]:
-    """Processes started by a process, and by those."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
-
-
-def still_there(pids: set[int], within: float = 5.0) -> set[int]:
-    deadline = time.monotonic() + within
-    while (left := {p for p in pids if Path(f"/proc/{p}").exists()}) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
 
 
 def attempt(folder: Path, seconds: float, tally: Tally) -> bool:

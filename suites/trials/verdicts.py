@@ -10,50 +10,34 @@ from __future__ import annotations
 import multiprocessing as mp
 import sys
 import time
+import tomllib
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
-from efficient_attn.bench.case import Case, Cell, make_case
 from efficient_attn.bench.cell import measure
+from efficient_attn.bench.plan import Overrides, cells, make_plan
 from efficient_attn.bench.sittings import Setting
+from efficient_attn.bench.suite import Loaded, Suite
 from efficient_attn.registry import load_plugin
+from efficient_attn.results.exchange import round_values
 from efficient_attn.results.rows import Record
 from efficient_attn.results.stats import VERDICT_CONFIDENCE, paired_ratio, verdict
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 TRUTH = {"twin": 1.0, "slower": 1 / 1.05}  # speedup over full
-CELL = Cell(
-    suite="verdicts",
-    part="all",
-    task="speed",
-    mode="forward",
-    device="cpu",
-    dtype="float32",
-    threads=1,
-    batch=1,
-    heads=4,
-    seq_len=0,
-    head_dim=64,
-    causal=False,
-    max_len=max(LENGTHS),
-    seed=0,
-    rounds=8,
-    max_rounds=24,
-    processes=4,
-    half_width=0.02,
-    budget_s=60.0,
-    baseline="full",
-)
-
-
-def medians(record: Record) -> list[float]:
-    return [sorted(passes)[len(passes) // 2] for passes in record.samples["latency_ms"]]
+SUITE = f"""
+title    = "Verdicts"
+measure  = ["forward"]
+baseline = "full"
+axes     = {{ seq_len = {list(LENGTHS)}, threads = [1] }}
+dims     = {{ heads = 4, head_dim = 64 }}
+variant  = [{{ name = "full" }}, {{ name = "twin" }}, {{ name = "slower" }}]
+"""
 
 
 def judge(base: Record, other: Record, counts: Counter[tuple[str, str]]) -> None:
     """Add what one comparison came to."""
-    top, bottom, groups = medians(base), medians(other), other.samples["process"]
+    top, bottom, groups = round_values(base), round_values(other), other.samples["process"]
     sure = paired_ratio(top, bottom, groups, confidence=VERDICT_CONFIDENCE)
     plain = paired_ratio(top, bottom, groups)
     assert None not in (*sure, *plain)
@@ -72,15 +56,14 @@ def spin() -> None:
 
 def main(repeats: int, *, hog: bool) -> None:
     load_plugin(str(Path(__file__).parents[1] / "plugins" / "twins.py"))
+    suite = Loaded(name="verdicts", text=SUITE, suite=Suite.model_validate(tomllib.loads(SUITE)))
     beside = mp.get_context("spawn").Process(target=spin, daemon=True)
     if hog:
         beside.start()
     counts: Counter[tuple[str, str]] = Counter()
     start, rounds = time.perf_counter(), 0
     for repeat in range(repeats):
-        for length in LENGTHS:
-            cell = replace(CELL, seq_len=length, seed=repeat)
-            cases: list[Case] = [make_case(cell, name, None) for name in ("full", *TRUTH)]
+        for cell, cases in cells(make_plan(suite, Overrides(seed=repeat))):
             base, *others = measure(cell, cases, Setting())
             rounds += base.row.rounds or 0
             for other in others:

@@ -13,33 +13,22 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from shell import COMMAND, TINY, all_gone, descendants, environment, run
+from processes import descendants, still_there
+from shell import COMMAND, TINY, WAITS, environment, run
 
 import efficient_attn as ea
 
 LENGTHS = (8, 12, 16, 20, 24)
-STOP_AT = 16
-# exact attention that stops at one length for as long as the file "hold" exists, and says that it is there
-MECHANISM = f"""
-import time
-from pathlib import Path
-import efficient_attn as ea
-
-@ea.register("zz_waits", family="full")
-class Waits(ea.SoftmaxAttention):
-    "Exact attention that waits."
-
-    def compute(self, q, k, v, mask, **inputs):
-        while q.shape[2] == {STOP_AT} and Path("hold").exists():
-            Path("reached").touch()
-            time.sleep(0.01)
-        return super().compute(q, k, v, mask, **inputs)
-"""
+ENDS = {  # the exit code, and the word that is said of it
+    signal.SIGINT: (130, "interrupted"),
+    signal.SIGTERM: (143, "terminated"),
+    signal.SIGKILL: (-signal.SIGKILL, None),
+}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "waits.py").write_text(MECHANISM)
+    (tmp_path / "waits.py").write_text(WAITS)
     text = TINY.replace("[8, 16]", str(list(LENGTHS))).replace('"linear"', '"zz_waits"')
     text = text.replace("rounds ", 'plugins = ["waits.py"]\nrounds ')
     (tmp_path / "tiny.toml").write_text(text)
@@ -83,7 +72,7 @@ def _completed(folder: Path, kept: list[str]) -> None:
     assert (folder / "out" / "report.html").is_file()
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("sent", ENDS)
 def test_a_signal_in_the_middle_of_a_case(sent: signal.Signals, folder: Path) -> None:
     (folder / "hold").touch()
     with _running(folder) as process:
@@ -96,18 +85,15 @@ def test_a_signal_in_the_middle_of_a_case(sent: signal.Signals, folder: Path) ->
         assert len(workers) >= 2  # the server and at least one
         process.send_signal(sent)
         _, err = process.communicate(timeout=30)
-    assert all_gone(workers)
+    assert not still_there(workers)
     acknowledged = [line for line in err.splitlines() if line.startswith("[")]
     kept = _lines(folder)
     assert len(kept) == len(acknowledged) == 4  # two lengths of two mechanisms; nothing of the third
     assert len(ea.load(folder / "out")) == 4
-    if sent == signal.SIGINT:
-        assert process.returncode == 130
-        assert err.splitlines()[4:] == [
-            "efficient-attn: interrupted; the rows so far are kept; go on with --resume --out out"
-        ]
-    else:
-        assert process.returncode == -signal.SIGKILL
+    code, word = ENDS[sent]
+    assert process.returncode == code
+    told = [f"efficient-attn: {word}; the rows so far are kept; go on with --resume --out out"] if word else []
+    assert err.splitlines()[4:] == told
     (folder / "hold").unlink()
     _completed(folder, kept)
 

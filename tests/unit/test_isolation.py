@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from shell import all_gone
+from processes import still_there
 from toy_jobs import Allocates, Ends, Tells
 
 from efficient_attn.bench.isolation import METHODS, Account, Died, Limits, carry_out, default_method
@@ -35,7 +35,7 @@ def test_what_a_worker_tells_arrives_in_order(method: Any) -> None:
 def test_each_job_has_a_process_of_its_own() -> None:
     pids = {list(carry_out(Tells()))[-1][0] for _ in range(3)}
     assert len(pids) == 3
-    assert all_gone(pids)
+    assert not still_there(pids)
 
 
 def test_a_fork_works_behind_tensor_operations_of_many_threads() -> None:
@@ -108,10 +108,10 @@ def test_workers_die_with_their_parent(how: str, method: str) -> None:
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    assert not all_gone({pid}, within=0)
+    assert still_there({pid}, within=0)
     parent.kill()
     parent.wait()
-    assert all_gone({pid})
+    assert not still_there({pid})
     parent.stdout.close()
 
 

@@ -1,0 +1,40 @@
+"""The processes of this machine, as Linux tells of them: for trials and tests that kill."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes that a process started, and those that these did."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(_fields(stat)[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended while we looked
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def still_there(pids: set[int], within: float = 10.0) -> set[int]:
+    """Those that still run after so many seconds, or none as soon as none does. Who waits to be reaped is gone."""
+    deadline = time.monotonic() + within
+    while (left := {pid for pid in pids if _runs(pid)}) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return _fields(Path(f"/proc/{pid}/stat"))[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _fields(stat: Path) -> list[str]:
+    """What stands behind the name, which may hold anything: the state, the parent."""
+    return stat.read_text().rpartition(")")[2].split()
