@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import signal
 import threading
 import warnings
@@ -15,6 +16,8 @@ from efficient_attn import cli, console
 from efficient_attn.cli import values
 from efficient_attn.cli.parser import make_parser
 from efficient_attn.cli.stopping import Terminated, stopped, terminable
+from efficient_attn.results.compare import compare
+from efficient_attn.results.exchange import EXPORTS
 
 
 @pytest.mark.parametrize(
@@ -145,3 +148,15 @@ def test_our_warnings_are_one_line_and_others_stay_as_they_are(
 def test_expectations_are_round(wall_s: float, peak: float, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     console.show_expectation(wall_s, int(peak))
     assert capsys.readouterr().out == line + "\n"
+
+
+def test_what_compare_does_by_default_is_the_same_here_and_there() -> None:
+    """The parser imports nothing heavy, so that it states the numbers once more."""
+    parsed = vars(make_parser().parse_args(["compare", "a", "b"]))
+    defaults = {
+        name: p.default for name, p in inspect.signature(compare).parameters.items() if p.kind == p.KEYWORD_ONLY
+    }
+    assert {name: parsed[name] for name in defaults} == defaults
+    with pytest.raises(argparse.ArgumentTypeError) as told:
+        values.export("nothing=x")
+    assert all(name in str(told.value) and values.export(f"{name}=x") for name in EXPORTS)

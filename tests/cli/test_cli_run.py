@@ -111,15 +111,15 @@ def test_failed_cases_are_exit_code_1_and_what_cannot_be_is_none(command: Comman
     assert "invalid" in (folder / "report.html").read_text()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_skipped_and_unsupported_are_no_failure(command: Command, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
-    options = ("--device", "cpu,cuda", "--dtype", "float32", "--variant", "full:backend=magic,linear")
+    absent, name = ("mps", "MPS") if torch.cuda.is_available() else ("cuda", "CUDA")
+    options = ("--device", f"cpu,{absent}", "--dtype", "float32", "--variant", "full:backend=magic,linear")
     done = command("run", "tiny.toml", *options, "--out", "out")
     assert done.code == 0, done.err
     rows = ea.load(tmp_path / "out")
     assert rows.status.value_counts().to_dict() == {"skipped": 4, "unsupported": 2, "ok": 2}
-    assert rows[rows.status == "skipped"].reason.unique().tolist() == ["no CUDA device on this machine"]
+    assert rows[rows.status == "skipped"].reason.unique().tolist() == [f"no {name} device on this machine"]
 
 
 def _activations() -> dict[str, np.ndarray]:

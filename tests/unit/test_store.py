@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -95,11 +97,25 @@ def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
         Writer(tmp_path / "file" / "below")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_a_forbidden_folder_is_told(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(UsageError, match="cannot be written: Permission denied"):
-        Writer(tmp_path / "run")
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+def test_a_forbidden_folder_is_told() -> None:
+    with tempfile.TemporaryDirectory() as name:  # not pytest's, which is closed to all but its owner
+        Path(name).chmod(0o555)
+        with _nobody(), pytest.raises(UsageError, match="cannot be written: Permission denied"):
+            Writer(Path(name) / "run")
+
+
+@contextmanager
+def _nobody() -> Iterator[None]:
+    """Root may write anywhere, so that it has to be someone else for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def test_reading_nothing_is_told(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -137,8 +139,16 @@ def test_cold_calls_are_timed_singly_behind_a_flush(monkeypatch: pytest.MonkeyPa
     assert "-cold#" in case.key
     subject = Workload(case).subject()
     assert (subject.limit, subject.least) == (1, 1)
-    subject.reset()
-    subject.run(1)
+    assert _written(subject.reset) == [4096]
+    assert _written(lambda: subject.run(1)) == []
+    assert _written(Workload(planted.case("full")).subject().reset) == []
+
+
+def _written(call: Callable[[], object]) -> list[int]:
+    """Bytes of every tensor that is added to in place."""
+    with torch.profiler.profile(record_shapes=True) as trace:
+        call()
+    return [4 * math.prod(e.input_shapes[0]) for e in trace.events() or () if e.name == "aten::add_"]
 
 
 def test_a_cold_decode_step_is_single_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,11 +162,10 @@ def test_a_cold_decode_step_is_single_too(monkeypatch: pytest.MonkeyPatch) -> No
     assert workload.decoding.state.length == 17  # the context is set up anew each time
 
 
-def test_cuda_graphs_need_cuda() -> None:
-    workload = Workload(planted.case("full", cuda_graph=True))
-    if not torch.cuda.is_available():
-        with pytest.raises(ea.UnsupportedError, match="need a CUDA device"):
-            workload.subject()
+def test_cuda_graphs_need_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ea.UnsupportedError, match="need a CUDA device"):
+        Workload(planted.case("full", cuda_graph=True)).subject()
 
 
 @pytest.mark.parametrize("mode", ["prefill", "decode"])
