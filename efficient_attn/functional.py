@@ -22,6 +22,7 @@ def attention(
     *,
     variant: str = "full",
     is_causal: bool = False,
+    cu_seqlens: Tensor | None = None,
     mask: Mask | None = None,
     seed: int = 0,
     backend: str | None = None,
@@ -29,11 +30,12 @@ def attention(
 ) -> Tensor:
     """Attend with a mechanism by name, like ``scaled_dot_product_attention``. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``.
 
-    Causal attention is aligned bottom-right (see `Mask`). Raises `UnsupportedError` for mechanisms with learned
-    parameters, which have to be created and trained, and `UsageError` for names and options that do not exist.
+    Causal attention is aligned bottom-right, and ``cu_seqlens`` packs sequences into one row (see `Mask`). Raises
+    `UnsupportedError` for mechanisms with learned parameters, which have to be created and trained, and `UsageError`
+    for names and options that do not exist.
     """
-    if mask is not None and is_causal:
-        raise UsageError("attention: give either is_causal or a mask")
+    if mask is not None and (is_causal or cu_seqlens is not None):
+        raise UsageError(f"attention: give either {'is_causal' if is_causal else 'cu_seqlens'} or a mask")
     shape = Shape.of(q, k, v)
     inputs = {name: options.pop(name) for name, value in list(options.items()) if isinstance(value, Tensor)}
     dims = Dims(
@@ -44,7 +46,7 @@ def attention(
         max_len=max(shape.m, 1),
     )
     attn = _created(variant, dims, seed, backend, tuple(sorted(options.items())), q.device)
-    return attn(q, k, v, mask if mask is not None else Mask(causal=is_causal), **inputs)
+    return attn(q, k, v, mask if mask is not None else Mask(causal=is_causal, cu_seqlens=cu_seqlens), **inputs)
 
 
 @lru_cache(maxsize=64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor, nn
 
 from .errors import UnsupportedError, UsageError
 from .mask import Mask
+from .packing import each_alone
 from .shapes import Dims, Sample, Shape
 
-MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths"})
+MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens"})
 
 
 class Input(NamedTuple):
@@ -34,6 +36,8 @@ class Traits:
     grouped: k and v may have fewer heads than q, and are never expanded for it. gradient: it has a backward pass.
     exact: it is a softmax over the keys that it sees. normalised: weights of a row sum to 1.
     positional: positions matter beyond masks. mixes_queries: a row's output depends on other rows' queries.
+    padded_as_trimmed: a padded row is the shorter sequence alone; not so where the number of keys M itself counts, as
+    for blocks drawn from all of M. Strictly causal masks keep this promise in any case.
     inputs: tensors needed besides q, k and v, by keyword.
     """
 
@@ -49,6 +53,7 @@ class Traits:
     normalised: bool = True
     positional: bool = False
     mixes_queries: bool = False
+    padded_as_trimmed: bool = True
     inputs: Mapping[str, Input] = field(default_factory=dict)
 
 
@@ -154,6 +159,7 @@ class Attention(nn.Module):
         """Attend. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``; returns ``[B, H, N, E]``.
 
         Raises `UsageError` for tensors that do not fit, `UnsupportedError` for what the traits do not claim.
+        Packed sequences (``Mask.cu_seqlens``) cost one call for each distinct length among them.
         """
         mask = Mask() if mask is None else mask
         shape = Shape.of(q, k, v)
@@ -161,6 +167,8 @@ class Attention(nn.Module):
         sources = () if traits.gradient else (q, k, v, *inputs.values(), *self.parameters())
         if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
             raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
+        if mask.cu_seqlens is not None:
+            return each_alone(partial(Attention.forward, self), q, k, v, mask, inputs)
         if shape.m == 0 or q.numel() == 0:
             return _on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), q, k, v)
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)

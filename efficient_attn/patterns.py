@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from .draws import drawn
 from .errors import UsageError
 
 
@@ -21,6 +22,13 @@ class Geometry(NamedTuple):
     m: int
     start: int
     causal: bool
+
+
+class Reach(NamedTuple):
+    """What a causal query can see at most: the first ``prefix`` keys, and the last ``back + 1`` up to its own."""
+
+    back: int
+    prefix: int = 0
 
 
 @runtime_checkable
@@ -36,8 +44,8 @@ class Fact(Protocol):
         ...
 
     @property
-    def reach(self) -> int | None:
-        """How far back a causal query may look; None when there is no bound."""
+    def reach(self) -> Reach | None:
+        """What causal queries can see at most; None when there is no bound, or when distances alone do not tell."""
         ...
 
 
@@ -50,30 +58,41 @@ class _Joins:
 
 @dataclass(frozen=True)
 class Band(_Joins):
-    """Keys at distances ``lo <= i - j <= hi`` that are multiples of ``step``: windows, dilation, strides."""
+    """Keys at distances ``lo <= i - j <= hi`` that are multiples of ``step``: windows, dilation, strides.
 
-    lo: int
-    hi: int
+    None for lo or hi: no bound on that side.
+    """
+
+    lo: int | None
+    hi: int | None
     step: int = 1
 
     def __post_init__(self) -> None:
-        if self.lo > self.hi or self.step < 1:
+        if (self.lo is not None and self.hi is not None and self.lo > self.hi) or self.step < 1:
             raise UsageError(f"Band: needs lo <= hi and step >= 1, got lo={self.lo}, hi={self.hi}, step={self.step}")
 
     def allows(self, i: Any, j: Any, g: Geometry) -> Any:
         distance = i - j
-        near = (distance >= self.lo) & (distance <= self.hi)
+        near = distance == distance if self.lo is None else distance >= self.lo
+        near = near if self.hi is None else near & (distance <= self.hi)
         return near if self.step == 1 else near & (distance % self.step == 0)
 
     def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
+        lo, hi = self.within(g)
         if self.step <= size + last - first:  # every block on the way is touched, or nearly
-            return range((first - self.hi) // size, (last - self.lo) // size + 1)
-        distances = range(-(-self.lo // self.step) * self.step, self.hi + 1, self.step)
+            return range((first - hi) // size, (last - lo) // size + 1)
+        distances = range(-(-lo // self.step) * self.step, hi + 1, self.step)
         return (b for d in distances for b in range((first - d) // size, (last - d) // size + 1))
 
+    def within(self, g: Geometry) -> tuple[int, int]:
+        """Bounds of the distance that are numbers, and no wider than the geometry."""
+        least, most = (0 if g.causal else g.start - g.m + 1), g.start + g.n - 1
+        lo, hi = least if self.lo is None else self.lo, most if self.hi is None else self.hi
+        return max(lo, least), min(hi, most)
+
     @property
-    def reach(self) -> int | None:
-        return max(self.hi, 0)
+    def reach(self) -> Reach | None:
+        return None if self.hi is None else Reach(max(self.hi, 0))
 
 
 @dataclass(frozen=True)
@@ -98,8 +117,70 @@ class Keys(_Joins):
         return (b for s in starts for b in range(s // size, (s + width - 1) // size + 1))
 
     @property
-    def reach(self) -> int | None:
-        return None
+    def reach(self) -> Reach | None:
+        return Reach(0, self.last) if self.period is None else None
+
+
+@dataclass(frozen=True)
+class Queries(_Joins):
+    """Query rows that see every key: positions ``0 <= i < last``. Global tokens."""
+
+    last: int
+
+    def __post_init__(self) -> None:
+        if self.last < 1:
+            raise UsageError(f"Queries: needs last >= 1, got {self.last}")
+
+    def allows(self, i: Any, j: Any, g: Geometry) -> Any:
+        return (i >= 0) & (i < self.last) & (j == j)
+
+    def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
+        return range(-(-g.m // size)) if last >= 0 and first < self.last else ()
+
+    @property
+    def reach(self) -> Reach | None:
+        return Reach(0, self.last)  # a causal row of these lies among the first itself
+
+
+@dataclass(frozen=True)
+class Blocks(_Joins):
+    """The query's own block of ``size`` positions, and ``count`` more that are drawn for it.
+
+    Query block a draws distinct key blocks, as many as there are at most: from [0, a] when causal, from all otherwise.
+    The draw is a function of the seed, a and the number of blocks, the same for all rows and heads. Negative
+    positions have no block.
+    """
+
+    size: int
+    count: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.count < 0:
+            raise UsageError(f"Blocks: needs size >= 1 and count >= 0, got {self.size} and {self.count}")
+
+    def allows(self, i: Any, j: Any, g: Geometry) -> Any:
+        a, b = i // self.size, j // self.size
+        seen = a == b
+        for choice in self.draws(a, g):
+            seen = seen | (choice == b)
+        return seen & (i >= 0)
+
+    def draws(self, a: Any, g: Geometry) -> list[Any]:
+        """The blocks drawn for query blocks ``a``: values of a's kind, ``count`` at most, -1 where there are no more."""
+        a = a * (a >= 0)
+        among = a + 1 if g.causal else a * 0 + -(-g.m // self.size)
+        most = -(-max(g.m, g.start + g.n, 1) // self.size)  # a count beyond what there is changes nothing
+        return drawn(self.seed, a, among, min(self.count, most))
+
+    def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
+        mine = range(max(first, 0) // self.size, last // self.size + 1)
+        seen = {b for a in mine for b in (a, *self.draws(a, g)) if b >= 0}
+        return (c for b in seen for c in range(b * self.size // size, ((b + 1) * self.size - 1) // size + 1))
+
+    @property
+    def reach(self) -> Reach | None:
+        return None  # where a block begins would have to be kept as well
 
 
 @dataclass(frozen=True)
@@ -120,7 +201,7 @@ class Where(_Joins):
         return bool(np.any(self.fn(np.arange(first, last + 1)[:, None], np.arange(low, high)[None, :])))
 
     @property
-    def reach(self) -> int | None:
+    def reach(self) -> Reach | None:
         return None
 
 
@@ -144,10 +225,12 @@ class Pattern(_Joins):
         return sorted(b for b in touched if 0 <= b <= end // size) if end >= 0 else []
 
     @property
-    def reach(self) -> int | None:
-        """How far back a causal query looks, when every fact is bounded."""
+    def reach(self) -> Reach | None:
+        """What a causal query can see at most, when every fact is bounded."""
         reaches = [fact.reach for fact in self.facts]
-        return None if None in reaches else max(r for r in reaches if r is not None)
+        if any(r is None for r in reaches):
+            return None
+        return Reach(max(r.back for r in reaches if r), max(r.prefix for r in reaches if r))
 
     @property
     def window(self) -> Band | None:
@@ -165,8 +248,55 @@ def as_pattern(value: Fact | Pattern | Any) -> Pattern:
     raise UsageError(f"a pattern is made of facts joined by |, got {value!r}")
 
 
+# -- the classics -------------------------------------------------------------------------------------------------
+
+
 def sliding_window(window: int) -> Pattern:
     """Every key within ``window`` positions: abs(i - j) <= window."""
-    if isinstance(window, bool) or window < 0:
-        raise UsageError(f"window must be 0 or more, not {window!r}")
+    _check(window=(window, 0))
     return Pattern((Band(-window, window),))
+
+
+def dilated_window(window: int, dilation: int) -> Pattern:
+    """``window`` keys on each side, ``dilation`` apart: abs(i - j) <= window * dilation, and a multiple of it."""
+    _check(window=(window, 0), dilation=(dilation, 1))
+    return Pattern((Band(-window * dilation, window * dilation, dilation),))
+
+
+def global_tokens(n_global: int) -> Pattern:
+    """The first ``n_global`` tokens see all and are seen by all; every other sees itself besides."""
+    _check(n_global=(n_global, 0))
+    itself = Pattern((Band(0, 0),))
+    return itself | Keys(0, n_global) | Queries(n_global) if n_global else itself
+
+
+def random_blocks(n_random: int, block_size: int, seed: int = 0) -> Pattern:
+    """A query's own block and ``n_random`` drawn ones; ``block_size=1`` draws single tokens."""
+    _check(n_random=(n_random, 0), block_size=(block_size, 1))
+    return Pattern((Blocks(block_size, n_random, seed),))
+
+
+def strided(stride: int) -> Pattern:
+    """The last ``stride`` positions (and the next), and every ``stride``-th: abs(i - j) < stride or a multiple."""
+    _check(stride=(stride, 1))
+    return Band(1 - stride, stride - 1) | Band(None, None, stride)
+
+
+def fixed(stride: int, summary: int) -> Pattern:
+    """A query's own block of ``stride``, and the last ``summary`` keys of every block."""
+    _check(stride=(stride, 1), summary=(summary, 1))
+    if summary > stride:
+        raise UsageError(f"summary must be at most stride, got {summary} and {stride}")
+    return Blocks(stride) | Keys(stride - summary, stride, stride)
+
+
+def sinks(n_sink: int) -> Pattern:
+    """The first ``n_sink`` keys."""
+    _check(n_sink=(n_sink, 1))
+    return Pattern((Keys(0, n_sink),))
+
+
+def _check(**values: tuple[int, int]) -> None:
+    for name, (value, least) in values.items():
+        if isinstance(value, bool) or value < least:
+            raise UsageError(f"{name} must be {least} or more, not {value!r}")

@@ -21,6 +21,10 @@ class KVCache:
     values: Tensor | None = None
     length: int = 0
 
+    @property
+    def slots(self) -> int:
+        return self.capacity
+
     def append(self, k: Tensor, v: Tensor) -> KVCache:
         """Write T positions behind the last; the buffers come from the first step when they were not allocated."""
         end = _end(self.length, k, self.capacity)
@@ -38,46 +42,64 @@ class KVCache:
 
 @dataclass(frozen=True)
 class RollingCache:
-    """The last ``capacity`` positions in a ring: position p lies in slot ``p % capacity``. Bytes do not grow with N."""
+    """The first ``prefix`` positions, and the last ``capacity`` of the others in a ring. Bytes do not grow with N.
+
+    Position p lies in slot p while that is below ``prefix``, else in slot ``prefix + (p - prefix) % capacity``.
+    """
 
     capacity: int
     max_len: int
+    prefix: int = 0
     keys: Tensor | None = None
     values: Tensor | None = None
     length: int = 0  # positions seen so far, those overwritten included
 
+    @property
+    def slots(self) -> int:
+        return self.prefix + self.capacity
+
     def append(self, k: Tensor, v: Tensor) -> RollingCache:
-        """Write T positions; only the last ``capacity`` of them stay."""
+        """Write T positions; of those behind the prefix only the last ``capacity`` stay."""
         end = _end(self.length, k, self.max_len)
-        keys, values = allocated(self.keys, k, self.capacity), allocated(self.values, v, self.capacity)
-        first = max(self.length, end - self.capacity)
-        cut = first - self.length
-        while first < end:  # at most two runs: up to the end of the ring, and from its start
-            slot = first % self.capacity
-            run = min(end - first, self.capacity - slot)
-            keys[:, :, slot : slot + run] = k[:, :, cut : cut + run]
-            values[:, :, slot : slot + run] = v[:, :, cut : cut + run]
-            first, cut = first + run, cut + run
+        keys, values = allocated(self.keys, k, self.slots), allocated(self.values, v, self.slots)
+        for first, slot, size in self._runs(end):
+            cut = first - self.length
+            keys[:, :, slot : slot + size] = k[:, :, cut : cut + size]
+            values[:, :, slot : slot + size] = v[:, :, cut : cut + size]
         return replace(self, keys=keys, values=values, length=end)
 
+    def _runs(self, end: int) -> Iterator[tuple[int, int, int]]:
+        """First position, first slot and size of what is written at once: the prefix, and two runs of the ring."""
+        if self.length < self.prefix:
+            yield self.length, self.length, min(end, self.prefix) - self.length
+        first = max(self.length, self.prefix, end - self.capacity)
+        while first < end:
+            at = (first - self.prefix) % self.capacity
+            size = min(end - first, self.capacity - at)
+            yield first, self.prefix + at, size
+            first += size
+
     def filled(self) -> tuple[Tensor, Tensor]:
-        """The keys and values that are kept, as views in ring order: softmax does not mind."""
+        """The keys and values that are kept, as views in the order of their slots: softmax does not mind."""
         assert self.keys is not None
         assert self.values is not None
-        used = min(self.length, self.capacity)
+        used = min(self.length, self.slots)
         return self.keys[:, :, :used], self.values[:, :, :used]
 
     def positions(self) -> Tensor:
         """The position that each used slot holds, ``[used]``."""
-        slots = torch.arange(min(self.length, self.capacity))
+        slots = torch.arange(min(self.length, self.slots))
         last = self.length - 1
-        return last - (last - slots) % self.capacity
+        ring = last - (last - slots) % self.capacity if self.capacity else slots
+        return torch.where(slots < self.prefix, slots, ring)
 
     def in_order(self) -> tuple[Tensor, Tensor]:
         """The keys and values that are kept, oldest first."""
         keys, values = self.filled()
-        shift = self.length % self.capacity if self.length > self.capacity else 0
-        return keys.roll(-shift, 2), values.roll(-shift, 2)
+        if self.length <= self.slots:
+            return keys, values
+        order = self.positions().argsort().to(keys.device)
+        return keys[:, :, order], values[:, :, order]
 
 
 def _end(length: int, k: Tensor, max_len: int) -> int:
@@ -108,7 +130,8 @@ def preallocate(cache: Cache, sizes: tuple[int | None, ...], dtype: torch.dtype,
     if None in sizes:
         return cache
     batch, heads, *widths = sizes
-    keys, values = (torch.zeros(batch, heads, cache.capacity, w, dtype=dtype, device=device) for w in widths)  # type: ignore[arg-type]
+    slots = cache.slots
+    keys, values = (torch.zeros(batch, heads, slots, w, dtype=dtype, device=device) for w in widths)  # type: ignore[arg-type]
     return replace(cache, keys=keys, values=values)
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..kernels.blocks import block_tiles
 from ..kernels.dense import softmax_attention
+from ..kernels.parts import Job, softmax_over_plan
+from ..kernels.plan import KNOWN, block_plan, part_plan
 from ..kernels.sdpa import fused
-from ..kernels.tiles import Job, Tile, softmax_over_tiles
-from ..kernels.windows import window_tiles
+from ..kernels.tiles import Plan
 from ..mask import Mask
 from ..mechanism import Attention, Growth, Traits
-from ..patterns import Fact, Geometry, Pattern, as_pattern
+from ..patterns import Band, Blocks, Fact, Geometry, Keys, Pattern, Queries, as_pattern
 from ..state import KVCache, RollingCache, preallocate
 from .softmax import cache_sizes
 
@@ -24,26 +24,33 @@ from .softmax import cache_sizes
 class SparseAttention(Attention):
     """Softmax attention over a pattern. A subclass passes its pattern to ``super().__init__``; nothing else is needed.
 
-    Backends: ``windows`` (zero-copy views) serves one contiguous window, ``blocks`` (gathered key blocks) any pattern.
+    time: the published growth, in letters. Backends: ``windows`` (zero-copy views) serves one contiguous window,
+    ``parts`` (views, columns and gathered blocks, joined by their log-sum-exps) every pattern of bands, keys, queries
+    and blocks, ``blocks`` (gathered key blocks under masks) any pattern at all.
     """
 
-    backends = ("windows", "blocks", "dense")
+    backends = ("windows", "parts", "blocks", "dense")
 
-    def __init__(self, pattern: Pattern | Fact) -> None:
+    def __init__(self, pattern: Pattern | Fact, *, time: str = "O(N P), P keys a query") -> None:
         super().__init__()
-        self.pattern = as_pattern(pattern)
+        self.pattern, self._time = as_pattern(pattern), time
+        if seeds := [fact.seed for fact in self.pattern.facts if _draws(fact)]:
+            self.register_buffer("seeds", torch.tensor(seeds))
+            self.register_load_state_dict_post_hook(_with_loaded_seeds)
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=True, positional=True)
+        return Traits(exact=True, positional=True, padded_as_trimmed=not any(_draws(f) for f in self.pattern.facts))
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N P), P keys a query", "O(N)", self.pairs)
+        return Growth(self._time, "O(N)", self.pairs)
 
     def why_not(self, backend: str) -> str | None:
         if backend == "windows" and self.pattern.window is None:
-            return "the pattern is not one contiguous window; 'blocks' serves any pattern"
+            return "the pattern is not one contiguous window; 'parts' or 'blocks' may serve it"
+        if backend == "parts" and not all(isinstance(f, KNOWN) for f in self.pattern.facts):
+            return "a fact of the pattern does not name its tiles; 'blocks' serves any pattern"
         return None
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
@@ -59,86 +66,86 @@ class SparseAttention(Attention):
         g = Geometry(n, m, mask.start(n, m), mask.causal)
         pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
         q, k, v = (x if x.shape[-1] == pad else F.pad(x, (0, pad - x.shape[-1])) for x in (q, k, v))
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # the kernel never looks at it
         # the heads of a group stand beside each other in the row, so that one fetch of keys serves them all
-        rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n * group, pad)
-        job = Job(self._tiles(g), self._allowed(g), mask.key_valid(m), group, width**-0.5)
-        keys, values = (x.reshape(batch * kv_heads, m, pad) for x in (k, v))
-        out = softmax_over_tiles(rows, keys, values, job)
+        rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n, group, pad)
+        rows = rows if rows.stride(-1) == 1 else rows.contiguous()  # the kernel never looks at it
+        keys, values = (x.reshape(batch * kv_heads, m, pad).contiguous() for x in (k, v))
+        out = softmax_over_plan(rows, keys, values, Job(self._plan(g), mask.key_valid(m), group, width**-0.5))
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 
-    def _tiles(self, g: Geometry) -> tuple[Tile, ...]:
-        if self.backend == "windows" and (window := self.pattern.window):
-            return window_tiles(window, g)
-        return block_tiles(self.pattern, g)
-
-    def _allowed(self, g: Geometry) -> Any:
-        def allowed(rows: Tensor, keys: Tensor) -> Tensor:
-            i = rows + g.start
-            pairs = self.pattern.allows(i, keys, g) & (keys < g.m)
-            return pairs & (keys <= i) if g.causal else pairs
-
-        return allowed
+    def _plan(self, g: Geometry) -> Plan:
+        by_parts = self.backend != "blocks" and self.why_not("parts") is None
+        return part_plan(self.pattern, g) if by_parts else block_plan(self.pattern, g)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
         """Pairs in the pattern, each once, counted tile by tile."""
-        g = Geometry(n, m, m - n, causal)
-        if window := self.pattern.window:
-            i = np.arange(n) + g.start
-            last = np.minimum(i - window.lo, np.minimum(i, m - 1) if causal else m - 1)
-            return int(np.maximum(last - np.maximum(i - window.hi, 0) + 1, 0).sum())
-        count, allowed, cpu = 0, self._allowed(g), torch.device("cpu")
-        for tile in self._tiles(g):
-            for w in range(0, tile.count, tile.chunk):
-                end = min(w + tile.chunk, tile.count)
-                keys = tile.keys_of(w, end, cpu)[:, None, :]
-                count += int((allowed(tile.queries_of(w, end, cpu)[:, :, None], keys) & (keys >= 0)).sum())
-        return count
+        return sum(part.pairs() for part in self._plan(Geometry(n, m, m - n, causal)))
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         if self.backend == "dense":
             return n * m
-        return sum(t.count * t.rows * t.span for t in self._tiles(Geometry(n, m, m - n, causal)))
+        plan = self._plan(Geometry(n, m, m - n, causal))
+        return sum(tile.pairs for part in plan for tile in part.tiles)
 
-    # -- decoding: a bounded reach needs a ring of that many positions, anything else the whole past ---------------
+    # -- decoding: a bounded reach needs the first keys and a ring of the last, anything else the whole past ----------
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache | RollingCache:
         reach, sizes = self.pattern.reach, cache_sizes(self, batch)
         if reach is None:
             return preallocate(KVCache(max_len), sizes, dtype, device)
-        return preallocate(RollingCache(min(reach + 1, max_len), max_len), sizes, dtype, device)
+        prefix = min(reach.prefix, max_len)
+        ring = min(reach.back + 1, max_len - prefix)
+        return preallocate(RollingCache(ring, max_len, prefix), sizes, dtype, device)
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        if q.shape[2] == 1:
+            state = state.append(k, v)
+            return self._newest(q, state), state
         run = self.oracle if self.backend == "dense" else self.compute
         if isinstance(state, KVCache):
             state = state.append(k, v)
-            keys, values = state.filled()
-            return run(q, keys, values, Mask(causal=True)), state
-        if q.shape[2] == 1:
-            state = state.append(k, v)
-            keys, values = state.filled()
-            return fused(q, keys, values, allowed=self._ring_mask(state, q.device)), state
-        return self._advance_many(q, k, v, state)
-
-    def _ring_mask(self, state: RollingCache, device: torch.device) -> Tensor | None:
-        """Which slots the newest position sees: all of them, unless the pattern has holes."""
-        window = self.pattern.window
-        if window and window.lo <= 0:
-            return None
-        i, g = state.length - 1, Geometry(1, state.length, state.length - 1, True)
-        return self.pattern.allows(torch.tensor(i), state.positions(), g).to(device)[None, None, None]
-
-    def _advance_many(self, q: Tensor, k: Tensor, v: Tensor, state: RollingCache) -> tuple[Tensor, RollingCache]:
-        """T > 1 new positions over the ring and themselves; what lies before the ring is out of reach."""
-        run = self.oracle if self.backend == "dense" else self.compute
-        kept = min(state.length, state.capacity)
-        if kept:
-            past_k, past_v = state.in_order()
-            out = run(q, torch.cat([past_k, k], 2), torch.cat([past_v, v], 2), Mask(causal=True))
-        else:
-            out = run(q, k, v, Mask(causal=True))
+            return run(q, *state.filled(), Mask(causal=True)), state
+        if not state.length:
+            return run(q, k, v, Mask(causal=True)), state.append(k, v)
+        # what lies between the first keys and the ring is out of reach, and the ring is as long as the reach: so that
+        # distances which matter stay what they are when the keys that are kept close ranks
+        past_k, past_v = state.in_order()
+        out = run(q, torch.cat([past_k, k], 2), torch.cat([past_v, v], 2), Mask(causal=True))
         return out, state.append(k, v)
+
+    def _newest(self, q: Tensor, state: KVCache | RollingCache) -> Tensor:
+        """The newest position over the keys that it sees among those kept."""
+        keys, values = state.filled()
+        if isinstance(state, RollingCache) and _sees_all_kept(self.pattern):
+            return fused(q, keys, values)
+        at = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
+        i = state.length - 1
+        seen = self.pattern.allows(torch.tensor([i]), at, Geometry(1, i + 1, i, True)).to(q.device)
+        if isinstance(state, RollingCache) or 2 * int(seen.sum()) > len(seen):
+            return fused(q, keys, values, allowed=seen[None, None, None])
+        index = seen.nonzero()[:, 0]
+        return fused(q, keys.index_select(2, index), values.index_select(2, index))
 
     def absorb(self, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> Any:
         return state.append(k, v)
+
+
+def _sees_all_kept(pattern: Pattern) -> bool:
+    """Whether a causal query sees every key within the pattern's reach: bands and first keys without holes."""
+    columns = [f for f in pattern.facts if isinstance(f, Keys)]
+    rows = max((f.last for f in pattern.facts if isinstance(f, Queries)), default=0)
+    bands = [f for f in pattern.facts if isinstance(f, Band)]
+    whole = all(f.step == 1 and (f.lo or 0) <= 0 for f in bands) and all(f.first == 0 and not f.period for f in columns)
+    known = len(bands) + len(columns) + sum(isinstance(f, Queries) for f in pattern.facts)
+    return whole and known == len(pattern.facts) and rows <= max((f.last for f in columns), default=0)
+
+
+def _draws(fact: Fact) -> bool:
+    return isinstance(fact, Blocks) and fact.count > 0
+
+
+def _with_loaded_seeds(attn: Any, _: Any) -> None:
+    """A state dict brings the seeds of what was drawn."""
+    seeds = iter(attn.seeds.tolist())
+    attn.pattern = Pattern(tuple(replace(f, seed=next(seeds)) if _draws(f) else f for f in attn.pattern.facts))

@@ -1,186 +1,174 @@
-"""Softmax over tiles: rectangles of query-key pairs, each query row in exactly one of them.
-
-A tile is ``count`` equal windows. Their keys are either a zero-copy view (windows that advance with the queries) or
-gathered blocks. One autograd function serves both: it keeps the inputs, the output and one log-sum-exp a row, and
-recomputes the weights in the backward pass a few windows at a time, so memory grows with N and not with the pairs.
-"""
+"""Tiles: rectangles of query-key pairs, alike and evenly spaced, that one call of a softmax kernel works through."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-VIEW_CHUNK = 16  # windows a step: more costs fresh memory and gains no speed
-GATHER_CHUNK = 8  # the same where keys are copied together first
+from ..patterns import Fact, Geometry, Pattern
+
+ROWS_A_STEP = 512  # rows of windows that are views: more costs fresh memory and gains no speed
+KEYS_A_STEP = 4096  # keys that are copied together
+
+
+@dataclass(frozen=True)
+class Run:
+    """Evenly spaced positions, a view: window w holds ``first + w * advance + step * (0 .. size - 1)``."""
+
+    first: int
+    size: int
+    step: int = 1
+    advance: int = 0
+
+    def positions(self, first: int, last: int, device: torch.device) -> Tensor:
+        """The positions of windows [first, last), ``[windows, size]``."""
+        starts = self.first + self.advance * torch.arange(first, last, device=device)
+        return starts[:, None] + self.step * torch.arange(self.size, device=device)
+
+    def fetch(self, x: Tensor, first: int, last: int) -> Tensor:
+        """The windows ``[Bh, windows, size, ..]`` of ``x [Bh, length, ..]``, as a view."""
+        stride, *rest = x.stride()[1:]
+        offset = x.storage_offset() + (self.first + first * self.advance) * stride
+        strides = (x.stride(0), self.advance * stride, self.step * stride, *rest)
+        return x.as_strided((x.shape[0], last - first, self.size, *x.shape[2:]), strides, offset)
+
+    def give_back(self, grad: Tensor, part: Tensor, first: int, last: int) -> None:
+        """Add the windows' gradient ``part`` into ``grad [Bh, length, ..]``: the transpose of `fetch`."""
+        if self.advance == 0:
+            Run(self.first, self.size, self.step).fetch(grad, 0, 1).add_(part.sum(1, keepdim=True))
+            return
+        # windows may overlap, and an addition in place must not: pieces as wide as the advance do not
+        piece = self.size if self.advance < self.step or last - first == 1 else self.advance // self.step
+        for at in range(0, self.size, piece):
+            width = min(piece, self.size - at)
+            target = Run(self.first + at * self.step, width, self.step, self.advance).fetch(grad, first, last)
+            target.add_(part[:, :, at : at + width])
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """Key blocks copied together: window w holds the blocks ``table[w]`` of ``block`` keys; -1 for none.
+
+    whole: every block named exists in full, so that blocks are copied and not single keys.
+    """
+
+    table: Tensor
+    block: int
+    whole: bool
+
+    @property
+    def size(self) -> int:
+        return self.table.shape[1] * self.block
+
+    def positions(self, first: int, last: int, device: torch.device) -> Tensor:
+        """The positions of windows [first, last), ``[windows, size]``; negative for none."""
+        blocks = self.table[first:last].to(device)
+        keys = blocks[:, :, None] * self.block + torch.arange(self.block, device=device)
+        return keys.masked_fill(blocks[:, :, None] < 0, -1).flatten(1)
+
+    def fetch(self, x: Tensor, first: int, last: int) -> Tensor:
+        """The windows ``[Bh, windows, size, width]`` of ``x [Bh, length, width]``, copied."""
+        source, index = self._place(x, first, last)
+        return source.index_select(1, index).view(x.shape[0], last - first, self.size, x.shape[2])
+
+    def give_back(self, grad: Tensor, part: Tensor, first: int, last: int) -> None:
+        """Add the windows' gradient ``part`` into ``grad [Bh, length, width]``: the transpose of `fetch`."""
+        target, index = self._place(grad, first, last)
+        target.index_add_(1, index, part.reshape(grad.shape[0], len(index), -1))
+
+    def _place(self, x: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
+        if not self.whole:
+            return x, self.positions(first, last, x.device).clamp(0, x.shape[1] - 1).flatten()
+        blocks = x.shape[1] // self.block
+        return x[:, : blocks * self.block].view(len(x), blocks, -1), self.table[first:last].flatten().to(x.device)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which pairs a part of a plan is to count: those of its fact that no fact before it has counted."""
+
+    fact: Fact | Pattern
+    before: tuple[Fact, ...]
+    g: Geometry
+
+    def __call__(self, rows: Tensor, keys: Tensor) -> Tensor:
+        """Whether query index and key position belong to the part, elementwise; keys that do not exist never do."""
+        i = rows + self.g.start
+        allowed = self.fact.allows(i, keys, self.g) & (keys >= 0) & (keys < self.g.m)
+        if self.before:
+            allowed = allowed & ~Pattern(self.before).allows(i, keys, self.g)
+        return allowed & (keys <= i) if self.g.causal else allowed
 
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """Windows ``w = 0 .. count-1``: queries ``[row + w * rows, + rows)``, each over ``span`` keys.
+    """Windows ``0 .. count - 1``: query indices ``queries``, each over the keys ``keys``.
 
-    View tile: window w sees keys ``[col + w * rows, + span)``. Gather tile: it sees the key blocks ``blocks[w]``
-    (``[count, c]`` block numbers, -1 for none), each of ``block`` keys.
-    shared_mask: all windows have the mask of the first, shifted.
+    rule: which pairs count; None where all do. mask: its answer ``[rows, keys]``, the same for all windows, where that
+    was worked out beforehand. fresh: none of its rows has a result yet, so there is nothing to join it with.
     """
 
-    row: int
-    rows: int
     count: int
-    span: int
-    col: int = 0
-    blocks: Tensor | None = None
-    block: int = 0
-    shared_mask: bool = False
+    queries: Run
+    keys: Run | Gather
+    rule: Rule | None
+    mask: Tensor | None = None
+    fresh: bool = False
+
+    @property
+    def pairs(self) -> int:
+        """Pairs computed."""
+        return self.count * self.queries.size * self.keys.size
 
     @property
     def chunk(self) -> int:
-        return VIEW_CHUNK if self.blocks is None else GATHER_CHUNK
-
-    def keys_of(self, first: int, last: int, device: torch.device) -> Tensor:
-        """The key positions of windows [first, last), ``[windows, span]``; negative for none."""
-        if self.blocks is None:
-            w = torch.arange(first, last, device=device) * self.rows + self.col
-            return w[:, None] + torch.arange(self.span, device=device)
-        blocks = self.blocks[first:last].to(device)
-        keys = blocks[:, :, None] * self.block + torch.arange(self.block, device=device)
-        return keys.masked_fill(blocks[:, :, None] < 0, -1).flatten(1)
-
-    def queries_of(self, first: int, last: int, device: torch.device) -> Tensor:
-        """The query indices of windows [first, last), ``[windows, rows]``."""
-        return torch.arange(self.row + first * self.rows, self.row + last * self.rows, device=device).view(
-            -1, self.rows
+        """Windows a step."""
+        one, limit = (
+            (self.keys.size, KEYS_A_STEP) if isinstance(self.keys, Gather) else (self.queries.size, ROWS_A_STEP)
         )
-
-    def fetch(self, x: Tensor, first: int, last: int) -> Tensor:
-        """The windows' keys (or values) ``[Bh, windows, span, width]`` from ``x [Bh, M, width]``."""
-        if self.blocks is None:
-            view = x[:, self.col + first * self.rows : self.col + (last - 1) * self.rows + self.span]
-            return view.unfold(1, self.span, self.rows).transpose(-1, -2)
-        return x[:, self.keys_of(first, last, x.device).clamp(0, x.shape[1] - 1)]
-
-    def give_back(self, grad: Tensor, part: Tensor, first: int, last: int) -> None:
-        """Add the windows' gradient ``part`` into ``grad [Bh, M, width]``: the transpose of `fetch`."""
-        if self.blocks is not None:
-            keys = self.keys_of(first, last, grad.device).clamp(0, grad.shape[1] - 1)
-            grad.index_add_(1, keys.flatten(), part.flatten(1, 2))
-            return
-        start = self.col + first * self.rows
-        for offset in range(0, self.span, self.rows):  # pieces as wide as the advance do not overlap
-            width = min(self.rows, self.span - offset)
-            ends = range(start + offset, start + offset + (last - first) * self.rows, self.rows)
-            target = grad.as_strided(
-                (grad.shape[0], last - first, width, grad.shape[2]),
-                (grad.stride(0), self.rows * grad.stride(1), grad.stride(1), grad.stride(2)),
-                grad.storage_offset() + ends[0] * grad.stride(1),
-            )
-            target.add_(part[:, :, offset : offset + width])
-
-
-Allowed = Callable[[Tensor, Tensor], Tensor]  # (query indices [.., rows, 1], keys [.., 1, span]) -> bool
+        return max(limit // one, 1)
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
-    """What stays the same over all tiles of a call: the tiles, who may see whom, padding ``[B, M]``, the group size."""
+class Part:
+    """Tiles over the same keys: all of them, or those at the positions ``columns``, which are copied together once."""
 
     tiles: tuple[Tile, ...]
-    allowed: Allowed
-    valid: Tensor | None
-    group: int
-    scale: float
+    columns: Tensor | None = None
 
-    def steps(self) -> Iterator[tuple[Tile, int, int, slice]]:
-        """Tiles cut into chunks of windows, each with the rows that it fills."""
+    def take(self, x: Tensor) -> Tensor:
+        """The keys or values ``[Bh, length, width]`` that the tiles count in."""
+        return x if self.columns is None else x.index_select(1, self.columns.to(x.device))
+
+    def positions(self, tile: Tile, first: int, last: int, device: torch.device) -> Tensor:
+        """The key positions of a tile's windows."""
+        at = tile.keys.positions(first, last, device)
+        return at if self.columns is None else self.columns.to(device)[at]
+
+    def allowed(self, tile: Tile, first: int, last: int, device: torch.device) -> Tensor | None:
+        """Which pairs of windows [first, last) count, ``[1 or windows, rows, keys]``; None where all do."""
+        if tile.rule is None or tile.mask is not None:
+            return None if tile.mask is None else tile.mask.to(device)[None]
+        rows = tile.queries.positions(first, last, device)
+        return tile.rule(rows[:, :, None], self.positions(tile, first, last, device)[:, None, :])
+
+    def steps(self) -> Iterator[tuple[Tile, int, int]]:
+        """The tiles, cut into as many windows as one kernel call takes."""
         for tile in self.tiles:
             for first in range(0, tile.count, tile.chunk):
-                last = min(first + tile.chunk, tile.count)
-                rows = slice((tile.row + first * tile.rows) * self.group, (tile.row + last * tile.rows) * self.group)
-                yield tile, first, last, rows
+                yield tile, first, min(first + tile.chunk, tile.count)
 
-    def mask(self, tile: Tile, first: int, last: int, batch: int, like: Tensor) -> Tensor:
-        """The additive mask ``[1 or Bh, 1 or windows, rows * group, span]`` of a chunk."""
-        shared = tile.shared_mask and self.valid is None
-        end = first + 1 if shared else last
-        keys = tile.keys_of(first, end, like.device)
-        allowed = self.allowed(tile.queries_of(first, end, like.device)[:, :, None], keys[:, None, :])
-        allowed = (allowed & (keys >= 0)[:, None, :])[None]
-        if self.valid is not None:
-            seen = self.valid[:, keys.clamp(0, self.valid.shape[1] - 1)][:, :, None, :]
-            allowed = (allowed & seen).repeat_interleave(batch // self.valid.shape[0], dim=0)
-        if self.group > 1:
-            allowed = allowed.repeat_interleave(self.group, dim=2)
-        return torch.zeros_like(allowed, dtype=like.dtype).masked_fill_(~allowed, float("-inf"))
+    def pairs(self) -> int:
+        """Pairs that count, in all tiles."""
+        count = 0
+        for tile, first, last in self.steps():
+            allowed = self.allowed(tile, first, last, torch.device("cpu"))
+            size = tile.queries.size * tile.keys.size * (last - first)
+            count += size if allowed is None else int(allowed.sum()) * (last - first if len(allowed) == 1 else 1)
+        return count
 
 
-def softmax_over_tiles(q: Tensor, k: Tensor, v: Tensor, job: Job) -> Tensor:
-    """Attention of ``q [Bh, N * group, D]`` over ``k, v [Bh, M, D]``, tile by tile; rows in no tile are zero."""
-    return cast(Tensor, _CpuTiles.apply(q, k, v, job)) if q.device.type == "cpu" else through_sdpa(q, k, v, job)
-
-
-def through_sdpa(q: Tensor, k: Tensor, v: Tensor, job: Job) -> Tensor:
-    """The same by public calls and autograd, for devices without the CPU's kernel."""
-    out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
-    for tile, first, last, rows in job.steps():
-        mask = job.mask(tile, first, last, q.shape[0], q)
-        windows = _windows(q, tile, first, last, job.group)
-        keys, values = tile.fetch(k, first, last), tile.fetch(v, first, last)
-        part = F.scaled_dot_product_attention(windows, keys, values, attn_mask=mask, scale=job.scale)
-        out[:, rows] = part.flatten(1, 2)
-    return out
-
-
-def _windows(x: Tensor, tile: Tile, first: int, last: int, group: int) -> Tensor:
-    size = tile.rows * group
-    start = tile.row * group
-    return x[:, start + first * size : start + last * size].unflatten(1, (last - first, size))
-
-
-class _CpuTiles(torch.autograd.Function):
-    """The CPU flash kernel over tiles, with the gradient that its log-sum-exps allow."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, job: Job) -> Tensor:
-        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
-        sums: list[Tensor] = []
-        for tile, first, last, rows in job.steps():
-            part, lse = kernel(
-                _windows(q, tile, first, last, job.group),
-                tile.fetch(k, first, last),
-                tile.fetch(v, first, last),
-                attn_mask=job.mask(tile, first, last, q.shape[0], q),
-                scale=job.scale,
-            )
-            out[:, rows] = part.flatten(1, 2)
-            sums.append(lse)
-        ctx.job = job
-        ctx.save_for_backward(q, k, v, out, *sums)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, *sums = ctx.saved_tensors
-        job: Job = ctx.job
-        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        grad = grads[0].contiguous()
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for lse, (tile, first, last, _) in zip(sums, job.steps(), strict=True):
-            part_q, part_k, part_v = kernel(
-                *(_windows(x, tile, first, last, job.group) for x in (grad, q)),
-                *(tile.fetch(x, first, last) for x in (k, v)),
-                _windows(out, tile, first, last, job.group),
-                lse,
-                0.0,
-                False,
-                attn_mask=job.mask(tile, first, last, q.shape[0], q),
-                scale=job.scale,
-            )
-            _windows(dq, tile, first, last, job.group).copy_(part_q)
-            tile.give_back(dk, part_k, first, last)
-            tile.give_back(dv, part_v, first, last)
-        return dq, dk, dv, None
+Plan = tuple[Part, ...]

@@ -83,13 +83,19 @@ def interleaved(cls: type[Attention]) -> dict[str, Any]:
     return {"compute": compute}
 
 
-def without_query_lengths(cls: type[Attention]) -> dict[str, Any]:
-    def forward(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
-        mask = mask or Mask()
-        fast = self.backend != "dense"
-        return cls.forward(self, q, k, v, replace(mask, query_lengths=None) if fast else mask, **inputs)
+def without(field: str) -> Methods:
+    """Methods with a ``forward`` that ignores a field of the mask which the base class serves."""
 
-    return {"forward": forward}
+    def methods(cls: type[Attention]) -> dict[str, Any]:
+        def forward(
+            self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, **inputs: Tensor
+        ) -> Tensor:
+            ignored = {} if self.backend == "dense" else {field: None}
+            return cls.forward(self, q, k, v, replace(mask or Mask(), **ignored), **inputs)
+
+        return {"forward": forward}
+
+    return methods
 
 
 def any_field(cls: type[Attention]) -> dict[str, Any]:
@@ -173,6 +179,15 @@ def one_kv_head(subject: Subject) -> str | None:
 def copies_heads(subject: Subject) -> str | None:
     views = subject.attn.kv_heads in (None, 1, subject.heads)
     return None if views else "groups of heads cannot be a view of the values"
+
+
+def never_meet(subject: Subject) -> str | None:
+    """Whether sequences packed side by side and one long sequence are the same to the oracle."""
+    shape = subject.shape(12, batch=1)
+    attn, call = subject.oracle(shape), subject.draw(shape)
+    packed = call.under(replace(call.mask, cu_seqlens=subject.lengths(0, 5, 12)))
+    same = torch.allclose(packed.run(attn), call.run(attn), rtol=1e-12, atol=1e-12)
+    return "its positions do not see their neighbours" if same else None
 
 
 def alignment_free(subject: Subject) -> str | None:

@@ -57,7 +57,7 @@ def assert_finite(got: Tensor, what: str) -> None:
 def describe(mask: Mask) -> str:
     """A mask in a few words, for messages."""
     words = ["causal" if mask.causal else "not causal"]
-    for name in ("key_lengths", "query_lengths"):
+    for name in ("key_lengths", "query_lengths", "cu_seqlens"):
         value = getattr(mask, name)
         words += [f"{name}={value.tolist()}"] if value is not None else []
     words += ["key_mask"] if mask.key_mask is not None else []

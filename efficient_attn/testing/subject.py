@@ -95,12 +95,18 @@ class Call:
         """The same values as fresh tensors that want a gradient."""
         return self.change(lambda x: x.detach().clone().requires_grad_())
 
-    def gradients(self, attn: Attention, rows: slice = slice(None)) -> tuple[Tensor, dict[str, Tensor]]:
-        """The output, and the gradient of a fixed weighted sum over some of its rows by each tensor and parameter."""
+    def gradients(
+        self, attn: Attention, rows: slice = slice(None), *, weight: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The output, and the gradient of a weighted sum over some of its rows by each tensor and parameter.
+
+        The weights are fixed ones unless given.
+        """
         call = self.leaves()
         out = call.run(attn)
-        generator = torch.Generator().manual_seed(1)
-        weight = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
+        if weight is None:
+            generator = torch.Generator().manual_seed(1)
+            weight = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
         sources = {**call.tensors, **{name: p for name, p in attn.named_parameters() if p.requires_grad}}
         found = torch.autograd.grad((out * weight)[:, :, rows].sum(), list(sources.values()), allow_unused=True)
         zeroed = [torch.zeros_like(x) if g is None else g for g, x in zip(found, sources.values(), strict=True)]

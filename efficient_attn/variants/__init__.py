@@ -24,6 +24,16 @@ def _entry(name: str, target: str, family: str, sentence: str) -> Entry:
 CATALOGUE = (
     _entry("full", "full:Full", "full", "Exact softmax attention: every query over every key."),
     _entry("sliding_window", "sliding_window:SlidingWindow", "sparse", "Each query over the keys within a window."),
+    _entry("dilated_window", "dilated_window:DilatedWindow", "sparse", "A window of keys some positions apart."),
+    _entry("global_tokens", "global_tokens:GlobalTokens", "sparse", "First tokens see all and are seen by all."),
+    _entry(
+        "random_blocks", "random_blocks:RandomBlocks", "sparse", "A query's own block of keys and a few drawn ones."
+    ),
+    _entry("strided", "strided:Strided", "sparse", "The neighbourhood, and every stride-th position."),
+    _entry("fixed", "fixed:Fixed", "sparse", "The query's own block, and the last keys of every block."),
+    _entry("longformer", "longformer:Longformer", "sparse", "Sliding window and global tokens."),
+    _entry("bigbird", "bigbird:BigBird", "sparse", "Sliding window, global tokens and random blocks."),
+    _entry("attention_sinks", "attention_sinks:AttentionSinks", "sparse", "The last keys and the very first; causal."),
     _entry("linear", "linear:Linear", "linear", "softmax's exp(q.k) replaced by (elu(q)+1).(elu(k)+1)."),
     _entry("mqa", "mqa:MultiQuery", "shared_kv", "Exact attention whose heads all share one key-value head."),
     _entry("gqa", "gqa:GroupedQuery", "shared_kv", "Exact attention whose heads share key-value heads in groups."),

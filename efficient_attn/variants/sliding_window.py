@@ -13,4 +13,4 @@ class SlidingWindow(SparseAttention):
     """
 
     def __init__(self, *, window: int = 128) -> None:
-        super().__init__(patterns.sliding_window(window))
+        super().__init__(patterns.sliding_window(window), time="O(N w)")

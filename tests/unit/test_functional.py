@@ -38,6 +38,18 @@ def test_takes_options_backends_masks_and_groups() -> None:
     assert torch.allclose(ea.attention(q, k, v, variant="sliding_window:window=3", backend="dense", mask=mask), want)
 
 
+@pytest.mark.parametrize("variant", ["full", "sliding_window:window=3", "linear"])
+def test_packed_sequences_are_each_alone(variant: str) -> None:
+    q, k, v = (x[:1] for x in tensors())
+    ends = torch.tensor([0, 4, 4, 9], dtype=torch.int32)
+    got = ea.attention(q, k, v, variant=variant, is_causal=True, cu_seqlens=ends)
+    alone = [
+        ea.attention(q[:, :, s], k[:, :, s], v[:, :, s], variant=variant, is_causal=True)
+        for s in (slice(4), slice(4, 9))
+    ]
+    assert torch.allclose(got, torch.cat(alone, 2), atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "first", ["ea.create('full')", "ea.Attention", "import efficient_attn.mechanism", "ea.attention"]
 )
@@ -64,6 +76,7 @@ def test_empty_calls_are_calls() -> None:
     ("how", "error", "words"),
     [
         ({"is_causal": True, "mask": ea.Mask()}, ea.UsageError, "give either is_causal or a mask"),
+        ({"cu_seqlens": torch.tensor([0, 9]), "mask": ea.Mask()}, ea.UsageError, "give either cu_seqlens or a mask"),
         ({"variant": "ful"}, ea.UsageError, "did you mean 'full'"),
         ({"window": 3}, ea.UsageError, "full: unknown option 'window'"),
         ({"gate": torch.ones(1)}, ea.UsageError, r"takes the inputs \[\], got \['gate'\]"),

@@ -1,4 +1,4 @@
-"""Plans for windows: every row in at most one tile, every allowed pair in its row's tile, little else computed."""
+"""Windows of bands: every row in at most one, every allowed pair in its row's window, little else computed."""
 
 from __future__ import annotations
 
@@ -7,63 +7,67 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from efficient_attn.kernels.tiles import Tile
-from efficient_attn.kernels.windows import window_tiles
+from efficient_attn.kernels.windows import band_runs, windows
 from efficient_attn.patterns import Band, Geometry
 
 CPU = torch.device("cpu")
 
 
-def keys_of_rows(plan: tuple[Tile, ...]) -> dict[int, set[int]]:
-    """Row by row the keys that a plan looks at; a row in two tiles is an error."""
+def keys_of_rows(band: Band, g: Geometry) -> dict[int, set[int]]:
+    """Row by row the keys that the windows look at; a row in two windows is an error."""
     found: dict[int, set[int]] = {}
-    for tile in plan:
-        queries = tile.queries_of(0, tile.count, CPU).tolist()
-        keys = tile.keys_of(0, tile.count, CPU).tolist()
-        for rows, span in zip(queries, keys, strict=True):
+    for count, queries, keys in band_runs(band, g):
+        both = queries.positions(0, count, CPU).tolist(), keys.positions(0, count, CPU).tolist()
+        for rows, span in zip(*both, strict=True):
             for row in rows:
-                assert row not in found, f"row {row} is in two tiles"
+                assert row not in found, f"row {row} is in two windows"
                 found[row] = set(span)
     return found
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.integers(1, 500), st.integers(1, 500), st.sampled_from([None, 0, -30, 77]),
-    st.integers(-60, 60), st.integers(0, 90), st.booleans(),
+    st.integers(1, 300), st.integers(1, 300), st.sampled_from([None, 0, -30, 77]), st.integers(-60, 60),
+    st.integers(0, 90), st.booleans(), st.sampled_from([1, 1, 2, 3, 16, 200]), st.sampled_from(["both", "lo", "hi"]),
 )  # fmt: skip
-def test_every_allowed_pair_is_in_its_rows_tile(
-    n: int, m: int, start: int | None, lo: int, width: int, causal: bool
+def test_every_allowed_pair_is_in_its_rows_window(
+    n: int, m: int, start: int | None, lo: int, width: int, causal: bool, step: int, bounds: str
 ) -> None:
-    g, band = Geometry(n, m, m - n if start is None else start, causal), Band(lo, lo + width)
-    found = keys_of_rows(window_tiles(band, g))
+    g = Geometry(n, m, m - n if start is None else start, causal)
+    band = Band(None if bounds == "hi" else lo, None if bounds == "lo" else lo + width, step)
+    found = keys_of_rows(band, g)
     for row in range(n):
         i = g.start + row
-        wanted = {j for j in range(max(i - band.hi, 0), min(i - band.lo, m - 1) + 1) if not causal or j <= i}
+        wanted = {j for j in range(min(m, i + 1) if causal else m) if band.allows(i, j, g)}
         assert wanted <= found.get(row, set())
-        assert all(0 <= j < m for j in found.get(row, ()))
+        assert all(0 <= j < m and (i - j) % step == 0 for j in found.get(row, ()))
     assert all(0 <= row < n for row in found)
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("step", [1, 4])
 @pytest.mark.parametrize("window", [0, 8, 128, 600])
-def test_work_grows_with_the_length_and_not_its_square(window: int, causal: bool) -> None:
+def test_work_grows_with_the_length_and_not_its_square(window: int, step: int, causal: bool) -> None:
     def work(n: int) -> int:
-        plan = window_tiles(Band(-window, window), Geometry(n, n, 0, causal))
-        return sum(t.count * t.rows * t.span for t in plan)
+        band = Band(-window * step, window * step, step)
+        return sum(count * q.size * k.size for count, q, k in band_runs(band, Geometry(n, n, 0, causal)))
 
     span = (window if causal else 2 * window) + 1
     assert work(1 << 17) / work(1 << 16) == pytest.approx(2, rel=0.05)
     assert work(1 << 16) <= (1 << 16) * (span + 132)
 
 
-def test_inner_windows_share_one_mask_and_one_tile() -> None:
-    plan = window_tiles(Band(-16, 16), Geometry(4096, 4096, 0, False))
-    inner = max(plan, key=lambda t: t.count)
-    assert inner.shared_mask
+def test_inner_windows_are_one_tile() -> None:
+    inner = max(windows(-16, 16, Geometry(4096, 4096, 0, False)), key=lambda w: w.count)
     assert inner.count * inner.rows > 4000
-    assert len(plan) <= 4
+    assert len(windows(-16, 16, Geometry(4096, 4096, 0, False))) <= 4
+
+
+@pytest.mark.parametrize(("step", "calls"), [(2, 8), (64, 4), (4096, 2)])
+def test_sequences_of_a_step_are_taken_together(step: int, calls: int) -> None:
+    """Few sequences: one tile each; many: one tile for all of them."""
+    assert len(list(band_runs(Band(-8 * step, 8 * step, step), Geometry(4096, 4096, 0, False)))) <= calls
 
 
 def test_a_window_in_the_future_only_sees_nothing_when_causal() -> None:
-    assert window_tiles(Band(-9, -2), Geometry(10, 10, 0, True)) == ()
+    assert not list(band_runs(Band(-9, -2), Geometry(10, 10, 0, True)))

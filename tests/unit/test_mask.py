@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from itertools import accumulate
 
 import pytest
 import torch
@@ -14,6 +15,12 @@ from efficient_attn.errors import UsageError
 from efficient_attn.mask import Mask
 
 CPU = torch.device("cpu")
+
+
+@st.composite
+def packs(draw: st.DrawFn) -> tuple[list[int], Mask]:
+    lengths = draw(st.lists(st.integers(0, 4), max_size=5))
+    return lengths, Mask(draw(st.booleans()), cu_seqlens=torch.tensor([0, *accumulate(lengths)]))
 
 
 @st.composite
@@ -56,6 +63,15 @@ def test_dense_is_the_rule(case: tuple[int, int, int, Mask]) -> None:
         assert dense[b, 0].tolist() == want
 
 
+@settings(max_examples=60, deadline=None)
+@given(packs())
+def test_packed_sequences_are_blocks_with_the_rule_inside(case: tuple[list[int], Mask]) -> None:
+    lengths, mask = case
+    blocks = [Mask(mask.causal).dense(length, length)[0, 0] for length in lengths]
+    want = torch.block_diag(*blocks).reshape(sum(lengths), -1) if sum(lengths) else torch.ones(0, 0)
+    assert mask.dense(sum(lengths), sum(lengths))[0, 0].int().tolist() == want.int().tolist()
+
+
 def test_the_last_query_sits_on_the_last_key() -> None:
     assert Mask(causal=True).dense(2, 4)[0, 0].int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
     assert Mask(causal=True).dense(4, 2)[0, 0].int().tolist() == [[0, 0], [0, 0], [1, 0], [1, 1]]
@@ -90,6 +106,7 @@ def test_used_names_the_fields_that_are_set() -> None:
     lengths = torch.tensor([1])
     assert Mask(causal=True, query_start=0).used == {"causal", "query_start"}
     assert Mask(key_lengths=lengths, query_lengths=lengths).used == {"key_lengths", "query_lengths"}
+    assert Mask(cu_seqlens=lengths).used == {"cu_seqlens"}
 
 
 def test_used_names_the_fields_of_later_masks() -> None:
@@ -125,11 +142,29 @@ def test_every_integer_type_serves_as_lengths(dtype: torch.dtype) -> None:
         ({"key_mask": torch.ones(3, dtype=torch.bool)}, r"bool tensor of shape \[B, M\]"),
         ({"query_start": 1.0}, "query_start must be a whole number, not 1.0"),
         ({"query_start": True}, "query_start must be a whole number, not True"),
+        ({"cu_seqlens": [0, 3]}, r"cu_seqlens must be an integer tensor of shape \[S \+ 1\]"),
+        ({"cu_seqlens": torch.tensor([0.0, 3.0])}, "cu_seqlens must be an integer tensor"),
+        ({"cu_seqlens": torch.tensor([[0, 3]])}, "cu_seqlens must be an integer tensor"),
+        ({"cu_seqlens": torch.tensor([], dtype=torch.long)}, "cu_seqlens must be an integer tensor"),
     ],
 )
 def test_wrong_types_are_refused_at_once(fields: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Mask(**fields)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("key_lengths", torch.tensor([3])),
+        ("key_mask", torch.ones(1, 3, dtype=torch.bool)),
+        ("query_start", 0),
+        ("query_lengths", torch.tensor([3])),
+    ],
+)
+def test_packing_excludes_what_says_the_same_otherwise(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"cu_seqlens says where each sequence lies, so it excludes {name}$"):
+        Mask(cu_seqlens=torch.tensor([0, 3]), **{name: value})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -145,6 +180,7 @@ def test_wrong_types_are_refused_at_once(fields: dict[str, object], words: str) 
             Mask(key_lengths=torch.ones(2, dtype=torch.long, device="meta")),
             "key_lengths is on meta, the queries on cpu",
         ),
+        (Mask(cu_seqlens=torch.tensor([0, 3])), "cu_seqlens needs B = 1 and N = M, got B = 2, N = 3, M = 4"),
     ],
 )
 def test_wrong_sizes_are_refused_when_used(mask: Mask, words: str) -> None:

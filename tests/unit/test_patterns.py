@@ -8,12 +8,29 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from efficient_attn import patterns as classics
+from efficient_attn.draws import drawn
 from efficient_attn.errors import UsageError
-from efficient_attn.patterns import Band, Fact, Geometry, Keys, Pattern, Where, as_pattern, sliding_window
-
-bands = st.builds(
-    lambda lo, width, step: Band(lo, lo + width, step), st.integers(-9, 9), st.integers(0, 9), st.integers(1, 5)
+from efficient_attn.patterns import (
+    Band,
+    Blocks,
+    Fact,
+    Geometry,
+    Keys,
+    Pattern,
+    Queries,
+    Reach,
+    Where,
+    as_pattern,
+    sliding_window,
 )
+
+
+@st.composite
+def bands(draw: st.DrawFn) -> Band:
+    lo = draw(st.none() | st.integers(-9, 9))
+    hi = draw(st.none() | st.integers(lo or 0, (lo or 0) + 9)) if lo is None or lo < 0 else lo + draw(st.integers(0, 9))
+    return Band(lo, hi, draw(st.integers(1, 5)))
 
 
 @st.composite
@@ -23,7 +40,9 @@ def columns(draw: st.DrawFn) -> Keys:
 
 
 wheres = st.integers(2, 5).map(lambda p: Where(lambda i, j: (i * 3 + j) % p == 0))
-facts = st.one_of(bands, columns(), wheres)
+blocks = st.builds(Blocks, st.integers(1, 7), st.integers(0, 3), st.integers(0, 9))
+queries = st.builds(Queries, st.integers(1, 9))
+facts = st.one_of(bands(), columns(), queries, blocks, wheres)
 patterns = st.lists(facts, min_size=1, max_size=3).map(lambda f: Pattern(tuple(f)))
 
 
@@ -34,12 +53,18 @@ def geometries(draw: st.DrawFn) -> Geometry:
     return Geometry(n, m, start, draw(st.booleans()))
 
 
-def rule(fact: Fact, i: int, j: int) -> bool:
+def rule(fact: Fact, i: int, j: int, g: Geometry) -> bool:
     """The definitions again, in plain words."""
     if isinstance(fact, Band):
-        return fact.lo <= i - j <= fact.hi and (i - j) % fact.step == 0
+        above = fact.lo is None or fact.lo <= i - j
+        return above and (fact.hi is None or i - j <= fact.hi) and (i - j) % fact.step == 0
     if isinstance(fact, Keys):
         return fact.first <= (j if fact.period is None else j % fact.period) < fact.last
+    if isinstance(fact, Queries):
+        return 0 <= i < fact.last
+    if isinstance(fact, Blocks):
+        a, b = i // fact.size, j // fact.size
+        return i >= 0 and (a == b or b in drawn(fact.seed, a, a + 1 if g.causal else -(-g.m // fact.size), fact.count))
     assert isinstance(fact, Where)
     return bool(fact.fn(i, j))
 
@@ -48,7 +73,7 @@ def rule(fact: Fact, i: int, j: int) -> bool:
 @given(patterns, geometries())
 def test_allows_is_the_definition_on_tensors_arrays_and_numbers(pattern: Pattern, g: Geometry) -> None:
     rows = range(g.start, g.start + g.n)
-    want = [[any(rule(f, i, j) for f in pattern.facts) for j in range(g.m)] for i in rows]
+    want = [[any(rule(f, i, j, g) for f in pattern.facts) for j in range(g.m)] for i in rows]
     i, j = np.arange(g.n)[:, None] + g.start, np.arange(g.m)[None]
     assert np.broadcast_to(pattern.allows(i, j, g), (g.n, g.m)).tolist() == want
     tensor = pattern.allows(torch.from_numpy(i), torch.from_numpy(j), g)
@@ -68,16 +93,17 @@ def test_blocks_hold_every_allowed_pair(pattern: Pattern, g: Geometry, size: int
             assert all(b * size <= last for b in named)
         for i in range(first, last + 1):
             for j in range(min(g.m, i + 1) if g.causal else g.m):
-                if any(rule(f, i, j) for f in pattern.facts):
+                if any(rule(f, i, j, g) for f in pattern.facts):
                     assert j // size in named
 
 
 @settings(max_examples=100, deadline=None)
 @given(patterns, st.integers(0, 60))
-def test_reach_bounds_how_far_a_causal_query_looks(pattern: Pattern, i: int) -> None:
-    seen = [j for j in range(i + 1) if any(rule(f, i, j) for f in pattern.facts)]
-    if pattern.reach is not None and seen:
-        assert i - min(seen) <= pattern.reach
+def test_reach_bounds_what_a_causal_query_sees(pattern: Pattern, i: int) -> None:
+    g = Geometry(i + 1, i + 1, 0, True)
+    seen = [j for j in range(i + 1) if any(rule(f, i, j, g) for f in pattern.facts)]
+    if pattern.reach is not None:
+        assert all(j < pattern.reach.prefix or i - j <= pattern.reach.back for j in seen)
 
 
 def test_a_window_names_few_blocks() -> None:
@@ -86,12 +112,48 @@ def test_a_window_names_few_blocks() -> None:
 
 
 def test_reach() -> None:
-    assert Band(-3, 5).reach == 5
-    assert Band(-9, -4).reach == 0
-    assert Keys(0, 1).reach is None
+    assert Band(-3, 5).reach == Reach(5)
+    assert Band(-9, -4).reach == Reach(0)
+    assert Band(0, None).reach is None
+    assert Keys(2, 4).reach == Reach(0, 4)
+    assert Keys(0, 1, 7).reach is None
+    assert Queries(3).reach == Reach(0, 3)
+    assert Blocks(8).reach is None
     assert Where(lambda i, j: i == j).reach is None
-    assert (Band(0, 3) | Band(0, 8)).reach == 8
-    assert (Band(0, 3) | Keys(0, 4)).reach is None
+    assert (Band(0, 3) | Band(0, 8)).reach == Reach(8)
+    assert (Band(0, 3) | Keys(0, 4) | Queries(2)).reach == Reach(3, 4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(geometries(), st.integers(1, 6), st.integers(1, 6), st.data())
+def test_the_classics_are_their_definitions(g: Geometry, a: int, b: int, data: st.DataObject) -> None:
+    c = data.draw(st.integers(1, b))
+    definitions = {
+        classics.sliding_window(a): lambda i, j: abs(i - j) <= a,
+        classics.dilated_window(a, b): lambda i, j: abs(i - j) <= a * b and (i - j) % b == 0,
+        classics.global_tokens(a): lambda i, j: 0 <= i < a or j < a or i == j,
+        classics.strided(b): lambda i, j: abs(i - j) < b or (i - j) % b == 0,
+        classics.fixed(b, c): lambda i, j: (i >= 0 and i // b == j // b) or j % b >= b - c,
+        classics.sinks(a): lambda i, j: j < a,
+    }
+    for pattern, definition in definitions.items():
+        for i in range(g.start, g.start + g.n):
+            for j in range(g.m):
+                assert bool(pattern.allows(i, j, g)) == definition(i, j), (pattern, i, j)
+
+
+def test_random_blocks_are_distinct_and_a_function_of_seed_and_block() -> None:
+    g, longer = Geometry(400, 400, 0, True), Geometry(900, 900, 0, True)
+    fact = Blocks(10, 3, seed=5)
+    for a in range(40):
+        choices = [b for b in fact.draws(a, g) if b >= 0]
+        assert len(set(choices)) == len(choices) == min(3, a + 1)
+        assert all(0 <= b <= a for b in choices)
+        assert fact.draws(a, g) == fact.draws(a, longer)  # causal: a prefix stays a prefix
+    everywhere = Geometry(400, 400, 0, False)
+    assert any(b > a for a in range(40) for b in fact.draws(a, everywhere))
+    other = Blocks(10, 3, seed=6)
+    assert [fact.draws(a, g) for a in range(40)] != [other.draws(a, g) for a in range(40)]
 
 
 def test_window_is_one_contiguous_band() -> None:
@@ -136,6 +198,15 @@ def test_anything_with_the_three_parts_is_a_fact() -> None:
         (lambda: Keys(2, 2), "needs 0 <= first < last"),
         (lambda: Keys(-1, 2), "needs 0 <= first < last"),
         (lambda: Keys(0, 5, 4), "<= period, got 0, 5, 4"),
+        (lambda: Queries(0), "needs last >= 1, got 0"),
+        (lambda: Blocks(0), "needs size >= 1 and count >= 0, got 0 and 0"),
+        (lambda: Blocks(4, -1), "got 4 and -1"),
+        (lambda: classics.dilated_window(3, 0), "dilation must be 1 or more, not 0"),
+        (lambda: classics.global_tokens(-1), "n_global must be 0 or more"),
+        (lambda: classics.random_blocks(1, 0), "block_size must be 1 or more"),
+        (lambda: classics.strided(0), "stride must be 1 or more"),
+        (lambda: classics.fixed(8, 9), "summary must be at most stride, got 9 and 8"),
+        (lambda: classics.sinks(0), "n_sink must be 1 or more"),
         (lambda: sliding_window(-1), "window must be 0 or more, not -1"),
         (lambda: sliding_window(True), "window must be 0 or more, not True"),
         (lambda: as_pattern("window"), "a pattern is made of facts joined by |, got 'window'"),

@@ -7,6 +7,8 @@ import torch
 from toys import (
     Biased,
     CausalOnly,
+    Counting,
+    CountingFuture,
     Forgetful,
     Halved,
     Humble,
@@ -23,7 +25,7 @@ from toys import (
 
 import efficient_attn as ea
 from efficient_attn.mask import Mask
-from efficient_attn.mechanism import Attention, Traits
+from efficient_attn.mechanism import MASK_FIELDS, Attention, Traits
 from efficient_attn.shapes import Dims
 from efficient_attn.testing import CHECKS, Check, Subject, check, run_check, run_checks
 from efficient_attn.testing.compare import assert_close, assert_finite, assert_same, refuses
@@ -40,7 +42,9 @@ def failures(cls: type[Toy], **how: object) -> dict[str, str]:
     return {o.check.name: o.reason for o in run_checks(factory(cls), **how) if o.status == "failed"}  # pyright: ignore
 
 
-@pytest.mark.parametrize("cls", [Toy, Biased, Tied, Pooled, Humble, CausalOnly, Learned], ids=lambda c: c.__name__)
+@pytest.mark.parametrize(
+    "cls", [Toy, Biased, Tied, Pooled, Humble, CausalOnly, Learned, Counting], ids=lambda c: c.__name__
+)
 def test_honest_toys_pass(cls: type[Toy]) -> None:
     assert failures(cls) == {}
 
@@ -52,6 +56,26 @@ def test_what_is_not_claimed_is_told() -> None:
     assert outcomes["gradcheck"].reason == "it does not claim gradient"
     assert outcomes["spec_round_trip"].reason == "it was made by a factory, not from a spec"
     assert outcomes["refusals"].status == "passed"
+
+
+def test_masks_without_a_promise_of_trimming_are_left_out() -> None:
+    (trimmed,) = (c for c in CHECKS if c.name == "padded_equals_trimmed")
+    assert run_checks(factory(Counting), checks=[trimmed])[0].status == "passed"  # by its causal masks
+    for claims in ({"strictly_causal": False}, {"causal": False}):
+        (outcome,) = run_checks(factory(make(Counting, **claims)), checks=[trimmed])
+        assert (outcome.status, outcome.reason) == (
+            "not_claimed",
+            "the number of keys, padded ones included, matters to it",
+        )
+
+
+def test_a_mechanism_may_not_know_packed_sequences() -> None:
+    class Older(Toy):
+        known_mask_fields = MASK_FIELDS - {"cu_seqlens"}
+
+    outcomes = {o.check.name: o for o in run_checks(factory(Older))}
+    assert (outcomes["packed_equals_alone"].status, outcomes["refusals"].status) == ("not_claimed", "passed")
+    assert outcomes["packed_misfits"].reason == "it does not know cu_seqlens"
 
 
 LIES = {
@@ -68,6 +92,8 @@ LIES = {
     "pair_counts": Miscounted,
     "large_inputs": Overflowing,
     "equals_oracle": make(Tied, cross=True),
+    "padded_equals_trimmed": CountingFuture,
+    "holes_equal_removed": make(Counting, padded_as_trimmed=True),
     "grouped_equals_expanded": make(Tied, grouped=True),
 }
 

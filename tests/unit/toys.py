@@ -90,6 +90,15 @@ class Pooled(Toy):
         return q - q.sum(2, keepdim=True) / many
 
 
+class Counting(Toy):
+    """Without causality the number of keys, padded ones included, sharpens the weights."""
+
+    claims = replace(PLAIN, padded_as_trimmed=False)
+
+    def _rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, first: int, last: int, **inputs: Tensor) -> Tensor:
+        return super()._rows(q if mask.causal else q * (2 - 1 / k.shape[2]), k, v, mask, first, last, **inputs)
+
+
 class Humble(Toy):
     """Can do next to nothing, and says so."""
 
@@ -131,6 +140,15 @@ class Sequential(Toy):
 
     def scores(self, q: Tensor, k: Tensor, first: int, **inputs: Tensor) -> Tensor:
         return super().scores(q, k, first) + 0.01 * torch.arange(k.shape[2]).to(q)
+
+
+class CountingFuture(Toy):
+    """The number of keys matters to causal masks too."""
+
+    claims = replace(PLAIN, padded_as_trimmed=False)
+
+    def _rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, first: int, last: int, **inputs: Tensor) -> Tensor:
+        return super()._rows(q * (2 - 1 / k.shape[2]), k, v, mask, first, last, **inputs)
 
 
 class Halved(Toy):

@@ -1,12 +1,13 @@
 """Every property that mechanisms are held to, cheap and telling ones first."""
 
-from . import causality, decoding, laws, manners, padding, truth
+from . import causality, decoding, laws, manners, packed, padding, truth
 
 CHECKS = (
     *manners.CHECKS,
     *truth.CHECKS,
     *causality.CHECKS,
     *padding.CHECKS,
+    *packed.CHECKS,
     *laws.CHECKS,
     *decoding.CHECKS,
 )

@@ -65,6 +65,8 @@ def _unclaimed(subject: Subject) -> Iterator[tuple[str, Call]]:
         yield "grouped heads", replace(call, tensors=fewer)
     if not traits.gradient:
         yield "inputs that want a gradient", call.leaves()
+    if "cu_seqlens" not in subject.attn.known_mask_fields:
+        yield "cu_seqlens", call.under(subject.mask(cu_seqlens=subject.lengths(0, 6)))
     yield "an unknown mask field", call.under(LaterMask(plain.causal, segments=subject.lengths(1, 2)))
 
 

@@ -1,0 +1,58 @@
+"""One part of a softmax with its log-sum-exp, its gradient, and how parts become one.
+
+The CPU's kernel keeps no N x M, but autograd knows nothing of the log-sum-exp that it returns. Its backward, given the
+output and the log-sum-exp of *all* parts, is exact for each. Its name is private to torch and stays in this file.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """Softmax of ``q [B, W, R, D]`` over ``k, v [B, W, S, D]`` under an additive mask; a row that is masked throughout
+    has an undefined log-sum-exp. Returns ``[B, W, R, D]`` and ``[B, W, R]``."""
+    if q.device.type == "cpu":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=mask, scale=scale)
+    return plain(q, k, v, mask, scale)
+
+
+def attend_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by q, k, v of a part whose rows have the output and log-sum-exp of the whole."""
+    if q.device.type == "cpu":
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return kernel(grad, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=scale)
+    return plain_backward(grad, q, k, v, out, lse, mask, scale)
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """`attend` in matrix products, for devices without the CPU's kernel."""
+    scores = _scores(q, k, mask, scale)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.nan_to_num(neginf=0)[..., None]).exp()
+    return weights.to(v.dtype) @ v, lse
+
+
+def plain_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`attend_backward` in matrix products."""
+    weights = (_scores(q, k, mask, scale) - lse[..., None]).exp()
+    mean = (grad * out).sum(-1, keepdim=True, dtype=weights.dtype)
+    by_score = (weights * ((grad @ v.mT) - mean) * scale).to(q.dtype)
+    return by_score @ k, by_score.mT @ q, weights.to(grad.dtype).mT @ grad
+
+
+def _scores(q: Tensor, k: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    scores = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * scale
+    return scores if mask is None else scores + mask
+
+
+def join(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
+    """Join a part ``[.., E]`` and its log-sum-exp ``[..]`` into the result so far, in place; -inf where nothing was."""
+    weight = torch.sigmoid(part_lse - lse).nan_to_num_(0)  # nothing joined with nothing stays nothing
+    out.lerp_(part.to(out.dtype), weight[..., None].to(out.dtype))
+    lse.copy_(torch.logaddexp(lse, part_lse))

@@ -1,0 +1,113 @@
+"""Softmax over a plan: its tiles one after another, joined by their log-sum-exps, with an exact gradient.
+
+One autograd function keeps the inputs, the output and one log-sum-exp a row, and recomputes the weights in the backward
+pass a few windows at a time, so memory grows with N and not with the pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from .merge import attend, attend_backward, join
+from .tiles import Part, Plan, Tile
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A plan with what else a call needs: padding ``valid [B, M]``, the heads of a group, the scale."""
+
+    plan: Plan
+    valid: Tensor | None
+    group: int
+    scale: float
+
+    def mask(self, part: Part, tile: Tile, first: int, last: int, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows that see nothing."""
+        allowed = part.allowed(tile, first, last, like.device)
+        if allowed is not None:
+            allowed = allowed[None]
+            if self.group > 1:
+                allowed = allowed.repeat_interleave(self.group, dim=2)
+        if self.valid is not None:
+            keys = part.positions(tile, first, last, like.device).clamp(0, self.valid.shape[1] - 1)
+            seen = self.valid[:, keys].repeat_interleave(like.shape[0] // self.valid.shape[0], dim=0)[:, :, None]
+            allowed = seen if allowed is None else allowed & seen
+        if allowed is None:
+            return None, None
+        return torch.zeros_like(allowed, dtype=like.dtype).masked_fill_(~allowed, float("-inf")), ~allowed.any(-1)
+
+
+def softmax_over_plan(q: Tensor, k: Tensor, v: Tensor, job: Job) -> Tensor:
+    """Attention of ``q [Bh, N, group, D]`` over ``k, v [Bh, M, D]``; rows in no tile are zero."""
+    return cast(Tensor, _Parts.apply(q, k, v, job))
+
+
+class _Parts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, job: Job) -> Tensor:
+        out = torch.zeros_like(q, dtype=_sums(q, job), memory_format=torch.contiguous_format)
+        lse = torch.full(q.shape[:3], float("-inf"), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+        for part, tile, first, last, (keys, values) in _steps(job, k, v):
+            mask, blind = job.mask(part, tile, first, last, q)
+            rows = tile.queries.fetch(q, first, last).flatten(2, 3)
+            found, sums = attend(
+                rows, tile.keys.fetch(keys, first, last), tile.keys.fetch(values, first, last), mask, job.scale
+            )
+            if blind is not None:
+                sums = sums.masked_fill(blind, float("-inf"))
+            at = (x.unflatten(2, (-1, job.group)) for x in (found, sums))
+            _put(tile.fresh, *(tile.queries.fetch(x, first, last) for x in (out, lse)), *at)
+        out = out.to(q.dtype)
+        ctx.job = job
+        ctx.save_for_backward(q, k, v, out, lse.masked_fill_(lse == float("-inf"), 0))  # exp(-inf - 0) is the 0 wanted
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        job: Job = ctx.job
+        grad = grads[0].contiguous()
+        dq, dk, dv = (
+            torch.zeros_like(x, dtype=_sums(q, job), memory_format=torch.contiguous_format) for x in (q, k, v)
+        )
+        for part in job.plan:
+            keys, values = part.take(k), part.take(v)
+            into = [x if part.columns is None else torch.zeros_like(part.take(x)) for x in (dk, dv)]
+            for tile, first, last in part.steps():
+                g, r, o, s = (tile.queries.fetch(x, first, last).flatten(2, 3) for x in (grad, q, out, lse))
+                both = (tile.keys.fetch(x, first, last) for x in (keys, values))
+                mask, _ = job.mask(part, tile, first, last, q)
+                by_q, *by_keys = attend_backward(g, r, *both, o, s, mask, job.scale)
+                tile.queries.fetch(dq, first, last).add_(by_q.unflatten(2, (-1, job.group)))
+                for target, found in zip(into, by_keys, strict=True):
+                    tile.keys.give_back(target, found.to(target.dtype), first, last)
+            if part.columns is not None:
+                for target, found in zip((dk, dv), into, strict=True):
+                    target.index_add_(1, part.columns.to(target.device), found)
+        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None
+
+
+def _steps(job: Job, k: Tensor, v: Tensor) -> Iterator[tuple[Part, Tile, int, int, tuple[Tensor, Tensor]]]:
+    for part in job.plan:
+        both = part.take(k), part.take(v)
+        for tile, first, last in part.steps():
+            yield part, tile, first, last, both
+
+
+def _put(fresh: bool, out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
+    if fresh:
+        out.copy_(part)
+        lse.copy_(part_lse)
+    else:
+        join(out, lse, part, part_lse)
+
+
+def _sums(q: Tensor, job: Job) -> torch.dtype:
+    """What results are summed up in: half precision would lose digits at every join."""
+    joined = any(not tile.fresh for part in job.plan for tile in part.tiles)
+    return torch.promote_types(q.dtype, torch.float32) if joined else q.dtype
