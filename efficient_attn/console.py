@@ -15,6 +15,8 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from .bench.case import Case
+    from .grids import Grid
+    from .patterns import Pattern
     from .registry import Info
     from .results.rows import Record
     from .testing import Outcome
@@ -53,12 +55,72 @@ def show_info(about: Info) -> None:
     rows += [["not", ", ".join(k for k, v in claims.items() if not v) or "-"]]
     rows += [["parameters", str(about.parameters)], ["source", about.source]]
     _table("", ["", " "], rows)
+    if about.pattern is not None:
+        from .grids import views
+
+        found = views(about.pattern, directions=about.directions, rows=ROWS, columns=COLUMNS)
+        print("\n".join(pattern_lines(found, plain=not _can_print(BLOCKS + BOX))))
+
+
+# two of these beside each other, with their frames, fit 80 columns; a character is about twice as high as wide
+ROWS, COLUMNS = 16, 32
+BLOCKS, BOX = " \u2591\u2592\u2593\u2588", "\u250c\u2500\u2510\u2502\u2514\u2518"
+PLAIN_BLOCKS, PLAIN_BOX = " .:*#", "+-+|++"
+SHARES = ("1/4", "1/2", "more", "all")  # what each but the blank stands for, at most
+
+
+def pattern_lines(grids: Sequence[Grid], *, plain: bool = False) -> list[str]:
+    """Grids beside each other, and what they keep. plain: in ASCII."""
+    blocks = PLAIN_BLOCKS if plain else BLOCKS
+    legend = ", ".join(f"{mark} {share}" for mark, share in zip(blocks[1:], SHARES, strict=True))
+    lines = [f"pattern: queries down, keys across; kept of a cell: {legend}", ""]
+    beside = zip(*(_framed(grid, blocks, PLAIN_BOX if plain else BOX) for grid in grids), strict=True)
+    return [*lines, *("  ".join(parts).rstrip() for parts in beside)]
+
+
+def _framed(grid: Grid, blocks: str, box: str) -> list[str]:
+    """One grid with its direction above and its length and share below, all lines of one width."""
+    width = grid.kept.shape[1]
+    left_top, flat, right_top, side, left_bottom, right_bottom = box
+    cells = ["".join(blocks[_level(share)] for share in line) for line in grid.shares.tolist()]
+    lines = [f"{left_top}{flat * width}{right_top}", *(f"{side}{line}{side}" for line in cells)]
+    lines.append(f"{left_bottom}{flat * width}{right_bottom}")
+    return [line.ljust(width + 2) for line in (grid.direction, *lines, f"N = {grid.geometry.n}", keeps(grid))]
+
+
+def _level(share: float) -> int:
+    """Blank for none, full for all, and three shades between; a single pair is a shade already."""
+    return sum(share > most for most in (0, 0.25, 0.5)) + (share >= 1)
+
+
+def keeps(grid: Grid) -> str:
+    """``keeps 23.5% of all pairs``, or of what causality leaves of them; "about" where only some were looked at."""
+    about, which = "" if grid.exact else "about ", "causal" if grid.geometry.causal else "all"
+    return f"keeps {about}{100 * grid.share:.3g}% of {which} pairs"
+
+
+def _can_print(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def info_as_json(about: Info) -> dict[str, Any]:
     fields = {name: getattr(about, name) for name in about.__dataclass_fields__}
     growth = {"time": about.growth.time, "memory": about.growth.memory}
-    return fields | {"traits": asdict(about.traits), "growth": growth, "options": dict(about.options)}
+    fields |= {"traits": asdict(about.traits), "growth": growth, "options": dict(about.options)}
+    return fields | {"pattern": about.pattern and _pattern_as_json(about.pattern, about.directions)}
+
+
+def _pattern_as_json(pattern: Pattern, directions: Sequence[bool]) -> dict[str, Any]:
+    """At the length that is drawn, which share of the pairs is kept in each direction."""
+    from .grids import views
+
+    found = views(pattern, directions=directions, rows=ROWS, columns=COLUMNS)
+    kept = {grid.direction: grid.share for grid in found}
+    return {"length": found[0].geometry.n, "kept": kept, "exact": all(grid.exact for grid in found)}
 
 
 def _options(options: Mapping[str, Any]) -> str:

@@ -77,6 +77,7 @@ class Attention(nn.Module):
     """
 
     backends: ClassVar[tuple[str, ...]] = ("dense",)  # in order of preference; "dense" is the oracle
+    only_on: ClassVar[Mapping[str, str]] = {}  # backends that run on one type of device, and which
     known_mask_fields: ClassVar[frozenset[str]] = MASK_FIELDS
     spec: str = ""  # the name with its options, set by the registry
     dims: Dims = Dims()
@@ -241,6 +242,9 @@ class Attention(nn.Module):
         plain = type(mask) is Mask and self.known_mask_fields is MASK_FIELDS  # then there is nothing not to know
         if not plain and (unknown := mask.used - self.known_mask_fields):
             raise UnsupportedError(f"{self.label} does not know the mask field {', '.join(sorted(unknown))}")
+        if self.only_on and self.only_on.get(self.backend, device.type) != device.type:
+            where = self.only_on[self.backend]
+            raise UnsupportedError(f"{self.label}: backend {self.backend!r} runs on {where} only, not on {device.type}")
         aligned = mask.start(shape.n, shape.m) == 0 and shape.n == shape.m
         for wrong, what in (
             (mask.causal and not traits.causal, "a causal mask"),

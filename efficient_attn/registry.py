@@ -23,6 +23,7 @@ from .variants import CATALOGUE, FAMILIES, Entry
 
 if TYPE_CHECKING:
     from .mechanism import Attention, Growth, Traits
+    from .patterns import Pattern
     from .shapes import Dims
 
 GROUP = "efficient_attn.variants"  # the entry-point group of packages that bring mechanisms of their own
@@ -89,7 +90,7 @@ def create(
 
 @dataclass(frozen=True)
 class Info:
-    """What there is to know of a mechanism before running it."""
+    """What there is to know of a mechanism before running it. pattern: which pairs it keeps, if it is sparse."""
 
     name: str
     family: str
@@ -103,11 +104,21 @@ class Info:
     parameters: int
     doc: str
     source: str
+    pattern: Pattern | None = None
+
+    @property
+    def directions(self) -> tuple[bool, ...]:
+        """Whether it may be causal: not, too, or only."""
+        taken = (False, self.traits.bidirectional), (True, self.traits.causal)
+        return tuple(causal for causal, takes in taken if takes)
 
 
 def info(variant: str, /, *, dims: Dims | None = None) -> Info:
     """Describe a mechanism with its options; creates it to ask it."""
+    from .patterns import Pattern
+
     attn = create(variant, dims=dims)
+    pattern = getattr(attn, "pattern", None)
     cls, union = type(attn), "|" in variant
     entry = Entry("union", "", "sparse", "A union of patterns.") if union else entry_of(parse_union(variant)[0].name)
     return Info(
@@ -123,6 +134,7 @@ def info(variant: str, /, *, dims: Dims | None = None) -> Info:
         parameters=sum(p.numel() for p in attn.parameters()),
         doc=inspect.getdoc(cls) or "",
         source=inspect.getsourcefile(cls) or "",
+        pattern=pattern if isinstance(pattern, Pattern) else None,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..errors import UnsupportedError
 from ..mask import Mask
 from ..tasks.fidelity import relative_error
 from .workload import Workload
@@ -63,8 +64,12 @@ def _decoded(w: Workload) -> tuple[Tensor, Tensor]:
 
 
 def _gradients(w: Workload) -> list[tuple[Tensor, Tensor]]:
-    small = _smaller(w, min(w.shape.n, GRADIENTS))
-    fast = small.forward_backward()
+    try:
+        small = _smaller(w, min(w.shape.n, GRADIENTS))
+        fast = small.forward_backward()
+    except UnsupportedError:  # too short for it
+        small = _smaller(w, min(w.shape.n, WHOLE))
+        fast = small.forward_backward()
     small.attn = small.call = w.case.create(backend="dense")
     return list(zip(fast, small.forward_backward(), strict=True))
 

@@ -77,8 +77,8 @@ class Suite(_Grid):
     which the rounds are spread, at least. half_width: of the speedups' intervals, at which measuring stops, relative.
     budget_s: seconds of measuring a variant and cell may take. timeout_s: what a case may take with everything before
     it is given up. seed: of all inputs.
-    activations: the file of captured queries, keys and values that fidelity uses. plugins: Python files beside the
-    suite's own that register mechanisms.
+    activations: the file of captured queries, keys and values that fidelity uses. plugins: what registers further
+    mechanisms: Python files (``.py``) beside the suite's own, or modules by their dotted path.
     """
 
     title: str
@@ -137,7 +137,7 @@ def load_suite(name: str) -> Loaded:
             lacks = "variant" if part.measure else "measure"
             raise UsageError(f"{path.name}: part {part.name!r} has no {lacks}; add it there or at the top level")
     for plugin in suite.plugins:
-        load_plugin(str(path.parent / plugin))
+        load_plugin(str(path.parent / plugin) if plugin.endswith(".py") else plugin)
     return Loaded(name=path.stem, text=text, suite=suite)
 
 

@@ -79,10 +79,16 @@ def _verb(known: Any, name: str, call: Callable[[argparse.Namespace], int], text
 
 def _list(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--family", help="only this family")
+    _picture(verb, "draw the patterns of all that have one into this file")
 
 
 def _info(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("name", metavar="NAME")
+    _picture(verb, "draw its pattern into this file")
+
+
+def _picture(verb: argparse.ArgumentParser, text: str) -> None:
+    verb.add_argument("--picture", type=values.picture, metavar="FILE", help=f"{text}: .png, .svg or .pdf")
 
 
 def _check(verb: argparse.ArgumentParser) -> None:

@@ -94,6 +94,13 @@ def export(text: str) -> tuple[str, Path]:
     return name, Path(file)
 
 
+def picture(text: str) -> Path:
+    """A file whose suffix says what kind of picture it is."""
+    if Path(text).suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in .png, .svg or .pdf")
+    return Path(text)
+
+
 def _number(text: str) -> float | None:
     try:
         return float(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,29 +17,46 @@ if TYPE_CHECKING:
     from ..bench.plan import Overrides
     from ..bench.suite import Loaded
 
+TYPICAL = 1024  # the length for which mechanisms are described whose options follow from it
+
 
 def list_(args: Namespace) -> int:
     from ..registry import catalogue
     from ..shipped import suite_names
 
     entries, suites = catalogue(family=args.family), suite_names()
+    if args.picture:
+        from ..shapes import Dims
+        from .drawing import gallery
+
+        names = [e.name for e in entries]
+        _write(args.picture, gallery(names, args.picture, dims=Dims(max_len=TYPICAL)))
+    drawn = {"picture": str(args.picture)} if args.picture else {}
     if args.json:
         mechanisms = [{"name": e.name, "family": e.family, "sentence": e.sentence} for e in entries]
-        return _print_json({"mechanisms": mechanisms, "suites": suites})
+        return _print_json({"mechanisms": mechanisms, "suites": suites} | drawn)
     from .. import console
 
     console.show_catalogue(entries, suites)
+    _print_files(drawn)
     return 0
 
 
 def info(args: Namespace) -> int:
     from .. import console
     from ..registry import info
+    from ..shapes import Dims
 
-    about = info(args.name)
+    about = info(args.name, dims=Dims(max_len=TYPICAL))
+    if args.picture:
+        from .drawing import portrait
+
+        _write(args.picture, portrait(about, args.picture))
+    drawn = {"picture": str(args.picture)} if args.picture else {}
     if args.json:
-        return _print_json(console.info_as_json(about))
+        return _print_json(console.info_as_json(about) | drawn)
     console.show_info(about)
+    _print_files(drawn)
     return 0
 
 
@@ -165,7 +183,7 @@ def report(args: Namespace) -> int:
         raise UsageError(f"report: {out}: cannot be written: {error.strerror or error}") from error
     if args.json:
         return _print_json({"page": str(written.page), "markdown": str(written.markdown), "csv": str(written.csv)})
-    print(f"page: {written.page}\nmarkdown: {written.markdown}\ntable: {written.csv}")
+    _print_files({"page": written.page, "markdown": written.markdown, "table": written.csv})
     return 0
 
 
@@ -178,7 +196,7 @@ def _export(args: Namespace) -> int:
         _write(file, _as_text(EXPORTS[name](Path(args.run[0]))))
     if args.json:
         return _print_json({name: str(file) for name, file in args.export})
-    print("\n".join(f"{name}: {file}" for name, file in args.export))
+    _print_files(dict(args.export))
     return 0
 
 
@@ -209,10 +227,15 @@ def compare(args: Namespace) -> int:
     return 1 if args.fail_on_regression and found.regressed else 0
 
 
-def _write(file: Path, text: str) -> None:
+def _print_files(written: Mapping[str, str | Path]) -> None:
+    for what, file in written.items():
+        print(f"{what}: {file}")
+
+
+def _write(file: Path, content: str | bytes) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
     except OSError as error:
         raise UsageError(f"{file}: cannot be written: {error.strerror or error}") from error
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..kernels import flex
 from ..kernels.dense import softmax_attention
 from ..kernels.parts import Job, softmax_over_plan
 from ..kernels.plan import KNOWN, block_plan, part_plan
@@ -26,21 +28,23 @@ class SparseAttention(Attention):
 
     time: the published growth, in letters. Backends: ``windows`` (zero-copy views) serves one contiguous window,
     ``parts`` (views, columns and gathered blocks, joined by their log-sum-exps) every pattern of bands, keys, queries
-    and blocks, ``blocks`` (gathered key blocks under masks) any pattern at all.
+    and blocks, ``blocks`` (gathered key blocks under masks) any pattern at all. ``flex`` is torch's flex_attention, for
+    CUDA; like the others it computes the pattern's own key blocks and no others.
     """
 
-    backends = ("windows", "parts", "blocks", "dense")
+    backends = ("windows", "parts", "blocks", "flex", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {"flex": "cuda"}
 
     def __init__(self, pattern: Pattern | Fact, *, time: str = "O(N P), P keys a query") -> None:
         super().__init__()
         self.pattern, self._time = as_pattern(pattern), time
-        if seeds := [fact.seed for fact in self.pattern.facts if _draws(fact)]:
+        if seeds := [f.seed for f in self.pattern.facts if isinstance(f, Blocks) and f.count]:
             self.register_buffer("seeds", torch.tensor(seeds))
             self.register_load_state_dict_post_hook(_with_loaded_seeds)
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=True, positional=True, padded_as_trimmed=not any(_draws(f) for f in self.pattern.facts))
+        return Traits(exact=True, positional=True, padded_as_trimmed=not hasattr(self, "seeds"))
 
     @property
     def growth(self) -> Growth:
@@ -51,7 +55,7 @@ class SparseAttention(Attention):
             return "the pattern is not one contiguous window; 'parts' or 'blocks' may serve it"
         if backend == "parts" and not all(isinstance(f, KNOWN) for f in self.pattern.facts):
             return "a fact of the pattern does not name its tiles; 'blocks' serves any pattern"
-        return None
+        return flex.why_not("cuda" if torch.cuda.is_available() else "cpu") if backend == "flex" else None
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
@@ -62,6 +66,8 @@ class SparseAttention(Attention):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
         kv_heads, m, value_width = k.shape[1], k.shape[2], v.shape[-1]
+        if self.backend == "flex":
+            return flex.attend(q, k, v, self.pattern, mask, width**-0.5)
         group = heads // kv_heads
         g = Geometry(n, m, mask.start(n, m), mask.causal)
         pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
@@ -105,7 +111,8 @@ class SparseAttention(Attention):
         run = self.oracle if self.backend == "dense" else self.compute
         if isinstance(state, KVCache):
             state = state.append(k, v)
-            return run(q, *state.filled(), Mask(causal=True)), state
+            keys, values = state.filled()
+            return run(q, keys, values, Mask(causal=True)), state
         if not state.length:
             return run(q, k, v, Mask(causal=True)), state.append(k, v)
         # what lies between the first keys and the ring is out of reach, and the ring is as long as the reach: so that
@@ -141,11 +148,9 @@ def _sees_all_kept(pattern: Pattern) -> bool:
     return whole and known == len(pattern.facts) and rows <= max((f.last for f in columns), default=0)
 
 
-def _draws(fact: Fact) -> bool:
-    return isinstance(fact, Blocks) and fact.count > 0
-
-
 def _with_loaded_seeds(attn: Any, _: Any) -> None:
     """A state dict brings the seeds of what was drawn."""
     seeds = iter(attn.seeds.tolist())
-    attn.pattern = Pattern(tuple(replace(f, seed=next(seeds)) if _draws(f) else f for f in attn.pattern.facts))
+    facts = attn.pattern.facts
+    drawn = (isinstance(f, Blocks) and f.count for f in facts)
+    attn.pattern = Pattern(tuple(replace(f, seed=next(seeds)) if d else f for f, d in zip(facts, drawn, strict=True)))

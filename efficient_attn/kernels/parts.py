@@ -80,9 +80,9 @@ class _Parts(torch.autograd.Function):
             into = [x if part.columns is None else torch.zeros_like(part.take(x)) for x in (dk, dv)]
             for tile, first, last in part.steps():
                 g, r, o, s = (tile.queries.fetch(x, first, last).flatten(2, 3) for x in (grad, q, out, lse))
-                both = (tile.keys.fetch(x, first, last) for x in (keys, values))
+                part_k, part_v = (tile.keys.fetch(x, first, last) for x in (keys, values))
                 mask, _ = job.mask(part, tile, first, last, q)
-                by_q, *by_keys = attend_backward(g, r, *both, o, s, mask, job.scale)
+                by_q, *by_keys = attend_backward(g, r, part_k, part_v, o, s, mask, job.scale)
                 tile.queries.fetch(dq, first, last).add_(by_q.unflatten(2, (-1, job.group)))
                 for target, found in zip(into, by_keys, strict=True):
                     tile.keys.give_back(target, found.to(target.dtype), first, last)

@@ -13,11 +13,11 @@ EDGE_ROWS = 128  # rows of one clipped window: a few larger calls beat many smal
 
 
 class Windows(NamedTuple):
-    """``count`` windows of ``rows`` queries, each over ``span`` keys; both advance by ``rows``."""
+    """``times`` windows of ``rows`` queries, each over ``span`` keys; both advance by ``rows``."""
 
     row: int
     rows: int
-    count: int
+    times: int
     col: int
     span: int
 
@@ -35,7 +35,7 @@ def band_runs(band: Band, g: Geometry) -> Iterator[tuple[int, Run, Run]]:
         row, col = rests[0], (g.start + rests[0]) % step
         for w in windows(-(-lo // step), hi // step, sizes):
             queries, keys = Run(row + w.row * step, w.rows, step), Run(col + w.col * step, w.span, step)
-            across, along = len(rests), w.count  # the same windows of all sequences together, or all of one sequence
+            across, along = len(rests), w.times  # the same windows of all sequences together, or all of one sequence
             if across >= along:
                 for at in range(along):
                     shift = at * w.rows * step

@@ -15,7 +15,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
-from . import figures, plots, select, style, tables, words
+from . import appendix, figures, plots, select, style, tables, words
 from .gather import Frame, Gathered
 
 # nobody looks at hundreds of plots, and each costs a tenth of a second: half for its lines and their names
@@ -100,6 +100,9 @@ def content(found: Gathered) -> Content:
         Section("decoding", "Decoding", _DECODING, _blocks(timed[steps], found, scene, _decoding)),
     ]
     sections = [section for section in sections if section.blocks]
+    for section in sections:
+        if any(name in table.head for block in section.blocks for table in block.tables for name in tables.PAIRS):
+            section.intro += f" {tables.PAIRS_SAID}"
     blocks = [block for section in sections for block in section.blocks]
     _draw(blocks)
     sentences = [text for block in blocks for text in block.highlights][:MOST_SENTENCES]
@@ -111,9 +114,9 @@ def content(found: Gathered) -> Content:
         damaged=_damaged(found.damaged),
         sentences=sentences,
         sections=sections,
-        missing=tables.not_ok(rows, found.cpus),
-        rows=tables.everything(found.rows.drop(columns=["baseline"])),
-        environment=tables.environments((s["run"], s.get("environment") or {}) for s in found.sessions),
+        missing=appendix.not_ok(rows, found.cpus),
+        rows=appendix.everything(found.rows.drop(columns=["baseline"])),
+        environment=appendix.environments((s["run"], s.get("environment") or {}) for s in found.sessions),
         sessions=[_session(session) for session in found.sessions],
     )
 

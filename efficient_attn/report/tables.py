@@ -1,8 +1,8 @@
-"""The tables of a report: cells as people read them, with the number behind each for sorting."""
+"""The tables of costs and errors: cells as people read them, with the number behind each for sorting."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from . import select, words
-from .gather import Column, Frame
+from .gather import Frame
 
 
 class Shown(NamedTuple):
@@ -35,8 +35,15 @@ class Table:
 # of a row, what the tables of costs show
 SHOWN = [
     *("label", "is_baseline", "latency_ms", "latency_ms_low", "latency_ms_high", "speedup", "speedup_low"),
-    *("speedup_high", "tokens_per_s", "peak_memory_bytes", "state_bytes"),
+    *("speedup_high", "tokens_per_s", "peak_memory_bytes", "state_bytes", "seq_len", "kv_len", "causal"),
+    *("pairs", "pairs_computed", "backend_used"),
 ]
+PAIRS = ("Pairs kept", "Computed for each")
+PAIRS_SAID = (
+    "'Pairs kept' is the share of all query-key pairs, of all that causality leaves where it is causal, over which a "
+    "mechanism attends; 'computed for each' is how many its backend computes for each pair kept."
+)
+ALL, ONCE = "all", "1"  # of the pairs, and for each: where nothing is sparse, no table need show it
 MARKS = {"faster": "\u25b2", "slower": "\u25bc", "unclear": "\u2248"}
 
 
@@ -47,30 +54,31 @@ def records(rows: Frame) -> list[dict[str, Any]]:
 
 def headline(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
     """What each variant costs at the length that `select.headline` chose, and how its cost grows."""
-    groups = select.variants(cell.rows)
+    groups, served = select.variants(cell.rows), _served(cell.rows)
     rows = []
     for row in records(top):
         own = groups[row["label"]]
-        shown = [_name(row), _time(row), _speedup(row), _worth(row, own), _growth(own, "latency_ms")]
-        rows.append([*shown, _size(row["peak_memory_bytes"]), _growth(own, "peak_memory_bytes")])
-    head = ("Variant", "Time", f"Speedup over {setting.baseline}", "Faster from", "Time exponent", "Peak memory")
+        shown = [_name(row), _backend(row, served), _time(row), _speedup(row), _worth(row, own)]
+        shown += [_growth(own, "latency_ms"), _size(row["peak_memory_bytes"]), _growth(own, "peak_memory_bytes")]
+        rows.append([*shown, *_pairs(row, int(row["seq_len"]))])
+    head = ("Variant", "Backend", "Time", f"Speedup over {setting.baseline}", "Faster from", "Time exponent")
     where = words.cell_words(cell.mode, cell.causal)
     caption = f"{_capital(where)} at length {_length(top)}"
-    return _trimmed(Table(caption, (*head, "Memory exponent"), rows, note=_absent(cell, top)))
+    return _trimmed(Table(caption, (*head, "Peak memory", "Memory exponent", *PAIRS), rows, 2, _absent(cell, top)))
 
 
 def decoding(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
     """What one decoding step costs behind the context that `select.headline` chose."""
-    groups = select.variants(cell.rows)
+    groups, served = select.variants(cell.rows), _served(cell.rows)
     rows = []
     for row in records(top):
         own, speed = groups[row["label"]], row["tokens_per_s"]
-        shown = [_name(row), _time(row), Shown(words.rate(speed), _number(speed)), _speedup(row)]
+        shown = [_name(row), _backend(row, served), _time(row), Shown(words.rate(speed), _number(speed)), _speedup(row)]
         shown += [_growth(own, "latency_ms"), _size(row["state_bytes"]), _growth(own, "state_bytes")]
-        rows.append(shown)
-    head = ("Variant", "Time a step", "Tokens a second", f"Speedup over {setting.baseline}", "Time exponent")
+        rows.append([*shown, *_pairs(row, 1)])
+    head = ("Variant", "Backend", "Time a step", "Tokens a second", f"Speedup over {setting.baseline}", "Time exponent")
     caption = f"Decoding behind a context of {_length(top)}"
-    return _trimmed(Table(caption, (*head, "State", "State exponent"), rows, note=_absent(cell, top)))
+    return _trimmed(Table(caption, (*head, "State", "State exponent", *PAIRS), rows, 2, _absent(cell, top)))
 
 
 def fidelity(cell: select.Cell) -> Table:
@@ -107,103 +115,44 @@ def layers(cell: select.Cell) -> Table | None:
     return Table(f"Relative error by layer{_where(cell)}", head, body)
 
 
-def not_ok(rows: Frame, cpus: dict[str, str]) -> Table | None:
-    """Everything that did not run, with its reason; what differs in nothing but lengths or names shares a line."""
-    lost = rows[rows["status"] != "ok"]
-    if lost.empty:
-        return None
-    apart = [name for name in select.SETTING if name == "device" or rows[name].nunique(dropna=False) > 1]
-    alike = words.setting_words({n: rows[n].iloc[0] for n in select.SETTING if n not in apart}, cpus)
-    body = []
-    for known, lengths, names in _alike(lost):
-        where = words.setting_words({name: known[name] for name in apart}, cpus)
-        body.append(_lost(known, lengths, names, where))
-    caption = f"{words.counted(len(lost), 'case')} of {len(rows)} did not give a result"
-    head = ("Status", "Variants", "What", "Lengths", "Cases", "Where", "Reason")
-    return Table(caption, head, body, text_columns=7, note=f"All of them: {alike}." if alike else "")
-
-
-def _alike(lost: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, ...], dict[str, int]]]:
-    """Rows that did not run by what they have in common: that, their lengths, and each variant's number of cases."""
-    place = [*select.SETTING, "task", "mode", "causal", "inputs", "layer", "status", "reason"]
-    alone: dict[tuple[Any, ...], list[Any]] = {}
-    for *values, length in zip(*(lost[name].tolist() for name in [*place, "label", "seq_len"]), strict=True):
-        known = tuple(value if words.there(value) else None for value in values)
-        alone.setdefault(known, []).append(length)
-    groups: dict[tuple[Any, ...], dict[str, int]] = {}
-    for (*values, label), found in alone.items():
-        lengths = tuple(sorted({int(length) for length in found if words.there(length)}))
-        groups.setdefault((*values, lengths), {})[label] = len(found)
-    for (*values, lengths), names in groups.items():
-        yield dict(zip(place, values, strict=True)), lengths, names
-
-
-def _lost(place: dict[str, Any], lengths: tuple[int, ...], names: dict[str, int], where: str) -> list[Shown]:
-    task = None if place["mode"] else place["task"]
-    layer = None if place["layer"] is None else f"layer {int(place['layer'])}"
-    what = ", ".join(filter(None, (task, words.cell_words(place["mode"], place["causal"]), place["inputs"], layer)))
-    told = [place["status"], ", ".join(names), what or words.NONE, ", ".join(map(str, lengths)) or words.NONE]
-    cases, reason = sum(names.values()), place["reason"] or "no reason was given"
-    return [*(Shown(text, text) for text in told), Shown(str(cases), cases), Shown(where), Shown(reason, reason)]
-
-
-LONGEST_FACT = 300  # characters of one line about the environment; torch describes its build in thousands
-
-# always shown, even if they are the same in all rows; the case's key, long and unique, is left to the CSV file
-KEPT = (
-    *("variant", "status", "reason", "mode", "seq_len", "latency_ms"),
-    *("pairs", "pairs_computed", "stop_reason", "backend_used"),
-)
-
-
-def everything(rows: Frame) -> tuple[list[str], list[list[str]], list[tuple[str, str]]]:
-    """All rows as text: the columns that vary, their cells, and apart from them the columns that hold one value."""
-    same, varying = [], []
-    for name in rows.columns:
-        values = rows[name]
-        if name in KEPT and values.notna().any():
-            varying.append(name)
-        elif name != "case_key" and values.notna().any():
-            one = values.nunique(dropna=False) == 1 and len(rows) > 1
-            (same if one else varying).append(name)
-    columns = [_texts(rows[name]) for name in varying]
-    cells = [list(row) for row in zip(*columns, strict=True)]
-    return varying, cells, [(name, _texts(rows[name].head(1))[0]) for name in same]
-
-
-def _texts(values: Column) -> list[str]:
-    floats = pd.api.types.is_float_dtype(values.dtype)
-    said = ("" if v is pd.NA or v is None or v != v else f"{v:.5g}" if floats else str(v) for v in values.tolist())
-    return list(said)
-
-
-def environments(found: Iterable[tuple[str, dict[str, Any]]]) -> Table | None:
-    """Where the runs were made: a line for everything that is known, a column for each environment that differs."""
-    several: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for run, environment in found:
-        names = several.setdefault(tuple(_flat(environment)), [])
-        names += [] if run in names else [run]
-    keys = dict.fromkeys(key for flat in several for key, _ in flat)
-    if not keys:
-        return None
-    known = [dict(flat) for flat in several]
-    body = [[Shown(key, key), *(Shown(d.get(key, words.NONE), d.get(key, "")) for d in known)] for key in keys]
-    return Table("Environment", ("What", *(", ".join(names) for names in several.values())), body, text_columns=99)
-
-
-def _flat(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
-    """Nested dicts as dotted names; sizes in units as well."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else str(key))
-    elif value not in (None, "", [], ()):
-        text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        text = text if len(text) <= LONGEST_FACT else f"{text[:LONGEST_FACT]}... (whole in run.json)"
-        yield name, f"{words.size(value)} ({value})" if name.endswith("_bytes") and isinstance(value, int) else text
-
-
 def _name(row: dict[str, Any]) -> Shown:
     return Shown(row["label"], row["label"], "base" if row["is_baseline"] else "")
+
+
+def _served(rows: Frame) -> dict[str, set[str]]:
+    """The backends that ran each variant, at any length."""
+    found: dict[str, set[str]] = {}
+    for label, backend in zip(rows["label"].tolist(), rows["backend_used"].tolist(), strict=True):
+        found.setdefault(label, set()).update([backend] if words.there(backend) else [])
+    return found
+
+
+def _backend(row: dict[str, Any], served: dict[str, set[str]]) -> Shown:
+    """What ran the variant here, and what did at other lengths, for its exponents mix them."""
+    used = row["backend_used"]
+    if not words.there(used):
+        return Shown(words.NONE)
+    others = sorted(served[row["label"]] - {used})
+    return Shown(f"{used} (elsewhere {words.listed(others)})" if others else used)
+
+
+def _pairs(row: dict[str, Any], queries: int) -> list[Shown]:
+    """The kept share of the pairs, and how many are computed for each that is kept; dashes where there are none."""
+    kept, computed = row["pairs"], row["pairs_computed"]
+    keys = row["kv_len"] if words.there(row["kv_len"]) else row["seq_len"]
+    if not words.there(kept) or not kept > 0:
+        return [Shown(words.NONE)] * 2
+    share = kept / _possible(queries, int(keys), bool(row["causal"]))
+    shown = Shown(ALL if share == 1 else words.percent(share), share)
+    if not words.there(computed):
+        return [shown, Shown(words.NONE)]
+    return [shown, Shown(ONCE if computed == kept else words.number(computed / kept), computed / kept)]
+
+
+def _possible(n: int, m: int, causal: bool) -> int:
+    """All pairs of n queries and m keys, or those that causality leaves: the last query stands on the last key."""
+    seeing = min(n, m)
+    return seeing * m - seeing * (seeing - 1) // 2 if causal else n * m
 
 
 def _time(row: dict[str, Any]) -> Shown:
@@ -249,11 +198,12 @@ def _number(value: Any) -> float | None:
 
 
 def _trimmed(table: Table) -> Table:
-    """The table without the columns in which nothing was measured."""
-    empty = (words.NONE, "baseline")
+    """The table without the columns in which nothing was measured, or nothing but what goes without saying."""
+    empty = (words.NONE, "baseline", ALL, ONCE)
     kept = [i for i in range(len(table.head)) if not i or any(row[i].text not in empty for row in table.rows)]
     rows = [[row[i] for i in kept] for row in table.rows]
-    return Table(table.caption, tuple(table.head[i] for i in kept), rows, table.text_columns, table.note)
+    text_columns = sum(i < table.text_columns for i in kept)
+    return Table(table.caption, tuple(table.head[i] for i in kept), rows, text_columns, table.note)
 
 
 def _absent(cell: select.Cell, top: Frame) -> str:

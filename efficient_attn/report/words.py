@@ -50,6 +50,11 @@ def rate(value: Any) -> str:
     return _scaled(value, RATES).rstrip()
 
 
+def percent(share: Any) -> str:
+    """A share as ``3.12%``; never 100% for less than all."""
+    return NONE if not there(share) else f"{number(min(100 * share, 99.9) if share < 1 else 100)}%"
+
+
 def ratio(value: Any, low: Any = None, high: Any = None) -> str:
     """A factor with its interval: ``24.1x (23.0-25.3)``."""
     return NONE if not there(value) else f"{number(value)}x{_interval(low, high)}"

@@ -150,7 +150,8 @@ class Subject:
     def fast_backends(self) -> tuple[str, ...]:
         """The backends under test that are not the oracle itself."""
         able = [b for b in self.attn.backends if b != "dense" and self.attn.why_not(b) is None]
-        return tuple(b for b in able if self.backend in (None, b))
+        here = torch.device(self.device).type
+        return tuple(b for b in able if self.backend in (None, b) and self.attn.only_on.get(b, here) == here)
 
     def shape(
         self,

@@ -18,7 +18,15 @@ from efficient_attn.bench.suite import load_suite
 from efficient_attn.registry import names
 
 SLOWEST_S = 0.5
-NO_TORCH = [("--help",), ("list",), ("list", "--json"), ("run", "--help"), ("compare", "--help"), ("--version",)]
+NO_TORCH = [
+    ("info", "--help"),
+    ("--help",),
+    ("list",),
+    ("list", "--json"),
+    ("run", "--help"),
+    ("compare", "--help"),
+    ("--version",),
+]
 
 
 @pytest.mark.parametrize("arguments", NO_TORCH)
@@ -97,6 +105,29 @@ def test_info_describes_a_mechanism_with_its_options(command: Any) -> None:
     text = command("info", "sliding_window").out
     assert "window=128" in text
     assert "arXiv" in text
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("SVG", b"<?xml"), ("pdf", b"%PDF")])
+def test_info_draws_a_pattern_into_a_file(suffix: str, start: bytes, command: Any, tmp_path: Path) -> None:
+    done = command("info", "sliding_window:window=16|sliding_window:window=3", "--picture", f"new/a.{suffix}")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith(f"keeps 24.7% of causal pairs\npicture: new/a.{suffix}\n")
+    assert (tmp_path / f"new/a.{suffix}").read_bytes().startswith(start)
+
+
+def test_info_for_programs_says_where_the_picture_is(command: Any) -> None:
+    found = json.loads(command("info", "sliding_window:window=3", "--picture", "a.png", "--json").out)
+    assert found["picture"] == "a.png"
+    assert found["pattern"]["length"] == 32
+
+
+def test_list_draws_every_pattern_of_a_family(command: Any, tmp_path: Path) -> None:
+    done = command("list", "--family", "sparse", "--picture", "all.svg")
+    assert (done.code, done.err) == (0, "")
+    drawn = (tmp_path / "all.svg").read_text()
+    assert all(f">{name}" in drawn for name in names(family="sparse"))
+    found = json.loads(command("list", "--json", "--picture", "all.png").out)
+    assert found["picture"] == "all.png"
 
 
 def test_plan_prints_objects_with_unique_keys_that_stay(command: Any) -> None:

@@ -13,6 +13,17 @@ OPTIONS = (
     "sliding_window:backend=blocks",
     "sliding_window:window=1000",
     "sliding_window:window=3|sliding_window:window=9",
+    "dilated_window:window=3:dilation=5",
+    "global_tokens:n_global=3",
+    "random_blocks:n_random=2:block_size=16",
+    "random_blocks:n_random=2:block_size=1",
+    "strided:stride=7",
+    "fixed:stride=24:summary=3",
+    "longformer:window=5:n_global=3",
+    "bigbird:window=5:n_global=3:n_random=2:block_size=16",
+    "bigbird:window=5:n_global=3:n_random=2:block_size=16:backend=blocks",
+    "attention_sinks:window=9:n_sink=2",
+    "fixed:stride=24:summary=3|random_blocks:n_random=1:block_size=16|strided:stride=11",
     "linear:backend=dense",
 )
 SPECS = (*ea.names(), *OPTIONS)

@@ -7,7 +7,9 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.bench.memory import footprint
+from efficient_attn.families import sparse
 from efficient_attn.families.sparse import SparseAttention
+from efficient_attn.patterns import Geometry
 from efficient_attn.testing.compare import assert_close
 
 SPARSE = [
@@ -72,3 +74,44 @@ def test_65536_positions_have_a_gradient_within_the_same(spec: str) -> None:
     peak = footprint(lambda: torch.autograd.grad(attn(q, k, v, mask).sum(), (q, k, v)), device="cpu").peak
     assert peak is not None
     assert peak <= 12 * q.numel() * 4 < 256 << 20
+
+
+def test_a_backend_of_another_device_refuses(monkeypatch) -> None:
+    attn, q = ea.create("sliding_window:window=4"), torch.randn(1, 1, 8, 16)
+    if not torch.cuda.is_available():
+        with pytest.raises(ea.UnsupportedError, match="'flex' cannot serve it: needs a CUDA device"):
+            ea.create("sliding_window:window=4:backend=flex")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    attn.backend = "flex"
+    with pytest.raises(ea.UnsupportedError, match="backend 'flex' runs on cuda only, not on cpu"):
+        attn(q, q, q)
+
+
+@pytest.mark.parametrize(
+    ("spec", "slots"),
+    [
+        ("sliding_window:window=10", 11),
+        ("dilated_window:window=3:dilation=4", 13),
+        ("attention_sinks:window=10:n_sink=4", 15),
+        ("global_tokens:n_global=5", 6),
+        ("longformer:window=10:n_global=5", 16),
+    ],
+)
+def test_bounded_patterns_keep_what_they_reach_and_no_more(spec: str, slots: int) -> None:
+    attn = ea.create(spec, dims=ea.Dims(heads=2, head_dim=8))
+    assert ea.state_bytes(attn.init_state(3, 100_000)) == 2 * 3 * 2 * slots * 8 * 4
+    assert ea.state_bytes(attn.init_state(3, 4)) == 2 * 3 * 2 * 4 * 8 * 4
+
+
+@pytest.mark.parametrize("spec", ["strided:stride=4", "fixed:stride=8:summary=1", "random_blocks", "bigbird"])
+def test_unbounded_patterns_keep_the_whole_cache_and_read_what_they_see(spec: str, monkeypatch) -> None:
+    attn, n = ea.create(spec, dims=ea.Dims(heads=1, head_dim=8)), 2000
+    state = attn.init_state(1, n)
+    assert ea.state_bytes(state) == 2 * n * 8 * 4
+    q, k, v = torch.randn(3, 1, 1, n, 8)
+    _, state = attn.step(q[:, :, :-1], k[:, :, :-1], v[:, :, :-1], state)
+    read = []
+    monkeypatch.setattr(sparse, "fused", lambda q, k, v, **rest: read.append(k.shape[2]) or q)
+    attn.step(q[:, :, -1:], k[:, :, -1:], v[:, :, -1:], state)
+    dense = attn.pattern.allows(n - 1, torch.arange(n), Geometry(n, n, 0, True))  # pyright: ignore
+    assert read == [int(dense.sum())]

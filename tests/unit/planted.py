@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,6 +90,8 @@ def undone() -> Iterator[None]:
     try:
         yield
     finally:
+        for module in registry._plugins.keys() - loaded:
+            sys.modules.pop(module, None)  # a module that is imported again must register again
         registry._registered.clear()
         registry._registered.update(before)
         registry._plugins.clear()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections import Counter
+from dataclasses import replace
 
 import pandas as pd
 import planted
 import pytest
 
+import efficient_attn as ea
 from efficient_attn import console
 from efficient_attn.registry import catalogue, info
 from efficient_attn.results.frames import frame
@@ -36,10 +40,48 @@ def test_the_catalogue_shows_every_mechanism_whole(capsys: Capture) -> None:
 def test_a_mechanism_is_described_with_its_options_and_what_it_cannot(capsys: Capture) -> None:
     console.show_info(info("sliding_window:window=7"))
     text = _printed(capsys)
-    for piece in ("sliding_window:window=7 (sparse)", "window=7", "windows, blocks, dense (runs windows)", "arXiv"):
+    for piece in ("sliding_window:window=7 (sparse)", "window=7", "windows, ", "dense (runs windows)", "arXiv"):
         assert piece in text
     assert "mixes_queries" in next(x for x in text.splitlines() if x.startswith("not"))
     json.dumps(console.info_as_json(info("sliding_window:window=7")))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_a_pattern_is_drawn_in_what_the_terminal_can_print(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr("sys.stdout", out)
+    console.show_info(info("sliding_window:window=3"))
+    out.seek(0)
+    lines = out.read().partition("pattern: ")[2].splitlines()
+    assert max(map(len, lines)) <= 80 - len("pattern: ")
+    head, _, *cells, _, length, said = lines[2:]
+    assert head.split() == ["bidirectional", "causal"]
+    assert length.split() == ["N", "=", "32"] * 2
+    assert re.split("  +", said) == ["keeps 20.7% of all pairs", "keeps 23.1% of causal pairs"]
+    half, full, box = ("\u2592", "\u2588", "\u2502") if encoding == "utf-8" else (":", "#", "|")
+    assert len(cells) == console.ROWS
+    left, right = cells[0].split(f"{box}  {box}")
+    assert left == f"{box}{full * 4}{half}".ljust(1 + console.COLUMNS)  # a cell is two queries and a key
+    assert right == f"{full}{half}".ljust(console.COLUMNS) + box
+
+
+def test_what_takes_one_direction_is_drawn_in_one(capsys: Capture) -> None:
+    console.show_info(replace(info("sliding_window"), traits=ea.Traits(bidirectional=False)))
+    said = _printed(capsys)
+    assert "% of causal pairs" in said
+    assert "% of all pairs" not in said
+
+
+def test_what_has_no_pattern_shows_none(capsys: Capture) -> None:
+    console.show_info(info("linear"))
+    assert "pattern:" not in _printed(capsys)
+    assert console.info_as_json(info("linear"))["pattern"] is None
+
+
+def test_a_pattern_for_programs_is_its_shares() -> None:
+    found = json.loads(json.dumps(console.info_as_json(info("sliding_window:window=16|sliding_window:window=3"))))
+    kept = {"bidirectional": pytest.approx(0.241, abs=1e-3), "causal": pytest.approx(0.247, abs=1e-3)}
+    assert found["pattern"] == {"length": 128, "kept": kept, "exact": True}
 
 
 def test_a_plan_shows_groups_and_counts(capsys: Capture) -> None:

@@ -43,6 +43,22 @@ def test_the_readmes_python_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_masks_python_runs(tmp_path: Path) -> None:
+    (code,) = _blocks(ROOT / "docs/masks.md", "python")
+    (tmp_path / "use.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_masks_table_has_every_field() -> None:
+    from efficient_attn.mechanism import MASK_FIELDS
+
+    rows = [line for line in (ROOT / "docs/masks.md").read_text().splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`([a-z_]+)`", row.split(" | ")[0])} == MASK_FIELDS
+
+
 def test_the_readmes_mechanisms_keep_their_claims(example: Path) -> None:
     done = _command("efficient-attn check my_attn.py", example)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -53,7 +53,7 @@ def test_the_machine_is_one_word_that_stays() -> None:
 
 
 def test_the_report_can_show_it() -> None:
-    from efficient_attn.report.tables import environments
+    from efficient_attn.report.appendix import environments
 
     shown = environments([("a run", environment())])
     assert shown is not None

@@ -132,3 +132,19 @@ def test_a_leak_of_the_future_is_caught() -> None:
 def test_the_error_says_how_far_and_how_far_is_allowed() -> None:
     with pytest.raises(Invalid, match=r"relative error 1\.00e-02, allowed 1e-04"):
         _gate(planted.plant("zz_how_far", lambda out: out * 1.01), "forward")
+
+
+class _Long(ea.SoftmaxAttention):
+    """Exact attention that refuses less than 300 positions, with a gradient that is 1.1 times too large."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        if k.shape[2] < 300:
+            raise ea.UnsupportedError("too short")
+        return _WrongGradient.apply(super().compute(q, k, v, mask, **inputs))
+
+
+def test_gradients_are_compared_at_a_length_that_the_mechanism_takes() -> None:
+    ea.register("zz_long", family="full")(_Long)
+    assert _gate("zz_long", "forward", seq_len=400) < 1e-5
+    with pytest.raises(Invalid):
+        _gate("zz_long", "forward_backward", seq_len=400)

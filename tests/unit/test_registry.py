@@ -160,7 +160,7 @@ class TestUnion:
 
     def test_info(self) -> None:
         info = ea.info("sliding_window:window=3|sliding_window:window=9")
-        assert (info.name, info.family, info.backend) == ("union", "sparse", "blocks")
+        assert (info.name, info.family, info.backend) == ("union", "sparse", "parts")
 
 
 class TestInfo:

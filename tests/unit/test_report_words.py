@@ -32,7 +32,7 @@ def test_three_digits(value: float, text: str) -> None:
 
 @pytest.mark.parametrize("empty", [None, float("nan"), pd.NA])
 def test_empty_cells_are_a_dash(empty: Any) -> None:
-    says = (words.number, words.duration, words.size, words.rate, words.ratio, words.power)
+    says = (words.number, words.duration, words.size, words.rate, words.ratio, words.power, words.percent)
     assert {say(empty) for say in says} == {words.NONE}
 
 
@@ -53,6 +53,11 @@ def test_units() -> None:
         "1M",
     ]
     assert words.power(0.5, -0.1, 1.1) == "0.50 (-0.10 to 1.10)"
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.0312, "3.12%"), (1.0, "100%"), (0.99999, "99.9%"), (1e-4, "0.0100%")])
+def test_a_share_is_all_only_where_it_is_all(share: float, text: str) -> None:
+    assert words.percent(share) == text
 
 
 def row(label: str, value: float, low: float | None, high: float | None) -> dict[str, Any]:

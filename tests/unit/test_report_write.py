@@ -13,7 +13,7 @@ import pytest
 import report_runs as runs
 
 from efficient_attn.errors import UsageError
-from efficient_attn.report import Written, write_report
+from efficient_attn.report import Written, words, write_report
 from efficient_attn.results import frames
 from efficient_attn.results.rows import Record
 
@@ -56,10 +56,80 @@ def test_exponents_and_speedups_are_the_rows_own(quickstart: Written) -> None:
     row = re.search(r"^\| full \|.*$", quickstart.markdown.read_text(), re.MULTILINE)
     assert row
     cells = [cell.strip() for cell in row[0].split("|")[1:-1]]
-    assert cells[2] == "baseline"
-    assert float(cells[4].split()[0]) == pytest.approx(1.96, abs=0.02)
-    assert cells[5] == "5.04 MiB"
-    assert cells[6].startswith("1.00")
+    assert cells[1] == "sdpa"
+    assert cells[3] == "baseline"
+    assert float(cells[5].split()[0]) == pytest.approx(1.96, abs=0.02)
+    assert cells[6] == "5.04 MiB"
+    assert cells[7].startswith("1.00")
+
+
+def table(markdown: str, caption: str) -> dict[str, dict[str, str]]:
+    """A table's cells by variant and column."""
+    head, _, *rows = markdown.partition(f"**{caption}**")[2].strip().partition("\n\n")[0].splitlines()
+    names, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in (head, *rows))
+    return {line[0]: dict(zip(names, line, strict=True)) for line in lines}
+
+
+def test_pairs_and_backends_stand_beside_the_variants(quickstart: Written) -> None:
+    text = quickstart.markdown.read_text()
+    found = table(text, "Forward, causal at length 8192")
+    window, full, linear = (found[name] for name in ("sliding_window:window=128", "full", "linear"))
+    assert [v["Backend"] for v in (window, full, linear)] == ["windows", "sdpa", "chunked"]
+    assert [v["Pairs kept"] for v in (window, full, linear)] == ["3.12%", "all", words.NONE]
+    assert [v["Computed for each"] for v in (window, full, linear)] == ["1.10", "1", words.NONE]
+    assert table(text, "Forward, bidirectional at length 8192")["sliding_window:window=128"]["Pairs kept"] == "3.11%"
+    for shown in (text, quickstart.page.read_text().replace("&#39;", "'")):
+        assert shown.count("'Pairs kept' is the share of all query-key pairs") == 1, (
+            "decoding has no sparse variant here"
+        )
+    assert "Pairs kept" not in text.partition("Decoding behind")[2], "no sparse variant decodes here"
+
+
+def test_pairs_of_a_step_are_of_its_context(tmp_path: Path) -> None:
+    steps = [replace(r, row=replace(r.row)) for r in runs.decode()]
+    for record in steps:
+        if record.row.variant == "mqa":
+            record.row.pairs, record.row.pairs_computed, record.row.backend_used = 128, 192, "blocks"
+    _, text = report(tmp_path, steps)
+    found = table(text, "Decoding behind a context of 16384")
+    assert (found["mqa"]["Pairs kept"], found["mqa"]["Computed for each"]) == ("0.781%", "1.50")
+    assert (found["mqa"]["Backend"], found["full"]["Backend"]) == ("blocks", "folded")
+    assert (found["full"]["Pairs kept"], found["full"]["Computed for each"]) == ("all", "1")
+
+
+def test_what_is_not_sparse_shows_no_pairs(tmp_path: Path) -> None:
+    page, text = report(tmp_path, [r for r in runs.speed() if "window" not in r.row.variant])
+    assert "Pairs kept" not in text + page
+
+
+def test_a_dense_form_that_computes_the_future_says_so(tmp_path: Path) -> None:
+    dense = list(runs.speed(causal=True, lengths=(512,)))
+    for record in dense:
+        if record.row.variant.startswith("sliding"):
+            record.row.pairs_computed, record.row.backend_used = 512 * 512, "dense"
+    _, text = report(tmp_path, dense)
+    found = table(text, "Forward, causal at length 512")["sliding_window:window=128"]
+    assert (found["Backend"], found["Pairs kept"], found["Computed for each"]) == ("dense", "44.0%", "4.54")
+
+
+def test_another_backend_at_other_lengths_is_named(tmp_path: Path) -> None:
+    mixed = list(runs.speed(lengths=(512, 1024)))
+    for record in mixed:
+        if record.row.variant == "linear" and record.row.seq_len == 512:
+            record.row.backend_used = "dense"
+    _, text = report(tmp_path, mixed)
+    found = table(text, "Forward, bidirectional at length 1024")
+    assert found["linear"]["Backend"] == "chunked (elsewhere dense)"
+    assert found["full"]["Backend"] == "sdpa"
+
+
+def test_rows_without_a_backend_make_no_column(tmp_path: Path) -> None:
+    old = list(runs.speed(lengths=(512,)))
+    for record in old:
+        record.row.backend_used = None
+    page, text = report(tmp_path, old)
+    assert "Backend" not in text + page
+    assert re.search(r'<th scope="col" class="text">Variant</th><th scope="col">Time</th>', page)
 
 
 def test_the_csv_is_what_load_gives(quickstart: Written) -> None:

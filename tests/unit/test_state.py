@@ -32,16 +32,19 @@ def fed(cache, split: list[int]):
 splits = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
 
-@settings(max_examples=150, deadline=None)
-@given(splits, st.integers(1, 12))
-def test_ring_keeps_the_last_positions_in_their_slots(split: list[int], capacity: int) -> None:
+@settings(max_examples=200, deadline=None)
+@given(splits, st.integers(0, 12), st.integers(0, 6))
+def test_ring_keeps_the_first_and_last_positions_in_their_slots(split: list[int], capacity: int, prefix: int) -> None:
     total = sum(split)
-    cache = fed(RollingCache(capacity, total), split)
+    cache = fed(RollingCache(capacity, total, prefix), split)
     keys, values = cache.filled()
-    kept = list(range(max(0, total - capacity), total))
+    first = min(prefix, total)
+    kept = [*range(first), *range(max(first, total - capacity), total)]
     assert cache.length == total
+    assert cache.slots == capacity + prefix
     assert sorted(cache.positions().tolist()) == kept
-    assert all(p % capacity == slot for slot, p in enumerate(cache.positions().tolist()))
+    for slot, p in enumerate(cache.positions().tolist()):
+        assert slot == (p if p < prefix else prefix + (p - prefix) % capacity)
     assert torch.equal(keys[0, 0, :, 0], cache.positions().float())
     assert torch.equal(values[0, 0, :, 0], cache.positions() + 0.5)
     ordered_keys, ordered_values = cache.in_order()

@@ -7,6 +7,7 @@ from pathlib import Path
 import planted
 import pytest
 
+from efficient_attn import registry
 from efficient_attn.bench.suite import load_suite
 from efficient_attn.errors import UsageError
 from efficient_attn.shipped import suite_names
@@ -145,7 +146,20 @@ def test_plugins_beside_the_suite_are_loaded(tmp_path: Path) -> None:
         assert [c.variant for c in planted.plan(text, variants=["zz_suite_plugin"])] == ["zz_suite_plugin"]
 
 
-def test_a_missing_plugin_of_a_suite_is_an_error(tmp_path: Path) -> None:
-    text = planted.TINY.replace("rounds ", 'plugins = ["gone.py"]\nrounds ')
-    with pytest.raises(UsageError, match=r"gone\.py: no such file"):
+def test_a_plugin_that_is_no_file_is_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lib" / "zz_package").mkdir(parents=True)
+    (tmp_path / "lib" / "zz_package" / "mine.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    text = planted.TINY.replace("rounds ", 'plugins = ["zz_package.mine"]\nrounds ')
+    for _ in range(2):  # loaded, forgotten, and loaded again
+        with planted.undone():
+            load_suite(planted.suite_file(tmp_path, text))
+            assert registry.plugins()[-1] == "zz_package.mine"  # what workers load as well
+            assert [c.variant for c in planted.plan(text, variants=["zz_suite_plugin"])] == ["zz_suite_plugin"]
+
+
+@pytest.mark.parametrize(("plugin", "says"), [("gone.py", r"gone\.py: no such file"), ("zz_gone.mine", "zz_gone")])
+def test_a_missing_plugin_of_a_suite_is_an_error(plugin: str, says: str, tmp_path: Path) -> None:
+    text = planted.TINY.replace("rounds ", f'plugins = ["{plugin}"]\nrounds ')
+    with pytest.raises(UsageError, match=says):
         load_suite(planted.suite_file(tmp_path, text))

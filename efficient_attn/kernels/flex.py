@@ -1,0 +1,135 @@
+"""Any pattern through torch's flex_attention: one fused CUDA kernel that computes only the key blocks it is told of.
+
+The plan is a torch BlockMask made of the pattern's own key blocks, so that nothing of size N x M is ever held.
+flex_attention is imported and compiled when it is first called, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..mask import Mask
+from ..patterns import Geometry, Pattern
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+SIZE = 128  # queries and keys a block; the kernels take multiples of 128 only
+NARROWEST = 16  # the smallest head width that the kernels take
+KERNELS = 256  # compiled kernels a process may hold
+
+
+def why_not(device_type: str) -> str | None:
+    """Why flex_attention cannot serve on a kind of device; None where it can."""
+    return None if device_type == "cuda" else "needs a CUDA device: flex_attention on the CPU has no backward pass"
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale: float) -> Tensor:
+    """softmax(scale q k^T) v over the pairs that the pattern and the mask allow.
+
+    q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``, none of them empty; returns ``[B, H, N, E]``.
+    Rows that see no key are zeros and pass no gradient on: the kernels guard their sums and log-sum-exps themselves.
+    The mask's query_lengths are the caller's business. Raises what flex_attention raises: on the CPU it wants
+    ``torch.no_grad()``.
+    """
+    n, m, value_width = q.shape[2], k.shape[2], v.shape[-1]
+    g = Geometry(n, m, mask.start(n, m), mask.causal)
+    blocks = block_mask(pattern, g, device=q.device, valid=mask.key_valid(m))
+    q, k, v = (F.pad(x, (0, NARROWEST - x.shape[-1])) if x.shape[-1] < NARROWEST else x for x in (q, k, v))
+    return _compiled()(q, k, v, block_mask=blocks, scale=scale, enable_gqa=True)[..., :value_width]
+
+
+def block_mask(
+    pattern: Pattern, g: Geometry, *, device: torch.device, valid: Tensor | None = None, size: int = SIZE
+) -> BlockMask:
+    """A BlockMask of the pairs that pattern, causality and ``valid [B, M]``, True where a key is no padding, allow.
+
+    Blocks that are allowed throughout are listed as full, and the kernels look at no mask there; under padding there
+    are none. Equal plans share their tables. ``to_dense`` of the result does not work: it wants tables as wide as M.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    def allowed(b: Tensor, h: Tensor, qi: Tensor, ki: Tensor) -> Tensor:
+        pairs = _pairs(pattern, g, qi + g.start, ki)
+        return pairs if valid is None else pairs & valid[b, ki]
+
+    # not from_kv_blocks: it takes the width of kv_indices for the number of key blocks when it transposes them
+    tables = _tables(pattern, g, device, size, split=valid is None)
+    return BlockMask(seq_lengths=(g.n, g.m), BLOCK_SIZE=(size, size), mask_mod=allowed, **tables)
+
+
+def _pairs(pattern: Pattern, g: Geometry, i: Any, j: Any) -> Any:
+    """Whether query position i sees key j, padding aside; for tensors, arrays and whatever torch traces with."""
+    pairs = pattern.allows(i, j, g)
+    return pairs & (j <= i) if g.causal else pairs
+
+
+@lru_cache(maxsize=64)
+def _tables(pattern: Pattern, g: Geometry, device: torch.device, size: int, split: bool) -> dict[str, Any]:
+    """A BlockMask's tables, by query block and by key block; ``split`` lists full blocks apart from partial ones."""
+    partial, full = [], []
+    for row in range(0, g.n, size):
+        last = min(row + size, g.n) - 1
+        blocks = pattern.key_blocks(g.start + row, g.start + last, size, g)
+        whole = [b for b in blocks if split and _is_full(pattern, g, row, b * size, size)]
+        partial.append(sorted(set(blocks).difference(whole)))
+        full.append(whole)
+    columns, tables = -(-g.m // size), {}
+    with torch.inference_mode(False):  # kept for later calls, whose backward pass could not save inference tensors
+        for side, pair in (("kv", (partial, full)), ("q", (_transposed(partial, columns), _transposed(full, columns)))):
+            # both as wide as the wider: some kernels read the full table with the other one's strides
+            width = max((len(blocks) for lists in pair for blocks in lists), default=0) or 1
+            for kind, lists in zip(("", "full_"), pair, strict=True):
+                made = _table(lists, width, device) if any(full) or not kind else (None, None)
+                tables[f"{kind}{side}_num_blocks"], tables[f"{kind}{side}_indices"] = made
+    return tables
+
+
+def _is_full(pattern: Pattern, g: Geometry, row: int, key: int, size: int) -> bool:
+    """Whether every query of a block sees every key of another; ragged blocks are none."""
+    if row + size > g.n or key + size > g.m:
+        return False
+    i, j = np.arange(row, row + size)[:, None] + g.start, np.arange(key, key + size)[None, :]
+    # most blocks that are not full show it in their first or last row
+    return bool(np.all(_pairs(pattern, g, i[[0, -1]], j)) and np.all(_pairs(pattern, g, i, j)))
+
+
+def _transposed(lists: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
+    """For each column, the rows in whose lists it is."""
+    found: list[list[int]] = [[] for _ in range(columns)]
+    for row, blocks in enumerate(lists):
+        for b in blocks:
+            found[b].append(row)
+    return found
+
+
+def _table(lists: Sequence[Sequence[int]], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Lists as lengths ``[1, 1, rows]`` and entries ``[1, 1, rows, width]``; what is left over is block 0."""
+    entries = np.zeros((len(lists), width), dtype=np.int32)
+    for row, blocks in zip(entries, lists, strict=True):
+        row[: len(blocks)] = blocks
+    counts = torch.tensor([len(blocks) for blocks in lists], dtype=torch.int32, device=device)
+    return counts[None, None], torch.from_numpy(entries).to(device)[None, None]
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    """flex_attention, compiled anew for each set of shapes, pattern and geometry.
+
+    Static shapes: with dynamic ones the first length of a process would get kernels made for it and later lengths
+    general kernels, and what is measured would depend on the order. Past the limit fullgraph makes it an error:
+    uncompiled, the scores would be N x M.
+    """
+    from torch.nn.attention.flex_attention import flex_attention
+
+    known = signature(torch.compile).parameters  # older torches have one limit for everything, of 8
+    limit: dict[str, Any] = {"recompile_limit": KERNELS} if "recompile_limit" in known else {}
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True, **limit)

@@ -1,0 +1,285 @@
+"""Sparse attention as people have it: local-attention's windows, transformers' Longformer and BigBird."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .. import patterns
+from ..errors import UnsupportedError, UsageError
+from ..kernels.dense import masked_softmax, softmax_attention, wide
+from ..mask import Mask
+from ..mechanism import Attention, Growth, Traits
+from ..patterns import Geometry, Pattern
+from ..registry import register
+from . import library
+
+BOTH_WAYS = Traits(exact=True, positional=True, cross=False, padding=False, decode=False, grouped=False)
+ENCODER = replace(BOTH_WAYS, causal=False, strictly_causal=False)
+WRITTEN = "O(N P): all weights are written to memory"
+
+
+class _PeerOfPattern(Attention):
+    """A library's softmax over a pattern of ours: the pattern gives the oracle and counts the pairs."""
+
+    backends = ("library", "dense")
+    pattern: Pattern
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        n = q.shape[2]
+        i, j = torch.arange(n, device=q.device)[:, None], torch.arange(n, device=q.device)
+        seen = self.pattern.allows(i, j, Geometry(n, n, 0, mask.causal))
+        return softmax_attention(q, k, v, mask.dense(n, n, device=q.device) & seen)
+
+
+@register("peer_local_attention", family="sparse")
+class PeerLocalAttention(_PeerOfPattern):
+    """The PyPI package local-attention: the same pairs as `sliding_window`, abs(i - j) <= window.
+
+    ``LocalAttention(window, exact_windowsize=True)`` without positions. It cuts the sequence into blocks of ``window``,
+    lets each see its neighbours whole, and masks what is too far: 3 blocks of keys a query, 2 when causal.
+    """
+
+    def __init__(self, *, window: int = 256) -> None:
+        super().__init__()
+        if window < 1:
+            raise UsageError(f"peer_local_attention: window must be 1 or more, not {window}")
+        kind = library("peer_local_attention", "local-attention", "local_attention").LocalAttention
+        self.window, self.pattern = window, patterns.sliding_window(window)
+        self._local = {  # in a dict, so that nothing of theirs becomes a submodule of ours
+            causal: kind(window, causal=causal, autopad=True, exact_windowsize=True, use_rotary_pos_emb=False)
+            for causal in (False, True)
+        }
+
+    @property
+    def traits(self) -> Traits:
+        return BOTH_WAYS
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N P), P keys a query", WRITTEN, self.pairs)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        batch, _, n, _ = q.shape
+        # autopad appends keys of zero; it hides them only from a call that has a mask, and causality hides them anyway
+        visible = None if mask.causal or n % self.window == 0 else q.new_ones(batch, n, dtype=torch.bool)
+        return self._local[mask.causal](q, k, v, mask=visible)
+
+    def pairs(self, n: int, m: int, causal: bool) -> int:
+        reach = min(self.window, n - 1)
+        one_side = n * reach - reach * (reach + 1) // 2
+        return n + one_side * (1 if causal else 2)
+
+    def pairs_computed(self, n: int, m: int, causal: bool) -> int:
+        if self.backend == "dense":
+            return n * m
+        blocks = -(-n // self.window)
+        return blocks * self.window**2 * (2 if causal else 3)
+
+
+class _Handed(nn.Module):
+    """Stands where a projection stood, and hands over what it was given, whatever it is applied to."""
+
+    given: Tensor | None = None
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        assert self.given is not None
+        return self.given
+
+
+@register("peer_longformer", family="sparse")
+class PeerLongformer(_PeerOfPattern):
+    """transformers' LongformerSelfAttention: the same pairs as `longformer`, a window and global tokens.
+
+    Its projections are replaced by the given q, k and v, those for global attention too. As its model does, the
+    sequence is padded to a multiple of 2 window and the padding masked. Its softmax is float32 whatever the inputs are.
+    """
+
+    def __init__(self, *, window: int = 128, n_global: int = 64) -> None:
+        super().__init__()
+        if window < 1 or n_global < 0:
+            raise UsageError(f"peer_longformer: needs window >= 1 and n_global >= 0, not {window} and {n_global}")
+        model = library("peer_longformer", "transformers", "transformers.models.longformer.modeling_longformer")
+        self._config, self._attention = model.LongformerConfig, model.LongformerSelfAttention
+        self.window, self.n_global = window, n_global
+        self.pattern = patterns.sliding_window(window) | patterns.global_tokens(n_global)
+        self._layers: dict[tuple[int, int], nn.Module] = {}
+
+    @property
+    def traits(self) -> Traits:
+        return ENCODER
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N P), P keys a query", WRITTEN, self.pairs)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        batch, heads, n, width = q.shape
+        if v.shape[-1] != width:
+            raise UnsupportedError(f"{self.label} wants values as wide as keys, got {v.shape[-1]} and {width}")
+        if q.dtype == torch.float64:
+            raise UnsupportedError(f"{self.label}: its softmax is float32 whatever the inputs, so float64 is refused")
+        if padding := -n % (2 * self.window):
+            q, k, v = (F.pad(x, (0, 0, 0, padding)) for x in (q, k, v))
+        n_global = min(self.n_global, n)
+        position = torch.arange(n + padding, device=q.device).expand(batch, -1)
+        is_padding, is_global = position >= n, position < n_global
+        # views [N, B, H, D], which the layer's own view(N, B, H, D) leaves as they are; it divides queries in place
+        q, k, v = (x.permute(2, 0, 1, 3) for x in (q, k, v))
+        handed = {"query": q.clone(), "key": k, "value": v}
+        if n_global:
+            handed |= {"query_global": q[:n_global].clone(), "key_global": k, "value_global": v}
+        hidden = q.new_zeros(()).expand(batch, n + padding, heads * width)  # asked for nothing but its size
+        layer = self._layer(heads, width)
+        try:
+            for name, given in handed.items():
+                getattr(layer, name).given = given
+            # local tokens are 0 in the mask, others are not: which they are the further arguments tell
+            (out,) = layer(hidden, (is_padding | is_global).to(q.dtype), is_padding, is_global, n_global > 0)
+        finally:
+            for name in handed:
+                getattr(layer, name).given = None
+        return out[:, :n].unflatten(-1, (heads, width)).transpose(1, 2)
+
+    def _layer(self, heads: int, width: int) -> nn.Module:
+        """The library's layer for so many heads, kept."""
+        if (heads, width) not in self._layers:
+            sizes = {"hidden_size": heads * width, "num_attention_heads": heads}
+            config = self._config(attention_window=[2 * self.window], **sizes)
+            with torch.device("meta"):  # the projections are not wanted: nothing is allocated, no number is drawn
+                layer = self._attention(config, layer_id=0)
+            for name in ("query", "key", "value"):
+                setattr(layer, name, _Handed())
+                setattr(layer, f"{name}_global", _Handed())
+            self._layers[heads, width] = layer.eval()  # no dropout
+        return self._layers[heads, width]
+
+    def pairs(self, n: int, m: int, causal: bool) -> int:
+        i, n_global = np.arange(min(self.n_global, n), n), min(self.n_global, n)
+        band = np.minimum(i + self.window, n - 1) - np.maximum(i - self.window, n_global) + 1
+        return n_global * n + int((band + n_global).sum())
+
+    def pairs_computed(self, n: int, m: int, causal: bool) -> int:
+        """Products of a query and a key: overlapping squares of 2 window, and the global tokens' both ways."""
+        if self.backend == "dense":
+            return n * m
+        padded = -(-n // (2 * self.window)) * 2 * self.window
+        squares = padded // self.window - 1
+        return squares * (2 * self.window) ** 2 + 2 * min(self.n_global, n) * padded
+
+
+@register("peer_bigbird", family="sparse")
+class PeerBigBird(Attention):
+    """transformers' BigBirdBlockSparseAttention: 3 blocks around, the first and last block, ``n_random`` drawn ones.
+
+    The queries of the first and the last block see all. A head's random blocks are drawn by numpy from ``seed``, as in
+    training; outside of it the library draws none, and counts block 0 ``1 + n_random`` times. They come from the first
+    1024 positions at N = 1024, 3072 and 4096, elsewhere from the first ``5 + 2 n_random`` blocks. At N = 1024 the last
+    block, global anyway, may be drawn too: it then counts twice in the softmax, and so it does in our oracle, which
+    takes from the library which blocks count how often, and nothing else.
+
+    Every call also writes the weights into an N x N matrix a head, to return them: that makes time and memory O(N^2).
+    With ``return_weights=False`` that matrix is made on the meta device, where it costs nothing; all else is the same.
+    N must be a multiple of ``block_size`` and more than ``(5 + 2 n_random) block_size``, as for the library's model.
+    """
+
+    backends = ("library", "dense")
+
+    def __init__(self, *, n_random: int = 3, block_size: int = 64, return_weights: bool = True) -> None:
+        super().__init__()
+        if n_random < 1 or block_size < 1:
+            raise UsageError(f"peer_bigbird: needs n_random >= 1 and block_size >= 1, not {n_random} and {block_size}")
+        self.n_random, self.block_size, self.return_weights = n_random, block_size, return_weights
+        model = library("peer_bigbird", "transformers", "transformers.models.big_bird.modeling_big_bird")
+        config = model.BigBirdConfig(num_random_blocks=n_random, block_size=block_size)
+        with torch.device("meta"):  # its projections are never called: nothing is allocated, no number is drawn
+            layer = model.BigBirdBlockSparseAttention(config)
+        # kept as functions, not as a submodule: eval() must not reach the layer, which draws only in training
+        self._attend = layer.train().bigbird_block_sparse_attention
+        self._masks_of = model.BigBirdModel.create_masks_for_block_sparse_attn
+
+    @property
+    def traits(self) -> Traits:
+        return replace(ENCODER, exact=False)  # for what counts twice at N = 1024
+
+    @property
+    def growth(self) -> Growth:
+        if self.return_weights:
+            return Growth("O(N^2): it returns the weights", "O(N^2): it returns the weights", self.pairs)
+        return Growth("O(N P), P keys a query", WRITTEN, self.pairs)
+
+    def why_not_at(self, n: int) -> str | None:
+        """Why the library cannot take this length; None when it can."""
+        b, r = self.block_size, self.n_random
+        if n % b or n <= (5 + 2 * r) * b:
+            return f"N must be a multiple of {b} and more than {(5 + 2 * r) * b}, not {n}"
+        return None
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        blocks = self.block_counts(q.shape[1], q.shape[2]).to(q.device)
+        counts = blocks.repeat_interleave(self.block_size, 1).repeat_interleave(self.block_size, 2)
+        scores = wide(q) @ wide(k).mT * q.shape[-1] ** -0.5 + counts.log()
+        return (masked_softmax(scores, counts > 0) @ wide(v)).to(q.dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        batch, heads, n, width = q.shape
+        if reason := self.why_not_at(n):
+            raise UnsupportedError(f"{self.label}: {reason}")
+        b, r = self.block_size, self.n_random
+        blocked, band, rows, keys = self._masks_of(q.new_ones(batch, n), b)
+        masks, sizes = (band, rows, keys, blocked, blocked), (heads, r, width, b, b, batch, n, n)
+        unplanned = {"plan_from_length": None, "plan_num_rand_blocks": None}  # as its own forward pass calls it
+        with _numpy_left_alone(), nullcontext() if self.return_weights else _WeightsNowhere():
+            try:
+                out, _ = self._attend(q, k, v, *masks, *sizes, seed=self.seed % 2**32, **unplanned)
+            except ValueError as error:  # its old plans know too few blocks for many random ones
+                raise UnsupportedError(f"{self.label}: the library cannot draw its blocks at N={n}: {error}") from error
+        return out.transpose(1, 2)
+
+    @torch.no_grad()
+    def block_counts(self, heads: int, n: int) -> Tensor:
+        """``[H, N/b, N/b]``: how often the queries of a block count the keys of another, asked of the library.
+
+        Where all scores are equal and values name their block, an output row is the share of each block in its weight.
+        """
+        same, blocks = torch.zeros(1, heads, n, 1), torch.eye(n // self.block_size)
+        named = blocks.repeat_interleave(self.block_size, 0).expand(1, heads, -1, -1)
+        share = self.compute(same, same, named, Mask())[0, :, :: self.block_size]
+        total = torch.full((len(blocks),), 5.0 + self.n_random)
+        total[[1, -2]] = 4.0 + self.n_random  # the window of these blocks reaches a global one
+        total[[0, -1]] = float(len(blocks))
+        return (share * total[:, None]).round()
+
+    def pairs(self, n: int, m: int, causal: bool) -> int:
+        """Pairs as often as they count, which is once but for what the class says of N = 1024."""
+        blocks = n // self.block_size
+        seen = 2 * blocks + 2 * (4 + self.n_random) + max(blocks - 4, 0) * (5 + self.n_random)
+        return min(seen * self.block_size**2, n * m)
+
+    def pairs_computed(self, n: int, m: int, causal: bool) -> int:
+        return n * m if self.backend == "dense" else self.pairs(n, m, causal)
+
+
+class _WeightsNowhere(TorchFunctionMode):
+    """Puts what is made by ``torch.zeros``, which in BigBird's function is the matrix of weights alone, on meta."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}) | ({"device": "meta"} if func is torch.zeros else {}))
+
+
+@contextmanager
+def _numpy_left_alone() -> Iterator[None]:
+    """What runs inside seeds numpy's global generator; it is put back as it was."""
+    before = np.random.get_state()
+    try:
+        yield
+    finally:
+        np.random.set_state(before)
