@@ -167,7 +167,7 @@ class Blocks(_Joins):
         return seen & (i >= 0)
 
     def draws(self, a: Any, g: Geometry) -> list[Any]:
-        """The blocks drawn for query blocks ``a``: values of a's kind, ``count`` at most, -1 where there are no more."""
+        """The blocks drawn for query blocks ``a``: values of its kind, at most ``count``, -1 where none is left."""
         a = a * (a >= 0)
         among = a + 1 if g.causal else a * 0 + -(-g.m // self.size)
         most = -(-max(g.m, g.start + g.n, 1) // self.size)  # a count beyond what there is changes nothing

@@ -149,7 +149,7 @@ def _marked(parts: Iterable[Part], g: Geometry) -> Plan:
 
 
 def _shifts(rule: Rule) -> bool:
-    """Whether all windows of a tile count the same pairs: bands see distances only, and so do own blocks of one size."""
+    """Whether all windows of a tile count the same pairs: bands see distances only, as do own blocks of one size."""
     sizes = {f.size for f in (rule.fact, *rule.before) if isinstance(f, Blocks) and not f.count}
     rest = (f for f in (rule.fact, *rule.before) if not isinstance(f, Band))
     return all(isinstance(f, Blocks) and not f.count for f in rest) and len(sizes) <= 1

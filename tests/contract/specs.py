@@ -19,7 +19,7 @@ OPTIONS = (
     "random_blocks:n_random=2:block_size=1",
     "strided:stride=7",
     "fixed:stride=24:summary=3",
-    "longformer:window=5:n_global=3",
+    "longformer:window=9:n_global=3",
     "bigbird:window=5:n_global=3:n_random=2:block_size=16",
     "bigbird:window=5:n_global=3:n_random=2:block_size=16:backend=blocks",
     "attention_sinks:window=9:n_sink=2",

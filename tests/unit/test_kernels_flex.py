@@ -205,8 +205,9 @@ def masks(device: str = "cpu") -> list[Mask]:
 
 
 @pytest.mark.usefixtures("traces")
-@pytest.mark.parametrize("pattern", PATTERNS, ids=range(len(PATTERNS)))
-@pytest.mark.parametrize("mask", masks(), ids=["plain", "causal", "early", "empty", "padded"])
+@pytest.mark.parametrize(
+    ("pattern", "mask"), [(p, masks()[2]) for p in PATTERNS] + [(PATTERNS[3], mask) for mask in masks()]
+)
 def test_it_is_the_oracle(pattern: Pattern, mask: Mask) -> None:
     q, k, v = draw(90, 77)
     with torch.no_grad():
@@ -221,7 +222,8 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
     with torch.no_grad():
         out = flex.attend(q, k, v, PATTERNS[3], Mask(causal=True), 0.3)
     assert out.dtype == dtype
-    torch.testing.assert_close(out, oracle(q, k, v, PATTERNS[3], Mask(causal=True)))
+    close = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
+    torch.testing.assert_close(out, oracle(q, k, v, PATTERNS[3], Mask(causal=True)), **close)
 
 
 @pytest.mark.usefixtures("traces")
