@@ -7,6 +7,7 @@ flex_attention is imported and compiled when it is first called, not before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..mask import Mask
-from ..patterns import Geometry, Pattern
+from ..patterns import Blocks, Fact, Geometry, Pattern
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -57,8 +58,10 @@ def block_mask(
     """
     from torch.nn.attention.flex_attention import BlockMask
 
+    rule = _traceable(pattern, g, device)
+
     def allowed(b: Tensor, h: Tensor, qi: Tensor, ki: Tensor) -> Tensor:
-        pairs = _pairs(pattern, g, qi + g.start, ki)
+        pairs = _pairs(rule, g, qi + g.start, ki)
         return pairs if valid is None else pairs & valid[b, ki]
 
     # not from_kv_blocks: it takes the width of kv_indices for the number of key blocks when it transposes them
@@ -70,6 +73,33 @@ def _pairs(pattern: Pattern, g: Geometry, i: Any, j: Any) -> Any:
     """Whether query position i sees key j, padding aside; for tensors, arrays and whatever torch traces with."""
     pairs = pattern.allows(i, j, g)
     return pairs & (j <= i) if g.causal else pairs
+
+
+@dataclass(frozen=True)
+class _Drawn(Blocks):
+    """Blocks whose draws were made beforehand: query block ``first + x`` drew ``table[x]``, for each of count tables."""
+
+    first: int = 0
+    tables: tuple[Tensor, ...] = ()
+
+    def draws(self, a: Any, g: Geometry) -> list[Any]:
+        at = (a - self.first) * (a > self.first)
+        return [table[at] for table in self.tables]
+
+
+@lru_cache(maxsize=64)
+def _traceable(pattern: Pattern, g: Geometry, device: torch.device) -> Pattern:
+    """The pattern with its draws looked up: traced, their arithmetic takes the compiler minutes and more."""
+
+    def known(fact: Fact) -> Fact:
+        if type(fact) is not Blocks:
+            return fact
+        first, last = (max(i, 0) // fact.size for i in (g.start, g.start + g.n - 1))
+        with torch.inference_mode(False):
+            draws = fact.draws(torch.arange(first, last + 1, device=device), g)
+        return _Drawn(fact.size, fact.count, fact.seed, first, tuple(x.int() for x in draws))
+
+    return Pattern(tuple(known(fact) for fact in pattern.facts))
 
 
 @lru_cache(maxsize=64)
