@@ -128,7 +128,7 @@ class SparseAttention(Attention):
             return fused(q, keys, values)
         at = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
         i = state.length - 1
-        seen = self.pattern.allows(torch.tensor([i]), at, Geometry(1, i + 1, i, True)).to(q.device)
+        seen = self.pattern.allows(i, at, Geometry(1, i + 1, i, True)).to(q.device)
         if isinstance(state, RollingCache) or 2 * int(seen.sum()) > len(seen):
             return fused(q, keys, values, allowed=seen[None, None, None])
         index = seen.nonzero()[:, 0]

@@ -1,12 +1,11 @@
-"""Any pattern through torch's flex_attention: one fused CUDA kernel that computes only the key blocks it is told of.
+"""Any pattern through torch's flex_attention: one fused CUDA kernel, imported and compiled when it is first called.
 
 The plan is a torch BlockMask made of the pattern's own key blocks, so that nothing of size N x M is ever held.
-flex_attention is imported and compiled when it is first called, not before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from inspect import signature
@@ -38,8 +37,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale:
 
     q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``, none of them empty; returns ``[B, H, N, E]``.
     Rows that see no key are zeros and pass no gradient on: the kernels guard their sums and log-sum-exps themselves.
-    The mask's query_lengths are the caller's business. Raises what flex_attention raises: on the CPU it wants
-    ``torch.no_grad()``.
+    ``mask.query_lengths`` is the caller's business. Raises what flex_attention raises, on the CPU for gradients.
     """
     n, m, value_width = q.shape[2], k.shape[2], v.shape[-1]
     g = Geometry(n, m, mask.start(n, m), mask.causal)
@@ -53,8 +51,8 @@ def block_mask(
 ) -> BlockMask:
     """A BlockMask of the pairs that pattern, causality and ``valid [B, M]``, True where a key is no padding, allow.
 
-    Blocks that are allowed throughout are listed as full, and the kernels look at no mask there; under padding there
-    are none. Equal plans share their tables. ``to_dense`` of the result does not work: it wants tables as wide as M.
+    Blocks that are allowed throughout are listed as full, and the kernels ask no mask there; under padding there are
+    none. Equal plans share their tables. ``to_dense`` of the result does not work: it wants tables as wide as M.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -70,56 +68,52 @@ def block_mask(
 
 
 def _pairs(pattern: Pattern, g: Geometry, i: Any, j: Any) -> Any:
-    """Whether query position i sees key j, padding aside; for tensors, arrays and whatever torch traces with."""
+    """Whether query position i sees key j, padding aside."""
     pairs = pattern.allows(i, j, g)
     return pairs & (j <= i) if g.causal else pairs
 
 
 @dataclass(frozen=True)
 class _Drawn(Blocks):
-    """Blocks whose draws were made beforehand: query block ``first + x`` drew ``table[x]``, for each of count tables."""
+    """Blocks whose draws were made beforehand: the t-th of query block a is ``tables[t][a]``."""
 
-    first: int = 0
     tables: tuple[Tensor, ...] = ()
 
     def draws(self, a: Any, g: Geometry) -> list[Any]:
-        at = (a - self.first) * (a > self.first)
-        return [table[at] for table in self.tables]
+        return [table[a.clamp(0, len(table) - 1)] for table in self.tables]
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # kept for later calls, whose backward pass could not save inference tensors
 def _traceable(pattern: Pattern, g: Geometry, device: torch.device) -> Pattern:
-    """The pattern with its draws looked up: traced, their arithmetic takes the compiler minutes and more."""
+    """The pattern with its draws looked up: the compiler would need minutes and more for their arithmetic."""
 
     def known(fact: Fact) -> Fact:
         if type(fact) is not Blocks:
             return fact
-        first, last = (max(i, 0) // fact.size for i in (g.start, g.start + g.n - 1))
-        with torch.inference_mode(False):
-            draws = fact.draws(torch.arange(first, last + 1, device=device), g)
-        return _Drawn(fact.size, fact.count, fact.seed, first, tuple(x.int() for x in draws))
+        drawn = fact.draws(torch.arange(max(g.start + g.n - 1, 0) // fact.size + 1, device=device), g)
+        return _Drawn(fact.size, fact.count, fact.seed, tuple(x.int() for x in drawn))
 
     return Pattern(tuple(known(fact) for fact in pattern.facts))
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _tables(pattern: Pattern, g: Geometry, device: torch.device, size: int, split: bool) -> dict[str, Any]:
     """A BlockMask's tables, by query block and by key block; ``split`` lists full blocks apart from partial ones."""
-    partial, full = [], []
-    for row in range(0, g.n, size):
-        last = min(row + size, g.n) - 1
-        blocks = pattern.key_blocks(g.start + row, g.start + last, size, g)
-        whole = [b for b in blocks if split and _is_full(pattern, g, row, b * size, size)]
-        partial.append(sorted(set(blocks).difference(whole)))
-        full.append(whole)
-    columns, tables = -(-g.m // size), {}
-    with torch.inference_mode(False):  # kept for later calls, whose backward pass could not save inference tensors
-        for side, pair in (("kv", (partial, full)), ("q", (_transposed(partial, columns), _transposed(full, columns)))):
-            # both as wide as the wider: some kernels read the full table with the other one's strides
-            width = max((len(blocks) for lists in pair for blocks in lists), default=0) or 1
-            for kind, lists in zip(("", "full_"), pair, strict=True):
-                made = _table(lists, width, device) if any(full) or not kind else (None, None)
-                tables[f"{kind}{side}_num_blocks"], tables[f"{kind}{side}_indices"] = made
+    found: dict[str, list[tuple[int, int]]] = {"": [], "full_": []}
+    rows, columns = -(-g.n // size), -(-g.m // size)
+    for r in range(rows):
+        for c in pattern.key_blocks(g.start + r * size, g.start + min((r + 1) * size, g.n) - 1, size, g):
+            found["full_" if split and _is_full(pattern, g, r * size, c * size, size) else ""].append((r, c))
+    pairs = {kind: np.array(blocks, dtype=np.int64).reshape(-1, 2).T for kind, blocks in found.items()}
+    tables = {}
+    for side, axis, count in (("kv", 0, rows), ("q", 1, columns)):
+        # both as wide as the wider: some kernels read the full table with the other one's strides
+        width = max(int(np.bincount(p[axis]).max(initial=1)) for p in pairs.values())
+        for kind, p in pairs.items():
+            made = _table(p[axis], p[1 - axis], count, width, device) if found["full_"] or not kind else (None, None)
+            tables[f"{kind}{side}_num_blocks"], tables[f"{kind}{side}_indices"] = made
     return tables
 
 
@@ -132,31 +126,21 @@ def _is_full(pattern: Pattern, g: Geometry, row: int, key: int, size: int) -> bo
     return bool(np.all(_pairs(pattern, g, i[[0, -1]], j)) and np.all(_pairs(pattern, g, i, j)))
 
 
-def _transposed(lists: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
-    """For each column, the rows in whose lists it is."""
-    found: list[list[int]] = [[] for _ in range(columns)]
-    for row, blocks in enumerate(lists):
-        for b in blocks:
-            found[b].append(row)
-    return found
-
-
-def _table(lists: Sequence[Sequence[int]], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Lists as lengths ``[1, 1, rows]`` and entries ``[1, 1, rows, width]``; what is left over is block 0."""
-    entries = np.zeros((len(lists), width), dtype=np.int32)
-    for row, blocks in zip(entries, lists, strict=True):
-        row[: len(blocks)] = blocks
-    counts = torch.tensor([len(blocks) for blocks in lists], dtype=torch.int32, device=device)
-    return counts[None, None], torch.from_numpy(entries).to(device)[None, None]
+def _table(at: np.ndarray, entry: np.ndarray, count: int, width: int, device: torch.device) -> tuple[Tensor, ...]:
+    """How many entries each of ``count`` rows has, and which, sorted; what a row leaves over of its width is 0."""
+    order = np.lexsort((entry, at))
+    at, entry = at[order], entry[order]
+    counts, entries = np.bincount(at, minlength=count), np.zeros((count, width), dtype=np.int32)
+    entries[at, np.arange(len(at)) - (counts.cumsum() - counts)[at]] = entry
+    return tuple(torch.from_numpy(x.astype(np.int32)).to(device)[None, None] for x in (counts, entries))
 
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
     """flex_attention, compiled anew for each set of shapes, pattern and geometry.
 
-    Static shapes: with dynamic ones the first length of a process would get kernels made for it and later lengths
-    general kernels, and what is measured would depend on the order. Past the limit fullgraph makes it an error:
-    uncompiled, the scores would be N x M.
+    With dynamic shapes the first length of a process would get kernels made for it and later ones general kernels:
+    what is measured would depend on the order. Past the limit fullgraph raises; uncompiled, scores would be N x M.
     """
     from torch.nn.attention.flex_attention import flex_attention
 

@@ -150,7 +150,7 @@ def test_a_long_window_is_planned_in_little_memory() -> None:
     rows = g.n // flex.SIZE
     assert len(tables_of(mask)) == 8
     assert max(x.numel() for x in tables_of(mask)) <= 8 * rows
-    assert peak < 4 << 20
+    assert peak < 4 << 20, peak
 
 
 def test_equal_plans_share_their_tables() -> None:
@@ -163,7 +163,11 @@ def test_equal_plans_share_their_tables() -> None:
 def test_tables_made_in_inference_mode_serve_training() -> None:
     with torch.inference_mode():
         mask = flex.block_mask(sliding_window(5), Geometry(65, 64, 0, False), device=CPU)
-    assert not any(x.is_inference() for x in tables_of(mask))
+        rule = flex._traceable(random_blocks(2, 4, 7), Geometry(65, 64, 0, False), CPU)
+    (fact,) = rule.facts
+    assert isinstance(fact, flex._Drawn)
+    assert len(fact.tables) == 2
+    assert not any(x.is_inference() for x in (*tables_of(mask), *fact.tables))
 
 
 # -- numbers -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import efficient_attn as ea
 from efficient_attn.bench.plan import Overrides, make_plan
 from efficient_attn.bench.suite import load_suite
 from efficient_attn.shipped import suite_names, suites_folder
+from efficient_attn.variants import CATALOGUE
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +46,19 @@ def test_bare_sdpa_is_full(causal: bool) -> None:
     q, k, v = (torch.randn(1, 2, 33, 8) for _ in range(3))
     mask = ea.Mask(causal=causal)
     torch.testing.assert_close(ea.create("bare_sdpa")(q, k, v, mask), ea.create("full")(q, k, v, mask))
+
+
+def test_a_lookback_window_is_a_causal_window() -> None:
+    ea.load_plugin(str(suites_folder() / "plugins" / "lookback_window.py"))
+    q, k, v = (torch.randn(1, 2, 300, 8) for _ in range(3))
+    want = ea.create("sliding_window:window=20")(q, k, v, ea.Mask(causal=True))
+    torch.testing.assert_close(ea.create("lookback_window:window=20")(q, k, v, ea.Mask()), want)
+
+
+def test_the_sparse_suite_has_the_whole_family_against_full_attention() -> None:
+    timed = {
+        c.variant.split(":")[0]
+        for c in make_plan(load_suite("sparse"))
+        if c.cell.part in ("against full", "causal only")
+    }
+    assert timed >= {"full", *(e.name for e in CATALOGUE if e.family == "sparse")}

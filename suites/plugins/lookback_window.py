@@ -1,0 +1,14 @@
+"""A window that looks back only: the causal window as a pattern, so that it can be timed beside exact attention over all."""
+
+from __future__ import annotations
+
+import efficient_attn as ea
+from efficient_attn.patterns import Band
+
+
+@ea.register("lookback_window", family="sparse")
+class LookbackWindow(ea.SparseAttention):
+    """Each query sees itself and the ``window`` keys before it, whatever the mask says of causality."""
+
+    def __init__(self, *, window: int = 128) -> None:
+        super().__init__(Band(0, window), time="O(N w)")
