@@ -50,8 +50,7 @@ def ordered(pattern: Pattern) -> tuple[Fact, ...]:
     columns = [f for f in facts if isinstance(f, Keys)]
     rows = [f for f in facts if isinstance(f, Queries)]
     drawn = [f for f in facts if isinstance(f, Blocks) and f.count]
-    rest = [f for f in facts if not isinstance(f, KNOWN)]
-    return (*_united(plain), *stepped, *own, *columns, *rows, *drawn, *rest)
+    return (*_united(plain), *stepped, *own, *columns, *rows, *drawn)
 
 
 def _united(bands: list[Band]) -> list[Band]:
@@ -79,10 +78,9 @@ def _part(rule: Rule) -> Part:
         runs = query_runs(fact, g)
     elif isinstance(fact, Blocks) and not fact.count:
         runs = own_runs(fact, g)
-    elif isinstance(fact, Blocks):
-        return Part(tuple(drawn_tiles(fact, rule)))
     else:
-        return Part(tuple(touched_tiles(rule)))
+        assert isinstance(fact, Blocks)
+        return Part(tuple(drawn_tiles(fact, rule)))
     part = Part((), columns)
     return replace(part, tiles=tuple(t for n, q, k in runs for t in _settled(Tile(n, q, k, rule), part)))
 

@@ -1,4 +1,4 @@
-"""A window that looks back only: the causal window as a pattern, so that it can be timed beside exact attention over all."""
+"""The causal window as a pattern of its own, so that one cell can hold it and exact attention over all pairs."""
 
 from __future__ import annotations
 
