@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .merge import attend, attend_backward, join
 from .tiles import Part, Plan, Tile
@@ -68,7 +69,8 @@ class _Parts(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    @once_differentiable  # a second derivative would miss the weights' part of it, so it is refused
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, out, lse = ctx.saved_tensors
         job: Job = ctx.job
         grad = grads[0].contiguous()

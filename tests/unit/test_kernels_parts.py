@@ -108,3 +108,12 @@ def test_half_precision_joins_in_float32() -> None:
     got = attn(q.bfloat16(), k.bfloat16(), v.bfloat16(), ea.Mask())
     assert got.dtype == torch.bfloat16
     assert (got - want).abs().max() < 0.02
+
+
+def test_a_second_derivative_is_refused() -> None:
+    q = torch.randn(1, 1, 20, 8, requires_grad=True)
+    (grad,) = torch.autograd.grad(
+        ea.create("longformer:window=3:n_global=2")(q, q, q).square().sum(), q, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()

@@ -247,6 +247,21 @@ def test_the_tables_length_is_where_most_are_compared(tmp_path: Path) -> None:
     assert "Forward, bidirectional at length 8192" in text
 
 
+def test_comparisons_too_many_for_the_top_stand_whole_below_the_tables(tmp_path: Path) -> None:
+    records = list(runs.speed(lengths=(512, 8192)))
+    fifth = next(each.row for each in records if each.row.variant == "linear" and each.row.seq_len == 8192)
+    more = [Record(replace(fifth, variant=name, case_key=name)) for name in ("relu_linear", "taylor")]
+    page, text = report(tmp_path, [*records, *more])
+    top, whole = (line for line in text.splitlines() if line.startswith("- At 8192, forward, bidirectional"))
+    assert top.endswith("more differ.")
+    assert all(name in whole for name in ("sliding_window:window=128", "performer", "relu_linear", "taylor"))
+    assert text.index(whole) > text.index("| full |")
+    words_of = page.partition("<summary>Every comparison in words</summary>")[2].partition("</details>")[0]
+    assert whole.removeprefix("- ").partition(" is ")[0] in words_of
+    few, _ = report(tmp_path / "few", records)
+    assert "Every comparison in words" not in few
+
+
 def test_too_many_plots_are_named_not_dropped(tmp_path: Path) -> None:
     records = [record for threads in range(1, 10) for record in runs.speed(lengths=(512, 1024), threads=threads)]
     run = runs.write_run(tmp_path / "run", records)
