@@ -58,7 +58,7 @@ def show_info(about: Info) -> None:
     if about.pattern is not None:
         from .grids import views
 
-        found = views(about.pattern, directions=about.directions, rows=ROWS, columns=COLUMNS)
+        found = views(about.pattern, directions=about.traits.directions, rows=ROWS, columns=COLUMNS)
         print("\n".join(pattern_lines(found, plain=not _can_print(BLOCKS + BOX))))
 
 
@@ -111,7 +111,7 @@ def info_as_json(about: Info) -> dict[str, Any]:
     fields = {name: getattr(about, name) for name in about.__dataclass_fields__}
     growth = {"time": about.growth.time, "memory": about.growth.memory}
     fields |= {"traits": asdict(about.traits), "growth": growth, "options": dict(about.options)}
-    return fields | {"pattern": about.pattern and _pattern_as_json(about.pattern, about.directions)}
+    return fields | {"pattern": about.pattern and _pattern_as_json(about.pattern, about.traits.directions)}
 
 
 def _pattern_as_json(pattern: Pattern, directions: Sequence[bool]) -> dict[str, Any]:

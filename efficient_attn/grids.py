@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from .counting import possible_pairs
 from .patterns import Geometry, Pattern
 
 Array: TypeAlias = Any  # numpy's own annotations say more than is known of a pattern's answer
@@ -41,16 +42,13 @@ class Grid:
     @property
     def share(self) -> float:
         """Of all pairs, or of all that causality leaves, how many are kept."""
-        return min(1.0, float(self.kept.sum() / possible(self.geometry)))  # sampled rows may say a little more
+        g = self.geometry
+        possible = possible_pairs(g.n, g.m, g.causal, g.start)
+        return min(1.0, float(self.kept.sum() / possible))  # sampled rows may say a little more
 
     @property
     def direction(self) -> str:
         return "causal" if self.geometry.causal else "bidirectional"
-
-
-def possible(g: Geometry) -> int:
-    """All pairs, or all that causality leaves."""
-    return int(np.clip(np.arange(g.n) + g.start + 1, 0, g.m).sum()) if g.causal else g.n * g.m
 
 
 def share_grid(allows: Allows, g: Geometry, *, rows: int, columns: int, budget: int = BUDGET) -> Grid:

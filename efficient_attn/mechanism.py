@@ -56,6 +56,11 @@ class Traits:
     padded_as_trimmed: bool = True
     inputs: Mapping[str, Input] = field(default_factory=dict)
 
+    @property
+    def directions(self) -> tuple[bool, ...]:
+        """Which of causal=False and causal=True it takes."""
+        return (False,) * self.bidirectional + (True,) * self.causal
+
 
 @dataclass(frozen=True)
 class Growth:
@@ -111,6 +116,10 @@ class Attention(nn.Module):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         """The fast form, of the same result as `oracle`."""
         raise UnsupportedError(f"{type(self).__name__} has no fast form")
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        """The oracle or the fast form, as the backend says; unlike `forward` it checks nothing."""
+        return (self.oracle if self.backend == "dense" else self.compute)(q, k, v, mask, **inputs)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
         raise UnsupportedError(f"{self.label} has no decode state")
@@ -179,8 +188,7 @@ class Attention(nn.Module):
             q = _blanked(q, query_valid)
         valid = {"key": key_valid, "query": query_valid}
         inputs = {name: _blanked(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
-        run = self.oracle if self.backend == "dense" else self.compute
-        out = _on_graph(run(q, k, v, mask, **inputs), q, k, v)
+        out = _on_graph(self.run(q, k, v, mask, **inputs), q, k, v)
         return _blanked(out, query_valid)
 
     def init_state(

@@ -106,12 +106,6 @@ class Info:
     source: str
     pattern: Pattern | None = None
 
-    @property
-    def directions(self) -> tuple[bool, ...]:
-        """Whether it may be causal: not, too, or only."""
-        taken = (False, self.traits.bidirectional), (True, self.traits.causal)
-        return tuple(causal for causal, takes in taken if takes)
-
 
 def info(variant: str, /, *, dims: Dims | None = None) -> Info:
     """Describe a mechanism with its options; creates it to ask it."""

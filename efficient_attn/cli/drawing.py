@@ -21,7 +21,7 @@ def portrait(about: Info, file: Path) -> bytes:
     """One mechanism, in each direction that it takes."""
     if about.pattern is None:
         raise UsageError(f"info: {about.spec} has no pattern to draw")
-    squares = [_square(about, grid, grid.direction) for grid in _grids(about, about.directions)]
+    squares = [_square(about, grid, grid.direction) for grid in _grids(about, about.traits.directions)]
     options = _options(about)
     return draw(squares, f"{about.name}: {options}" if options else about.spec, _form(file))
 
@@ -33,7 +33,7 @@ def gallery(names: Sequence[str], file: Path, *, dims: Dims) -> bytes:
         raise UsageError(f"list: none of these mechanisms has a pattern to draw: {', '.join(names)}")
     squares = []
     for about in known:
-        (grid,) = _grids(about, about.directions[:1])
+        (grid,) = _grids(about, about.traits.directions[:1])
         title = f"{about.name}{', causal' if grid.geometry.causal else ''}"
         squares.append(_square(about, grid, title, _options(about)))
     return draw(squares, "Which keys each query sees", _form(file))

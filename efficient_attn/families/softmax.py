@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..counting import possible_pairs
 from ..kernels.dense import softmax_attention
 from ..kernels.sdpa import attend
 from ..mask import Mask
@@ -23,7 +24,7 @@ class SoftmaxAttention(Attention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N^2)", "O(N)", causal_or_all)
+        return Growth("O(N^2)", "O(N)", possible_pairs)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return softmax_attention(q, k, v, mask.dense(q.shape[2], k.shape[2], device=q.device))
@@ -32,26 +33,17 @@ class SoftmaxAttention(Attention):
         return attend(q, k, v, mask)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
-        return causal_or_all(n, m, causal)
+        return possible_pairs(n, m, causal)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         return preallocate(KVCache(max_len), cache_sizes(self, batch), dtype, device)
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
         state = state.append(k, v)
-        run = self.oracle if self.backend == "dense" else self.compute
-        return run(q, *state.filled(), Mask(causal=True)), state
+        return self.run(q, *state.filled(), Mask(causal=True)), state
 
     def absorb(self, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> KVCache:
         return state.append(k, v)
-
-
-def causal_or_all(n: int, m: int, causal: bool) -> int:
-    """Query-key pairs of one head, bottom-right aligned when causal."""
-    if not causal:
-        return n * m
-    seen = min(n, m)  # rows that see at least one key: the last sees m, each one before it one key less
-    return seen * m - seen * (seen - 1) // 2
 
 
 def cache_sizes(attn: Attention, batch: int) -> tuple[int | None, int | None, int | None, int | None]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,7 +20,7 @@ from ..kernels.sdpa import fused
 from ..kernels.tiles import Plan
 from ..mask import Mask
 from ..mechanism import Attention, Growth, Traits
-from ..patterns import Band, Blocks, Fact, Geometry, Keys, Pattern, Queries, as_pattern
+from ..patterns import Blocks, Fact, Geometry, Pattern, as_pattern
 from ..state import KVCache, RollingCache, preallocate
 from .softmax import cache_sizes
 
@@ -55,13 +57,12 @@ class SparseAttention(Attention):
             return "the pattern is not one contiguous window; 'parts' or 'blocks' may serve it"
         if backend == "parts" and not all(isinstance(f, KNOWN) for f in self.pattern.facts):
             return "a fact of the pattern does not name its tiles; 'blocks' serves any pattern"
-        return flex.why_not("cuda" if torch.cuda.is_available() else "cpu") if backend == "flex" else None
+        if backend == "flex" and not torch.cuda.is_available():
+            return "needs a CUDA device: flex_attention on the CPU has no backward pass"
+        return None
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        n, m = q.shape[2], k.shape[2]
-        g = Geometry(n, m, mask.start(n, m), mask.causal)
-        i, j = torch.arange(n, device=q.device)[:, None] + g.start, torch.arange(m, device=q.device)
-        return softmax_attention(q, k, v, mask.dense(n, m, device=q.device) & self.pattern.allows(i, j, g))
+        return pattern_attention(q, k, v, mask, self.pattern)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
@@ -108,44 +109,54 @@ class SparseAttention(Attention):
         if q.shape[2] == 1:
             state = state.append(k, v)
             return self._newest(q, state), state
-        run = self.oracle if self.backend == "dense" else self.compute
         if isinstance(state, KVCache):
             state = state.append(k, v)
             keys, values = state.filled()
-            return run(q, keys, values, Mask(causal=True)), state
+            return self.run(q, keys, values, Mask(causal=True)), state
         if not state.length:
-            return run(q, k, v, Mask(causal=True)), state.append(k, v)
+            return self.run(q, k, v, Mask(causal=True)), state.append(k, v)
         # what lies between the first keys and the ring is out of reach, and the ring is as long as the reach: so that
         # distances which matter stay what they are when the keys that are kept close ranks
         past_k, past_v = state.in_order()
-        out = run(q, torch.cat([past_k, k], 2), torch.cat([past_v, v], 2), Mask(causal=True))
+        out = self.run(q, torch.cat([past_k, k], 2), torch.cat([past_v, v], 2), Mask(causal=True))
         return out, state.append(k, v)
 
     def _newest(self, q: Tensor, state: KVCache | RollingCache) -> Tensor:
-        """The newest position over the keys that it sees among those kept."""
+        """The newest position over the keys that it sees among those kept, and no others."""
         keys, values = state.filled()
-        if isinstance(state, RollingCache) and _sees_all_kept(self.pattern):
+        i = state.length - 1
+        if isinstance(state, RollingCache) and self._keeps_what_it_sees and self.backend != "dense":
             return fused(q, keys, values)
         at = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
-        i = state.length - 1
         seen = self.pattern.allows(i, at, Geometry(1, i + 1, i, True)).to(q.device)
-        if isinstance(state, RollingCache) or 2 * int(seen.sum()) > len(seen):
-            return fused(q, keys, values, allowed=seen[None, None, None])
-        index = seen.nonzero()[:, 0]
-        return fused(q, keys.index_select(2, index), values.index_select(2, index))
+        if self.backend == "dense":
+            return softmax_attention(q, keys, values, seen)
+        if not seen.any():
+            return q.new_zeros(*q.shape[:3], values.shape[-1])
+        if not seen.all():
+            index = seen.nonzero()[:, 0]
+            keys, values = (x.index_select(2, index) for x in (keys, values))
+        return fused(q, keys, values)
+
+    @cached_property
+    def _keeps_what_it_sees(self) -> bool:
+        """Whether a query sees all that a bounded state keeps: so it is everywhere, if it is far from the start."""
+        reach = self.pattern.reach
+        assert reach is not None
+        i = reach.prefix + reach.back + 1
+        kept = np.r_[: reach.prefix, i - reach.back : i + 1]
+        return bool(np.all(self.pattern.allows(i, kept, Geometry(1, i + 1, i, True))))
 
     def absorb(self, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> Any:
         return state.append(k, v)
 
 
-def _sees_all_kept(pattern: Pattern) -> bool:
-    """Whether a causal query sees every key within the pattern's reach: bands and first keys without holes."""
-    columns = [f for f in pattern.facts if isinstance(f, Keys)]
-    rows = max((f.last for f in pattern.facts if isinstance(f, Queries)), default=0)
-    bands = [f for f in pattern.facts if isinstance(f, Band)]
-    whole = all(f.step == 1 and (f.lo or 0) <= 0 for f in bands) and all(f.first == 0 and not f.period for f in columns)
-    known = len(bands) + len(columns) + sum(isinstance(f, Queries) for f in pattern.facts)
-    return whole and known == len(pattern.facts) and rows <= max((f.last for f in columns), default=0)
+def pattern_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, pattern: Pattern) -> Tensor:
+    """Dense softmax over the pairs that a pattern and a mask allow: the definition of sparse attention."""
+    n, m = q.shape[2], k.shape[2]
+    g = Geometry(n, m, mask.start(n, m), mask.causal)
+    i, j = torch.arange(n, device=q.device)[:, None] + g.start, torch.arange(m, device=q.device)
+    return softmax_attention(q, k, v, mask.dense(n, m, device=q.device) & pattern.allows(i, j, g))
 
 
 def _with_loaded_seeds(attn: Any, _: Any) -> None:

@@ -27,11 +27,6 @@ NARROWEST = 16  # the smallest head width that the kernels take
 KERNELS = 256  # compiled kernels a process may hold
 
 
-def why_not(device_type: str) -> str | None:
-    """Why flex_attention cannot serve on a kind of device; None where it can."""
-    return None if device_type == "cuda" else "needs a CUDA device: flex_attention on the CPU has no backward pass"
-
-
 def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale: float) -> Tensor:
     """softmax(scale q k^T) v over the pairs that the pattern and the mask allow.
 

@@ -6,7 +6,6 @@ pass a few windows at a time, so memory grows with N and not with the pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -53,16 +52,17 @@ class _Parts(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, job: Job) -> Tensor:
         out = torch.zeros_like(q, dtype=_sums(q, job), memory_format=torch.contiguous_format)
         lse = torch.full(q.shape[:3], float("-inf"), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
-        for part, tile, first, last, (keys, values) in _steps(job, k, v):
-            mask, blind = job.mask(part, tile, first, last, q)
-            rows = tile.queries.fetch(q, first, last).flatten(2, 3)
-            found, sums = attend(
-                rows, tile.keys.fetch(keys, first, last), tile.keys.fetch(values, first, last), mask, job.scale
-            )
-            if blind is not None:
-                sums = sums.masked_fill(blind, float("-inf"))
-            at = (x.unflatten(2, (-1, job.group)) for x in (found, sums))
-            _put(tile.fresh, *(tile.queries.fetch(x, first, last) for x in (out, lse)), *at)
+        for part in job.plan:
+            keys, values = part.take(k), part.take(v)
+            for tile, first, last in part.steps():
+                mask, blind = job.mask(part, tile, first, last, q)
+                rows = tile.queries.fetch(q, first, last).flatten(2, 3)
+                part_k, part_v = (tile.keys.fetch(x, first, last) for x in (keys, values))
+                found, sums = attend(rows, part_k, part_v, mask, job.scale)
+                if blind is not None:
+                    sums = sums.masked_fill(blind, float("-inf"))
+                at = (x.unflatten(2, (-1, job.group)) for x in (found, sums))
+                _put(tile.fresh, *(tile.queries.fetch(x, first, last) for x in (out, lse)), *at)
         out = out.to(q.dtype)
         ctx.job = job
         ctx.save_for_backward(q, k, v, out, lse.masked_fill_(lse == float("-inf"), 0))  # exp(-inf - 0) is the 0 wanted
@@ -92,13 +92,6 @@ class _Parts(torch.autograd.Function):
                 for target, found in zip((dk, dv), into, strict=True):
                     target.index_add_(1, part.columns.to(target.device), found)
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None
-
-
-def _steps(job: Job, k: Tensor, v: Tensor) -> Iterator[tuple[Part, Tile, int, int, tuple[Tensor, Tensor]]]:
-    for part in job.plan:
-        both = part.take(k), part.take(v)
-        for tile, first, last in part.steps():
-            yield part, tile, first, last, both
 
 
 def _put(fresh: bool, out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:

@@ -104,11 +104,8 @@ def _settled(tile: Tile, part: Part) -> Iterator[Tile]:
     for low, high in _pieces(mask[0]):
         cut = replace(tile, keys=replace(keys, first=keys.first + low * keys.step, size=high - low))
         counted = mask[0][:, low:high].clone()
-        yield replace(cut, rule=None) if counted.all() else replace(cut, mask=counted if _small(counted) else None)
-
-
-def _small(mask: torch.Tensor) -> bool:
-    return mask.numel() <= LARGEST_MASK
+        small = counted.numel() <= LARGEST_MASK
+        yield replace(cut, rule=None) if counted.all() else replace(cut, mask=counted if small else None)
 
 
 def _pieces(mask: torch.Tensor) -> list[list[int]]:

@@ -15,10 +15,11 @@ from torch.overrides import TorchFunctionMode
 
 from .. import patterns
 from ..errors import UnsupportedError, UsageError
-from ..kernels.dense import masked_softmax, softmax_attention, wide
+from ..families.sparse import pattern_attention
+from ..kernels.dense import masked_softmax, wide
 from ..mask import Mask
 from ..mechanism import Attention, Growth, Traits
-from ..patterns import Geometry, Pattern
+from ..patterns import Pattern
 from ..registry import register
 from . import library
 
@@ -34,10 +35,7 @@ class _PeerOfPattern(Attention):
     pattern: Pattern
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        n = q.shape[2]
-        i, j = torch.arange(n, device=q.device)[:, None], torch.arange(n, device=q.device)
-        seen = self.pattern.allows(i, j, Geometry(n, n, 0, mask.causal))
-        return softmax_attention(q, k, v, mask.dense(n, n, device=q.device) & seen)
+        return pattern_attention(q, k, v, mask, self.pattern)
 
 
 @register("peer_local_attention", family="sparse")

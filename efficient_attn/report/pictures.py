@@ -20,7 +20,6 @@ from .figures import SETTINGS
 from .style import FAINT, GRID, INK
 
 Format = Literal["png", "svg", "pdf"]
-KINDS: tuple[Format, ...] = ("png", "svg", "pdf")
 MOST_LINED = 48  # cells a side that get lines between them; more would be nothing but lines
 SIDE, LEFT, RIGHT, TOP, BOTTOM = 2.15, 0.5, 0.22, 0.34, 0.46  # inches, around a square
 LINE, HEAD, TITLE = 0.135, 0.16, 0.2  # inches: a caption's line; above the picture's title, and each of its lines

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from ..counting import possible_pairs
 from . import select, words
 from .gather import Frame
 
@@ -142,17 +143,11 @@ def _pairs(row: dict[str, Any], queries: int) -> list[Shown]:
     keys = row["kv_len"] if words.there(row["kv_len"]) else row["seq_len"]
     if not words.there(kept) or not kept > 0:
         return [Shown(words.NONE)] * 2
-    share = kept / _possible(queries, int(keys), bool(row["causal"]))
+    share = kept / possible_pairs(queries, int(keys), bool(row["causal"]))
     shown = Shown(ALL if share == 1 else words.percent(share), share)
     if not words.there(computed):
         return [shown, Shown(words.NONE)]
     return [shown, Shown(ONCE if computed == kept else words.number(computed / kept), computed / kept)]
-
-
-def _possible(n: int, m: int, causal: bool) -> int:
-    """All pairs of n queries and m keys, or those that causality leaves: the last query stands on the last key."""
-    seeing = min(n, m)
-    return seeing * m - seeing * (seeing - 1) // 2 if causal else n * m
 
 
 def _time(row: dict[str, Any]) -> Shown:
@@ -199,8 +194,12 @@ def _number(value: Any) -> float | None:
 
 def _trimmed(table: Table) -> Table:
     """The table without the columns in which nothing was measured, or nothing but what goes without saying."""
-    empty = (words.NONE, "baseline", ALL, ONCE)
-    kept = [i for i in range(len(table.head)) if not i or any(row[i].text not in empty for row in table.rows)]
+
+    def empty(name: str) -> tuple[str, ...]:
+        return words.NONE, "baseline", *((ALL, ONCE) if name in PAIRS else ())
+
+    said = [any(row[i].text not in empty(name) for row in table.rows) for i, name in enumerate(table.head)]
+    kept = [i for i, shown in enumerate(said) if shown or not i]
     rows = [[row[i] for i in kept] for row in table.rows]
     text_columns = sum(i < table.text_columns for i in kept)
     return Table(table.caption, tuple(table.head[i] for i in kept), rows, text_columns, table.note)

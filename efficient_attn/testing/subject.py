@@ -144,7 +144,7 @@ class Subject:
     @property
     def causalities(self) -> tuple[bool, ...]:
         """Which of causal=False and causal=True the mechanism takes."""
-        return (False,) * self.traits.bidirectional + (True,) * self.traits.causal
+        return self.traits.directions
 
     @cached_property
     def fast_backends(self) -> tuple[str, ...]:

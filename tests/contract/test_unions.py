@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import efficient_attn as ea
+from efficient_attn.families import sparse
 from efficient_attn.families.sparse import SparseAttention
-from efficient_attn.patterns import Pattern
+from efficient_attn.patterns import Band, Blocks, Keys, Pattern, Queries
 from efficient_attn.testing.compare import assert_close
 
 numbers = st.integers
@@ -85,3 +86,24 @@ def test_a_union_keeps_the_order_of_its_parts_out_of_its_name() -> None:
     assert one.spec == other.spec
     assert isinstance(one, SparseAttention)
     assert isinstance(one.pattern, Pattern)
+
+
+@pytest.mark.parametrize("backend", ["parts", "dense"])
+@pytest.mark.parametrize("pattern", [Band(3, 5), Band(2, 9, 2) | Keys(1, 3), Queries(4) | Band(0, 2), Blocks(4)])
+def test_decoding_patterns_with_holes_gives_the_forward_rows(pattern: Pattern, backend: str) -> None:
+    """Rows that see nothing, not even themselves, among them."""
+    attn = SparseAttention(pattern)
+    q, k, v = (torch.randn(1, 2, 30, 4, dtype=torch.float64) for _ in range(3))
+    want = attn(q, k, v, ea.Mask(causal=True))
+    attn.backend = backend
+    state = attn.init_state(1, 30, torch.float64)
+    for i in range(30):
+        rows = slice(i, i + 1)
+        out, state = attn.step(q[:, :, rows], k[:, :, rows], v[:, :, rows], state)
+        assert_close(out, want[:, :, rows], f"{pattern}, position {i}")
+
+
+def test_a_dense_backend_decodes_by_the_oracle(monkeypatch) -> None:
+    monkeypatch.setattr(sparse, "fused", None)  # a call would fail
+    attn, q = ea.create("longformer:window=3:n_global=2:backend=dense"), torch.randn(1, 1, 1, 8)
+    assert_close(attn.step(q, q, q, attn.init_state(1, 4))[0], q, "the first position sees itself", tolerance=1e-6)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import xml.etree.ElementTree as xml
+from typing import get_args
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from efficient_attn.report.pictures import KINDS, Format, Square, colours, draw
+from efficient_attn.report.pictures import Format, Square, colours, draw
 
 WHITE, BLUE = (1.0, 1.0, 1.0), "#0000ff"
 MARKS: dict[Format, bytes] = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
@@ -40,7 +41,7 @@ def test_booleans_and_shares_are_drawn_alike() -> None:
     assert np.array_equal(colours(kept, BLUE, causal=True), colours(kept.astype(float), BLUE, causal=True))
 
 
-@pytest.mark.parametrize("form", KINDS)
+@pytest.mark.parametrize("form", get_args(Format))
 def test_same_squares_give_the_same_file(form: Format) -> None:
     one, other = (draw([square(), square(300)], "$two$", form) for _ in range(2))
     assert one == other

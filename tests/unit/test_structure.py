@@ -19,7 +19,7 @@ LONGEST = 320  # lines of a file
 # "variants" is the package's table, "variants.*" are its modules. From results and report on no torch is in reach.
 LAYERS = (
     "errors",
-    "spec  shipped  variants  collection",
+    "spec  shipped  variants  collection  counting",
     "results",
     "report",
     "mask  shapes  state  draws",

@@ -16,8 +16,10 @@ import torch
 
 from .facts import ROOT, Unknown, known, text
 
-PACKAGES = ("efficient-attn", "torch", "numpy", "pandas", "matplotlib", "scipy", "triton")
-PACKAGES += ("local-attention", "transformers")  # of peers
+PACKAGES = (
+    *("efficient-attn", "torch", "numpy", "pandas", "matplotlib", "scipy", "triton"),
+    *("local-attention", "transformers"),  # peers
+)
 # Names, or beginnings of names that end in "_". Nothing else is kept: variables hold secrets too.
 VARIABLES = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "DNNL_", "ONEDNN_", "ATEN_CPU_CAPABILITY"),

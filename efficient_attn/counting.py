@@ -1,0 +1,20 @@
+"""How many query-key pairs there are: the measure of every mechanism's work."""
+
+from __future__ import annotations
+
+
+def possible_pairs(n: int, m: int, causal: bool, start: int | None = None) -> int:
+    """Pairs of n queries and m keys: all, or those that causality leaves.
+
+    start: the first query's position, which may be negative; by default the last query stands on the last key.
+    """
+    if not causal:
+        return n * m
+    start = m - n if start is None else start
+
+    def before(position: int) -> int:  # pairs of all queries before a position
+        queries = max(position, 0)
+        short = min(queries, m)  # those that see fewer than all keys, or just all
+        return short * (short + 1) // 2 + (queries - short) * m
+
+    return before(start + n) - before(start)
