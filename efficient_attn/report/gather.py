@@ -24,8 +24,9 @@ Column: TypeAlias = Any
 class Gathered:
     """Every row of the runs, in the order in which they were written, and what wrote them.
 
-    rows: the columns of `Row`, then ``baseline`` (what the suite's speedups are against) and ``mean_value_error``
-    (the error of predicting the mean of v, where it was measured). sessions: run.json's, each with its ``run``.
+    rows: the columns of `Row`, then ``baseline`` (what speedups are against: the suite's, else its part's) and
+    ``mean_value_error`` (the error of predicting the mean of v, where it was measured). sessions: run.json's, each with
+    its ``run``.
     damaged: where the lines are that were left out.
     """
 
@@ -50,7 +51,8 @@ def gather(runs: Sequence[Path]) -> Gathered:
     if not runs:
         raise UsageError("report: needs at least one run's folder")
     rows: list[Row] = []
-    extra: list[tuple[str | None, float]] = []
+    baselines: list[str | None] = []
+    means: list[float] = []
     sessions: list[dict[str, Any]] = []
     damaged: list[str] = []
 
@@ -61,13 +63,15 @@ def gather(runs: Sequence[Path]) -> Gathered:
     for path in _distinct(runs):
         folder = store.rows_path(path).parent
         described = _sessions(folder)
-        baseline = _baseline(described)
+        first = len(rows)
         for record in store.read(path, damaged=leave_out):
             rows.append(record.row)
-            extra.append((baseline, _mean(record.samples.get("mean_value_error"))))
+            means.append(_mean(record.samples.get("mean_value_error")))
+        baseline, own = _baseline(described), _baselines_of_parts(rows[first:])
+        baselines += [baseline or own.get(_part(row)) for row in rows[first:]]
         sessions += described
-    added = pd.DataFrame(extra, columns=["baseline", "mean_value_error"])
-    added = added.astype({"baseline": "string", "mean_value_error": "float64"})
+    added = pd.DataFrame({"baseline": pd.array(baselines, dtype="string"), "mean_value_error": means})
+    added = added.astype({"mean_value_error": "float64"})
     return Gathered(pd.concat([frames.frame(rows), added], axis=1), tuple(sessions), tuple(damaged))
 
 
@@ -87,6 +91,17 @@ def _sessions(folder: Path) -> list[dict[str, Any]]:
 def _baseline(sessions: Iterable[dict[str, Any]]) -> str | None:
     named = [(session.get("suite") or {}).get("baseline") for session in sessions]
     return next((str(name) for name in named if name), None)
+
+
+def _baselines_of_parts(rows: Iterable[Row]) -> dict[str, str]:
+    """For suites whose parts have baselines of their own: in each part, the variant that was paired with itself."""
+    ones = (row for row in rows if (row.speedup, row.speedup_low, row.speedup_high) == (1, 1, 1))
+    return {_part(row): row.variant for row in ones}
+
+
+def _part(row: Row) -> str:
+    """The part of its suite that a row comes from, as its key has it."""
+    return "/".join((row.case_key or "").split("/")[:2])
 
 
 def _mean(value: Any) -> float:

@@ -140,9 +140,10 @@ def _blocks(rows: Frame, found: Gathered, looks: dict[str, style.Look], fill: An
     """A block a setting; files' names tell settings apart only where there are several."""
     blocks = []
     every = list(select.settings(rows))
-    for number, setting in enumerate(every, 1):
+    titles = [words.setting_words(setting.key, found.cpus) for setting in every]
+    for number, (setting, title) in enumerate(zip(every, titles, strict=True), 1):
         device = "" if pd.isna(setting.key["device"]) else f"-{setting.key['device']}"
-        block = Block(words.setting_words(setting.key, found.cpus))
+        block = Block(title if titles.count(title) == 1 else f"{title} \u00b7 against {setting.baseline}")
         fill(block, setting, plots.Scene(looks, f"{number}{device}" if len(every) > 1 else ""))
         blocks += [block] if block.tables or block.panels else []
     return blocks
