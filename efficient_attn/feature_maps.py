@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+Mapped = tuple[Tensor, Tensor | None]  # features [.., F], and the logarithm [..] of what they are all multiplied by
 
 
 def _same(width: int) -> int:
@@ -16,16 +19,24 @@ def _same(width: int) -> int:
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """phi, applied to queries and keys ``[.., D]`` alike, giving ``[.., width(D)]``.
+    """phi, applied to queries and keys ``[.., L, D]`` alike, giving ``[.., L, width(D)]``.
 
-    Its dot products should not be negative; rows whose products sum to zero give zeros.
+    scaled: phi returns a pair, features and the logarithm ``[.., L]`` of a factor of them all. The factor of a key is
+    never formed alone, only in proportion to the largest that a query sees; that of a query cancels. So exponentials
+    of any size are safe. positional: phi also takes the positions ``[L]``, as ``phi(x, at)``.
+    signed: products may be negative, so sums of them may come close to zero, and divisors are kept away from it.
     """
 
-    phi: Callable[[Tensor], Tensor]
+    phi: Callable[..., Tensor | tuple[Tensor, Tensor]]
     width: Callable[[int], int] = _same
+    scaled: bool = False
+    positional: bool = False
+    signed: bool = False
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.phi(x)
+    def __call__(self, x: Tensor, at: Tensor | None = None) -> Mapped:
+        """The features, and the logarithm of their factor if the map is scaled."""
+        found = self.phi(x, at) if self.positional else self.phi(x)
+        return found if isinstance(found, tuple) else (found, None)
 
 
 def _elu_plus_one(x: Tensor) -> Tensor:
@@ -35,3 +46,42 @@ def _elu_plus_one(x: Tensor) -> Tensor:
 
 
 elu_plus_one = FeatureMap(_elu_plus_one)
+relu = FeatureMap(F.relu)
+scaled_identity = FeatureMap(lambda x: x * x.shape[-1] ** -0.25)  # so that products are q.k / sqrt(D)
+
+
+BLOCK = 8  # coordinates whose products with the rest are formed at once
+
+
+def _second_order(x: Tensor) -> Tensor:
+    """1, x and the products of its coordinates: those of a block with all from its own on, so hardly any comes twice.
+
+    Products within a block do come twice, and squares once where they should count half: both by a factor 1/sqrt(2).
+    """
+    width = x.shape[-1]
+    x = x * width**-0.25
+    parts = [torch.ones_like(x[..., :1]), x]
+    for i in range(0, width, BLOCK):
+        inside = x[..., i : i + BLOCK] * math.sqrt(0.5)
+        later = torch.cat([inside, x[..., i + BLOCK :]], -1)
+        parts.append((x[..., i : i + BLOCK, None] * later[..., None, :]).flatten(-2))
+    return torch.cat(parts, -1)
+
+
+def _second_order_width(width: int) -> int:
+    return 1 + width + sum(min(BLOCK, width - i) * (width - i) for i in range(0, width, BLOCK))
+
+
+# 1 + s + s^2 / 2 with s = q.k / sqrt(D): the series of exp(s), positive for every s
+taylor = FeatureMap(_second_order, _second_order_width)
+
+
+def cosine(horizon: int) -> FeatureMap:
+    """relu(q_i) . relu(k_j) times cos(pi/2 (i - j) / horizon), which is positive while abs(i - j) < horizon."""
+
+    def phi(x: Tensor, at: Tensor) -> Tensor:
+        angles = (at.double() * (math.pi / 2 / horizon))[:, None]
+        x = x.relu()
+        return torch.cat([x * angles.cos().to(x.dtype), x * angles.sin().to(x.dtype)], -1)
+
+    return FeatureMap(phi, lambda width: 2 * width, positional=True)

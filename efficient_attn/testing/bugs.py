@@ -172,6 +172,18 @@ def queries_do_nothing(subject: Subject) -> str | None:
     return "queries do not matter to it" if same else None
 
 
+def hidden_keys_weigh_nothing(subject: Subject) -> str | None:
+    """What is hidden is also blanked, and a blank key may count for nothing anyway, as where features are its ReLUs."""
+    shape = subject.shape(17)
+    attn = subject.oracle(shape)
+    j = torch.arange(17, device=subject.device)
+    shown = (j != 3).expand(2, -1)
+    call = subject.draw(shape, mask=subject.mask(key_mask=shown))
+    blank = call.change(lambda x: x.masked_fill(~shown.view(2, 1, -1, *[1] * (x.ndim - 3)), 0), "key")
+    same = torch.equal(blank.under(subject.mask()).run(attn), call.run(attn))
+    return "a blank key weighs nothing to it" if same else queries_do_nothing(subject)
+
+
 def one_kv_head(subject: Subject) -> str | None:
     return "one key-value head can be mapped in one way only" if subject.attn.kv_heads == 1 else None
 
@@ -191,8 +203,13 @@ def never_meet(subject: Subject) -> str | None:
 
 
 def alignment_free(subject: Subject) -> str | None:
-    free = not (subject.traits.causal or subject.traits.positional)
-    return "positions mean nothing to it" if free else None
+    """Whether it is the same where queries stand, as without causality it is to those that pool them by their order."""
+    shape = subject.shape(4, 9)
+    attn, call = subject.oracle(shape), subject.draw(shape)
+    masks = [Mask(causal=causal) for causal in subject.causalities]
+    moved = (call.under(replace(mask, query_start=0)).run(attn) for mask in masks)
+    same = all(torch.equal(x, call.under(mask).run(attn)) for x, mask in zip(moved, masks, strict=True))
+    return "where its queries stand means nothing to it" if same else None
 
 
 def no_past(subject: Subject) -> str | None:

@@ -25,5 +25,18 @@ OPTIONS = (
     "attention_sinks:window=9:n_sink=2",
     "fixed:stride=24:summary=3|random_blocks:n_random=1:block_size=16|strided:stride=11",
     "linear:backend=dense",
+    "performer:kind=trigonometric",
+    "performer:n_features=9:kind=hyperbolic",
+    "performer:n_features=40:kind=relu:orthogonal=false",
+    "random_feature:gated=true",
+    "retention:normalised=true",
+    "linformer:rank=7:share=heads",
+    "linformer:rank=16:share=none",
+    "nystromformer:n_landmarks=8",
+    "nystromformer:n_landmarks=8:n_iterations=24",
+    "nystromformer:n_landmarks=1000",
+    "reformer:n_hashes=2:bucket_size=8",
+    "reformer:n_hashes=3:bucket_size=5",
+    "reformer:n_hashes=1:bucket_size=1000",
 )
 SPECS = (*ea.names(), *OPTIONS)

@@ -52,6 +52,9 @@ def test_where_it_serves() -> None:
         assert not decode.serves(rows[:, :, :1], k, v)  # one row: nothing is shared
         assert not decode.serves(rows, k[:, :, :-1], v)  # short
         assert not decode.serves(rows.double(), k.double(), v)
+        apart = k.transpose(1, 2).contiguous().transpose(1, 2)
+        assert not decode.serves(rows, apart, v)  # [B, M, H, D] in memory: oneDNN is very slow with it
+        assert not decode.serves(rows, k, apart)
     assert not decode.serves(rows, k, v.requires_grad_())  # it has no gradient
 
 

@@ -1,4 +1,5 @@
-"""The chunked sums of linear attention: any chunk size, any cut, and memory that does not grow with N x M."""
+"""The causal scan of linear attention: any chunk size, any cut, weights of any size, and memory that does not grow with
+N x M."""
 
 from __future__ import annotations
 
@@ -7,76 +8,126 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.feature_maps import elu_plus_one as phi
-from efficient_attn.kernels import scan
-from efficient_attn.kernels.scan import Sums
+from efficient_attn.families.linear import or_one
+from efficient_attn.feature_maps import FeatureMap, elu_plus_one
+from efficient_attn.kernels import scan, sums
+from efficient_attn.kernels.sums import Job, Sums
+
+JOB = Job(elu_plus_one, or_one)
 
 
-def tensors(n: int, m: int, *, group: int = 2, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    g = torch.Generator().manual_seed(seed)
-    shapes = ((3, group, n, 4), (3, m, 4), (3, m, 5))
-    q, k, v = (torch.randn(s, generator=g, dtype=torch.float64) for s in shapes)
+def tensors(n: int, *, group: int = 2, graph: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    shapes = ((3, group, n, 4), (3, n, 4), (3, n, 5))
+    q, k, v = (torch.randn(s, generator=g, dtype=torch.float64, requires_grad=graph) for s in shapes)
     return q, k, v
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
-    weights = (phi(q) @ phi(k).mT[:, None]) * allowed
-    total = weights.sum(-1, keepdim=True)
-    return (weights @ v[:, None]) / torch.where(total == 0, 1, total)
+def plain(q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> Tensor:
+    products = (elu_plus_one(q)[0] @ elu_plus_one(k)[0].mT[:, None]) * weights
+    return products @ v[:, None] / or_one(products.sum(-1, keepdim=True))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
 @pytest.mark.parametrize("graph", [False, True])
 def test_scan_is_the_lower_triangle_at_any_chunk_size(monkeypatch, chunk: int, graph: bool) -> None:
-    monkeypatch.setattr(scan, "SCAN_CHUNK", chunk)
+    monkeypatch.setattr(scan, "CHUNK", chunk)
     monkeypatch.setattr(scan, "TRAIN_CHUNK", chunk)
-    q, k, v = (x.requires_grad_(graph) for x in tensors(20, 20))
+    monkeypatch.setattr(sums, "RUN", 100)  # runs of a chunk or two
+    q, k, v = tensors(20, graph=graph)
     valid = torch.arange(20).expand(3, 20) % 4 != 2
     for mask in (None, valid):
         allowed = torch.ones(20, 20).tril() if mask is None else torch.ones(20, 20).tril() * mask[:, None, None]
-        out, sums = scan.scan(phi, q, k, v, mask)
+        out, after = scan.scan(JOB, q, k, v, mask, None)
         torch.testing.assert_close(out, plain(q, k, v, allowed), rtol=0, atol=1e-12)
-        after = scan.summed(phi, k, v, mask)
-        torch.testing.assert_close(sums.kv, after.kv, rtol=0, atol=1e-11)
-        torch.testing.assert_close(sums.k, after.k, rtol=0, atol=1e-11)
+        at_once = sums.summed(JOB, k, v, mask, None)
+        torch.testing.assert_close(after.kv, at_once.kv, rtol=0, atol=1e-11)
+        torch.testing.assert_close(after.k, at_once.k, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 512])
-def test_sums_and_reads_at_any_chunk_size(monkeypatch, chunk: int) -> None:
-    monkeypatch.setattr(scan, "ALL_CHUNK", chunk)
-    q, k, v = tensors(9, 14)
-    out = scan.read(phi, q, scan.summed(phi, k, v, None))
-    torch.testing.assert_close(out, plain(q, k, v, torch.ones(9, 14)), rtol=0, atol=1e-12)
+@pytest.mark.parametrize("chunk", [1, 3, 8, 128])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_backward_pass_is_autograds(monkeypatch, chunk: int, weighted: bool) -> None:
+    """By everything: queries, keys, values, weights, and the state before; through the output and the state behind."""
+    monkeypatch.setattr(scan, "TRAIN_CHUNK", chunk)
+    monkeypatch.setattr(sums, "RUN", 100)
+    q, k, v = tensors(20, graph=True)
+    logs = torch.randn(3, 20, dtype=torch.float64, requires_grad=True) if weighted else None
+    kv = torch.rand(3, 4, 5, dtype=torch.float64, requires_grad=True)
+    z = torch.rand(3, 4, dtype=torch.float64, requires_grad=True)
+    reference = torch.full((3,), 0.3, dtype=torch.float64) if weighted else None
+    out, after = scan.scan(JOB, q, k, v, None, logs, Sums(kv, z, reference))
+
+    x, y = elu_plus_one(q)[0], elu_plus_one(k)[0]
+    scale = torch.ones(3, 20, dtype=torch.float64) if logs is None else (logs - 0.3).exp()
+    weights = (x @ (y * scale[..., None]).mT[:, None]).tril()
+    top = weights @ v[:, None] + x @ kv[:, None]
+    want = top / (weights.sum(-1, keepdim=True) + x @ z[:, None, :, None])
+    want_kv = kv + (y * scale[..., None]).mT @ v
+    torch.testing.assert_close(out, want, rtol=0, atol=1e-12)
+    size = 1 if after.reference is None else (after.reference - 0.3).exp()[:, None, None]
+    torch.testing.assert_close(after.kv * size, want_kv, rtol=0, atol=1e-12)
+
+    sources = [t for t in (q, k, v, logs, kv, z) if t is not None]
+    got_loss = out.cos().sum() + (after.kv * size).cos().sum()
+    want_loss = want.cos().sum() + want_kv.cos().sum()
+    for got, exact in zip(torch.autograd.grad(got_loss, sources), torch.autograd.grad(want_loss, sources), strict=True):
+        torch.testing.assert_close(got, exact, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_what_came_before_goes_on(graph: bool) -> None:
-    q, k, v = (x.requires_grad_(graph) for x in tensors(20, 20))
-    whole, _ = scan.scan(phi, q, k, v, None)
-    _, past = scan.scan(phi, q[:, :, :13], k[:, :13], v[:, :13], None)
-    rest, _ = scan.scan(phi, q[:, :, 13:], k[:, 13:], v[:, 13:], None, past)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_came_before_goes_on(graph: bool, weighted: bool) -> None:
+    q, k, v = tensors(20, graph=graph)
+    logs = torch.linspace(-9, 9, 20, dtype=torch.float64).expand(3, 20) if weighted else None
+    first, last = (None, None) if logs is None else (logs[:, :13], logs[:, 13:])
+    whole, _ = scan.scan(JOB, q, k, v, None, logs)
+    _, past = scan.scan(JOB, q[:, :, :13], k[:, :13], v[:, :13], None, first)
+    rest, _ = scan.scan(JOB, q[:, :, 13:], k[:, 13:], v[:, 13:], None, last, past)
     torch.testing.assert_close(rest, whole[:, :, 13:], rtol=0, atol=1e-12)
 
 
+def test_weights_of_any_size_stay_in_proportion() -> None:
+    """exp(a) itself would overflow from 710 on, and underflow below -745."""
+    q, k, v = tensors(40)
+    logs = torch.linspace(-1e4, 1e4, 40, dtype=torch.float64).expand(3, 40).roll(20, 1)
+    out, _ = scan.scan(JOB, q, k, v, None, logs)
+    largest = logs.cummax(1)[1]  # steps of 513: the heaviest key so far outweighs all others
+    want = v.gather(1, largest[..., None].expand_as(v))
+    torch.testing.assert_close(out, want[:, None].expand_as(out), rtol=0, atol=1e-12)
+
+
+def test_a_run_of_hidden_keys_keeps_the_weights_of_the_rest() -> None:
+    """A reference taken from hidden keys would make weights of exp(-900) vanish."""
+    q, k, v = tensors(300)
+    logs, valid = torch.full((3, 300), -900.0, dtype=torch.float64), torch.arange(300).expand(3, 300) >= 200
+    logs[:, :200] = 0
+    out, _ = scan.scan(JOB, q, k, v, valid, logs)
+    want = plain(q, k, v, torch.ones(300, 300).tril() * valid[:, None, None])
+    torch.testing.assert_close(out, want, rtol=0, atol=1e-12)
+
+
 def test_the_state_before_is_left_alone() -> None:
-    q, k, v = tensors(5, 5)
+    q, k, v = tensors(5)
     past = Sums(torch.ones(3, 4, 5, dtype=torch.float64), torch.ones(3, 4, dtype=torch.float64))
-    for run in (lambda: scan.scan(phi, q, k, v, None, past), lambda: scan.summed(phi, k, v, None, past)):
+    for run in (lambda: scan.scan(JOB, q, k, v, None, None, past), lambda: sums.summed(JOB, k, v, None, None, past)):
         run()
         assert (past.kv == 1).all()
         assert (past.k == 1).all()
 
 
-def test_half_precision_is_summed_in_float32() -> None:
-    _, k, v = (x.to(torch.bfloat16) for x in tensors(5, 5))
-    sums = scan.summed(phi, k, v, None)
-    assert sums.kv.dtype == sums.k.dtype == torch.float32
-
-
 def test_zero_weights_give_zeros() -> None:
-    q, k, v = tensors(5, 5)
-    out, _ = scan.scan(torch.zeros_like, q, k, v, None)
+    q, k, v = tensors(5)
+    out, _ = scan.scan(Job(FeatureMap(torch.zeros_like), or_one), q, k, v, None, None)
     assert not out.any()
+
+
+def test_a_second_derivative_is_refused() -> None:
+    q, k, v = tensors(5, graph=True)
+    out, _ = scan.scan(JOB, q, k, v, None, None)
+    (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
 
 
 # -- memory at a length where N x M entries would not fit ---------------------------------------------------------

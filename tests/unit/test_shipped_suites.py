@@ -12,11 +12,14 @@ from efficient_attn.shipped import suite_names, suites_folder
 from efficient_attn.variants import CATALOGUE
 
 
+LINEAR_PEERS = ("linear_attention_transformer", "performer_pytorch", "linformer", "reformer_pytorch")
+
+
 @pytest.fixture(autouse=True)
 def _installed(request: pytest.FixtureRequest) -> None:
     """A suite of peers plans only where their libraries are; test_peers.py says what it does elsewhere."""
     if "peers" in request.node.name:
-        for package in ("local_attention", "transformers"):
+        for package in ("local_attention", "transformers", *LINEAR_PEERS):
             pytest.importorskip(package)
 
 

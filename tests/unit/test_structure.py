@@ -26,7 +26,7 @@ LAYERS = (
     "packing",
     "mechanism",
     "patterns  feature_maps",
-    "grids",
+    "grids  random_features",
     "kernels",
     "families",
     "variants.*",

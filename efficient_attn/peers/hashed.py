@@ -1,0 +1,131 @@
+"""Hashed attention as people have it: reformer-pytorch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedError, UsageError
+from ..kernels.dense import wide
+from ..mask import Mask
+from ..mechanism import Attention, Growth, Traits
+from ..registry import register
+from ..shapes import Sample, Shape
+from . import library
+from .hosting import drawing_from
+
+SELF_SCORE = -5e4  # the library's score of a query's own key
+
+
+@register("peer_reformer", family="hashed")
+class PeerReformer(Attention):
+    """reformer-pytorch's LSHAttention: positions sorted by hash, chunks that see themselves and the chunk before.
+
+    Queries are the keys: k must equal q, and is normalised where it serves as key. All rounds' chunks are one ring, so
+    that a round's first chunk sees the last of the round before. A pair counts as often as it is found in all rounds;
+    chunks see across buckets. A query's own key has a score of -50000, which leaves it no weight but where a query
+    sees nothing else. The library draws its rotations anew in each call, one draw for all rows and heads; here always
+    from ``seed``, so that equal calls agree. What shares a chunk depends on all positions, so that a causal row depends
+    on later ones. N must be a multiple of ``2 bucket_size``; there are N / bucket_size buckets.
+    """
+
+    backends = ("library", "dense")
+    draw: Tensor
+
+    def __init__(self, *, n_hashes: int = 4, bucket_size: int = 64, seed: int = 0) -> None:
+        super().__init__()
+        if n_hashes < 1 or bucket_size < 1:
+            raise UsageError(f"peer_reformer: needs n_hashes and bucket_size >= 1, not {n_hashes} and {bucket_size}")
+        kind = library("peer_reformer", "reformer-pytorch", "reformer_pytorch").LSHAttention
+        self.n_hashes, self.bucket_size = n_hashes, bucket_size
+        self._lsh = {  # in evaluation, where it keeps no hashes of earlier calls; it has no dropout either way
+            causal: kind(bucket_size=bucket_size, n_hashes=n_hashes, causal=causal).eval() for causal in (False, True)
+        }
+        self.register_buffer("draw", torch.tensor(seed % 2**63))  # so that a state dict carries the rotations
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(
+            strictly_causal=False,
+            cross=False,
+            padding=False,
+            decode=False,
+            grouped=False,
+            positional=True,
+            mixes_queries=True,
+        )
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N log N)", "O(N P): all weights are written to memory", self._cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        """In pairs: two chunks a query and round, and the hashing, which takes N / bucket_size half-width products."""
+        return self.n_hashes * n * (2 * self.bucket_size + n / self.bucket_size / 4)
+
+    def pairs_computed(self, n: int, m: int, causal: bool) -> int:
+        return n * m if self.backend == "dense" else self.n_hashes * n * 2 * self.bucket_size
+
+    def sample(
+        self,
+        shape: Shape,
+        *,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Sample:
+        """Draw inputs of a shape, the queries being the keys."""
+        drawn = super().sample(shape, generator=generator, dtype=dtype, device=device)
+        return drawn._replace(k=drawn.q)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        batch, heads, n, width = q.shape
+        if v.shape[-1] != width:
+            raise UnsupportedError(f"{self.label} wants values as wide as keys, got {v.shape[-1]} and {width}")
+        self._refuse(q, k, mask)
+        with drawing_from(int(self.draw), q.device):
+            out, _, _ = self._lsh[mask.causal](k.reshape(-1, n, width), v.reshape(-1, n, width))
+        return out.view(batch, heads, n, width)
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        self._refuse(q, k, mask)
+        counts = self._counts(k.flatten(0, 1)).unflatten(0, k.shape[:2]).to(wide(q).dtype)
+        rows, keys = wide(k), torch.nn.functional.normalize(wide(k), dim=-1)
+        i = torch.arange(q.shape[2], device=q.device)
+        scores = (rows @ keys.mT * q.shape[-1] ** -0.5).masked_fill(i[:, None] == i, SELF_SCORE)
+        # a round's weights, and the rounds weighed by their sums of exponentials: together one softmax over all that
+        # was found. Round by round, as float32 knows a logarithm near -50000 to 0.002 only: where a query sees nothing
+        # but itself its weights add up to 1 only as nearly as that, in the library's arithmetic and so in this
+        allowed = counts > 0
+        if mask.causal:
+            allowed = allowed & (i[:, None] >= i)
+        seen = scores[:, :, None].masked_fill(~allowed, float("-inf"))
+        top = seen.detach().amax(-1, keepdim=True)
+        sums = top + (counts * (seen - top).exp()).sum(-1, keepdim=True).log()
+        share = (sums - sums.logsumexp(2, keepdim=True)).exp()
+        return ((counts * (seen - sums).exp() * share).sum(2) @ wide(v)).to(q.dtype)
+
+    def _counts(self, x: Tensor) -> Tensor:
+        """``[B, rounds, N, N]``: how often a round's query finds a key. Asks the library for hash codes only."""
+        rows, n = x.shape[:2]
+        with torch.no_grad(), drawing_from(int(self.draw), x.device):
+            codes = self._lsh[False].hash_vectors(n // self.bucket_size, x, set_cache=False)
+        order = codes * n + torch.arange(n, device=x.device).repeat(self.n_hashes)
+        place = order.argsort(-1).argsort(-1)  # codes of later rounds are larger, so rounds follow each other
+        chunk = (place // self.bucket_size).view(rows, self.n_hashes, n)
+        ring = self.n_hashes * n // self.bucket_size
+        counts = x.new_zeros(rows, self.n_hashes, n, n)
+        for other in chunk.unbind(1):
+            behind = (chunk[..., None] - other[:, None, None]) % ring
+            counts += behind <= 1
+        return counts
+
+    def _refuse(self, q: Tensor, k: Tensor, mask: Mask) -> None:
+        n = q.shape[2]
+        if n % (2 * self.bucket_size):
+            raise UnsupportedError(f"{self.label}: N must be a multiple of {2 * self.bucket_size}, not {n}")
+        if q.data_ptr() == k.data_ptr() and q.stride() == k.stride():
+            return  # the same numbers; looking at them would be in the time
+        same, wanted = (q == k).all(-1), mask.query_valid(n)
+        if not (same if wanted is None else same | ~wanted[:, None]).all():
+            raise UnsupportedError(f"{self.label} shares queries and keys: k must equal q")

@@ -1,0 +1,139 @@
+"""Linear attention as people have it: linear-attention-transformer and performer-pytorch."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedError, UsageError
+from ..kernels.dense import wide
+from ..mask import Mask
+from ..mechanism import Attention, Growth, Traits
+from ..registry import register
+from ..shapes import Dims
+from . import library
+from .hosting import drawing_from
+
+SELF = Traits(normalised=False, cross=False, padding=False, decode=False, grouped=False)
+
+
+@register("peer_linear_transformer", family="linear")
+class PeerLinearTransformer(Attention):
+    """linear-attention-transformer: queries softmaxed over their width, keys over the length, or exp of them if causal.
+
+    Not causal: softmax_D(q) / sqrt(D) times the sum of softmax_N(k) v, weights that sum to 1 / sqrt(D) and not to 1.
+    Causal: phi(q) = softmax_D(q) / sqrt(D) and phi(k) = exp(k), divided by their sum or by 0.001 where that is less.
+    Keys are summed by buckets of ``bucket_size``: at 1, which its models pass, each position has a D x D sum of its own
+    and they are all written to memory; above 1 (its function alone has 64) a query does not see its own bucket at all,
+    so that it is another mechanism, and N must be a multiple.
+    """
+
+    backends = ("library", "dense")
+
+    def __init__(self, *, bucket_size: int = 1) -> None:
+        super().__init__()
+        if bucket_size < 1:
+            raise UsageError(f"peer_linear_transformer: bucket_size must be 1 or more, not {bucket_size}")
+        self.bucket_size = bucket_size
+        names = "linear-attention-transformer", "linear_attention_transformer.linear_attention_transformer"
+        module = library("peer_linear_transformer", *names)
+        self._both_ways, self._causal = module.linear_attn, module.causal_linear_attn
+
+    @property
+    def traits(self) -> Traits:
+        return replace(SELF, positional=self.bucket_size > 1)
+
+    @property
+    def growth(self) -> Growth:
+        sums = "O(N D^2): a sum for every position" if self.bucket_size == 1 else "O(N D^2 / bucket)"
+        return Growth("O(N)", f"{sums} when causal, else O(N)", self._cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        return (n + m) * (self.dims.head_dim or 64) / 2
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        rows = wide(q).softmax(-1) * q.shape[-1] ** -0.5
+        if not mask.causal:
+            return (rows @ wide(k).softmax(-2).mT @ wide(v)).to(q.dtype)
+        bucket = torch.arange(q.shape[2], device=q.device) // self.bucket_size
+        seen = bucket[:, None] > bucket if self.bucket_size > 1 else bucket[:, None] >= bucket
+        weights = (rows @ wide(k).exp().mT).masked_fill(~seen, 0)
+        return (weights / weights.sum(-1, keepdim=True).clamp(min=1e-3) @ wide(v)).to(q.dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        n, width = q.shape[2:]
+        if v.shape[-1] != width:
+            raise UnsupportedError(f"{self.label} wants values as wide as keys, got {v.shape[-1]} and {width}")
+        if not mask.causal:
+            return self._both_ways(q, k, v)
+        if n % self.bucket_size:
+            raise UnsupportedError(f"{self.label}: N must be a multiple of {self.bucket_size}, not {n}")
+        return self._causal(q, k, v, bucket_size=self.bucket_size)
+
+
+@register("peer_performer", family="linear")
+class PeerPerformer(Attention):
+    """performer-pytorch's FastAttention: FAVOR+ with positive orthogonal features, as its models have it by default.
+
+    phi(q) = exp(w.q - |q|^2 / 2 - max) + 0.0001, q and k divided by D^(1/4) first, and divided by sqrt(n_features).
+    The maximum is a query's own, and for keys that of all keys and features of a head, later keys included: with what
+    is added after it, a causal row depends on the future a little. Its gradient leaves the maxima out. Causal, 0.000001
+    is added to every sum of features. Without its CUDA kernel the causal form writes a sum of n_features x E for each
+    position to memory. The features are drawn once, from ``seed``; the library's models draw anew while they train.
+    """
+
+    backends = ("library", "dense")
+    projection: Tensor
+
+    def __init__(self, *, n_features: int = 256, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
+        super().__init__()
+        if n_features < 1:
+            raise UsageError(f"peer_performer: n_features must be 1 or more, not {n_features}")
+        if dims.head_dim is None:
+            raise UsageError("peer_performer: needs dims with head_dim, from which its features are drawn")
+        self.n_features = n_features
+        kind = library("peer_performer", "performer-pytorch", "performer_pytorch").FastAttention
+        # the causal one prints that its CUDA kernel is absent
+        with drawing_from(seed), redirect_stdout(io.StringIO()):
+            self._fast = {causal: kind(dims.head_dim, n_features, causal=causal) for causal in (False, True)}
+        # ours, and handed over in each call, so that state dicts and .to() reach what the library uses
+        self.register_buffer("projection", self._fast[False].projection_matrix)
+
+    @property
+    def traits(self) -> Traits:
+        return replace(SELF, strictly_causal=False)
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N)", "O(N F D), F features, when causal, else O(N F)", self._cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        return (n + m) * self.n_features  # as much again for the features as for their sums
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        rows, keys = self._features(q, (-1,)), self._features(k, (-1, -2))
+        weights = rows @ keys.mT
+        if mask.causal:
+            weights = weights.tril()
+        total = weights.sum(-1, keepdim=True)
+        if mask.causal:
+            total = total + 1e-6 * rows.sum(-1, keepdim=True)
+        return (weights / total @ wide(v)).to(q.dtype)
+
+    def _features(self, x: Tensor, over: tuple[int, ...]) -> Tensor:
+        scaled = wide(x) * x.shape[-1] ** -0.25
+        products = scaled @ self.projection.to(scaled.dtype).mT
+        top = products.amax(over, keepdim=True).detach()
+        raised = (products - scaled.square().sum(-1, keepdim=True) / 2 - top).exp() + 1e-4
+        return raised * self.n_features**-0.5
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        if q.dtype == torch.float16:
+            raise UnsupportedError(f"{self.label}: the library's sums of features underflow in float16")
+        fast = self._fast[mask.causal]
+        fast.projection_matrix = self.projection
+        return fast(q, k, v)

@@ -1,0 +1,186 @@
+"""Low-rank attention as people have it: the package linformer, and transformers' Nystromformer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UnsupportedError, UsageError
+from ..kernels.dense import wide
+from ..mask import Mask
+from ..mechanism import Attention, Growth, Traits
+from ..registry import register
+from ..shapes import Dims
+from . import library
+from .hosting import Handed, handing
+
+ENCODER = Traits(
+    causal=False, strictly_causal=False, padding=False, decode=False, grouped=False, normalised=False, positional=True
+)
+
+
+def _refuse_narrow_values(attn: Attention, q: Tensor, v: Tensor) -> None:
+    if v.shape[-1] != q.shape[-1]:
+        raise UnsupportedError(f"{attn.label} wants values as wide as keys, got {v.shape[-1]} and {q.shape[-1]}")
+
+
+@register("peer_linformer", family="low_rank")
+class PeerLinformer(Attention):
+    """The PyPI package linformer: keys and values projected along the length to ``rank``, then softmax over those.
+
+    ``LinformerSelfAttention(seq_len=max_len, k=rank)``, its projections to q, k, v and from the heads replaced. The
+    projections along the length, [max_len, rank] for keys and for values, are learned and shared by the heads; they are
+    parameters here, drawn from ``seed`` as the library draws them. Shorter sequences take their first rows.
+    """
+
+    backends = ("library", "dense")
+
+    def __init__(self, *, rank: int = 256, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
+        super().__init__()
+        if rank < 1:
+            raise UsageError(f"peer_linformer: rank must be 1 or more, not {rank}")
+        if dims.max_len is None:
+            raise UsageError("peer_linformer: needs dims with max_len, which its projections are made for")
+        self.rank, self.max_len = rank, dims.max_len
+        self._kind = library("peer_linformer", "linformer", "linformer").LinformerSelfAttention
+        generator = torch.Generator().manual_seed(seed % 2**63)
+
+        def drawn() -> nn.Parameter:
+            return nn.Parameter((torch.rand(self.max_len, rank, generator=generator) * 2 - 1) * rank**-0.5)
+
+        self.proj_k, self.proj_v = drawn(), drawn()
+        self._layers: dict[tuple[int, int], nn.Module] = {}
+
+    @property
+    def traits(self) -> Traits:
+        return ENCODER
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N R), R the rank", "O(N R): all weights are written to memory", self._cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        return (n + m) * self.rank
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        self._refuse_long(k)
+        along = slice(k.shape[2])
+        keys, values = wide(self.proj_k[along]).mT @ wide(k), wide(self.proj_v[along]).mT @ wide(v)
+        return ((wide(q) @ keys.mT * q.shape[-1] ** -0.5).softmax(-1) @ values).to(q.dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        _refuse_narrow_values(self, q, v)
+        self._refuse_long(k)
+        batch, heads, n, width = q.shape
+        layer = self._layer(heads, width)
+        layer.proj_k, layer.proj_v = self.proj_k, self.proj_v
+        rows, context = (q.new_zeros(()).expand(batch, m, heads * width) for m in (n, k.shape[2]))
+        # [B, N, H, D] is a view that its reshape of queries takes; keys and values it multiplies as [B, M, H D]
+        k, v = (x.transpose(1, 2).flatten(2) for x in (k, v))
+        with handing(layer, to_q=q.transpose(1, 2), to_k=k, to_v=v):
+            out = layer(rows, context=context)
+        return out.unflatten(-1, (heads, width)).transpose(1, 2)
+
+    def _refuse_long(self, k: Tensor) -> None:
+        if k.shape[2] > self.max_len:
+            raise UnsupportedError(f"{self.label} was created for max_len={self.max_len}, got {k.shape[2]} keys")
+
+    def _layer(self, heads: int, width: int) -> nn.Module:
+        """The library's layer for so many heads, kept."""
+        if (heads, width) not in self._layers:
+            with torch.device("meta"):  # its parameters are not wanted: nothing is allocated, no number is drawn
+                layer = self._kind(heads * width, self.max_len, k=self.rank, heads=heads)
+            layer.to_q, layer.to_k, layer.to_v, layer.to_out = Handed(), Handed(), Handed(), nn.Identity()
+            self._layers[heads, width] = layer.eval()
+        return self._layers[heads, width]
+
+
+@register("peer_nystromformer", family="low_rank")
+class PeerNystromformer(Attention):
+    """transformers' NystromformerSelfAttention without its convolution: softmax by way of segment means.
+
+    Its inverse is 6 steps of an iteration whose start is divided by the largest column sum of the whole batch, so that
+    a row of the batch and a head depend on the others: the library's default, and in the oracle too. (Its other start,
+    ``inv_coeff_init_option=True``, cannot be had: it fails when the layer is made.) N must be a multiple of
+    ``n_landmarks``; where it equals that, the library computes exact attention.
+    """
+
+    backends = ("library", "dense")
+
+    def __init__(self, *, n_landmarks: int = 64) -> None:
+        super().__init__()
+        if n_landmarks < 1:
+            raise UsageError(f"peer_nystromformer: n_landmarks must be 1 or more, not {n_landmarks}")
+        self.n_landmarks = n_landmarks
+        name = "transformers.models.nystromformer.modeling_nystromformer"
+        model = library("peer_nystromformer", "transformers", name)
+        self._config, self._attention = model.NystromformerConfig, model.NystromformerSelfAttention
+        self._layers: dict[tuple[int, int], nn.Module] = {}
+
+    @property
+    def traits(self) -> Traits:
+        return replace(ENCODER, cross=False, mixes_queries=True)
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N L), L landmarks", "O(N L): all weights are written to memory", self._cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        landmarks = self.n_landmarks
+        inverse = 6 * 4 * landmarks**3 / 2 / (self.dims.head_dim or 64)
+        return (n + m) * landmarks + inverse + n * landmarks**2 / 2 / (self.dims.head_dim or 64)
+
+    def why_not_at(self, n: int) -> str | None:
+        """Why the library cannot take this length; None when it can."""
+        if n % self.n_landmarks or n == 0:
+            return f"N must be a multiple of {self.n_landmarks}, not {n}"
+        return None
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        if reason := self.why_not_at(q.shape[2]):
+            raise UnsupportedError(f"{self.label}: {reason}")
+        rows, keys, values = wide(q) * q.shape[-1] ** -0.25, wide(k) * q.shape[-1] ** -0.25, wide(v)
+        if q.shape[2] == self.n_landmarks:
+            return ((rows @ keys.mT).softmax(-1) @ values).to(q.dtype)
+        few_rows, few_keys = (x.unflatten(2, (self.n_landmarks, -1)).mean(3) for x in (rows, keys))
+        to_few, among, from_few = ((rows, few_keys), (few_rows, few_keys), (few_rows, keys))
+        first, middle, last = ((a @ b.mT).softmax(-1) for a, b in (to_few, among, from_few))
+        return (first @ _inverse(middle) @ (last @ values)).to(q.dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        _refuse_narrow_values(self, q, v)
+        batch, heads, n, width = q.shape
+        if reason := self.why_not_at(n):
+            raise UnsupportedError(f"{self.label}: {reason}")
+        if q.element_size() < 4:
+            raise UnsupportedError(f"{self.label}: the library's inverse cannot multiply {q.dtype}")
+        layer = self._layer(heads, width)
+        setattr(layer, "seq_len", n)  # noqa: B010  (as its configuration would say; not a tensor)
+        hidden = q.new_zeros(()).expand(batch, n, heads * width)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # views, which the layer's own view leaves as they are
+        with handing(layer, query=q, key=k, value=v):
+            (out,) = layer(hidden)
+        return out.unflatten(-1, (heads, width)).transpose(1, 2)
+
+    def _layer(self, heads: int, width: int) -> nn.Module:
+        """The library's layer for so many heads, kept."""
+        if (heads, width) not in self._layers:
+            sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "num_landmarks": self.n_landmarks}
+            with torch.device("meta"):  # its parameters are not wanted: nothing is allocated, no number is drawn
+                layer = self._attention(self._config(**sizes))
+            layer.query, layer.key, layer.value = Handed(), Handed(), Handed()
+            layer.conv_kernel_size = None  # the layer asks for it; its configuration takes numbers only
+            self._layers[heads, width] = layer.eval()  # no dropout
+        return self._layers[heads, width]
+
+
+def _inverse(a: Tensor, steps: int = 6) -> Tensor:
+    """The iteration's approximation of the pseudo-inverse of ``a [B, H, L, L]``, all of the batch from one start."""
+    eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    z = a.mT / a.sum(-2).max()
+    for _ in range(steps):
+        az = a @ z
+        z = z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az))) / 4
+    return z
