@@ -53,6 +53,8 @@ def show_info(about: Info) -> None:
     claims = {k: v for k, v in asdict(about.traits).items() if isinstance(v, bool)}
     rows += [["traits", ", ".join(k for k, v in claims.items() if v)]]
     rows += [["not", ", ".join(k for k, v in claims.items() if not v) or "-"]]
+    if about.traits.inputs:
+        rows += [["inputs", ", ".join(f"{name} (of each {i.side})" for name, i in about.traits.inputs.items())]]
     rows += [["parameters", str(about.parameters)], ["source", about.source]]
     _table("", ["", " "], rows)
     if about.pattern is not None:

@@ -141,6 +141,10 @@ class Attention(nn.Module):
         """Pairs of one head that the fast form really computes; None where its kernel does not tell."""
         return None
 
+    def clamped_rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> int | None:
+        """How many rows' sums of weights come too close to zero to be divided by; None where weights have one sign."""
+        return None
+
     def why_not(self, backend: str) -> str | None:
         """Why this instance cannot run on one of its class's backends; None when it can."""
         return None

@@ -108,10 +108,11 @@ class Info:
 
 
 def info(variant: str, /, *, dims: Dims | None = None) -> Info:
-    """Describe a mechanism with its options; creates it to ask it."""
+    """Describe a mechanism with its options; creates it to ask it, for heads of 64 and 1024 positions if not told."""
     from .patterns import Pattern
+    from .shapes import Dims
 
-    attn = create(variant, dims=dims)
+    attn = create(variant, dims=dims or Dims(head_dim=64, max_len=1024))
     pattern = getattr(attn, "pattern", None)
     cls, union = type(attn), "|" in variant
     entry = Entry("union", "", "sparse", "A union of patterns.") if union else entry_of(parse_union(variant)[0].name)

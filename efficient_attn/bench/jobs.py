@@ -242,7 +242,7 @@ def _prepare(case: Case, row: Row, at: Callable[..., None]) -> Prepared:
         at(GATE)
         row.oracle_error = finite(gate(workload))
         row.seed, row.parameters = cell.seed, sum(p.numel() for p in workload.attn.parameters())
-        row.backend_used = workload.attn.backend
+        row.backend_used, row.clamped_rows = workload.attn.backend, workload.clamped_rows()
         _count_work(workload, row)
         at(MEMORY)
         samples = _count_memory(workload, row)
@@ -291,6 +291,7 @@ def _fidelity(case: Case, row: Row, activations: str) -> Record:
             raise Invalid(f"the output is not the oracle's: relative error {error:.2e}")
         found: Mapping[str, float] = asdict(fidelity(attn, q, k, v, mask))
     row.oracle_error, row.backend_used, row.seed = error, attn.backend, cell.seed
+    row.clamped_rows = attn.clamped_rows(q, k, v, mask)
     row.parameters = sum(p.numel() for p in attn.parameters())
     for name, value in found.items():
         if name != "mean_value_error":

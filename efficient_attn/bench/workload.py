@@ -68,6 +68,12 @@ class Workload:
             return footprint(self.decoding.step, device=device)
         return footprint(getattr(self, str(self.case.cell.mode)), device=device)
 
+    def clamped_rows(self) -> int | None:
+        """How many of a pass' rows had no sum of weights to be divided by."""
+        if self.case.cell.mode == "decode":
+            return None
+        return self.attn.clamped_rows(*self.tensors, self.mask, **self.sample.inputs)
+
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.sample.q, self.sample.k, self.sample.v

@@ -12,7 +12,6 @@ from ..grids import Grid, views
 from ..registry import Info, info
 from ..report.pictures import Square, draw
 from ..report.style import colour_and_marker, mechanism
-from ..shapes import Dims
 
 CELLS = 256  # a side, at most: what a picture of two inches can show; shorter sequences have a cell a pair
 
@@ -26,9 +25,9 @@ def portrait(about: Info, file: Path) -> bytes:
     return draw(squares, f"{about.name}: {options}" if options else about.spec, _form(file))
 
 
-def gallery(names: Sequence[str], file: Path, *, dims: Dims) -> bytes:
+def gallery(names: Sequence[str], file: Path) -> bytes:
     """Each mechanism that has a pattern, with the options that it has by default; causal only where it must be."""
-    known = [about for about in (info(name, dims=dims) for name in names) if about.pattern is not None]
+    known = [about for about in (info(name) for name in names) if about.pattern is not None]
     if not known:
         raise UsageError(f"list: none of these mechanisms has a pattern to draw: {', '.join(names)}")
     squares = []

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..bench.plan import Overrides
     from ..bench.suite import Loaded
 
-TYPICAL = 1024  # the length for which mechanisms are described whose options follow from it
-
 
 def list_(args: Namespace) -> int:
     from ..registry import catalogue
@@ -26,11 +24,9 @@ def list_(args: Namespace) -> int:
 
     entries, suites = catalogue(family=args.family), suite_names()
     if args.picture:
-        from ..shapes import Dims
         from .drawing import gallery
 
-        names = [e.name for e in entries]
-        _write(args.picture, gallery(names, args.picture, dims=Dims(max_len=TYPICAL)))
+        _write(args.picture, gallery([e.name for e in entries], args.picture))
     drawn = {"picture": str(args.picture)} if args.picture else {}
     if args.json:
         mechanisms = [{"name": e.name, "family": e.family, "sentence": e.sentence} for e in entries]
@@ -45,9 +41,8 @@ def list_(args: Namespace) -> int:
 def info(args: Namespace) -> int:
     from .. import console
     from ..registry import info
-    from ..shapes import Dims
 
-    about = info(args.name, dims=Dims(max_len=TYPICAL))
+    about = info(args.name)
     if args.picture:
         from .drawing import portrait
 

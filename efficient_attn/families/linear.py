@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..feature_maps import FeatureMap
 from ..kernels import scan, sums
+from ..kernels.chunks import CHUNK
 from ..kernels.dense import expand_heads, wide
 from ..kernels.sums import Divisor, Job, Sums
 from ..mask import Mask
@@ -78,7 +79,7 @@ class LinearAttention(Attention):
     def _cost(self, n: int, m: int, causal: bool) -> float:
         """In pairs: F x E multiply-adds a key and a query, and half a chunk's pairs a query when causal."""
         features = self.feature_map.width(self.dims.head_dim or 64)
-        return (n + m) * features / 2 + (n * scan.CHUNK if causal else 0)
+        return (n + m) * features / 2 + (n * CHUNK if causal else 0)
 
     # -- three forms: dense, chunked, step by step ----------------------------------------------------------------
 
@@ -104,11 +105,27 @@ class LinearAttention(Attention):
         return out.to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return self._attend(q, k, v, mask, self.divisor, **inputs)
+
+    def clamped_rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> int | None:
+        if self.divisor is not away_from_zero:
+            return None
+        counts = []
+
+        def counted(total: Tensor) -> Tensor:
+            counts.append(int(((total.abs() < FLOOR) & (total != 0)).sum()))
+            return away_from_zero(total)
+
+        with torch.no_grad():
+            self._attend(q, k, v, mask, counted, **inputs)
+        return sum(counts)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, divisor: Divisor | None, **inputs: Tensor) -> Tensor:
         n, m, valid = q.shape[2], k.shape[2], mask.key_valid(k.shape[2])
         keys, values = k.flatten(0, 1), v.flatten(0, 1)
         folded = None if valid is None else valid.repeat_interleave(k.shape[1], dim=0)
         start = mask.start(n, m)
-        job = self._job(start, 0)
+        job = replace(self._job(start, 0), divisor=divisor)
         out = []
         for lane in self._lanes(q, k, valid, **inputs):
             if mask.causal and start < m - 1:

@@ -204,7 +204,8 @@ class _Read(torch.autograd.Function):
         for rows in job.runs(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
             x, _, back = tape.record(partial(job.queries, rows=rows), q[:, :, rows])
             flat = _faded(x, fading, rows).flatten(1, 2)
-            by_top, by_total = undivided(grads[0], out, *parts, rows)
+            by_top, by_total = (None if g is None else g.flatten(1, 2) for g in undivided(grads[0], out, *parts, rows))
+            assert by_top is not None
             by_x = by_top @ kv.mT
             by_kv.baddbmm_(flat.mT, by_top)
             if by_total is not None:
@@ -248,13 +249,13 @@ class Tape:
 def undivided(
     grad: Tensor, out: Tensor, divisors: Tensor | None, slopes: Tensor | None, rows: slice
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients by the numerators ``[Bh, G rows, E]`` and by the sums of weights ``[Bh, G rows, 1]`` of some rows."""
+    """Gradients by the numerators ``[Bh, G, rows, E]`` and by the sums of weights ``[Bh, G, rows, 1]`` of some rows."""
     by_out = wide(grad[:, :, rows])
     if divisors is None or slopes is None:
-        return by_out.flatten(1, 2), None
+        return by_out, None
     divisor = divisors[:, :, rows]
     by_total = (by_out * out[:, :, rows]).sum(-1, keepdim=True).neg_() / divisor * slopes[:, :, rows]
-    return (by_out / divisor).flatten(1, 2), by_total.flatten(1, 2)
+    return by_out / divisor, by_total
 
 
 def _faded(x: Tensor, fading: Tensor | None, rows: slice) -> Tensor:

@@ -89,15 +89,17 @@ def fidelity(cell: select.Cell) -> Table:
     rows = cell.rows
     means = rows.groupby("label", sort=False)[columns].mean().sort_values("relative_error", kind="stable")
     worst = rows.groupby("label")["oracle_error"].max()
+    clamped = rows.groupby("label")["clamped_rows"].sum(min_count=1)
     body = []
     for label, mean in means.iterrows():
         first, null, *rest = (_value(mean[column]) for column in columns)
-        body.append([Shown(str(label), str(label)), first, null, _value(1.0), *rest, _value(worst[label])])
+        rest += [_value(clamped[label]), _value(worst[label])]
+        body.append([Shown(str(label), str(label)), first, null, _value(1.0), *rest])
     head = ("Variant", "Relative error", "Null: mean of v", "Null: zero", "Cosine similarity", "Total variation")
     layers = rows["layer"].nunique()
     over = f", mean over {words.counted(layers, 'layer')}" if layers > 1 else ""
     note = "An approximation that does not stay well below both nulls has lost what attention adds."
-    head = (*head, "Missed mass", "Effective keys", "Error against own oracle (worst)")
+    head = (*head, "Missed mass", "Effective keys", "Rows clamped", "Error against own oracle (worst)")
     return _trimmed(Table(f"Distance from exact attention{_where(cell)}{over}", head, body, note=note))
 
 

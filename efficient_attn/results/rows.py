@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-SCHEMA = 2
+SCHEMA = 3
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
@@ -25,6 +25,7 @@ class Row:
     baseline / variant with its 95% interval. pairs: query-key pairs of one head; flops: of the whole call.
     peak_memory_bytes: above what existed before the call, output included, inputs not.
     relative_error: against exact softmax; oracle_error: against the mechanism's own oracle (Frobenius norm ratios).
+    clamped_rows: rows whose sum of weights was moved away from zero to be divided by; None where that cannot happen.
     saved_bytes: kept for the backward pass; workspace_bytes: the rest of the peak; retained_bytes: still held when the
     call has ended, its result. stop_reason: why measuring ended (half_width, rounds, budget). cache: warm or cold.
     rounds, processes: how many were measured, and by how many processes. contaminated: rounds that something else on
@@ -96,6 +97,7 @@ class Row:
     processes: int | None = None
     contaminated: int | None = None
     energy_j: float | None = None
+    clamped_rows: int | None = None
     schema: int = SCHEMA
 
 
@@ -110,8 +112,13 @@ def _to_2(body: dict[str, Any]) -> dict[str, Any]:
     return body | dict.fromkeys(added) | {"cache": cache, "schema": 2}
 
 
+def _to_3(body: dict[str, Any]) -> dict[str, Any]:
+    """Schema 3 counts rows whose weights nearly cancel; until then no mechanism had weights of either sign."""
+    return body | {"clamped_rows": None, "schema": 3}
+
+
 # from each older schema to the next
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2}
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2, 2: _to_3}
 
 
 class NewerSchemaError(ValueError):

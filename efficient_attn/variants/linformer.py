@@ -18,11 +18,11 @@ class Linformer(Attention):
     """Softmax over ``rank`` learned mixtures of the keys instead of all of them (Wang et al. 2020, arXiv:2006.04768):
     softmax(q (E k)^T / sqrt(D)) F v.
 
-    rank: how many mixtures. share: ``key_value`` learns one matrix E = F for all heads, which the paper found to lose
-    nothing; ``heads`` one E and one F; None (``none`` in a spec) an E and an F for each key-value head. Each is ``[rank, max_len]`` and drawn from
-    N(0, 1 / max_len), so that max_len keys of unit variance give mixtures of unit variance; M < max_len keys take the
-    first M columns. Padding counts as zeros. Needs dims with max_len, for share=None also with kv_heads or heads, else
-    it raises `UsageError`; so do more than max_len keys.
+    rank: how many mixtures. share: ``key_value`` learns one matrix E = F for all heads, in the paper's experiments as
+    good as more; ``heads`` one E and one F; None (``none`` in a spec) an E and an F for each key-value head. Each is
+    ``[rank, max_len]`` and drawn from N(0, 1 / max_len), so that max_len keys of unit variance give mixtures of unit
+    variance; M < max_len keys take the first M columns. Padding is zeros. Needs dims with max_len, for share=None
+    also with kv_heads or heads, else it raises `UsageError`; so do more than max_len keys.
     """
 
     backends = ("projected", "dense")

@@ -18,8 +18,8 @@ class Performer(LinearAttention):
     n_features: random directions w. kind: ``positive`` features exp(w.x - |x|^2/2); ``hyperbolic`` ones along w and -w;
     ``trigonometric`` ones, sines and cosines, accurate where softmax weights are large and wrong in sign where they are
     small; ``relu``, another kernel instead of an estimate (the paper's generalized attention). Trigonometric and
-    hyperbolic features are two to a direction. orthogonal: directions in blocks of D at right angles, which never
-    hurts. Directions are drawn from ``seed`` once, the same for all heads; `redraw` draws others.
+    hyperbolic features are two to a direction. orthogonal: directions in blocks of D at right angles, which
+    lowers the variance. Directions are drawn from ``seed`` once, the same for all heads; `redraw` draws others.
 
     Exponents are kept relative to the running maximum of the keys: the causal form never looks ahead for it.
     """

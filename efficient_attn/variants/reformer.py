@@ -90,14 +90,15 @@ class Reformer(Attention):
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         unit = wide(k) * inverse_norms(k)[..., None]
         seen = self._rounds(k, mask).seen(mask.causal).unflatten(0, q.shape[:2])
-        return softmax_attention(_without_padding(q, mask), unit, v, seen)
+        return softmax_attention(q, unit, v, seen)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         width, value_width = q.shape[-1], v.shape[-1]
         job = Job(self._rounds(k, mask), mask.causal, width**-0.5)
+        if (valid := mask.key_valid(q.shape[2])) is not None:  # a padded query's row is masked, and must not overflow
+            q = q.masked_fill(~valid[:, None, :, None], 0)
         pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
-        tensors = (_without_padding(q, mask), k, v)
-        rows = (F.pad(x, (0, pad - x.shape[-1])) if x.shape[-1] < pad else x for x in tensors)
+        rows = (F.pad(x, (0, pad - x.shape[-1])) if x.shape[-1] < pad else x for x in (q, k, v))
         out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), job=job).unflatten(0, q.shape[:2])
         return out[..., :value_width] if value_width < pad else out
 
@@ -113,9 +114,3 @@ def _same(q: Tensor, k: Tensor) -> bool:
         return True  # a misfit of another kind, which the base class names
     one_memory = q.data_ptr() == k.data_ptr() and q.stride() == k.stride()
     return one_memory or torch.equal(q, k)
-
-
-def _without_padding(q: Tensor, mask: Mask) -> Tensor:
-    """A padded position is no query either; its row is masked, and must not overflow."""
-    valid = mask.key_valid(q.shape[2])
-    return q if valid is None else q.masked_fill(~valid[:, None, :, None], 0)

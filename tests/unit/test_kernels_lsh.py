@@ -203,10 +203,14 @@ def test_a_layout_puts_empty_slots_before_the_first_chunk_and_behind_the_last() 
     assert layout.limit.tolist() == [[[1, -1], [0, -1]]]  # causal, and an empty slot is no query
 
 
-@pytest.mark.parametrize("engine", ["cpu", "plain"])
+@pytest.mark.parametrize(("slab", "engine"), [(1024, "cpu"), (1024, "plain"), (8, "cpu"), (1, "cpu")])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_one_softmax_over_the_union_with_its_gradient(padded: bool, causal: bool, engine: str, monkeypatch) -> None:
+def test_one_softmax_over_the_union_with_its_gradient(
+    padded: bool, causal: bool, slab: int, engine: str, monkeypatch
+) -> None:
+    monkeypatch.setattr(lsh_tiles, "ROWS_A_SLAB", slab)  # several rows, chunks of one, parts of a chunk
+    monkeypatch.setattr(lsh_tiles, "ROWS_A_TILE", 3)
     if engine == "plain":  # what other devices use
         monkeypatch.setattr(lsh_tiles, "attend", merge.plain)
         monkeypatch.setattr(lsh_tiles, "attend_backward", merge.plain_backward)

@@ -10,7 +10,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.families.linear import or_one
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
-from efficient_attn.kernels import scan, sums
+from efficient_attn.kernels import chunks, scan, sums
 from efficient_attn.kernels.sums import Job, Sums
 
 JOB = Job(elu_plus_one, or_one)
@@ -28,12 +28,18 @@ def plain(q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> Tensor:
     return products @ v[:, None] / or_one(products.sum(-1, keepdim=True))
 
 
+def _short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of 8 positions instead of hundreds."""
+    monkeypatch.setattr(sums, "RUN", 1)
+    monkeypatch.setattr(sums, "LEAST", 8)
+    assert JOB.runs(20, 6, 4, JOB.step(64, 6, 4)) == [slice(0, 8), slice(8, 16), slice(16, 20)]
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
 @pytest.mark.parametrize("graph", [False, True])
 def test_scan_is_the_lower_triangle_at_any_chunk_size(monkeypatch, chunk: int, graph: bool) -> None:
-    monkeypatch.setattr(scan, "CHUNK", chunk)
-    monkeypatch.setattr(scan, "TRAIN_CHUNK", chunk)
-    monkeypatch.setattr(sums, "RUN", 100)  # runs of a chunk or two
+    monkeypatch.setattr(chunks, "CHUNK", chunk)
+    _short_runs(monkeypatch)
     q, k, v = tensors(20, graph=graph)
     valid = torch.arange(20).expand(3, 20) % 4 != 2
     for mask in (None, valid):
@@ -49,8 +55,8 @@ def test_scan_is_the_lower_triangle_at_any_chunk_size(monkeypatch, chunk: int, g
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_backward_pass_is_autograds(monkeypatch, chunk: int, weighted: bool) -> None:
     """By everything: queries, keys, values, weights, and the state before; through the output and the state behind."""
-    monkeypatch.setattr(scan, "TRAIN_CHUNK", chunk)
-    monkeypatch.setattr(sums, "RUN", 100)
+    monkeypatch.setattr(chunks, "CHUNK", chunk)
+    _short_runs(monkeypatch)
     q, k, v = tensors(20, graph=True)
     logs = torch.randn(3, 20, dtype=torch.float64, requires_grad=True) if weighted else None
     kv = torch.rand(3, 4, 5, dtype=torch.float64, requires_grad=True)

@@ -195,3 +195,22 @@ def test_memory_at_16384_positions(spec: str, causal: bool) -> None:
     ).peak
     assert whole is not None
     assert 4 * output <= whole <= 6 * output, f"forward and backward: {whole / output:.2f} outputs"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_rows_whose_weights_cancel_are_counted(causal: bool) -> None:
+    """With one direction of length 1, weights are cosines of distances."""
+    attn, mask = (
+        ea.create("performer:kind=trigonometric:n_features=1", dims=ea.Dims(head_dim=1)),
+        ea.Mask(causal=causal),
+    )
+    attn.directions.fill_(1)  # pyright: ignore
+    k = torch.tensor([0.0, math.pi]).view(1, 1, 2, 1)
+    q, v = torch.full((1, 1, 2, 1), math.pi / 2), torch.ones(1, 1, 2, 1)
+    assert attn.clamped_rows(q, k, v, mask) == 2  # cos(pi/2), against either key
+    q[:, :, 0] = 0
+    assert attn.clamped_rows(q, k, v, mask) == 1
+    assert torch.isfinite(attn(q, k, v, mask)).all()
+    assert ea.create("linear").clamped_rows(q, k, v, mask) is None
+    blind = ea.Mask(causal=causal, key_lengths=torch.tensor([0]))
+    assert attn.clamped_rows(q, k, v, blind) == 0

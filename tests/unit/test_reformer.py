@@ -12,6 +12,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.memory import footprint, training_footprint
+from efficient_attn.kernels import lsh_tiles, merge
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.lsh import sorted_rounds
 from efficient_attn.shapes import Shape
@@ -111,13 +112,16 @@ def test_holes_are_as_if_removed() -> None:
         assert not out[:, :, ~holes].any()
 
 
-@pytest.mark.parametrize("backend", ["chunks", "dense"])
-def test_garbage_in_the_padding_reaches_nothing(backend: str) -> None:
+@pytest.mark.parametrize("backend", ["chunks", "dense", "other devices"])
+def test_garbage_in_the_padding_reaches_nothing(backend: str, monkeypatch) -> None:
     """No row, not even its own, and no gradient."""
-    attn, (q, v) = reformer(2, 8, backend=backend), drawn(2, 2, 60, 8)
+    if backend == "other devices":
+        monkeypatch.setattr(lsh_tiles, "attend", merge.plain)
+        monkeypatch.setattr(lsh_tiles, "attend_backward", merge.plain_backward)
+    attn, (q, v) = reformer(2, 8, backend="dense" if backend == "dense" else "chunks"), drawn(2, 2, 60, 8)
     padded = ea.Mask(key_lengths=torch.tensor([60, 33]))
     answers = []
-    for garbage in (0.0, 1e308):
+    for garbage in (0.0, torch.finfo(torch.float64).max):
         x = q.clone()
         x[1, :, 33:] = garbage
         x.requires_grad_()

@@ -23,7 +23,7 @@ FIXED = (
     "pairs_computed peak_memory_bytes output_bytes saved_bytes workspace_bytes state_bytes task inputs layer "
     "relative_error oracle_error cosine_similarity total_variation missed_mass effective_keys metric accuracy "
     "loss steps parameters seed stop_reason cache cuda_graph graph_breaks retained_bytes rounds processes contaminated "
-    "energy_j schema "
+    "energy_j clamped_rows schema "
 )
 
 VALUES = {
@@ -138,20 +138,28 @@ def test_every_older_schema_has_its_step() -> None:
     assert sorted(MIGRATIONS) == list(range(1, SCHEMA))
 
 
+LATER = ("clamped_rows",)  # columns of schema 3
 ADDED = ("cache", "cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j")
 
 
 def first(**changed: object) -> dict[str, Any]:
     """A record as schema 1 had it."""
-    return {name: value for name, value in body(schema=1, **changed).items() if name not in ADDED}
+    return {name: value for name, value in body(schema=1, **changed).items() if name not in ADDED + LATER}
 
 
 @pytest.mark.parametrize(("mode", "cache"), [("decode", "warm"), (None, None)])
-def test_schema_1_becomes_2(mode: str | None, cache: str | None) -> None:
+def test_schema_1_becomes_the_present_one(mode: str | None, cache: str | None) -> None:
     record = Record.from_line(line(first(mode=mode, variant="full", samples={"latency_ms": [[1.5]]})))
     assert record == Record(Row(mode=mode, variant="full", cache=cache), {"latency_ms": [[1.5]]})
-    assert record.row.schema == 2
+    assert record.row.schema == SCHEMA
     assert Record.from_line(record.to_line()) == record
+
+
+def test_schema_2_becomes_3() -> None:
+    second = {name: value for name, value in body(schema=2, variant="full", energy_j=2.5).items() if name not in LATER}
+    record = Record.from_line(line(second))
+    assert record == Record(Row(variant="full", energy_j=2.5))
+    assert record.row.clamped_rows is None
 
 
 def test_an_unknown_column_of_an_older_schema_is_told_too() -> None:

@@ -11,7 +11,6 @@ from efficient_attn.bench.suite import load_suite
 from efficient_attn.shipped import suite_names, suites_folder
 from efficient_attn.variants import CATALOGUE
 
-
 LINEAR_PEERS = ("linear_attention_transformer", "performer_pytorch", "linformer", "reformer_pytorch")
 
 
