@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .feature_maps import FeatureMap
+from .feature_maps import LOG2_E, FeatureMap
+from .kernels import products
 
 Kind = Literal["positive", "trigonometric", "hyperbolic", "relu"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -63,39 +64,39 @@ def unit_map(directions: Tensor) -> FeatureMap:
 
 def _positive(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
     """exp(w.x - |x|^2 / 2): the mean over w of the products is exp(x.y), and no term is negative."""
-    along = x @ directions.mT
+    along = products.along(x * LOG2_E, directions)
     top = along.detach().amax(-1)
-    return _exp(along, top + math.log(len(directions)) / 2), top - _half_square(x)
+    return _powers(along, top + math.log2(len(directions)) / 2), top / LOG2_E - _half_square(x)
 
 
 def _hyperbolic(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
     """Positive features along w and along -w, which cancels what is odd in w."""
-    along = x @ directions.mT
+    along = products.along(x * LOG2_E, directions)
     along = torch.cat([along, -along], -1)
     top = along.detach().amax(-1)
-    return _exp(along, top + math.log(2 * len(directions)) / 2), top - _half_square(x)
+    return _powers(along, top + math.log2(2 * len(directions)) / 2), top / LOG2_E - _half_square(x)
 
 
 def _trigonometric(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
     """exp(|x|^2 / 2) (sin w.x, cos w.x): bounded features, but products of either sign."""
-    along = x @ directions.mT
+    along = products.along(x, directions)
     return torch.cat([along.sin(), along.cos()], -1) * len(directions) ** -0.5, _half_square(x)
 
 
 def _relu(x: Tensor, directions: Tensor) -> Tensor:
-    return ((x @ directions.mT).relu() + RELU_FLOOR) * len(directions) ** -0.5
+    return (products.along(x, directions).relu() + RELU_FLOOR) * len(directions) ** -0.5
 
 
-def _exp(along: Tensor, unit: Tensor) -> Tensor:
-    """exp(along - unit), and a little more than nothing where that vanishes.
+def _powers(along: Tensor, unit: Tensor) -> Tensor:
+    """2^(along - unit), and a little more than nothing where that vanishes.
 
     The largest features of a query and of a key need not be the same; of large inputs the products would all underflow,
     and the row would have no weight at all. The square of the floor is still a normal number of the dtype.
     """
     floor = torch.finfo(along.dtype).tiny ** 0.45
     if along.requires_grad and torch.is_grad_enabled():
-        return (along - unit[..., None]).exp() + floor
-    return along.sub_(unit[..., None]).exp_().add_(floor)
+        return (along - unit[..., None]).exp2() + floor
+    return along.sub_(unit[..., None]).exp2_().add_(floor)
 
 
 def _half_square(x: Tensor) -> Tensor:

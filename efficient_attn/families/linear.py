@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..feature_maps import FeatureMap
-from ..kernels import scan, sums
+from ..kernels import compiled, recurrent, scan, sums
 from ..kernels.chunks import CHUNK
 from ..kernels.dense import expand_heads, wide
 from ..kernels.sums import Divisor, Job, Sums
@@ -38,11 +39,14 @@ class KeyWeights(NamedTuple):
 class LinearAttention(Attention):
     """sum_j phi(q).phi(k_j) v_j / sum_j phi(q).phi(k_j). A subclass passes its feature map to ``super().__init__``.
 
-    Backends: ``chunked`` sums keys chunk by chunk; causal, it scans; ``dense`` forms all N x M weights. A map with
-    learned parameters keeps them on the mechanism, where the backward pass finds them.
+    Backends: ``chunked`` sums keys chunk by chunk; causal, it scans; ``cpp`` is the same with the scan in C++, for the
+    CPU and for keys without weights, by request only, as it is compiled on first use: without a causal mask, and in
+    decoding one by one, it runs what ``chunked`` runs; ``dense`` forms all N x M weights. A map with learned parameters
+    keeps them on the mechanism, where the backward pass finds them.
     """
 
-    backends = ("chunked", "dense")
+    backends = ("chunked", "cpp", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
 
     def __init__(self, feature_map: FeatureMap) -> None:
         super().__init__()
@@ -67,6 +71,20 @@ class LinearAttention(Attention):
     def key_weights(self, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> KeyWeights | None:
         """Weights of keys besides their features, such as gates; valid: ``[B, M]``."""
         return None
+
+    @property
+    def weighs_keys(self) -> bool:
+        """Whether keys have weights besides their features, from the map itself or from the two methods above."""
+        own, base = type(self), LinearAttention
+        overridden = own.key_weights is not base.key_weights or own.rates is not base.rates
+        return overridden or self.feature_map.scaled
+
+    def why_not(self, backend: str) -> str | None:
+        if backend != "cpp":
+            return None
+        if self.weighs_keys:
+            return "its keys have weights, which the kernel in C++ does not know"
+        return compiled.why_not()
 
     @property
     def traits(self) -> Traits:
@@ -153,9 +171,8 @@ class LinearAttention(Attention):
         before = state.sums or [self._empty(len(keys), k.shape[3], v.shape[3], v[:0]) for _ in lanes]
         out, after = [], []
         for lane, past in zip(lanes, before, strict=True):
-            if q.shape[2] == 1:
-                past = sums.summed(job, keys, values, None, lane.logs, past)
-                found = sums.read(job, lane.rows, past)
+            if q.shape[2] == 1 and not _traced(q, k, v, past.kv, *inputs.values(), *self.parameters()):
+                found, past = recurrent.step(job, lane.rows, keys, values, lane.logs, past)
             else:
                 found, past = scan.scan(job, lane.rows, keys, values, None, lane.logs, past)
             out.append(found)
@@ -174,13 +191,11 @@ class LinearAttention(Attention):
 
     def _job(self, start: int, first: int) -> Job:
         decays = type(self).rates is not LinearAttention.rates
-        return Job(self.feature_map, self.divisor, decays, start, first, tuple(self.parameters()))
+        parameters = tuple(self.parameters())
+        return Job(self.feature_map, self.divisor, decays, start, first, parameters, self.backend == "cpp")
 
     def _empty(self, rows: int, width: int, value_width: int, like: Tensor) -> Sums:
-        own = type(self)
-        weighted = own.rates is not LinearAttention.rates or own.key_weights is not LinearAttention.key_weights
-        weighted = weighted or self.feature_map.scaled
-        return sums.no_sums(self._job(0, 0), rows, width, value_width, like, weighted=weighted)
+        return sums.no_sums(self._job(0, 0), rows, width, value_width, like, weighted=self.weighs_keys)
 
     def _lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[_Lane]:
         """All heads of a group at once, or one after another where each weighs keys in its own way."""
@@ -215,6 +230,11 @@ class _Lane(NamedTuple):
         if self.next is None or past.reference is None:
             return past
         return past._replace(reference=past.reference - self.next)
+
+
+def _traced(*tensors: Tensor) -> bool:
+    """Whether a gradient by any of these is wanted."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def or_one(total: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .sums import Sums
+from .sums import Sums, along
 
 CHUNK = 64  # positions: the pairs within a chunk cost more, the longer it is, and the state more, the shorter
 
@@ -37,14 +37,20 @@ class State:
         self.kv, self.z, self.reference = sums
         self.decays = decays
 
-    def take(self, x: Tensor, v: Tensor, weights: _Weights | None) -> None:
-        """Add a chunk's keys, or the rows that come to the same in the backward pass."""
-        if weights is not None:
-            self.kv.mul_(weights.carry[..., None])
-            self.z.mul_(weights.carry)
-            x, self.reference = x * weights.keys, weights.reference
-        self.kv.baddbmm_(x.mT, v)
-        self.z += x.sum(1)
+    def take(self, y: Tensor, v: Tensor, weights: _Weights | None) -> None:
+        """Add a chunk's keys. Their weights go to the values, which are mostly narrower."""
+        if weights is None:
+            self.z += y.sum(1)
+        else:
+            self.carry(weights)
+            self.z += (weights.keys.mT @ y)[:, 0]
+            v, self.reference = v * weights.keys, weights.reference
+        self.kv.baddbmm_(y.mT, v)
+
+    def carry(self, weights: _Weights) -> None:
+        """The past of a chunk as the next one weighs it."""
+        self.kv.mul_(weights.carry[..., None])
+        self.z.mul_(weights.carry)
 
     def weights(self, a: Tensor | None, here: slice) -> _Weights | None:
         if a is None or self.reference is None:
@@ -57,9 +63,10 @@ def attend(x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: State) -> t
     tops, totals = x.new_empty(*x.shape[:3], v.shape[2]), x.new_empty(*x.shape[:3], 1)
     for here in _chunks(x):
         xs, ys, vs, weights = x[:, :, here], y[:, here], v[:, here], state.weights(a, here)
-        near, past = _pairs(xs, ys, weights), _seen(xs, weights)
-        top = (near @ vs).baddbmm_(past, state.kv)
-        total = near.sum(-1, keepdim=True).baddbmm_(past, state.z[..., None])
+        near, flat = _pairs(xs, ys, weights), xs.flatten(1, 2)
+        top, total = _as_past(flat @ state.kv, weights), _as_past(along(flat, state.z), weights)
+        top.baddbmm_(near, vs)
+        total += near.sum(-1, keepdim=True)
         tops[:, :, here], totals[:, :, here] = (t.unflatten(1, (x.shape[1], -1)) for t in (top, total))
         state.take(ys, vs, weights)
     return tops, totals
@@ -80,11 +87,9 @@ def by_queries(
             by_top[:, :, here].flatten(1, 2),
             None if by_total is None else by_total[:, :, here].flatten(1, 2),
         )
-        found = tops @ state.kv.mT
+        found = _as_past(tops, weights) @ state.kv.mT
         if totals is not None:
-            found.addcmul_(totals, state.z[:, None])
-        if weights is not None:
-            found.view(*by_x.shape[:2], -1, by_x.shape[3]).mul_(weights.past)
+            found.addcmul_(_as_past(totals, weights), state.z[:, None])
         found.baddbmm_(_by_pairs(tops, totals, vs, by_x.shape[1], weights), ys)
         by_x[:, :, here] = found.unflatten(1, (by_x.shape[1], -1))
         state.take(ys, vs, weights)
@@ -113,25 +118,22 @@ def by_keys(
             by_top[:, :, here].flatten(1, 2),
             None if by_total is None else by_total[:, :, here].flatten(1, 2),
         )
-        kept = ys if weights is None else ys * weights.keys
-        by_v[:, here] = (kept @ by_state.kv).baddbmm_(_pairs(xs, ys, weights).mT, tops)
-        by_kept = (vs @ by_state.kv.mT).add_(by_state.z[:, None])
-        if weights is not None:
-            by_kept.mul_(weights.keys)
+        kept = 1 if weights is None else weights.keys
+        by_v[:, here] = (ys @ by_state.kv).mul_(kept).baddbmm_(_pairs(xs, ys, weights).mT, tops)
+        by_kept = ((vs * kept) @ by_state.kv.mT).add_(by_state.z[:, None] * kept)
         by_pairs = _by_pairs(tops, totals, vs, x.shape[1], weights)
         by_y[:, here] = by_kept.baddbmm_(by_pairs.mT, xs.flatten(1, 2))
-        _give_back(by_state, _seen(xs, weights), tops, totals, weights)
+        _give_back(by_state, xs.flatten(1, 2), tops, totals, weights)
     return by_y, by_v
 
 
-def _give_back(by_state: State, past: Tensor, tops: Tensor, totals: Tensor | None, weights: _Weights | None) -> None:
+def _give_back(by_state: State, x: Tensor, tops: Tensor, totals: Tensor | None, weights: _Weights | None) -> None:
     """From the gradient by the state behind a chunk to that by the state before it."""
     if weights is not None:
-        by_state.kv.mul_(weights.carry[..., None])
-        by_state.z.mul_(weights.carry)
-    by_state.kv.baddbmm_(past.mT, tops)
+        by_state.carry(weights)
+    by_state.kv.baddbmm_(x.mT, _as_past(tops, weights))
     if totals is not None:
-        by_state.z += (past.mT @ totals)[..., 0]
+        by_state.z += (_as_past(totals, weights).mT @ x)[:, 0]
 
 
 def _weights(a: Tensor, reference: Tensor, decays: bool, dtype: torch.dtype) -> _Weights:
@@ -153,9 +155,11 @@ def _weights(a: Tensor, reference: Tensor, decays: bool, dtype: torch.dtype) -> 
     )
 
 
-def _seen(x: Tensor, weights: _Weights | None) -> Tensor:
-    """Rows ``[Bh, G c, F]`` of a chunk as they see the past."""
-    return (x if weights is None else x * weights.past).flatten(1, 2)
+def _as_past(x: Tensor, weights: _Weights | None) -> Tensor:
+    """What rows ``[Bh, G c, .]`` of a chunk have to do with the past, as they weigh it."""
+    if weights is None:
+        return x
+    return (x.unflatten(1, (-1, weights.past.shape[2])) * weights.past).flatten(1, 2)
 
 
 def _pairs(x: Tensor, y: Tensor, weights: _Weights | None) -> Tensor:

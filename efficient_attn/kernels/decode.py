@@ -6,10 +6,10 @@ whole cache goes through oneDNN at once, whose kernels suit such shapes. Where t
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 from torch import Tensor
+
+from .products import on_onednn
 
 KEYS = 8192  # below this the fused kernel's single call wins
 ROWS = 32  # above this its products are no longer small
@@ -17,10 +17,10 @@ ROWS = 32  # above this its products are no longer small
 
 def serves(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether `few_over_many` may and should run: rows ``q [B, Hkv, R, D]`` over keys ``[B, Hkv, M, D]``."""
-    fits = 1 < q.shape[2] <= ROWS and k.shape[2] >= KEYS and q.dtype == torch.float32 and q.device.type == "cpu"
+    fits = 1 < q.shape[2] <= ROWS and k.shape[2] >= KEYS and on_onednn(q)
     # with a cache whose rows lie apart, as in [B, M, H, D] memory order, oneDNN takes a hundred times as long
     fits = fits and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v))
-    return fits and not (torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))) and has_onednn()
+    return fits and not (torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)))
 
 
 def few_over_many(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -33,8 +33,3 @@ def few_over_many(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
             torch.softmax(weights, -1, out=weights)  # in place: fresh pages cost more than the arithmetic
             out[b, h] = linear(weights, v[b, h].T, None, "none", [], "")
     return out
-
-
-@cache
-def has_onednn() -> bool:
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .decode import has_onednn
 from .dense import wide
+from .products import on_onednn, times
 
 POSITIONS = 4096  # taken at a time, so that what a product needs besides its result does not grow with the length
 
@@ -47,13 +47,13 @@ class _Projection(torch.autograd.Function):
 
 def _each(weights: Tensor, x: Tensor) -> Tensor:
     """``weights [1 or heads, R, M] @ x [B, heads, M, D]``."""
-    if not _by_onednn(x):
+    if not on_onednn(x):
         return weights @ x
     out = x.new_empty(*x.shape[:2], weights.shape[1], x.shape[3])
     for b in range(x.shape[0]):
         for h in range(x.shape[1]):
             for rows, to in zip(weights[h % len(weights)].split(POSITIONS), out[b, h].split(POSITIONS), strict=True):
-                to.copy_(_product(rows, x[b, h]))
+                to.copy_(times(rows, x[b, h]))
     return out
 
 
@@ -62,16 +62,5 @@ def _add_products(total: Tensor, grad: Tensor, x: Tensor) -> None:
     for b in range(x.shape[0]):
         for h in range(x.shape[1]):
             for part, to in zip(x[b, h].split(POSITIONS), total[h % len(total)].split(POSITIONS, 1), strict=True):
-                to += _product(wide(grad[b, h]), wide(part).mT)
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    if not _by_onednn(b):
-        return a @ b
-    if not (b.is_contiguous() or b.mT.is_contiguous()):  # with rows apart oneDNN would take a thousand times as long
-        b = b.contiguous()
-    return torch.ops.mkldnn._linear_pointwise(a, b.mT, None, "none", [], "")
-
-
-def _by_onednn(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype == torch.float32 and has_onednn()
+                a, b_t = wide(grad[b, h]), wide(part).mT
+                to += times(a, b_t) if on_onednn(a) else a @ b_t

@@ -1,7 +1,7 @@
 """Causal linear attention: a scan over runs of positions, with one state of sums for all that came before.
 
-What happens within a run is in `chunks`. No state is kept for a position, nor for a run: the backward pass goes over
-the runs once in each direction and works them out again. Shapes are those of `sums`.
+What happens within a run is in `chunks`, and once more in C++ in `compiled`. No state is kept for a position, nor for
+a run: the backward pass goes over the runs once in each direction and works them out again. Shapes are those of `sums`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import chunks
+from . import chunks, compiled
 from .chunks import CHUNK, State
 from .dense import wide
-from .sums import Job, Sums, Tape, before_or_none, started, undivided
+from .sums import Job, Sums, Tape, before_or_none, divide, started, undivided
 
 
 def scan(
@@ -43,11 +43,10 @@ class _Scan(torch.autograd.Function):
         for rows in _runs(job, q, k):
             x, _ = job.queries(q[:, :, rows], rows)
             y, a = job.keys(k[:, rows], rows, valid, logs)
-            top, total = chunks.attend(x, y, wide(v[:, rows]), a, state)
-            if job.divisor and totals is not None:
+            top, total = _kernel(job).attend(x, y, wide(v[:, rows]), a, state)
+            if totals is not None:
                 totals[:, :, rows] = total
-                top.div_(job.divisor(total))
-            out[:, :, rows] = top
+            divide(job, top, total, out[:, :, rows])
         ctx.job = job
         ctx.save_for_backward(valid, q, k, v, logs, *rest[:3], out, totals)
         if state.reference is not None:
@@ -89,6 +88,11 @@ class _Call(NamedTuple):
         return undivided(self.grad, self.out, self.divisors, self.slopes, rows)
 
 
+def _kernel(job: Job) -> Any:
+    """The module that goes through a run."""
+    return compiled if job.compiled else chunks
+
+
 def _runs(job: Job, q: Tensor, k: Tensor) -> list[slice]:
     lanes, width = len(k) * q.shape[1], k.shape[2]
     return job.runs(k.shape[1], lanes, width, job.step(CHUNK, lanes, width))
@@ -100,7 +104,7 @@ def _by_queries(call: _Call, tape: Tape, state: State) -> tuple[Tensor, list[lis
     for rows in call.runs():
         _, _, back = tape.record(partial(call.job.queries, rows=rows), call.q[:, :, rows])
         y, a = call.job.keys(call.k[:, rows], rows, call.valid, call.logs)
-        by_x, references = chunks.by_queries(*call.undivided(rows), y, wide(call.v[:, rows]), a, state)
+        by_x, references = _kernel(call.job).by_queries(*call.undivided(rows), y, wide(call.v[:, rows]), a, state)
         by_q[:, :, rows] = back(by_x)
         past.append(references)
     return by_q, past
@@ -117,7 +121,7 @@ def _by_keys(
         keys = partial(call.job.keys, rows=rows, valid=call.valid, logs=call.logs)
         y, a, back = tape.record(keys, call.k[:, rows])
         by_rows = call.undivided(rows)
-        by_y, by_v[:, rows] = chunks.by_keys(x, y, wide(call.v[:, rows]), a, *by_rows, by_state, references)
+        by_y, by_v[:, rows] = _kernel(call.job).by_keys(x, y, wide(call.v[:, rows]), a, *by_rows, by_state, references)
         by_a = None if a is None else (by_y * y).sum(-1)
         if by_logs is not None and by_a is not None:
             by_logs[:, rows] = by_a

@@ -21,8 +21,9 @@ from torch.autograd.function import once_differentiable
 
 from ..feature_maps import FeatureMap
 from .dense import wide
+from .products import add_products, rows_times
 
-RUN = 1 << 17  # numbers of one side's features at a time: they stay in the cache
+RUN = 1 << 18  # numbers of one side's features at a time: they stay in the cache
 LEAST = 32  # positions a run at least: below that the products become too small
 
 Divisor = Callable[[Tensor], Tensor]
@@ -35,6 +36,7 @@ class Job:
 
     divisor: what outputs are divided by, a function of the sum of a row's weights; None where they are not divided.
     start, first: positions of the first query and the first key. parameters: those that the map was made with.
+    compiled: causal runs go through the C++ kernel, which has no form for weights.
     """
 
     phi: FeatureMap
@@ -43,6 +45,7 @@ class Job:
     start: int = 0
     first: int = 0
     parameters: tuple[Tensor, ...] = ()
+    compiled: bool = False
 
     def queries(self, q: Tensor, rows: slice) -> Features:
         """Features ``[Bh, G, rows, F]`` of the queries of these rows. The factor of a query's own features cancels."""
@@ -65,13 +68,17 @@ class Job:
 
     def step(self, size: int, lanes: int, width: int) -> int:
         """A number of positions to take at once: this one, or less where the features are many."""
-        while size > LEAST and max(lanes, 2) * self.phi.width(width) * size > RUN:
+        while size > LEAST and self._features(lanes, width) * size > RUN:
             size //= 2
         return size
 
+    def _features(self, lanes: int, width: int) -> int:
+        """Features of a position; those of a single head count double, so that they stay few beside its output."""
+        return max(lanes, 2) * self.phi.width(width)
+
     def runs(self, length: int, lanes: int, width: int, step: int = LEAST) -> list[slice]:
         """The positions cut into runs whose features fit the cache, each but the last a multiple of ``step``."""
-        size = max(RUN // (lanes * self.phi.width(width)) // step, 1) * step
+        size = max(RUN // self._features(lanes, width) // step, 1) * step
         return [slice(a, min(a + size, length)) for a in range(0, length, size)]
 
     def divisors(self, totals: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -141,10 +148,13 @@ class _Summed(torch.autograd.Function):
             if a is not None and reference is not None:
                 newest = (a[:, -1] if job.decays else torch.maximum(reference, a.amax(1))).to(reference.dtype)
                 carry = relative(reference, newest).to(kv.dtype)[:, None]
-                y = y * relative(a, newest[:, None]).to(y.dtype)[..., None]
                 reference, _, _ = newest, kv.mul_(carry[..., None]), z.mul_(carry)
-            kv.baddbmm_(y.mT, wide(v[:, rows]))
-            z += y.sum(1)
+                weights = relative(a, newest[:, None]).to(y.dtype)[..., None]
+                add_products(kv, y, v[:, rows] * weights)  # values are mostly narrower than features
+                z += (weights.mT @ y)[:, 0]
+            else:
+                add_products(kv, y, wide(v[:, rows]))
+                z += y.sum(1)
         ctx.job = job
         ctx.save_for_backward(valid, k, v, logs, before, reference)
         if reference is not None:
@@ -162,10 +172,9 @@ class _Summed(torch.autograd.Function):
         tape = Tape(job)
         for rows in job.runs(k.shape[1], k.shape[0], k.shape[2]):
             y, a, back = tape.record(partial(job.keys, rows=rows, valid=valid, logs=logs), k[:, rows])
-            scale = None if a is None else relative(a, reference[:, None]).to(y.dtype)[..., None]
-            by_v[:, rows] = (y if scale is None else y * scale) @ by_kv
-            by_y = by_z[:, None] + wide(v[:, rows]) @ by_kv.mT
-            by_y = by_y if scale is None else by_y.mul_(scale)
+            scale = 1 if a is None else relative(a, reference[:, None]).to(y.dtype)[..., None]
+            by_v[:, rows] = rows_times(y, by_kv).mul_(scale)
+            by_y = rows_times(wide(v[:, rows]) * scale, by_kv.mT).add_(by_z[:, None] * scale)
             by_a = None if a is None else (by_y * y).sum(-1)
             if by_logs is not None and by_a is not None:
                 by_logs[:, rows] = by_a
@@ -184,12 +193,10 @@ class _Read(torch.autograd.Function):
         totals = kv.new_empty(*q.shape[:3], 1) if job.divisor else None
         for rows in job.runs(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
             x = _faded(job.queries(q[:, :, rows], rows)[0], fading, rows)
-            top = x.flatten(1, 2) @ kv
-            if job.divisor and totals is not None:
-                total = x.flatten(1, 2) @ z[..., None]
-                totals[:, :, rows] = total.view(*x.shape[:3], 1)
-                top.div_(job.divisor(total))
-            out[:, :, rows] = top.view(*x.shape[:3], -1)
+            top, total = rows_times(x.flatten(1, 2), kv).view(*x.shape[:3], -1), None
+            if totals is not None:
+                total = totals[:, :, rows] = along(x.flatten(1, 2), z).view(*x.shape[:3], 1)
+            divide(job, top, total, out[:, :, rows])
         ctx.job = job
         ctx.save_for_backward(q, kv, z, fading, out, totals)
         return out
@@ -206,11 +213,11 @@ class _Read(torch.autograd.Function):
             flat = _faded(x, fading, rows).flatten(1, 2)
             by_top, by_total = (None if g is None else g.flatten(1, 2) for g in undivided(grads[0], out, *parts, rows))
             assert by_top is not None
-            by_x = by_top @ kv.mT
-            by_kv.baddbmm_(flat.mT, by_top)
+            by_x = rows_times(by_top, kv.mT)
+            add_products(by_kv, flat, by_top)
             if by_total is not None:
                 by_x.addcmul_(by_total, z[:, None])
-                by_z += (flat.mT @ by_total)[..., 0]
+                by_z += (by_total.mT @ flat)[:, 0]
             by_q[:, :, rows] = back(_faded(by_x.view(x.shape), fading, rows))
         return None, by_q, by_kv, by_z, None, *tape.by_parameters
 
@@ -244,6 +251,21 @@ class Tape:
             return by_x
 
         return found[0].detach(), None if found[1] is None else found[1].detach(), back
+
+
+def along(x: Tensor, z: Tensor) -> Tensor:
+    """Products ``[Bh, rows, 1]`` of rows ``[Bh, rows, F]`` with a vector ``[Bh, F]``, the way round that is faster."""
+    return (z[:, None] @ x.mT).mT
+
+
+def divide(job: Job, top: Tensor, total: Tensor | None, out: Tensor) -> None:
+    """Write rows divided as the job says into ``out``, of the same shape and any dtype."""
+    if job.divisor is None or total is None:
+        out.copy_(top)
+    elif out.dtype == top.dtype:
+        torch.div(top, job.divisor(total), out=out)
+    else:
+        out.copy_(top.div_(job.divisor(total)))
 
 
 def undivided(

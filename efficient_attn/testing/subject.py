@@ -72,6 +72,8 @@ class Call:
         new = {**self.tensors, **tensors}
         if self.tied and "k" in tensors:
             new["q"] = new["k"]
+        elif self.tied and "q" in tensors:
+            new["k"] = new["q"]
         return replace(self, tensors=new)
 
     @property

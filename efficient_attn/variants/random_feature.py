@@ -57,6 +57,10 @@ class RandomFeature(LinearAttention):
         gate = {"gate": Input("key")}
         return replace(super().traits, bidirectional=False, normalised=False, positional=True, inputs=gate)
 
+    @property
+    def weighs_keys(self) -> bool:
+        return self.gated
+
     def key_weights(self, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> KeyWeights | None:
         if not self.gated:
             return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import efficient_attn as ea
+from efficient_attn.kernels import compiled
 
+COMPILED = () if compiled.why_not() else ("linear:backend=cpp", "cosformer:backend=cpp")
 OPTIONS = (
     "full:backend=dense",
     "gqa:kv_heads=2",
@@ -39,4 +41,4 @@ OPTIONS = (
     "reformer:n_hashes=3:bucket_size=5",
     "reformer:n_hashes=1:bucket_size=1000",
 )
-SPECS = (*ea.names(), *OPTIONS)
+SPECS = (*ea.names(), *OPTIONS, *COMPILED)

@@ -7,7 +7,7 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.bench.memory import footprint, training_footprint
-from efficient_attn.kernels import projection
+from efficient_attn.kernels import products, projection
 from efficient_attn.kernels.projection import project
 from efficient_attn.testing.compare import assert_close
 from efficient_attn.variants.linformer import Linformer
@@ -127,7 +127,7 @@ LAYOUTS = {
 def test_projections_and_their_gradients(monkeypatch, dtype: torch.dtype, onednn: bool, layout: str) -> None:
     monkeypatch.setattr(projection, "POSITIONS", 7)
     if not onednn:
-        monkeypatch.setattr(projection, "has_onednn", lambda: False)
+        monkeypatch.setattr(projection, "on_onednn", lambda x: False)
     tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 2e-2}[dtype]
     for heads, m, width in ((1, 17, 5), (3, 17, 5), (3, 1, 1)):
         e = torch.randn(heads, 4, m + 2).to(dtype)[..., :m].requires_grad_()
@@ -141,7 +141,7 @@ def test_projections_and_their_gradients(monkeypatch, dtype: torch.dtype, onednn
                 assert_close(a.double(), b.double(), f"{heads} heads, M={m}", tolerance=tolerance)
 
 
-@pytest.mark.skipif(not projection.has_onednn(), reason="torch was built without oneDNN")
+@pytest.mark.skipif(not products.has_onednn(), reason="torch was built without oneDNN")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_onednn_gets_a_dense_right_side(monkeypatch, layout: str) -> None:
     """Given one with rows apart, it takes three thousand times as long."""

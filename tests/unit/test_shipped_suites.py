@@ -64,3 +64,14 @@ def test_the_sparse_suite_has_the_whole_family_against_full_attention() -> None:
         if c.cell.part in ("against full", "causal only")
     }
     assert timed >= {"full", *(e.name for e in CATALOGUE if e.family == "sparse")}
+
+
+def test_the_linear_suite_has_the_families_in_every_direction_against_full_attention() -> None:
+    cases = make_plan(load_suite("linear"))
+    families = {"linear", "low_rank", "hashed"}
+    for part in ("crossover", "growth"):
+        timed = {c.variant.split(":")[0] for c in cases if c.cell.part.startswith(part)}
+        assert timed >= {e.name for e in CATALOGUE if e.family in families}
+    for causal, part in ((False, "crossover"), (True, "crossover, causal")):
+        assert {c.cell.causal for c in cases if c.cell.part == part} == {causal}
+        assert "full" in {c.variant for c in cases if c.cell.part == part}

@@ -1,0 +1,61 @@
+"""Products through oneDNN are the products, on either side of every condition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from efficient_attn.kernels import products
+
+TIGHT = {"rtol": 1e-5, "atol": 1e-4}
+
+
+@pytest.fixture(params=[True, False], ids=["onednn", "blas"])
+def _with_and_without(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setattr(products, "has_onednn", lambda: False)
+    elif not products.has_onednn():
+        pytest.skip("torch was built without oneDNN")
+
+
+@pytest.mark.usefixtures("_with_and_without")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [3, 300])
+@pytest.mark.parametrize("columns", [(5, 7), (7, 5)])
+def test_products_are_what_torch_has(rows: int, columns: tuple[int, int], dtype: torch.dtype) -> None:
+    g = torch.Generator().manual_seed(0)
+    wide, narrow = columns
+    x, y = (torch.randn(2, rows, c, generator=g).to(dtype) for c in columns)
+    w = torch.randn(2, wide, narrow, generator=g).to(dtype)
+    torch.testing.assert_close(products.rows_times(x, w), x @ w, **TIGHT)
+    torch.testing.assert_close(products.rows_times(x, w.mT.contiguous().mT), x @ w, **TIGHT)
+    total = torch.ones(2, wide, narrow, dtype=dtype)
+    products.add_products(total, x, y)
+    torch.testing.assert_close(total, 1 + x.mT @ y, **TIGHT)
+    apart = torch.randn(rows, 3, wide, generator=g).to(dtype)[:, 1]  # rows far from each other
+    turned = torch.ones(1, narrow, wide, dtype=dtype)
+    products.add_products(turned, y[:1], apart[None])
+    torch.testing.assert_close(turned[0], 1 + y[0].mT @ apart, **TIGHT)
+
+
+@pytest.mark.usefixtures("_with_and_without")
+@pytest.mark.parametrize("rows", [3, 300])
+def test_products_along_directions_have_gradients(rows: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(2, rows, 6, generator=g, requires_grad=True)
+    directions, upstream = torch.randn(9, 6, generator=g), torch.randn(2, rows, 9, generator=g)
+    got, want = products.along(x, directions), x @ directions.mT
+    torch.testing.assert_close(got, want, **TIGHT)
+    found = [torch.autograd.grad(y, x, upstream)[0] for y in (got, want)]
+    torch.testing.assert_close(*found, **TIGHT)
+    learned = directions.clone().requires_grad_()
+    (by,) = torch.autograd.grad(products.along(x, learned), learned, upstream)
+    torch.testing.assert_close(by, (upstream.mT @ x).sum(0), **TIGHT)
+
+
+def test_a_second_derivative_along_directions() -> None:
+    x, directions = torch.randn(300, 4, requires_grad=True), torch.randn(5, 4)
+    (first,) = torch.autograd.grad(products.along(x, directions).square().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), x)
+    (plain,) = torch.autograd.grad((x @ directions.mT).square().sum(), x, create_graph=True)
+    torch.testing.assert_close(second, torch.autograd.grad(plain.square().sum(), x)[0], rtol=1e-4, atol=1e-2)
