@@ -264,3 +264,15 @@ def test_half_precision_joins_rounds_in_float32() -> None:
     want = softmax_over_rounds(q.double(), q.double(), v.double(), Job(given, False, 0.25))
     assert got.dtype == torch.bfloat16
     assert (got - want).norm() < 3 * (want.bfloat16() - want).norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 2, 32])
+def test_the_largest_is_found_whatever_its_sign(dtype: torch.dtype, count: int) -> None:
+    x = torch.randn(500, 3, count, dtype=dtype)
+    at = lsh._largest(x).long()
+    assert at.shape == (500, 3, 1)
+    size = x.abs()
+    torch.testing.assert_close(size.gather(-1, at), size.amax(-1, keepdim=True), rtol=1e-5, atol=0)
+    assert (at == size.argmax(-1, keepdim=True)).double().mean() > 0.99
+    assert lsh._largest(torch.zeros(1, count, dtype=dtype)).item() == 0
