@@ -26,6 +26,7 @@ class FeatureMap:
     never formed alone, only in proportion to the largest that a query sees; that of a query cancels. So exponentials
     of any size are safe. positional: phi also takes the positions ``[L]``, as ``phi(x, at)``.
     signed: products may be negative, so sums of them may come close to zero, and divisors are kept away from it.
+    exact: all sums are taken in float64, for products of either sign that nearly cancel.
     """
 
     phi: Callable[..., Tensor | tuple[Tensor, Tensor]]
@@ -33,6 +34,7 @@ class FeatureMap:
     scaled: bool = False
     positional: bool = False
     signed: bool = False
+    exact: bool = False
 
     def __call__(self, x: Tensor, at: Tensor | None = None) -> Mapped:
         """The features, and the logarithm of their factor if the map is scaled."""

@@ -49,10 +49,14 @@ def random_map(kind: Kind, directions: Tensor) -> FeatureMap:
 
 
 def softmax_map(kind: Kind, directions: Tensor) -> FeatureMap:
-    """The same for exp(q.k / sqrt(D))."""
+    """The same for exp(q.k / sqrt(D)). Of trigonometric weights so little may be left that float32 keeps two digits."""
     inner = random_map(kind, directions)
     return FeatureMap(
-        lambda x: inner.phi(x * x.shape[-1] ** -0.25), inner.width, scaled=inner.scaled, signed=inner.signed
+        lambda x: inner.phi(x * x.shape[-1] ** -0.25),
+        inner.width,
+        scaled=inner.scaled,
+        signed=inner.signed,
+        exact=inner.signed,
     )
 
 

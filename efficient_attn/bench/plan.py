@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UsageError, unknown
 from ..spec import Spec, parse_union
 from ..tasks.activations import Activations
-from .case import Case, Cell, make_case
+from .case import RESERVE, Case, Cell, make_case
 from .suite import Loaded, Part, Suite, Variant
 
 TIMED = ("forward", "forward_backward", "prefill", "decode")
@@ -160,7 +160,7 @@ def _timed(
                 task="speed",
                 mode=mode,
                 seq_len=seq_len,
-                max_len=max(grid["seq_len"]),
+                max_len=max(grid["seq_len"]) + (RESERVE if mode == "decode" else 0),
                 seed=suite.seed,
                 rounds=suite.rounds,
                 max_rounds=suite.max_rounds or 3 * suite.rounds,

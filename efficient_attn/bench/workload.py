@@ -16,14 +16,13 @@ from ..mask import Mask
 from ..mechanism import Attention
 from ..shapes import Sample, Shape
 from ..state import state_bytes
-from .case import Case
+from .case import RESERVE, Case
 from .guard import Meddled
 from .memory import Footprint, footprint, training_footprint
 from .timing import Subject
 
 FLUSH = 512 * 2**20  # bytes written to drive everything else out of the caches
 LEAST_STEPS = 16  # decode steps a pass at least: the first ones behind a new state find its cache cold
-RESERVE = 32  # decode steps a pass at most: the context then stays what it is said to be
 
 
 class Workload:

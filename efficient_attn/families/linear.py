@@ -12,7 +12,7 @@ from torch import Tensor
 from ..feature_maps import FeatureMap
 from ..kernels import compiled, recurrent, scan, sums
 from ..kernels.chunks import CHUNK
-from ..kernels.dense import expand_heads, wide
+from ..kernels.dense import expand_heads
 from ..kernels.sums import Divisor, Job, Sums
 from ..mask import Mask
 from ..mechanism import Attention, Growth, Traits
@@ -117,7 +117,7 @@ class LinearAttention(Attention):
             top = logs.detach().amax(-1, keepdim=True)
             products = products * (logs - top.masked_fill(top.isinf(), 0)).exp().to(products.dtype)
         products = products.masked_fill(~allowed, 0)
-        out = products @ wide(v)
+        out = products @ job.wide(v)
         if self.divisor:
             out = out / self.divisor(products.sum(-1, keepdim=True))
         return out.to(q.dtype)

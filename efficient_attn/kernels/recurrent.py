@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .dense import wide
 from .sums import Job, Sums, along, divide, relative
 
 ONE = slice(0, 1)
@@ -23,7 +22,7 @@ def step(job: Job, q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None, past: S
         reference = newest
         kv.mul_(carry[..., None])
         z.mul_(carry)
-    kv.baddbmm_(y.mT, wide(v))
+    kv.baddbmm_(y.mT, job.wide(v))
     z += y[:, 0]
     top = (x @ kv).unflatten(1, (-1, 1))
     out = q.new_empty(top.shape)

@@ -15,7 +15,6 @@ from torch.autograd.function import once_differentiable
 
 from . import chunks, compiled
 from .chunks import CHUNK, State
-from .dense import wide
 from .sums import Job, Sums, Tape, before_or_none, divide, started, undivided
 
 
@@ -43,7 +42,7 @@ class _Scan(torch.autograd.Function):
         for rows in _runs(job, q, k):
             x, _ = job.queries(q[:, :, rows], rows)
             y, a = job.keys(k[:, rows], rows, valid, logs)
-            top, total = _kernel(job).attend(x, y, wide(v[:, rows]), a, state)
+            top, total = _kernel(job).attend(x, y, job.wide(v[:, rows]), a, state)
             if totals is not None:
                 totals[:, :, rows] = total
             divide(job, top, total, out[:, :, rows])
@@ -104,7 +103,9 @@ def _by_queries(call: _Call, tape: Tape, state: State) -> tuple[Tensor, list[lis
     for rows in call.runs():
         _, _, back = tape.record(partial(call.job.queries, rows=rows), call.q[:, :, rows])
         y, a = call.job.keys(call.k[:, rows], rows, call.valid, call.logs)
-        by_x, references = _kernel(call.job).by_queries(*call.undivided(rows), y, wide(call.v[:, rows]), a, state)
+        by_x, references = _kernel(call.job).by_queries(
+            *call.undivided(rows), y, call.job.wide(call.v[:, rows]), a, state
+        )
         by_q[:, :, rows] = back(by_x)
         past.append(references)
     return by_q, past
@@ -121,7 +122,9 @@ def _by_keys(
         keys = partial(call.job.keys, rows=rows, valid=call.valid, logs=call.logs)
         y, a, back = tape.record(keys, call.k[:, rows])
         by_rows = call.undivided(rows)
-        by_y, by_v[:, rows] = _kernel(call.job).by_keys(x, y, wide(call.v[:, rows]), a, *by_rows, by_state, references)
+        by_y, by_v[:, rows] = _kernel(call.job).by_keys(
+            x, y, call.job.wide(call.v[:, rows]), a, *by_rows, by_state, references
+        )
         by_a = None if a is None else (by_y * y).sum(-1)
         if by_logs is not None and by_a is not None:
             by_logs[:, rows] = by_a

@@ -47,13 +47,17 @@ class Job:
     parameters: tuple[Tensor, ...] = ()
     compiled: bool = False
 
+    def wide(self, x: Tensor) -> Tensor:
+        """As wide as its sums have to be."""
+        return x.double() if self.phi.exact else wide(x)
+
     def queries(self, q: Tensor, rows: slice) -> Features:
         """Features ``[Bh, G, rows, F]`` of the queries of these rows. The factor of a query's own features cancels."""
-        return self.phi(wide(q), self._positions(q, self.start, rows))[0], None
+        return self.phi(self.wide(q), self._positions(q, self.start, rows))[0], None
 
     def keys(self, k: Tensor, rows: slice, valid: Tensor | None, logs: Tensor | None) -> Features:
         """Features ``[Bh, rows, F]``, zero where hidden, and the logarithms of their weights, if there are any."""
-        y, a = self.phi(wide(k), self._positions(k, self.first, rows))
+        y, a = self.phi(self.wide(k), self._positions(k, self.first, rows))
         if logs is not None:
             a = logs[:, rows] if a is None else a + logs[:, rows]
         if valid is not None:
@@ -101,7 +105,7 @@ class Sums(NamedTuple):
 
 def no_sums(job: Job, rows: int, width: int, value_width: int, like: Tensor, *, weighted: bool) -> Sums:
     """The sums of no keys."""
-    features, like = job.phi.width(width), wide(like)
+    features, like = job.phi.width(width), job.wide(like)
     reference = like.new_full((rows,), float("-inf"), dtype=torch.float64) if weighted else None
     return Sums(like.new_zeros(rows, features, value_width), like.new_zeros(rows, features), reference)
 
@@ -153,7 +157,7 @@ class _Summed(torch.autograd.Function):
                 add_products(kv, y, v[:, rows] * weights)  # values are mostly narrower than features
                 z += (weights.mT @ y)[:, 0]
             else:
-                add_products(kv, y, wide(v[:, rows]))
+                add_products(kv, y, job.wide(v[:, rows]))
                 z += y.sum(1)
         ctx.job = job
         ctx.save_for_backward(valid, k, v, logs, before, reference)
@@ -174,7 +178,7 @@ class _Summed(torch.autograd.Function):
             y, a, back = tape.record(partial(job.keys, rows=rows, valid=valid, logs=logs), k[:, rows])
             scale = 1 if a is None else relative(a, reference[:, None]).to(y.dtype)[..., None]
             by_v[:, rows] = rows_times(y, by_kv).mul_(scale)
-            by_y = rows_times(wide(v[:, rows]) * scale, by_kv.mT).add_(by_z[:, None] * scale)
+            by_y = rows_times(job.wide(v[:, rows]) * scale, by_kv.mT).add_(by_z[:, None] * scale)
             by_a = None if a is None else (by_y * y).sum(-1)
             if by_logs is not None and by_a is not None:
                 by_logs[:, rows] = by_a
@@ -272,10 +276,10 @@ def undivided(
     grad: Tensor, out: Tensor, divisors: Tensor | None, slopes: Tensor | None, rows: slice
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients by the numerators ``[Bh, G, rows, E]`` and by the sums of weights ``[Bh, G, rows, 1]`` of some rows."""
-    by_out = wide(grad[:, :, rows])
     if divisors is None or slopes is None:
-        return by_out, None
+        return wide(grad[:, :, rows]), None
     divisor = divisors[:, :, rows]
+    by_out = grad[:, :, rows].to(divisor.dtype)
     by_total = (by_out * out[:, :, rows]).sum(-1, keepdim=True).neg_() / divisor * slopes[:, :, rows]
     return by_out / divisor, by_total
 
