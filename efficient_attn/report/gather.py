@@ -24,7 +24,7 @@ Column: TypeAlias = Any
 class Gathered:
     """Every row of the runs, in the order in which they were written, and what wrote them.
 
-    rows: the columns of `Row`, then ``baseline`` (what speedups are against: the suite's, else its part's) and
+    rows: the columns of `Row`, then ``baseline`` (what speedups are against: its part's, else the suite's) and
     ``mean_value_error`` (the error of predicting the mean of v, where it was measured). sessions: run.json's, each with
     its ``run``.
     damaged: where the lines are that were left out.
@@ -68,7 +68,7 @@ def gather(runs: Sequence[Path]) -> Gathered:
             rows.append(record.row)
             means.append(_mean(record.samples.get("mean_value_error")))
         baseline, own = _baseline(described), _baselines_of_parts(rows[first:])
-        baselines += [baseline or own.get(_part(row)) for row in rows[first:]]
+        baselines += [own.get(_part(row), baseline) for row in rows[first:]]
         sessions += described
     added = pd.DataFrame({"baseline": pd.array(baselines, dtype="string"), "mean_value_error": means})
     added = added.astype({"mean_value_error": "float64"})

@@ -262,15 +262,16 @@ def test_comparisons_too_many_for_the_top_stand_whole_below_the_tables(tmp_path:
     assert "Every comparison in words" not in few
 
 
-def test_parts_with_baselines_of_their_own_stand_apart(tmp_path: Path) -> None:
-    """Without a suite's baseline, others are compared in each part with the variant that was paired with itself."""
+@pytest.mark.parametrize("of_suite", [None, "full"])
+def test_parts_with_baselines_of_their_own_stand_apart(tmp_path: Path, of_suite: str | None) -> None:
+    """Others are compared in each part with the variant that was paired with itself, whatever the suite's baseline."""
     records = []
     for part, base in (("one", "full"), ("two", "linear")):
         for each in runs.speed(lengths=(512, 8192)):
             row = replace(each.row, case_key=f"peers/{part}/{each.row.case_key}")
             own = {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0} if row.variant == base else {}
             records.append(Record(replace(row, **own)))
-    _, text = report(tmp_path, records, suite=runs.about()["suite"] | {"baseline": None})
+    _, text = report(tmp_path, records, suite=runs.about()["suite"] | {"baseline": of_suite})
     for base in ("full", "linear"):
         assert f"· against {base}" in text
         assert f"Speedup over {base} |" in text
