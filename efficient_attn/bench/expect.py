@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import UnsupportedError
+from ..kernels.sums import RUN
 from ..mechanism import Attention
 from ..state import state_bytes
 from .case import Case, Cell
@@ -106,7 +107,9 @@ def _guess(case: Case, attn: Attention, best: Ceiling) -> Guess:
     # fidelity holds the weights of every row, whatever the backend
     dense = attn.backend == "dense" or cell.task == "fidelity"
     scores = s.batch * s.heads * s.n * s.m * size if dense else 0
-    return Guess(call_s, queries + keys, _peak(output, scores, training, attn.backend == "sdpa"))
+    # linearized attention holds features of a run of positions, three times over, whatever the length
+    features = 3 * min(output, RUN * size) if attn.backend in ("chunked", "cpp") and not training else 0
+    return Guess(call_s, queries + keys, _peak(output, scores, training, attn.backend == "sdpa") + features)
 
 
 def _peak(output: int, scores: int, training: bool, fused: bool) -> int:
