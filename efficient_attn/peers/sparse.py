@@ -22,6 +22,7 @@ from ..mechanism import Attention, Growth, Traits
 from ..patterns import Pattern
 from ..registry import register
 from . import library
+from .hosting import Handed, handing
 
 BOTH_WAYS = Traits(exact=True, positional=True, cross=False, padding=False, decode=False, grouped=False)
 ENCODER = replace(BOTH_WAYS, causal=False, strictly_causal=False)
@@ -83,16 +84,6 @@ class PeerLocalAttention(_PeerOfPattern):
         return blocks * self.window**2 * (2 if causal else 3)
 
 
-class _Handed(nn.Module):
-    """Stands where a projection stood, and hands over what it was given, whatever it is applied to."""
-
-    given: Tensor | None = None
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        assert self.given is not None
-        return self.given
-
-
 @register("peer_longformer", family="sparse")
 class PeerLongformer(_PeerOfPattern):
     """transformers' LongformerSelfAttention: the same pairs as `longformer`, a window and global tokens.
@@ -137,14 +128,9 @@ class PeerLongformer(_PeerOfPattern):
             handed |= {"query_global": q[:n_global].clone(), "key_global": k, "value_global": v}
         hidden = q.new_zeros(()).expand(batch, n + padding, heads * width)  # asked for nothing but its size
         layer = self._layer(heads, width)
-        try:
-            for name, given in handed.items():
-                getattr(layer, name).given = given
+        with handing(layer, **handed):
             # local tokens are 0 in the mask, others are not: which they are the further arguments tell
             (out,) = layer(hidden, (is_padding | is_global).to(q.dtype), is_padding, is_global, n_global > 0)
-        finally:
-            for name in handed:
-                getattr(layer, name).given = None
         return out[:, :n].unflatten(-1, (heads, width)).transpose(1, 2)
 
     def _layer(self, heads: int, width: int) -> nn.Module:
@@ -155,8 +141,8 @@ class PeerLongformer(_PeerOfPattern):
             with torch.device("meta"):  # the projections are not wanted: nothing is allocated, no number is drawn
                 layer = self._attention(config, layer_id=0)
             for name in ("query", "key", "value"):
-                setattr(layer, name, _Handed())
-                setattr(layer, f"{name}_global", _Handed())
+                setattr(layer, name, Handed())
+                setattr(layer, f"{name}_global", Handed())
             self._layers[heads, width] = layer.eval()  # no dropout
         return self._layers[heads, width]
 
