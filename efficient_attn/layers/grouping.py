@@ -1,0 +1,105 @@
+"""From multi-head to grouped-query: key-value heads of a trained layer made fewer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+from torch import Tensor, nn
+
+from ..errors import UnsupportedError, UsageError, unknown
+from ..mechanism import Attention
+from ..registry import create
+from ..spec import parse_union
+from .multi_head import MultiHeadAttention, projection
+
+How = Literal["mean", "first", "random"]
+
+
+def mean_pool_kv(
+    layer: MultiHeadAttention | nn.MultiheadAttention, kv_heads: int, *, how: How = "mean", seed: int = 0
+) -> MultiHeadAttention:
+    """A layer with the same weights and fewer key-value heads, adjacent heads making a group, to be trained a little
+    more (Ainslie et al. 2023, arXiv:2305.13245, section 2.1). One key-value head makes multi-query attention.
+
+    how: ``mean`` pools what the heads of a group have learned, ``first`` keeps each group's first head, ``random``
+    draws new projections of keys and values from the seed: the paper's three. Besides these projections, gates and what
+    a mechanism has learned for each key-value head are pooled, by ``mean`` also where it is ``random``; everything
+    else is copied. Outputs stay the same where the heads of each group are alike, ``random`` excepted.
+
+    layer: ours, grouped already or not, or torch's; it is not changed. The new one has the same mechanism, dtype,
+    device, training mode and requires_grad. Raises `UsageError` where kv_heads does not divide the layer's, and
+    `UnsupportedError` for mechanisms that take no groups or that cannot be made anew.
+    """
+    if how not in get_args(How):
+        raise unknown("how", how, get_args(How), where="mean_pool_kv")
+    if isinstance(layer, nn.MultiheadAttention):
+        layer = MultiHeadAttention.from_torch(layer)
+    if kv_heads < 1 or layer.kv_heads % kv_heads:
+        raise UsageError(f"mean_pool_kv: kv_heads={kv_heads} does not divide the layer's {layer.kv_heads}")
+    grouped = MultiHeadAttention(
+        layer.d_model,
+        layer.heads,
+        variant=_regrouped(layer.attn, kv_heads),
+        kv_heads=kv_heads,
+        head_dim=layer.head_dim,
+        value_dim=layer.value_dim,
+        bias=layer.q_proj.bias is not None,
+    ).to(layer.q_proj.weight.device)
+    for name, parameter in grouped.named_parameters():
+        parameter.requires_grad_(layer.get_parameter(name).requires_grad)
+    state = _pooled_state(layer, grouped, "first" if how == "first" else "mean")
+    if how == "random":
+        state.update(_drawn(layer, kv_heads, seed))
+    grouped.load_state_dict(state, assign=True)  # so that each tensor keeps its own dtype
+    return grouped.train(layer.training)
+
+
+def pooled(x: Tensor, heads: int, kv_heads: int, how: Literal["mean", "first"]) -> Tensor:
+    """What goes by ``heads``, ``[heads * rows, ..]``, made to go by ``kv_heads``, each for as many adjacent ones."""
+    groups = x.unflatten(0, (kv_heads, heads // kv_heads, -1))
+    return (groups.mean(1) if how == "mean" else groups[:, 0].clone()).flatten(0, 1)
+
+
+def _regrouped(attn: Attention, kv_heads: int) -> Attention:
+    """The same mechanism for another number of key-value heads, as it is when it is new."""
+    if not attn.spec:
+        raise UnsupportedError(f"mean_pool_kv: {attn.label} cannot be made anew, as ea.create did not make it")
+    parts = parse_union(attn.spec)
+    told = [replace(p, options={**p.options, "kv_heads": kv_heads}) if "kv_heads" in p.options else p for p in parts]
+    made = create("|".join(map(str, told)), dims=replace(attn.dims, kv_heads=kv_heads), seed=attn.seed)
+    made.backend = attn._backend
+    return made
+
+
+def _pooled_state(
+    layer: MultiHeadAttention, grouped: MultiHeadAttention, how: Literal["mean", "first"]
+) -> dict[str, Tensor]:
+    """The layer's parameters and buffers in the sizes of the grouped one."""
+    wanted, learned = grouped.state_dict(), {name for name, _ in layer.named_parameters()}
+    heads, kv_heads = layer.kv_heads, grouped.kv_heads
+    state = {}
+    for name, x in layer.state_dict().items():
+        size = wanted[name].shape
+        if size == x.shape:
+            state[name] = x.clone()
+        elif name in learned and (len(x) * kv_heads, x.shape[1:]) == (size[0] * heads, size[1:]):
+            state[name] = pooled(x, heads, kv_heads, how)
+        else:
+            raise UnsupportedError(
+                f"mean_pool_kv: {name} of {layer.attn.label} is {list(x.shape)} with {heads} key-value heads and "
+                f"{list(size)} with {kv_heads}: nothing says how to pool it"
+            )
+    return state
+
+
+def _drawn(layer: MultiHeadAttention, kv_heads: int, seed: int) -> dict[str, Tensor]:
+    """New projections of keys and values, from the seed; other draws than those of a layer with that seed."""
+    state = {}
+    for name in ("k_proj", "v_proj"):
+        old = getattr(layer, name)
+        if old is not None:
+            size = old.out_features // layer.kv_heads * kv_heads
+            new = projection(layer.d_model, size, bias=old.bias is not None, seed=seed, name=f"mean_pool_kv {name}")
+            state.update({f"{name}.{part}": x.to(getattr(old, part)) for part, x in new.state_dict().items()})
+    return state

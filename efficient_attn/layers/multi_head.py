@@ -1,0 +1,222 @@
+"""The multi-head layer: projections around any mechanism."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UnsupportedError, UsageError
+from ..mask import Mask
+from ..mechanism import Attention
+from ..registry import create
+from ..shapes import Dims, Shape
+from ..traits import Input
+
+
+class MultiHeadAttention(nn.Module):
+    """Several attentions side by side on projections of x, joined by one more projection (Vaswani et al. 2017,
+    arXiv:1706.03762), with any registered mechanism in the middle: x, context ``[B, N or M, d_model]``.
+
+    variant: a spec, or an instance, which is then used as it is. kv_heads: by default what the mechanism insists on,
+    else heads. head_dim: by default d_model / heads; value_dim: by default head_dim. max_len: for mechanisms that want
+    to know the longest sequence. seed: of the initial weights (Xavier-uniform, biases zero) and of the mechanism.
+
+    Parts: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, and ``attn``, the mechanism. A mechanism that takes more
+    inputs gets a projection for each, ``gate_proj`` for ``gate``, from x or from the context, as it says. ``k_proj`` is
+    None where the mechanism wants its queries as keys, ``v_proj`` where it makes values from keys.
+
+    Raises `UsageError` for sizes that do not fit, and `UnsupportedError` for groups that the mechanism cannot have.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        *,
+        variant: str | Attention = "full",
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        bias: bool = True,
+        max_len: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if d_model < 1 or heads < 1:
+            raise UsageError(f"MultiHeadAttention: d_model and heads must be at least 1, got {d_model} and {heads}")
+        if head_dim is None and d_model % heads:
+            raise UsageError(f"MultiHeadAttention: heads={heads} does not divide d_model={d_model}; give head_dim")
+        self.d_model, self.heads = d_model, heads
+        self.head_dim = d_model // heads if head_dim is None else head_dim
+        self.value_dim = self.head_dim if value_dim is None else value_dim
+        dims = Dims(heads=heads, head_dim=self.head_dim, kv_heads=kv_heads, value_dim=self.value_dim, max_len=max_len)
+        self.attn = _mechanism(variant, dims, seed)
+        self.kv_heads = kv_heads or self.attn.kv_heads or heads
+        _check_fit(self.attn, replace(dims, kv_heads=self.kv_heads))
+
+        def linear(name: str, size: int) -> nn.Linear:
+            return projection(d_model, size, bias=bias, seed=seed, name=name)
+
+        self.q_proj = linear("q_proj", heads * self.head_dim)
+        tied, valued = self._keys_are_queries(), self.attn.traits.values
+        self.k_proj = None if tied else linear("k_proj", self.kv_heads * self.key_dim)
+        self.v_proj = linear("v_proj", self.kv_heads * self.value_dim) if valued else None
+        self.out_proj = projection(heads * self.value_dim, d_model, bias=bias, seed=seed, name="out_proj")
+        for name, wanted in self.attn.traits.inputs.items():
+            size = self._heads_of(wanted) * math.prod(wanted.tail)
+            self.add_module(f"{name}_proj", linear(f"{name}_proj", size))
+
+    @property
+    def key_dim(self) -> int:
+        """The width of a key: the queries', unless the mechanism has another one."""
+        return self.attn.key_dim or self.head_dim
+
+    def forward(self, x: Tensor, context: Tensor | None = None, mask: Mask | None = None) -> Tensor:
+        """Attend from x ``[B, N, d_model]`` to the context ``[B, M, d_model]``, by default x itself.
+
+        Returns ``[B, N, d_model]``. Raises `UsageError` for tensors that do not fit, and `UnsupportedError` for what
+        the mechanism does not claim.
+        """
+        self._check("x", x)
+        if context is not None:
+            self._check("context", context, batch=x.shape[0])
+            if self.k_proj is None and context is not x:
+                raise UnsupportedError(f"{self.attn.label} attends to its own queries, so it takes no context")
+        q, k, v, inputs = self._projected(x, x if context is None else context)
+        return self._joined(self.attn(q, k, v, mask, **inputs))
+
+    def init_state(
+        self,
+        batch: int,
+        max_len: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Any:
+        """An empty decode state for up to ``max_len`` positions; dtype and device are by default the weights'."""
+        weight = self.q_proj.weight
+        return self.attn.init_state(batch, max_len, dtype or weight.dtype, weight.device if device is None else device)
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Attend from T >= 1 new positions ``[B, T, d_model]`` to all so far; returns their rows and the next state.
+
+        The rows equal those of the causal forward pass. The state given may be updated in place: keep the returned one.
+        """
+        self._check("x", x)
+        q, k, v, inputs = self._projected(x, x)
+        out, state = self.attn.step(q, k, v, state, **inputs)
+        return self._joined(out), state
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
+        """The layer with the weights of torch's: the same outputs, here always ``[B, N, d_model]``.
+
+        Raises `UnsupportedError` for what has no counterpart: add_bias_kv, add_zero_attn, kdim or vdim other than
+        embed_dim, and dropout of weights, unless the module is in eval mode, where it drops nothing.
+        """
+        size = module.embed_dim
+        for wrong, what in (
+            (module.bias_k is not None, "add_bias_kv"),
+            (module.add_zero_attn, "add_zero_attn"),
+            (module.kdim != size or module.vdim != size, "kdim or vdim other than embed_dim"),
+            (module.dropout > 0 and module.training, "dropout in training mode (set dropout = 0, or call eval())"),
+        ):
+            if wrong:
+                raise UnsupportedError(f"from_torch: MultiHeadAttention has no counterpart of {what}")
+        like = module.out_proj.weight
+        layer = cls(size, module.num_heads, bias=module.in_proj_bias is not None).to(like.device, like.dtype)
+        with torch.no_grad():
+            for name, given in _weights_of(module):
+                mine = layer.get_parameter(name)
+                mine.copy_(given)
+                mine.requires_grad_(given.requires_grad)
+        return layer.train(module.training)
+
+    def extra_repr(self) -> str:
+        return f"{self.d_model}, heads={self.heads}, kv_heads={self.kv_heads}"
+
+    # -- underneath -----------------------------------------------------------------------------------------------
+
+    def _projected(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
+        q = apart(self.q_proj(x), self.heads, self.head_dim)
+        k = q if self.k_proj is None else apart(self.k_proj(context), self.kv_heads, self.key_dim)
+        v = None if self.v_proj is None else apart(self.v_proj(context), self.kv_heads, self.value_dim)
+        inputs = {}
+        for name, wanted in self.attn.traits.inputs.items():
+            found = self.get_submodule(f"{name}_proj")(x if wanted.side == "query" else context)
+            inputs[name] = apart(found, self._heads_of(wanted), *wanted.tail)
+        return q, k, v, inputs
+
+    def _joined(self, out: Tensor) -> Tensor:
+        return self.out_proj(out.transpose(1, 2).flatten(2))
+
+    def _heads_of(self, wanted: Input) -> int:
+        return (self.heads if wanted.side == "query" else self.kv_heads) if wanted.per_head else 1
+
+    def _keys_are_queries(self) -> bool:
+        """Mechanisms that want k = q say so by what they draw: one tensor for both."""
+        one = Shape(1, self.heads, self.kv_heads, 1, 1, self.head_dim, self.value_dim)
+        drawn = self.attn.sample(one, generator=torch.Generator())
+        return drawn.k is drawn.q
+
+    def _check(self, name: str, x: Tensor, *, batch: int | None = None) -> None:
+        if x.ndim != 3 or x.shape[2] != self.d_model or batch not in (None, x.shape[0]):
+            wanted = f"[{'B' if batch is None else batch}, length, {self.d_model}]"
+            raise UsageError(f"MultiHeadAttention: {name} must be {wanted}, got {list(x.shape)}")
+
+
+def apart(x: Tensor, heads: int, *tail: int) -> Tensor:
+    """``[B, N, heads * tail]`` to ``[B, heads, N, *tail]``."""
+    return x.unflatten(2, (heads, *tail)).movedim(2, 1)
+
+
+def projection(width: int, size: int, *, bias: bool, seed: int, name: str) -> nn.Linear:
+    """A linear map with Xavier-uniform weights and zero biases, a function of seed and name alone.
+
+    The name keeps apart what is drawn from one seed: maps of one layer, and the mechanism's own features.
+    """
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {seed}".encode()))
+    # by way of the meta device: there torch's own initial weights take nothing from the global generator
+    made = nn.Linear(width, size, bias=bias, device="meta").to_empty(device="cpu")
+    nn.init.xavier_uniform_(made.weight, generator=generator)
+    if bias:
+        nn.init.zeros_(made.bias)
+    return made
+
+
+def _mechanism(variant: str | Attention, dims: Dims, seed: int) -> Attention:
+    """The mechanism for these sizes; without kv_heads it is asked first how many it insists on."""
+    if isinstance(variant, Attention):
+        return variant
+    attn = create(variant, dims=dims, seed=seed)
+    if dims.kv_heads is not None:
+        return attn
+    return create(variant, dims=replace(dims, kv_heads=attn.kv_heads or dims.heads), seed=seed)
+
+
+def _check_fit(attn: Attention, dims: Dims) -> None:
+    """Raise where a mechanism was made for other sizes than the layer's, or cannot have its groups."""
+    made_for = replace(attn.dims, kv_heads=attn.kv_heads)
+    for name in (f.name for f in fields(Dims)):
+        made, wanted = getattr(made_for, name), getattr(dims, name)
+        if None not in (made, wanted) and made != wanted:
+            raise UsageError(f"MultiHeadAttention: {attn.label} was created for {name}={made}, the layer has {wanted}")
+    if dims.kv_heads != dims.heads and not attn.traits.grouped:
+        raise UnsupportedError(f"{attn.label} does not support fewer key-value heads than heads")
+
+
+def _weights_of(module: nn.MultiheadAttention) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of torch's layer under the names of ours."""
+    names = ("q_proj", "k_proj", "v_proj")
+    joint: Tensor | None = module.in_proj_weight
+    apart = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight) if joint is None else joint.chunk(3)
+    yield from ((f"{name}.weight", weight) for name, weight in zip(names, apart, strict=True))
+    yield "out_proj.weight", module.out_proj.weight
+    if module.in_proj_bias is not None:
+        yield from ((f"{name}.bias", bias) for name, bias in zip(names, module.in_proj_bias.chunk(3), strict=True))
+        yield "out_proj.bias", module.out_proj.bias

@@ -1,0 +1,89 @@
+"""What one more position costs a decode cache, by how many there are already.
+
+    python suites/trials/appending.py [ROUNDS]    # about a minute, 1 GiB of memory
+
+`KVCache.append` and `RollingCache.append` against joining the past and the new position by `torch.cat`: one row, eight
+key-value heads of 64, float32, one thread, all timed in interleaved rounds of one process. An append at a fixed length
+writes the same slot over and over, so it is one that the processor's cache holds. The last line is each one's exponent
+over all lengths. Intervals are of 95%.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from efficient_attn.bench.timing import Subject, calibrate, sitting, turns
+from efficient_attn.results.stats import Estimate, exponent, middle, paired_ratio, typical
+from efficient_attn.state import KVCache, RollingCache
+
+LENGTHS = tuple(2**n for n in range(10, 17))
+HEADS, WIDTH, WINDOW = 8, 64, 128
+BUDGET_S = 30.0  # of one kind at one length
+WAYS = ("append", "rolling", "cat")
+
+
+def ways(length: int) -> dict[str, Callable[[], object]]:
+    """One more position behind so many: three ways to come to keys and values that hold it."""
+    k, v = (torch.randn(1, HEADS, 1, WIDTH) for _ in range(2))
+    buffers = [torch.randn(1, HEADS, length + 1, WIDTH) for _ in range(2)]
+    ring = [torch.randn(1, HEADS, WINDOW, WIDTH) for _ in range(2)]
+    past: list[Tensor] = [x[:, :, :length] for x in buffers]
+    cache = KVCache(length + 1, *buffers, length=length)
+    rolling = RollingCache(WINDOW, length + 1, 0, *ring, length=length)
+    calls = (
+        lambda: cache.append(k, v),
+        lambda: rolling.append(k, v),
+        lambda: [torch.cat([x, new], 2) for x, new in zip(past, (k, v), strict=True)],
+    )
+    return dict(zip(WAYS, calls, strict=True))
+
+
+def subject(call: Callable[[], object]) -> Subject:
+    def run(count: int) -> None:
+        for _ in range(count):
+            call()
+
+    return Subject(run)
+
+
+def microseconds(rounds: int) -> dict[tuple[str, int], list[float]]:
+    """One value a round for every way and length."""
+    keys = {f"{way} {length}": (way, length) for length in LENGTHS for way in WAYS}
+    calls = {length: ways(length) for length in LENGTHS}
+    subjects = {name: subject(calls[length][way]) for name, (way, length) in keys.items()}
+    for timed in subjects.values():
+        timed.run(2)
+    paces = {name: calibrate(timed, budget_s=BUDGET_S, device="cpu") for name, timed in subjects.items()}
+    takes = turns(paces, rounds=rounds, processes=1, budget_s=BUDGET_S)
+    found: dict[tuple[str, int], list[float]] = {key: [] for key in keys.values()}
+    for each in sitting(subjects, takes, dict.fromkeys(subjects, rounds), seed=0, device="cpu", alone=True):
+        if each.failed:
+            raise next(iter(each.failed.values()))
+        for name, samples in each.samples.items():
+            found[keys[name]].append(middle(samples) * 1e3)
+    return found
+
+
+def told(found: Estimate, digits: int = 1) -> str:
+    return f"{found.value:.{digits}f} ({found.low:.{digits}f}-{found.high:.{digits}f})"
+
+
+def main(rounds: int) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    values = microseconds(rounds)
+    print(f"{'context':>9}" + "".join(f"{f'{way}, us':>32}" for way in WAYS) + f"{'cat / append':>32}")
+    for length in LENGTHS:
+        cells = [told(typical(values[way, length])) for way in WAYS]
+        cells.append(told(paired_ratio(values["cat", length], values["append", length])))
+        print(f"{length:9}" + "".join(f"{cell:>32}" for cell in cells))
+    growth = [exponent(LENGTHS, [typical(values[way, length]).value for length in LENGTHS]) for way in WAYS]
+    print(f"{'exponent':>9}" + "".join(f"{told(each, 3):>32}" for each in growth))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
