@@ -215,8 +215,8 @@ def show_results(rows: Any) -> None:  # a DataFrame: Any, because pandas types i
         longest = part[part.seq_len == part.seq_len.max()]
         title = f"{mode}{', causal' if causal and mode != 'decode' else ''}, length {part.seq_len.max()}"
         cells = [
-            [r.variant, f"{r.latency_ms:.3g}", _speedup(r), _bytes(r.peak_memory_bytes), _bytes(r.state_bytes)]
-            for r in longest.itertuples()
+            [name, f"{r.latency_ms:.3g}", _speedup(r), _bytes(r.peak_memory_bytes), _bytes(r.state_bytes)]
+            for name, r in zip(_names(longest), longest.itertuples(), strict=True)
         ]
         columns = ["variant", "ms", "speedup (95%)", "peak memory", "state"]
         used = [i for i, _ in enumerate(columns) if any(row[i] != "" for row in cells)]
@@ -230,6 +230,19 @@ def show_results(rows: Any) -> None:  # a DataFrame: Any, because pandas types i
         title = f"fidelity on {real.inputs.iloc[0]}, mean over layers (predicting zero has error 1)"
         columns = ["variant", "relative error", "cosine", "missed mass"]
         _table(title, columns, cells, right=columns[1:])
+
+
+APART = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "cache", "compiled", "cuda_graph")
+
+
+def _names(rows: Any) -> list[str]:
+    """The variants, with what tells apart the rows of each, say ``gqa (kv_heads=2)``."""
+    several = rows.groupby("variant")[list(APART)].transform("nunique") > 1
+    names = []
+    for variant, place in zip(rows.variant, rows.index, strict=True):
+        told = ", ".join(f"{name}={rows.at[place, name]}" for name in APART if several.at[place, name])
+        names.append(f"{variant} ({told})" if told else str(variant))
+    return names
 
 
 def _speedup(row: Any) -> str:

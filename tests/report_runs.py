@@ -34,7 +34,7 @@ def row(variant: str, **known: Any) -> Row:
     }  # fmt: skip
     made = Row(variant=variant, **(base | known))
     place = (made.machine, variant, made.mode, made.device, made.seq_len, made.causal, made.layer)
-    place += (made.kv_heads, made.threads)
+    place += (f"b{made.batch}-h{made.heads}-kv{made.kv_heads}-d{made.head_dim}", made.threads)
     made.case_key = "/".join(map(str, place))
     return made
 

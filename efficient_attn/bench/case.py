@@ -29,12 +29,17 @@ MATERIAL = (
     "patterns.py",
     "shapes.py",
     "state.py",
+    "traits.py",
 )  # what any mechanism may run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Where mechanisms are compared: one shape, dtype, device and mode. All its variants are measured together."""
+    """Where mechanisms are compared: one shape, dtype, device and mode. All its variants are measured together.
+
+    baseline: the variant that others are compared with; baseline_kv_heads: in which of its cases, where it has several.
+    memory_budget: bytes for the state of a decode step.
+    """
 
     suite: str
     part: str
@@ -62,6 +67,8 @@ class Cell:
     inputs: str = "normal"
     layer: int | None = None
     baseline: str | None = None
+    baseline_kv_heads: int | None = None
+    memory_budget: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +93,11 @@ class Case:
         """The shape of a forward call; when decoding, the context's."""
         c = self.cell
         return Shape(c.batch, c.heads, self.kv_heads, c.seq_len, c.seq_len, c.head_dim, c.head_dim)
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the others of its cell are compared with it."""
+        return self.variant == self.cell.baseline and self.cell.baseline_kv_heads in (None, self.kv_heads)
 
     @property
     def key(self) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
 import torch
 
-from ..errors import UnsupportedError
+from ..capacity import longest_context
+from ..errors import UnsupportedError, UsageError
 from ..mask import Mask
+from ..memory import canary
 from ..results.rows import Record, Row, Status, finite
 from ..state import state_bytes
 from ..tasks.activations import Activations
@@ -24,7 +27,6 @@ from .environment.gpu import sensors
 from .gate import TOLERANCE, Invalid, gate
 from .guard import Globals, Meddled, watched
 from .isolation import Board, limit_memory
-from .memory import canary
 from .timing import Pace, TooSlow, Turn, calibrate, first_call, sitting
 from .workload import Workload
 
@@ -243,12 +245,13 @@ def _prepare(case: Case, row: Row, at: Callable[..., None]) -> Prepared:
         row.oracle_error = finite(gate(workload))
         row.seed, row.parameters = cell.seed, sum(p.numel() for p in workload.attn.parameters())
         row.backend_used, row.clamped_rows = workload.attn.backend, workload.clamped_rows()
+        row.bytes_moved = workload.bytes_moved
         _count_work(workload, row)
         at(MEMORY)
         samples = _count_memory(workload, row)
         at(CALIBRATING)
         pace = calibrate(subject, budget_s=cell.budget_s, device=cell.device)
-    return Prepared(row, pace, samples | {"bytes_moved": workload.bytes_moved})
+    return Prepared(row, pace, samples | {"bytes_moved": row.bytes_moved})
 
 
 def _count_memory(workload: Workload, row: Row) -> dict[str, Any]:
@@ -264,16 +267,25 @@ def _count_work(workload: Workload, row: Row) -> None:
     s, attn, decoding = workload.shape, workload.attn, workload.case.cell.mode == "decode"
     n, causal = (1, True) if decoding else (s.n, workload.case.cell.causal)
     row.pairs, row.pairs_computed = attn.pairs(n, s.m, causal), attn.pairs_computed(n, s.m, causal)
-    cost = attn.growth.cost
-    # a step costs what one position more adds to the whole: a recurrent state does not look back at m keys
-    pairs = cost(s.m, s.m, True) - cost(s.m - 1, s.m - 1, True) if decoding else cost(n, s.m, causal)
+    pairs = attn.growth.step_cost(s.m) if decoding else attn.growth.cost(n, s.m, causal)
     work = pairs * 2 * (s.head_dim + s.value_dim) * s.batch * s.heads
     row.flops = work * (1 + BACKWARD) if row.mode == "forward_backward" else work
     if decoding:
         row.steps = 1
         row.state_bytes = state_bytes(workload.after_context(s.m))
+        _count_capacity(workload, row)
     elif row.mode == "forward":
         row.output_bytes = s.batch * s.heads * s.n * s.value_dim * workload.sample.q.element_size()
+
+
+def _count_capacity(workload: Workload, row: Row) -> None:
+    """How long a context may be until its state is over the budget, if there is one."""
+    budget, dtype = workload.case.cell.memory_budget, workload.sample.q.dtype
+    if budget is None:
+        return
+    with suppress(UsageError):  # a state that only its first step allocates cannot be counted ahead
+        row.longest_context = longest_context(workload.attn, budget, batch=workload.shape.batch, dtype=dtype)
+        row.memory_budget_bytes = budget
 
 
 # -- fidelity ------------------------------------------------------------------------------------------------------

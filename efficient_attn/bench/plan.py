@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -39,6 +39,7 @@ class Overrides:
     variants: Sequence[str] = ()
     activations: str | None = None
     seed: int | None = None
+    memory_budget: int | None = None
     quick: bool = False
 
 
@@ -47,6 +48,8 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
     suite = loaded.suite
     if overrides.seed is not None:
         suite = suite.model_copy(update={"seed": overrides.seed})
+    if overrides.memory_budget is not None:
+        suite = suite.model_copy(update={"memory_budget": overrides.memory_budget})
     if overrides.quick:
         short = {"rounds": 3, "max_rounds": 3, "processes": 2, "budget_s": min(suite.budget_s, 1.0)}
         suite = suite.model_copy(update=short)
@@ -54,6 +57,8 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
         raise UsageError(f"{loaded.name}: max_rounds ({suite.max_rounds}) is less than rounds ({suite.rounds})")
     if overrides.activations and not any("fidelity" in (part.measure or ()) for part in suite.parts()):
         raise UsageError(f"--activations: the suite {loaded.name} measures no fidelity")
+    if overrides.memory_budget and not any("decode" in (part.measure or ()) for part in suite.parts()):
+        raise UsageError(f"--memory-budget: the suite {loaded.name} measures no decoding")
     _check_baselines(loaded.name, suite.parts())
     cases: list[Case] = []
     for part in suite.parts():
@@ -78,7 +83,16 @@ def _cases(name: str, suite: Suite, part: Part, overrides: Overrides) -> list[Ca
     if "fidelity" in (part.measure or ()):
         activations = Activations.find(overrides.activations or suite.activations)
         cases += _fidelity(name, suite, part, grid, specs, activations)
-    return cases
+    return _compared(cases)
+
+
+def _compared(cases: Sequence[Case]) -> list[Case]:
+    """The cases, their cells told with how many key-value heads the baseline runs: with the most that it has there."""
+    most = {
+        cell: max((c.kv_heads for c in members if c.variant == cell.baseline), default=None)
+        for cell, members in cells(cases)
+    }
+    return [replace(case, cell=replace(case.cell, baseline_kv_heads=most[case.cell])) for case in cases]
 
 
 def cells(cases: Sequence[Case]) -> list[tuple[Cell, list[Case]]]:
@@ -169,6 +183,7 @@ def _timed(
                 budget_s=suite.budget_s,
                 memory="peak_memory" in (part.measure or ()) and mode in ("forward", "forward_backward"),
                 baseline=baseline,
+                memory_budget=suite.memory_budget if mode == "decode" else None,
                 **at,
             )
             cases += [make_case(cell, spec, kv_heads) for spec in specs]

@@ -107,7 +107,7 @@ class Sittings:
 
     @property
     def _baseline(self) -> Entrant | None:
-        return next((e for e in self.entrants.values() if e.case.variant == self.cell.baseline), None)
+        return next((e for e in self.entrants.values() if e.case.is_baseline), None)
 
     def _sit(self, joining: dict[str, int], number: int) -> None:
         """One sitting; when it kills its worker, the culprit is named and the others sit again."""
@@ -219,8 +219,10 @@ def _finish(entrant: Entrant, baseline: Entrant | None, setting: Setting) -> Non
     row.tokens_per_s = cell.batch * (1 if row.mode == "decode" else cell.seq_len) / seconds
     row.tflops_per_s = None if row.flops is None else row.flops / seconds / 1e12
     ceiling = setting.ceilings.get((cell.device, cell.dtype, cell.threads))
-    if ceiling is not None and row.flops is not None:
-        row.roofline_share = share(row.flops, entrant.samples["bytes_moved"], seconds, ceiling)
+    if ceiling is not None and row.bytes_moved is not None:
+        row.bandwidth_share = row.bytes_moved / seconds / ceiling.bytes_per_s
+        if row.flops is not None:
+            row.roofline_share = share(row.flops, row.bytes_moved, seconds, ceiling)
     if baseline is not None:
         row.speedup, row.speedup_low, row.speedup_high = _speedup(baseline, entrant)
 

@@ -6,14 +6,16 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ..errors import UsageError, unknown
 from ..registry import load_plugin
 from ..shipped import suite_names, suites_folder
+from ..sizes import parse_size
 
 Measure = Literal["forward", "forward_backward", "prefill", "decode", "peak_memory", "fidelity"]
 Count = Annotated[int, Field(ge=1, strict=True)]
+Size = Annotated[int, BeforeValidator(lambda value: parse_size(str(value)))]
 T = TypeVar("T")
 Listed = Annotated[tuple[T, ...], Field(min_length=1)]
 
@@ -76,7 +78,8 @@ class Suite(_Grid):
     rounds: interleaved rounds a cell, at least; max_rounds: at most (default: three times as many). processes: over
     which the rounds are spread, at least. half_width: of the speedups' intervals, at which measuring stops, relative.
     budget_s: seconds of measuring a variant and cell may take. timeout_s: what a case may take with everything before
-    it is given up. seed: of all inputs.
+    it is given up. seed: of all inputs. memory_budget: a size such as ``16GB``, for which decode rows say the longest
+    context whose state fits it.
     activations: the file of captured queries, keys and values that fidelity uses. plugins: what registers further
     mechanisms: Python files (``.py``) beside the suite's own, or modules by their dotted path.
     """
@@ -90,6 +93,7 @@ class Suite(_Grid):
     budget_s: Annotated[float, Field(gt=0)] = 60.0
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    memory_budget: Size | None = None
     activations: str = "minilm"
     plugins: tuple[str, ...] = ()
     part: tuple[Part, ...] = ()
@@ -154,6 +158,8 @@ def _in_one_line(file: str, error: ValidationError) -> UsageError:
         return unknown("value", problem["input"], choices, where=f"{file}: {where}")
     if problem["type"] == "missing":
         return UsageError(f"{file}: {where} is missing")
+    if problem["type"] == "value_error":  # our own words
+        return UsageError(f"{file}: {where}: {problem.get('ctx', {})['error']}")
     return UsageError(f"{file}: {where}: {problem['msg']}, got {problem['input']!r}")
 
 

@@ -111,6 +111,9 @@ def _suite(verb: argparse.ArgumentParser) -> None:
         verb.add_argument(f"--{name.replace('_', '-')}", type=values.list_of(kind), metavar="X,Y", help=text)
     verb.add_argument("--activations", metavar="FILE", help="captured q, k and v (.npz or .safetensors) for fidelity")
     verb.add_argument("--seed", type=values.seed, metavar="N", help="seed of all inputs")
+    verb.add_argument(
+        "--memory-budget", type=values.size, metavar="SIZE", help="say the longest context whose state fits this: 16GB"
+    )
     verb.add_argument("--quick", action="store_true", help="two lengths and three rounds: a trial, not a result")
     verb.set_defaults(axes=tuple(AXES))
 

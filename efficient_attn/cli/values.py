@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import unknown
-
-SIZE = re.compile(r"([0-9.]+(?:e[0-9]+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
+from ..errors import UsageError, unknown
+from ..sizes import parse_size
 
 
 def list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
@@ -73,14 +71,11 @@ def confidence(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """Bytes: ``8GB`` is decimal, ``512MiB`` binary, ``2e9`` bytes."""
-    found = SIZE.fullmatch(text.strip())
-    value = _number(found[1]) if found else None
-    if found and value and found[2]:
-        value *= (1024 if found[3] else 1000) ** ("kmgt".index(found[2].lower()) + 1)
-    if not value or not 1 <= value < 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8GB, 512MiB or 2e9")
-    return int(value)
+    """Bytes, as `parse_size` reads them."""
+    try:
+        return parse_size(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def export(text: str) -> tuple[str, Path]:

@@ -157,7 +157,12 @@ def _planned(loaded: Loaded, args: Namespace) -> tuple[list[Case], Overrides]:
 
     axes = {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
     overrides = Overrides(
-        axes=axes, variants=args.variant or (), activations=args.activations, seed=args.seed, quick=args.quick
+        axes=axes,
+        variants=args.variant or (),
+        activations=args.activations,
+        seed=args.seed,
+        memory_budget=args.memory_budget,
+        quick=args.quick,
     )
     return make_plan(loaded, overrides), overrides
 

@@ -282,10 +282,11 @@ def _short(text: str) -> str:
 def _wrapped(line: Line) -> str:
     """A label in lines of about 26 characters, broken where an option begins."""
     wide, out = 26, [""]
-    for part in re.split(r"(?=[:|])| (?=\()", line.label):
+    for part in re.split(r"(?=[:|]| \()", line.label):
         if out[-1] and len(out[-1]) + len(part) > wide:
-            out.append(SPACE * 2)
-        out[-1] += part
+            out.append(SPACE * 2 + part.lstrip())
+        else:
+            out[-1] += part
     if line.note:
         apart = SPACE * 2 if len(out[-1]) + len(line.note) < wide else "\n" + SPACE * 2
         out[-1] += apart + line.note

@@ -12,7 +12,8 @@ import pandas as pd
 
 from ..errors import UsageError
 from ..results import frames, store
-from ..results.rows import Row
+from ..results.exchange import cell
+from ..results.rows import Record, Row
 from ..results.shards import Damage, warn
 
 # pandas' own annotations reject most of what it accepts, so that a frame and a column are anything to type checkers
@@ -24,9 +25,9 @@ Column: TypeAlias = Any
 class Gathered:
     """Every row of the runs, in the order in which they were written, and what wrote them.
 
-    rows: the columns of `Row`, then ``baseline`` (what speedups are against: its part's, else the suite's) and
-    ``mean_value_error`` (the error of predicting the mean of v, where it was measured). sessions: run.json's, each with
-    its ``run``.
+    rows: the columns of `Row`, then ``baseline`` (what speedups are against: its part's, else the suite's),
+    ``baseline_kv_heads`` (those of the case, where the baseline has several in a cell) and ``mean_value_error`` (the
+    error of predicting the mean of v, where it was measured). sessions: run.json's, each with its ``run``.
     damaged: where the lines are that were left out.
     """
 
@@ -52,6 +53,7 @@ def gather(runs: Sequence[Path]) -> Gathered:
         raise UsageError("report: needs at least one run's folder")
     rows: list[Row] = []
     baselines: list[str | None] = []
+    heads: list[int | None] = []
     means: list[float] = []
     sessions: list[dict[str, Any]] = []
     damaged: list[str] = []
@@ -63,15 +65,21 @@ def gather(runs: Sequence[Path]) -> Gathered:
     for path in _distinct(runs):
         folder = store.rows_path(path).parent
         described = _sessions(folder)
-        first = len(rows)
-        for record in store.read(path, damaged=leave_out):
-            rows.append(record.row)
-            means.append(_mean(record.samples.get("mean_value_error")))
-        baseline, own = _baseline(described), _baselines_of_parts(rows[first:])
-        baselines += [own.get(_part(row), baseline) for row in rows[first:]]
+        records = store.read(path, damaged=leave_out)
+        rows += [record.row for record in records]
+        means += [_mean(record.samples.get("mean_value_error")) for record in records]
+        baseline, own = _baseline(described), _baselines_of_parts(record.row for record in records)
+        named = [own.get(_part(record.row), baseline) for record in records]
+        baselines += named
+        heads += _baselines_heads(records, named)
         sessions += described
-    added = pd.DataFrame({"baseline": pd.array(baselines, dtype="string"), "mean_value_error": means})
-    added = added.astype({"mean_value_error": "float64"})
+    added = pd.DataFrame(
+        {
+            "baseline": pd.array(baselines, dtype="string"),
+            "baseline_kv_heads": pd.array(heads, dtype="Int64"),
+            "mean_value_error": np.array(means, dtype=float),
+        }
+    )
     return Gathered(pd.concat([frames.frame(rows), added], axis=1), tuple(sessions), tuple(damaged))
 
 
@@ -95,8 +103,24 @@ def _baseline(sessions: Iterable[dict[str, Any]]) -> str | None:
 
 def _baselines_of_parts(rows: Iterable[Row]) -> dict[str, str]:
     """For suites whose parts have baselines of their own: in each part, the variant that was paired with itself."""
-    ones = (row for row in rows if (row.speedup, row.speedup_low, row.speedup_high) == (1, 1, 1))
-    return {_part(row): row.variant for row in ones}
+    return {_part(row): row.variant for row in rows if _is_one(row)}
+
+
+def _baselines_heads(records: Sequence[Record], baselines: Sequence[str | None]) -> list[int | None]:
+    """For cells in which the baseline runs with several numbers of key-value heads: those of the case that others were
+    paired with, or else the most, even if that case failed."""
+    cells = [cell(record) for record in records]
+    found: dict[str, tuple[bool, int]] = {}
+    for name, record, baseline in zip(cells, records, baselines, strict=True):
+        row = record.row
+        if row.variant == baseline and row.kv_heads is not None:
+            found[name] = max(found.get(name, (False, 0)), (_is_one(row), row.kv_heads))
+    return [found[name][1] if name in found else None for name in cells]
+
+
+def _is_one(row: Row) -> bool:
+    """Whether it was paired with itself."""
+    return (row.speedup, row.speedup_low, row.speedup_high) == (1, 1, 1)
 
 
 def _part(row: Row) -> str:

@@ -15,7 +15,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
-from . import appendix, figures, plots, select, style, tables, words
+from . import appendix, decoding, figures, plots, select, style, tables, words
 from .gather import Frame, Gathered
 
 # nobody looks at hundreds of plots, and each costs a tenth of a second: half for its lines and their names
@@ -27,9 +27,10 @@ MOST_MARKDOWN_ROWS = 200  # more than these belong into rows.csv: code hosts sto
 
 @dataclass
 class Block:
-    """What is said of one setting: sentences, tables, plots."""
+    """What is said of one setting: sentences, tables, plots. apart: what tells it from the others of its section."""
 
     setting: str
+    apart: str = ""
     sentences: list[str] = field(default_factory=list)
     tables: list[tables.Table] = field(default_factory=list)
     panels: list[plots.Planned] = field(default_factory=list)
@@ -47,8 +48,9 @@ class Block:
         told = [row for row in tables.records(top) if not row["is_baseline"] and row["speedup"] > 0]
         if told:
             decode = cell.mode == "decode"
-            where = words.cell_words(cell.mode, None if decode else cell.causal)
-            start = f"At {'context ' if decode else ''}{int(top['seq_len'].iloc[0])}, {where}: "
+            place = [f"{'context ' if decode else ''}{int(top['seq_len'].iloc[0])}", self.apart]
+            place.append(words.cell_words(cell.mode, None if decode else cell.causal))
+            start = f"At {', '.join(filter(None, place))}: "
             for texts, most in ((self.sentences, None), (self.highlights, 3)):
                 texts.append(f"{start}{words.claims(told, setting.baseline, most=most)}.")
 
@@ -99,10 +101,12 @@ def content(found: Gathered) -> Content:
         Section("fidelity", "Fidelity", _FIDELITY, _blocks(faithful, found, scene, _fidelity)),
         Section("decoding", "Decoding", _DECODING, _blocks(timed[steps], found, scene, _decoding)),
     ]
+    batches = [Block(title, tables=[table]) for title, table in decoding.by_batch(timed[steps], found.cpus)]
+    sections[-1].blocks += batches
     sections = [section for section in sections if section.blocks]
     for section in sections:
-        if any(name in table.head for block in section.blocks for table in block.tables for name in tables.PAIRS):
-            section.intro += f" {tables.PAIRS_SAID}"
+        heads = {name for block in section.blocks for table in block.tables for name in table.head}
+        section.intro += "".join(f" {said}" for names, said in _SAID if heads.intersection(names))
     blocks = [block for section in sections for block in section.blocks]
     _draw(blocks)
     sentences = [text for block in blocks for text in block.highlights][:MOST_SENTENCES]
@@ -115,7 +119,7 @@ def content(found: Gathered) -> Content:
         sentences=sentences,
         sections=sections,
         missing=appendix.not_ok(rows, found.cpus),
-        rows=appendix.everything(found.rows.drop(columns=["baseline"])),
+        rows=appendix.everything(found.rows.drop(columns=["baseline", "baseline_kv_heads"])),
         environment=appendix.environments((s["run"], s.get("environment") or {}) for s in found.sessions),
         sessions=[_session(session) for session in found.sessions],
     )
@@ -133,6 +137,7 @@ _FIDELITY = (
     "on the same queries, keys and values. Two predictors that know nothing give it a scale: the mean of v, and zero, "
     "whose error is 1 by definition."
 )
+_SAID = ((tables.PAIRS, tables.PAIRS_SAID), (decoding.TRAFFIC, decoding.TRAFFIC_SAID))  # of columns, where they are
 _DECODING = "One step adds a position behind a context; the state is what a mechanism keeps between steps."
 
 
@@ -141,9 +146,11 @@ def _blocks(rows: Frame, found: Gathered, looks: dict[str, style.Look], fill: An
     blocks = []
     every = list(select.settings(rows))
     titles = [words.setting_words(setting.key, found.cpus) for setting in every]
+    apart = [name for name in select.SETTING if len({str(setting.key[name]) for setting in every}) > 1]
     for number, (setting, title) in enumerate(zip(every, titles, strict=True), 1):
         device = "" if pd.isna(setting.key["device"]) else f"-{setting.key['device']}"
-        block = Block(title if titles.count(title) == 1 else f"{title} \u00b7 against {setting.baseline}")
+        title = title if titles.count(title) == 1 else f"{title} \u00b7 against {setting.baseline}"
+        block = Block(title, words.setting_words({name: setting.key[name] for name in apart}, found.cpus))
         fill(block, setting, plots.Scene(looks, f"{number}{device}" if len(every) > 1 else ""))
         blocks += [block] if block.tables or block.panels else []
     return blocks
@@ -173,7 +180,7 @@ def _speed(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
 def _decoding(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
     for cell, top in _tops(setting):
         block.say(setting, cell, top)
-        block.tables.append(tables.decoding(setting, cell, top))
+        block.tables += decoding.tables_of(setting, cell, top)
     block.panels += plots.over_length(setting, (plots.STEP, plots.SPEEDUP, plots.STATE), scene)
 
 

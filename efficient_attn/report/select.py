@@ -41,9 +41,12 @@ class Setting:
         modes = _parts(self.rows, "mode")
         return tuple(Cell(mode, causal, rows) for mode, part in modes for causal, rows in _directions(part))
 
-    @property
+    @cached_property
     def baseline(self) -> str:
-        return str(self.key["baseline"]) if not pd.isna(self.key["baseline"]) else "the baseline"
+        """What it is called: as its rows are, where they agree."""
+        labels = set(self.rows.loc[self.rows["is_baseline"], "label"])
+        named = labels.pop() if len(labels) == 1 else self.key["baseline"]
+        return str(named) if not pd.isna(named) else "the baseline"
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ def labelled(rows: Frame) -> Frame:
     spoken = rows["variant"].str.contains("backend=", regex=False)
     asked = rows["backend"].notna() & ~spoken.astype(bool)
     label = rows["variant"].where(~asked, rows["variant"] + ":backend=" + rows["backend"].fillna(""))
-    rows = rows.assign(label=label, is_baseline=label == rows["baseline"])
+    other_heads = rows["baseline_kv_heads"].notna() & (rows["kv_heads"] != rows["baseline_kv_heads"])
+    rows = rows.assign(label=label, is_baseline=(label == rows["baseline"]) & ~other_heads)
     for column in APART:
         ok = rows[rows["status"] == "ok"]
         # of fidelity, inputs make tables of their own

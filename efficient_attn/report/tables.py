@@ -37,13 +37,15 @@ class Table:
 SHOWN = [
     *("label", "is_baseline", "latency_ms", "latency_ms_low", "latency_ms_high", "speedup", "speedup_low"),
     *("speedup_high", "tokens_per_s", "peak_memory_bytes", "state_bytes", "seq_len", "kv_len", "causal"),
-    *("pairs", "pairs_computed", "backend_used"),
+    *("pairs", "pairs_computed", "backend_used", "batch", "kv_heads", "bytes_moved", "bandwidth_share"),
+    *("memory_budget_bytes", "longest_context"),
 ]
 PAIRS = ("Pairs kept", "Computed for each")
 PAIRS_SAID = (
     "'Pairs kept' is the share of all query-key pairs, of all that causality leaves where it is causal, over which a "
     "mechanism attends; 'computed for each' is how many its backend computes for each pair kept."
 )
+PREFILL_SAID = "Prefill takes a whole prompt through one step into a new decode state."
 ALL, ONCE = "all", "1"  # of the pairs, and for each: where nothing is sparse, no table need show it
 MARKS = {"faster": "\u25b2", "slower": "\u25bc", "unclear": "\u2248"}
 
@@ -55,31 +57,19 @@ def records(rows: Frame) -> list[dict[str, Any]]:
 
 def headline(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
     """What each variant costs at the length that `select.headline` chose, and how its cost grows."""
-    groups, served = select.variants(cell.rows), _served(cell.rows)
+    groups, ran, prefill = select.variants(cell.rows), served(cell.rows), cell.mode == "prefill"
     rows = []
     for row in records(top):
         own = groups[row["label"]]
-        shown = [_name(row), _backend(row, served), _time(row), _speedup(row), _worth(row, own)]
-        shown += [_growth(own, "latency_ms"), _size(row["peak_memory_bytes"]), _growth(own, "peak_memory_bytes")]
-        rows.append([*shown, *_pairs(row, int(row["seq_len"]))])
-    head = ("Variant", "Backend", "Time", f"Speedup over {setting.baseline}", "Faster from", "Time exponent")
+        shown = [name_cell(row), backend_cell(row, ran), time_cell(row)]
+        shown += [rate_cell(row["tokens_per_s"] if prefill else None), speedup_cell(row), _worth(row, own)]
+        shown += [growth_cell(own, "latency_ms"), size_cell(row["peak_memory_bytes"])]
+        rows.append([*shown, growth_cell(own, "peak_memory_bytes"), *pairs_cells(row, int(row["seq_len"]))])
+    head = ("Variant", "Backend", "Time", "Tokens a second", f"Speedup over {setting.baseline}", "Faster from")
+    head = (*head, "Time exponent", "Peak memory", "Memory exponent", *PAIRS)
     where = words.cell_words(cell.mode, cell.causal)
-    caption = f"{_capital(where)} at length {_length(top)}"
-    return _trimmed(Table(caption, (*head, "Peak memory", "Memory exponent", *PAIRS), rows, 2, _absent(cell, top)))
-
-
-def decoding(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
-    """What one decoding step costs behind the context that `select.headline` chose."""
-    groups, served = select.variants(cell.rows), _served(cell.rows)
-    rows = []
-    for row in records(top):
-        own, speed = groups[row["label"]], row["tokens_per_s"]
-        shown = [_name(row), _backend(row, served), _time(row), Shown(words.rate(speed), _number(speed)), _speedup(row)]
-        shown += [_growth(own, "latency_ms"), _size(row["state_bytes"]), _growth(own, "state_bytes")]
-        rows.append([*shown, *_pairs(row, 1)])
-    head = ("Variant", "Backend", "Time a step", "Tokens a second", f"Speedup over {setting.baseline}", "Time exponent")
-    caption = f"Decoding behind a context of {_length(top)}"
-    return _trimmed(Table(caption, (*head, "State", "State exponent", *PAIRS), rows, 2, _absent(cell, top)))
+    note = " ".join(filter(None, (PREFILL_SAID if prefill else "", absent(cell, top))))
+    return trimmed(Table(f"{_capital(where)} at length {length_of(top)}", head, rows, 2, note))
 
 
 def fidelity(cell: select.Cell) -> Table:
@@ -100,7 +90,7 @@ def fidelity(cell: select.Cell) -> Table:
     over = f", mean over {words.counted(layers, 'layer')}" if layers > 1 else ""
     note = "An approximation that does not stay well below both nulls has lost what attention adds."
     head = (*head, "Missed mass", "Effective keys", "Rows clamped", "Error against own oracle (worst)")
-    return _trimmed(Table(f"Distance from exact attention{_where(cell)}{over}", head, body, note=note))
+    return trimmed(Table(f"Distance from exact attention{_where(cell)}{over}", head, body, note=note))
 
 
 def layers(cell: select.Cell) -> Table | None:
@@ -118,11 +108,11 @@ def layers(cell: select.Cell) -> Table | None:
     return Table(f"Relative error by layer{_where(cell)}", head, body)
 
 
-def _name(row: dict[str, Any]) -> Shown:
+def name_cell(row: dict[str, Any]) -> Shown:
     return Shown(row["label"], row["label"], "base" if row["is_baseline"] else "")
 
 
-def _served(rows: Frame) -> dict[str, set[str]]:
+def served(rows: Frame) -> dict[str, set[str]]:
     """The backends that ran each variant, at any length."""
     found: dict[str, set[str]] = {}
     for label, backend in zip(rows["label"].tolist(), rows["backend_used"].tolist(), strict=True):
@@ -130,16 +120,16 @@ def _served(rows: Frame) -> dict[str, set[str]]:
     return found
 
 
-def _backend(row: dict[str, Any], served: dict[str, set[str]]) -> Shown:
+def backend_cell(row: dict[str, Any], ran: dict[str, set[str]]) -> Shown:
     """What ran the variant here, and what did at other lengths, for its exponents mix them."""
     used = row["backend_used"]
     if not words.there(used):
         return Shown(words.NONE)
-    others = sorted(served[row["label"]] - {used})
+    others = sorted(ran[row["label"]] - {used})
     return Shown(f"{used} (elsewhere {words.listed(others)})" if others else used)
 
 
-def _pairs(row: dict[str, Any], queries: int) -> list[Shown]:
+def pairs_cells(row: dict[str, Any], queries: int) -> list[Shown]:
     """The kept share of the pairs, and how many are computed for each that is kept; dashes where there are none."""
     kept, computed = row["pairs"], row["pairs_computed"]
     keys = row["kv_len"] if words.there(row["kv_len"]) else row["seq_len"]
@@ -152,12 +142,12 @@ def _pairs(row: dict[str, Any], queries: int) -> list[Shown]:
     return [shown, Shown(ONCE if computed == kept else words.number(computed / kept), computed / kept)]
 
 
-def _time(row: dict[str, Any]) -> Shown:
+def time_cell(row: dict[str, Any]) -> Shown:
     value, low, high = row["latency_ms"], row["latency_ms_low"], row["latency_ms_high"]
     return Shown(words.duration(value, low, high), _number(value))
 
 
-def _speedup(row: dict[str, Any]) -> Shown:
+def speedup_cell(row: dict[str, Any]) -> Shown:
     value, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
     if row["is_baseline"]:
         return Shown("baseline", 1.0, "base")
@@ -173,12 +163,16 @@ def _worth(row: dict[str, Any], own: select.Columns) -> Shown:
     return Shown("not shown", float("inf")) if start is None else Shown(str(start), start)
 
 
-def _growth(own: select.Columns, column: str) -> Shown:
+def growth_cell(own: select.Columns, column: str) -> Shown:
     found = select.growth(own, column)
     return Shown(words.power(*found), found.value) if found else Shown(words.NONE)
 
 
-def _size(value: Any) -> Shown:
+def rate_cell(value: Any) -> Shown:
+    return Shown(words.rate(value), _number(value))
+
+
+def size_cell(value: Any) -> Shown:
     return Shown(words.size(value), _number(value))
 
 
@@ -194,7 +188,7 @@ def _number(value: Any) -> float | None:
     return float(value) if words.there(value) and np.isfinite(float(value)) else None
 
 
-def _trimmed(table: Table) -> Table:
+def trimmed(table: Table) -> Table:
     """The table without the columns in which nothing was measured, or nothing but what goes without saying."""
 
     def empty(name: str) -> tuple[str, ...]:
@@ -207,13 +201,13 @@ def _trimmed(table: Table) -> Table:
     return Table(table.caption, tuple(table.head[i] for i in kept), rows, text_columns, table.note)
 
 
-def _absent(cell: select.Cell, top: Frame) -> str:
+def absent(cell: select.Cell, top: Frame) -> str:
     """Who was measured, but not at this length: it must not just vanish from the table."""
     others = [label for label in dict.fromkeys(cell.rows["label"]) if label not in set(top["label"])]
     return f"Measured at other lengths only: {words.listed(others)}." if others else ""
 
 
-def _length(top: Frame) -> str:
+def length_of(top: Frame) -> str:
     return f"{int(top['seq_len'].iloc[0])}"
 
 

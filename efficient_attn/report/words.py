@@ -12,6 +12,7 @@ NONE = "\u2013"  # what an empty cell shows
 TO = "\u2013"  # between the ends of an interval
 TIMES = (("s", 1e3), ("ms", 1.0), ("\u00b5s", 1e-3), ("ns", 1e-6))
 SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+DECIMAL_SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 RATES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 
@@ -43,6 +44,13 @@ def size(count: Any) -> str:
     if there(count) and 0 <= float(count) < 1024:
         return f"{int(count)} B"
     return _scaled(count, SIZES)
+
+
+def budget(count: Any) -> str:
+    """Bytes as people set them: ``16 GB`` where three decimal digits say it all, else in binary units."""
+    unit, scale = next((u for u in DECIMAL_SIZES if float(count) >= u[1]), ("B", 1.0))
+    value = f"{float(count) / scale:.3g}"
+    return f"{value} {unit}" if float(value) * scale == float(count) else size(count)
 
 
 def rate(value: Any) -> str:

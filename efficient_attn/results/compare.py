@@ -173,12 +173,17 @@ def _entries(records: Iterable[Record]) -> dict[str, _Entry]:
 
 def _difference(old: _Entry, new: _Entry, by: By, drift: float) -> tuple[By, Mean]:
     """The logarithm of the ratio of the times, by speedup where both runs allow it."""
-    if by == "speedup" and old.baseline and new.baseline and old.baseline.row.variant == new.baseline.row.variant:
+    if by == "speedup" and old.baseline and new.baseline and _alike(old.baseline.row, new.baseline.row):
         relative = _minus(_relative(old.record, old.baseline), _relative(new.record, new.baseline))
         if relative.degrees:
             return "speedup", relative
     latency = _by_rounds if round_values(old.record) and round_values(new.record) else _by_summary
     return "latency", _minus(latency(old.record), latency(new.record), drift=drift)
+
+
+def _alike(old: Row, new: Row) -> bool:
+    """Whether two rows are of one mechanism, its key-value heads included."""
+    return (old.variant, old.kv_heads) == (new.variant, new.kv_heads)
 
 
 def _minus(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-SCHEMA = 3
+SCHEMA = 4
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
@@ -30,6 +30,10 @@ class Row:
     call has ended, its result. stop_reason: why measuring ended (half_width, rounds, budget). cache: warm or cold.
     rounds, processes: how many were measured, and by how many processes. contaminated: rounds that something else on
     the machine disturbed. energy_j: joules a call, where the device tells.
+    bytes_moved: what any implementation must read and write a call, when decoding the state's bytes; bandwidth_share:
+    these bytes a second over the measured rate of the machine's memory, above 1 where caches hold them.
+    memory_budget_bytes: for decode states, where one was set; longest_context: the most positions whose state fits it,
+    None beside a budget where any length fits, because the state does not grow.
     backend: the one asked for, if any; backend_used: the one that ran.
     """
 
@@ -98,6 +102,10 @@ class Row:
     contaminated: int | None = None
     energy_j: float | None = None
     clamped_rows: int | None = None
+    bytes_moved: int | None = None
+    bandwidth_share: float | None = None
+    memory_budget_bytes: int | None = None
+    longest_context: int | None = None
     schema: int = SCHEMA
 
 
@@ -117,8 +125,14 @@ def _to_3(body: dict[str, Any]) -> dict[str, Any]:
     return body | {"clamped_rows": None, "schema": 3}
 
 
+def _to_4(body: dict[str, Any]) -> dict[str, Any]:
+    """Schema 4 added what decoding is judged by; until then the bytes moved were among the samples only."""
+    added = ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context")
+    return body | dict.fromkeys(added) | {"schema": 4}
+
+
 # from each older schema to the next
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2, 2: _to_3}
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2, 2: _to_3, 3: _to_4}
 
 
 class NewerSchemaError(ValueError):

@@ -55,6 +55,9 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "timeout in words": ("run quickstart --timeout 1m --out out", ("--timeout", "'1m'")),
     "memory in words": ("run quickstart --memory-limit lots --out out", ("--memory-limit", "'lots'", "8GB")),
     "unit of memory": ("run quickstart --memory-limit 8GX --out out", ("--memory-limit", "'8GX'", "512MiB")),
+    "budget in words": ("run quickstart --memory-budget lots --out out", ("--memory-budget", "'lots'", "8GB")),
+    "budget of a suite": ("run @budget.toml --out out", ("budget.toml: memory_budget", "'lots'", "8GB")),
+    "budget without decoding": ("run @fine.toml --memory-budget 1GB --out out", ("--memory-budget", "no decoding")),
     "start method": (
         "run quickstart --start-method forkservr --out out",
         ("did you mean 'forkserver'?",),
@@ -83,6 +86,7 @@ def _files(folder: Path) -> None:
         "key.toml": SUITE.format("roundz = 3\n"),
         "negative.toml": SUITE.format("axes = { seq_len = [-64] }\n"),
         "zero.toml": SUITE.format("axes = { seq_len = [64, 0] }\n"),
+        "budget.toml": SUITE.format('memory_budget = "lots"\n'),
         "fine.toml": SUITE.format("axes = { seq_len = [16] }\n"),
         "failing.py": "import no_such_module_zz\n",
         "wordy.py": "raise ValueError('one\\ntwo')\n",

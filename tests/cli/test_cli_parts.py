@@ -59,10 +59,13 @@ def test_what_fits_is_read() -> None:
 def test_run_and_plan_take_all_axes() -> None:
     line = "run quickstart --cache warm,cold --compiled true,false --cuda-graph false --timeout 5 --memory-limit 1GB"
     args = make_parser().parse_args([*line.split(), "--start-method", "spawn", "--resume", "--retry-failed"])
+    assert args.memory_budget is None
     assert (args.cache, args.compiled, args.cuda_graph) == (["warm", "cold"], [True, False], [False])
     assert (args.timeout, args.memory_limit, args.start_method) == (5.0, 10**9, "spawn")
     assert {"seq_len", "cache", "compiled", "cuda_graph"} <= set(args.axes)
     assert args.retry_failed
+    for verb in ("plan", "run"):  # what is planned must be what runs
+        assert make_parser().parse_args([verb, "quickstart", "--memory-budget", "16GB"]).memory_budget == 16 * 10**9
 
 
 # -- being stopped -------------------------------------------------------------------------------------------------

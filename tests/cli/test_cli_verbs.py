@@ -75,7 +75,7 @@ def test_help_names_every_verb_and_every_override(command: Any) -> None:
     axes = ("seq-len", "causal", "dtype", "device", "threads", "batch", "heads", "kv-heads", "head-dim")
     axes += ("cache", "compiled", "cuda-graph")
     flags = ("variant", "activations", "seed", "quick", "out", "resume", "plugin", "json", "retry-failed", "timeout")
-    for flag in (*axes, *flags, "memory-limit", "start-method"):
+    for flag in (*axes, *flags, "memory-limit", "memory-budget", "start-method"):
         assert f"--{flag} " in text
 
 

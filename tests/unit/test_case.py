@@ -42,6 +42,8 @@ def test_the_key_is_readable_and_stable() -> None:
         _changed(threads=2),
         _changed(batch=2),
         _changed(baseline=None),
+        _changed(baseline_kv_heads=1),
+        _changed(memory_budget=10**9),
         _changed(inputs="other"),
         _changed(layer=3),
         _changed(memory=True),

@@ -15,12 +15,14 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.bench import jobs
 from efficient_attn.bench.case import Case
+from efficient_attn.bench.ceilings import Ceiling
 from efficient_attn.bench.cell import measure
 from efficient_attn.bench.plan import cells
 from efficient_attn.bench.sittings import Setting
 from efficient_attn.results.exchange import round_values
 from efficient_attn.results.rows import Record
 from efficient_attn.results.stats import paired_ratio
+from efficient_attn.state import KVCache
 
 MODES = ("forward", "forward_backward", "decode", "prefill")
 
@@ -78,6 +80,36 @@ def test_speedups_are_paired_with_the_baselines_rounds() -> None:
         assert found == pytest.approx(paired_ratio(round_values(full), round_values(other)))
 
 
+def _several_heads(order: Sequence[int]) -> list[Record]:
+    text = planted.TINY.replace('"forward"', '"decode"').replace("heads = 2", "heads = 4")
+    return _of(planted.plan(text, variants=["full", "linear"], axes={"kv_heads": order}))
+
+
+@pytest.mark.parametrize("order", [(1, 4, 2), (4, 2, 1)])
+def test_of_several_key_value_heads_the_most_are_the_baseline(order: Sequence[int]) -> None:
+    records = {(r.row.variant, r.row.kv_heads): r for r in _several_heads(order)}
+    base = records.pop(("full", 4))
+    assert (base.row.speedup, base.row.speedup_low, base.row.speedup_high) == (1, 1, 1)
+    assert len(records) == 5
+    for other in records.values():
+        found = (other.row.speedup, other.row.speedup_low, other.row.speedup_high)
+        assert found == pytest.approx(paired_ratio(round_values(base), round_values(other)))
+        assert found != (1, 1, 1)
+
+
+def test_a_baseline_that_fails_is_not_replaced_by_the_same_with_fewer_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepared(case: Case, row: Any, at: Any) -> Any:
+        if case.is_baseline:
+            raise MemoryError("too many heads")
+        return original(case, row, at)
+
+    original = jobs._prepare
+    monkeypatch.setattr(jobs, "_prepare", prepared)
+    records = {(r.row.variant, r.row.kv_heads): r.row for r in _several_heads((4, 2))}
+    assert records.pop(("full", 4)).status == "oom"
+    assert {(row.status, row.speedup) for row in records.values()} == {("ok", None)}
+
+
 def test_without_its_baseline_a_cell_has_no_speedups() -> None:
     (linear,) = _measured("linear")
     assert linear.row.status == "ok"
@@ -98,6 +130,53 @@ def test_work_is_counted() -> None:
     (window,) = _measured("sliding_window:window=2")
     assert window.row.pairs == 16 * 5 - 2 * 3
     assert (window.row.pairs_computed or 0) >= window.row.pairs
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_must_be_moved_is_held_against_the_memorys_rate(mode: str) -> None:
+    (case,) = planted.plan(planted.TINY.replace('"forward"', f'"{mode}"'))
+    setting = Setting(method="inline")
+    setting.ceilings["cpu", "float32", 1] = Ceiling(gemm_flops_per_s=1e15, bytes_per_s=1e6)
+    (record,) = measure(case.cell, [case], setting)
+    row, once = record.row, 4 * 2 * 16 * 8 * 4  # q, k, v and the output
+    assert row.latency_ms is not None
+    assert row.bytes_moved == record.samples["bytes_moved"]
+    assert row.bytes_moved == {"forward_backward": 2 * once, "decode": once // 2}.get(mode, once)
+    assert row.bandwidth_share == pytest.approx(row.bytes_moved / (row.latency_ms / 1e3) / 1e6)
+    assert row.roofline_share == pytest.approx(row.bandwidth_share)  # at such a rate nothing else counts
+    (other,) = measure(case.cell, [case], Setting(method="inline"))
+    assert (other.row.bytes_moved, other.row.bandwidth_share) == (row.bytes_moved, None)
+
+
+def _with_budget(variant: str, **axes: Any) -> Any:
+    text = planted.TINY.replace('"forward"', '"decode"')
+    given = {name: [value] for name, value in axes.items()}
+    return _of(planted.plan(text, variants=[variant], memory_budget=10**6, axes=given))[0].row
+
+
+def test_the_longest_context_in_a_budget_is_counted() -> None:
+    def found(variant: str, **axes: Any) -> tuple[Any, Any]:
+        row = _with_budget(variant, **axes)
+        return row.memory_budget_bytes, row.longest_context
+
+    assert found("full") == (10**6, 10**6 // (2 * 2 * 8 * 4))
+    assert found("full", batch=3, kv_heads=1, dtype="float64") == (10**6, 10**6 // (2 * 3 * 8 * 8))
+    assert found("mqa") == (10**6, 10**6 // (2 * 8 * 4))
+    assert found("linear") == (10**6, None)
+    (without,) = _measured("full", mode="decode")
+    assert (without.row.memory_budget_bytes, without.row.longest_context) == (None, None)
+
+
+def test_a_state_of_unknown_size_has_no_longest_context() -> None:
+    @ea.register("zz_late", family="full")
+    class Late(ea.SoftmaxAttention):
+        """Exact attention whose first step allocates its cache."""
+
+        def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+            return KVCache(max_len)
+
+    row = _with_budget("zz_late")
+    assert (row.status, row.memory_budget_bytes, row.longest_context) == ("ok", None, None)
 
 
 def test_memory_is_measured_where_the_suite_asks() -> None:

@@ -181,6 +181,16 @@ def test_a_variant_with_other_key_value_heads_shares_the_cell() -> None:
     assert _of(_compare(both, both), name.partition("#")[0]).by == "speedup"
 
 
+@pytest.mark.parametrize(("before", "by"), [(8, "speedup"), (1, "latency")])
+def test_a_baseline_with_other_key_value_heads_is_no_measure(before: int, by: str) -> None:
+    """Of a baseline that runs with several, earlier versions paired the others with whichever came first."""
+    key_of = "tiny/all/decode/{}/n64-b1-h8-kv{}-d64/float32-cpu-t1-causal#1".format
+    full = [record("full", 64, steady(4), case_key=key_of("full", heads), kv_heads=heads) for heads in (before, 8)]
+    linear = record("linear", 64, steady(1), case_key=key_of("linear", 8), kv_heads=8)
+    found = _compare([full[0], linear], [full[1], linear])
+    assert _of(found, key_of("linear", 8).partition("#")[0]).by == by
+
+
 def test_fewer_rounds_find_their_partners_in_each_process() -> None:
     full = record("full", 64, [10, 11, 12, 20, 21, 22], process=[0, 0, 0, 1, 1, 1])
     short = record("linear", 64, [1, 1.1, 2, 2.1], process=[0, 0, 1, 1])

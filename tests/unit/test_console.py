@@ -115,6 +115,16 @@ def test_results_show_the_longest_length_with_speedups_and_memory(capsys: Captur
     assert lines["linear"] == ["linear", "2", "2x", "(1.9-2.1)", "2", "MiB"]
 
 
+def test_results_of_one_variant_say_what_tells_them_apart(capsys: Capture) -> None:
+    rows = [
+        _timed("full", 128, 4.0, batch=batch, kv_heads=heads, threads=1) for batch, heads in ((1, 8), (1, 2), (4, 2))
+    ]
+    console.show_results(_rows(*rows, _timed("linear", 128, 2.0, batch=1, kv_heads=8, threads=1)))
+    names = [line.partition("  ")[0].rstrip() for line in _printed(capsys).splitlines()[2:] if line.strip()]
+    said = ["batch=1, kv_heads=8", "batch=1, kv_heads=2", "batch=4, kv_heads=2"]
+    assert names == [*(f"full ({each})" for each in said), "linear"]
+
+
 def test_results_without_speedups_or_memory_show_no_empty_columns(capsys: Capture) -> None:
     console.show_results(_rows(_timed("linear", 128, 2.0)))
     text = _printed(capsys)

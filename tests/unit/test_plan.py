@@ -151,6 +151,30 @@ def test_a_baseline_that_is_no_variant_is_refused() -> None:
         planted.plan(SEVERAL.replace('= "full"', '= "fulll"', 1))
 
 
+@pytest.mark.parametrize("order", [[2, 4, 1], [4, 2, 1], [1, 2, 4]])
+def test_of_several_key_value_heads_the_most_are_the_baselines(order: list[int]) -> None:
+    text = SEVERAL.replace("heads = 2", "heads = 4")
+    cases = planted.plan(text, axes={"kv_heads": order, "seq_len": [16], "causal": [True]})
+    assert len(cells(cases)) == 1
+    assert _values(cases, "kv_heads") == order
+    assert [(c.variant, c.kv_heads) for c in cases if c.is_baseline] == [("full", 4)]
+    assert all(c.cell.baseline_kv_heads == 4 for c in cases)
+
+
+def test_the_baselines_heads_are_its_own_not_those_of_others() -> None:
+    text = SEVERAL.replace('baseline = "full"', 'baseline = "mqa"') + '[[variant]]\nname = "mqa"\n'
+    cases = planted.plan(text, axes={"seq_len": [16], "causal": [True]})
+    assert [(c.variant, c.kv_heads) for c in cases if c.is_baseline] == [("mqa", 1)]
+
+
+def test_fewer_heads_to_compare_with_are_another_case() -> None:
+    """Its speedup is over another case: one that is there already must be measured again."""
+    text = SEVERAL.replace("heads = 2", "heads = 4")
+    one, other = (planted.plan(text, axes={"kv_heads": heads}, variants=["full"]) for heads in ([4, 1], [2, 1]))
+    alone = [{c.key for c in cases if c.kv_heads == 1} for cases in (one, other)]
+    assert alone[0].isdisjoint(alone[1])
+
+
 def test_a_suite_may_have_no_baseline() -> None:
     assert _values(planted.plan(SEVERAL.replace('baseline = "full"', "")), "baseline") == [None]
 
@@ -207,6 +231,19 @@ def test_fidelity_has_a_case_for_every_layer_and_takes_sizes_from_the_file() -> 
 def test_activations_for_a_suite_without_fidelity_are_refused() -> None:
     with pytest.raises(UsageError, match="measures no fidelity"):
         planted.plan(SEVERAL, activations="mine.npz")
+
+
+def test_a_memory_budget_is_for_decoding_and_the_command_lines_counts() -> None:
+    text = SEVERAL.replace('"peak_memory"', '"decode"').replace("dims ", 'memory_budget = "2kB"\ndims ')
+
+    def budgets(**overrides: Any) -> set[Any]:
+        return {(c.cell.mode, c.cell.memory_budget) for c in planted.plan(text, **overrides)}
+
+    assert budgets() == {("forward", None), ("decode", 2000)}
+    assert budgets(memory_budget=5) == {("forward", None), ("decode", 5)}
+    assert {c.cell.memory_budget for c in planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))} == {None}
+    with pytest.raises(UsageError, match="--memory-budget: the suite trial measures no decoding"):
+        planted.plan(SEVERAL, memory_budget=5)
 
 
 def test_missing_activations_are_refused_while_planning() -> None:

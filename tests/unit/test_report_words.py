@@ -52,6 +52,10 @@ def test_units() -> None:
         "8K",
         "1M",
     ]
+    budgets = (16 * 10**9, 1.5e9, 2**29, 16 * 2**30, 1234567, 1000, 999)
+    assert [words.budget(n) for n in budgets] == [
+        "16 GB", "1.5 GB", "512 MiB", "16.0 GiB", "1.18 MiB", "1 kB", "999 B",
+    ]  # fmt: skip
     assert words.power(0.5, -0.1, 1.1) == "0.50 (-0.10 to 1.10)"
 
 

@@ -39,6 +39,9 @@ WRONG = {
     "zero heads": (HEAD + "dims = { heads = 0 }\n" + TAIL, ["dims.heads", "got 0"]),
     "one round": (HEAD + "rounds = 1\n" + TAIL, ["rounds", "got 1"]),
     "no budget": (HEAD + "budget_s = 0\n" + TAIL, ["budget_s", "got 0"]),
+    "memory budget": (HEAD + 'memory_budget = "16GX"\n' + TAIL, ["memory_budget: '16GX' is not a size such as 8GB"]),
+    "no memory budget": (HEAD + "memory_budget = 0\n" + TAIL, ["memory_budget: '0' is not a size"]),
+    "memory budget of truth": (HEAD + "memory_budget = true\n" + TAIL, ["memory_budget: 'True' is not a size"]),
     "negative seed": (HEAD + "seed = -1\n" + TAIL, ["seed", "-1"]),
     "no title": (HEAD.partition("\n")[2] + TAIL, ["title is missing"]),
     "no measure": ('title = "T"\n' + TAIL, ["'all'", "no measure"]),
@@ -122,6 +125,13 @@ def test_a_part_takes_what_it_leaves_out_from_the_top() -> None:
     assert (own.measure, own.baseline, [v.name for v in own.variant or ()]) == (("decode",), "linear", ["linear"])
     assert (own.axes.seq_len, own.axes.causal) == ((16,), (True,))  # merged key by key
     assert (own.dims.heads, own.dims.head_dim) == (2, 32)
+
+
+@pytest.mark.parametrize(("said", "count"), [('"16GB"', 16 * 10**9), ('"512 MiB"', 2**29), ("2e9", 2 * 10**9)])
+def test_a_memory_budget_is_a_size_as_on_the_command_line(said: str, count: int) -> None:
+    text = planted.TINY.replace("rounds ", f"memory_budget = {said}\nrounds ")
+    assert planted.loaded(text).suite.memory_budget == count
+    assert planted.loaded().suite.memory_budget is None
 
 
 def test_a_suite_without_parts_is_one_grid() -> None:
