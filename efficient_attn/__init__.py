@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .capacity import longest_context as longest_context
     from .errors import UnsupportedError as UnsupportedError
     from .errors import UsageError as UsageError
     from .families.linear import LinearAttention as LinearAttention
@@ -16,11 +17,10 @@ if TYPE_CHECKING:
     from .families.sparse import SparseAttention as SparseAttention
     from .feature_maps import FeatureMap as FeatureMap
     from .functional import attention as attention
+    from .layers.grouping import mean_pool_kv as mean_pool_kv
+    from .layers.multi_head import MultiHeadAttention as MultiHeadAttention
     from .mask import Mask as Mask
     from .mechanism import Attention as Attention
-    from .mechanism import Growth as Growth
-    from .mechanism import Input as Input
-    from .mechanism import Traits as Traits
     from .registry import create as create
     from .registry import info as info
     from .registry import load_plugin as load_plugin
@@ -29,18 +29,22 @@ if TYPE_CHECKING:
     from .results.frames import load as load
     from .shapes import Dims as Dims
     from .state import state_bytes as state_bytes
+    from .traits import Growth as Growth
+    from .traits import Input as Input
+    from .traits import Traits as Traits
 
 _HOME = {
     "Attention": "mechanism",
     "Dims": "shapes",
     "FeatureMap": "feature_maps",
-    "Growth": "mechanism",
-    "Input": "mechanism",
+    "Growth": "traits",
+    "Input": "traits",
     "LinearAttention": "families.linear",
     "Mask": "mask",
+    "MultiHeadAttention": "layers.multi_head",
     "SoftmaxAttention": "families.softmax",
     "SparseAttention": "families.sparse",
-    "Traits": "mechanism",
+    "Traits": "traits",
     "UnsupportedError": "errors",
     "UsageError": "errors",
     "attention": "functional",
@@ -48,6 +52,8 @@ _HOME = {
     "info": "registry",
     "load": "results.frames",
     "load_plugin": "registry",
+    "longest_context": "capacity",
+    "mean_pool_kv": "layers.grouping",
     "names": "registry",
     "register": "registry",
     "state_bytes": "state",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,65 +12,10 @@ from torch import Tensor, nn
 from .errors import UnsupportedError, UsageError
 from .mask import Mask
 from .packing import each_alone
-from .shapes import Dims, Sample, Shape
+from .shapes import Dims, Sample, Shape, Values
+from .traits import Growth, Traits
 
 MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens"})
-
-
-class Input(NamedTuple):
-    """One more tensor that a mechanism needs, ``[B, heads, N or M, *tail]``: a gate, a step size."""
-
-    side: Literal["query", "key"]
-    per_head: bool = True
-    tail: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Traits:
-    """What an instance claims to be able to do. The conformance kit holds it to every word.
-
-    causal, bidirectional: it takes masks with and without ``causal``.
-    strictly_causal: no part of the future reaches the past, so a prefix of the output is the output of the prefix.
-    cross: N may differ from M. padding: it takes ``key_lengths`` and ``key_mask``. decode: it has ``init_state/step``.
-    grouped: k and v may have fewer heads than q, and are never expanded for it. gradient: it has a backward pass.
-    exact: it is a softmax over the keys that it sees. normalised: weights of a row sum to 1.
-    positional: positions matter beyond masks. mixes_queries: a row's output depends on other rows' queries.
-    padded_as_trimmed: a padded row is the shorter sequence alone; not so where the number of keys M itself counts, as
-    for blocks drawn from all of M. Strictly causal masks keep this promise in any case.
-    inputs: tensors needed besides q, k and v, by keyword.
-    """
-
-    causal: bool = True
-    strictly_causal: bool = True
-    bidirectional: bool = True
-    cross: bool = True
-    padding: bool = True
-    decode: bool = True
-    grouped: bool = True
-    gradient: bool = True
-    exact: bool = False
-    normalised: bool = True
-    positional: bool = False
-    mixes_queries: bool = False
-    padded_as_trimmed: bool = True
-    inputs: Mapping[str, Input] = field(default_factory=dict)
-
-    @property
-    def directions(self) -> tuple[bool, ...]:
-        """Which of causal=False and causal=True it takes."""
-        return (False,) * self.bidirectional + (True,) * self.causal
-
-
-@dataclass(frozen=True)
-class Growth:
-    """The published growth of time and memory, and the work behind it.
-
-    ``cost(N, M, causal)`` is the work of one head in query-key pairs: one pair is D + E multiply-adds.
-    """
-
-    time: str
-    memory: str
-    cost: Callable[[int, int, bool], float]
 
 
 class Attention(nn.Module):
@@ -109,6 +53,15 @@ class Attention(nn.Module):
         """The number of key-value heads that this instance insists on, if it does."""
         return self.dims.kv_heads
 
+    @property
+    def key_dim(self) -> int | None:
+        """The width of k, where it is not that of q."""
+        return None
+
+    def shape_of(self, q: Tensor, k: Tensor, v: Values) -> Shape:
+        """The sizes of a call; `UsageError` says which of its tensors do not belong together."""
+        return Shape.of(q, k, v)
+
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         """The definition, dense and plain; it says what is right, not how to be fast."""
         raise UnsupportedError(f"{type(self).__name__} has no oracle")
@@ -117,21 +70,28 @@ class Attention(nn.Module):
         """The fast form, of the same result as `oracle`."""
         raise UnsupportedError(f"{type(self).__name__} has no fast form")
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+    def run(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         """The oracle or the fast form, as the backend says; unlike `forward` it checks nothing."""
         return (self.oracle if self.backend == "dense" else self.compute)(q, k, v, mask, **inputs)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
         raise UnsupportedError(f"{self.label} has no decode state")
 
-    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+    def advance(self, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         raise UnsupportedError(f"{self.label} cannot decode")
 
-    def absorb(self, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> Any:
-        """Take T new keys and values into the state without asking for their outputs (a prompt already read)."""
-        repeat = (self.dims.heads or k.shape[1]) // k.shape[1]
-        nobody = k.new_zeros(()).expand(k.shape[0], k.shape[1] * repeat, *k.shape[2:])
-        return self.advance(nobody, k, v, state, **inputs)[1]
+    def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
+        """Take T new keys and values, and inputs that belong to keys, into the state without asking for their outputs
+        (a prompt already read)."""
+        batch, kv_heads, length, width = k.shape
+        heads, nothing = self.dims.heads or kv_heads, k.new_zeros(())
+        nobody = nothing.expand(batch, heads, length, self.dims.head_dim or width)
+        of_queries = {
+            name: nothing.expand(batch, heads if i.per_head else 1, length, *i.tail)
+            for name, i in self.traits.inputs.items()
+            if i.side == "query"
+        }
+        return self.advance(nobody, k, v, state, **inputs, **of_queries)[1]
 
     def pairs(self, n: int, m: int, causal: bool) -> int | None:
         """Query-key pairs of one head that the mechanism defines; None where it has no pairs."""
@@ -169,30 +129,32 @@ class Attention(nn.Module):
                 raise UnsupportedError(f"{self.label}: backend {name!r} cannot serve it: {reason}")
         self._backend = name
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Values, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
         """Attend. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``; returns ``[B, H, N, E]``.
 
-        Raises `UsageError` for tensors that do not fit, `UnsupportedError` for what the traits do not claim.
+        v is None for mechanisms that make their values from k (``Traits.values``). Raises `UsageError` for tensors that
+        do not fit, `UnsupportedError` for what the traits do not claim.
         Packed sequences (``Mask.cu_seqlens``) cost one call for each distinct length among them.
         """
         mask = Mask() if mask is None else mask
-        shape = Shape.of(q, k, v)
+        shape = self.shape_of(q, k, v)
         traits = self._admit(shape, mask, inputs, q.device)
-        sources = () if traits.gradient else (q, k, v, *inputs.values(), *self.parameters())
+        given = (q, k) if v is None else (q, k, v)
+        sources = () if traits.gradient else (*given, *inputs.values(), *self.parameters())
         if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
             raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
         if mask.cu_seqlens is not None:
             return each_alone(partial(Attention.forward, self), q, k, v, mask, inputs)
         if shape.m == 0 or q.numel() == 0:
-            return _on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), q, k, v)
+            return _on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *given)
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
         if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
-            k, v = _blanked(k, key_valid), _blanked(v, key_valid)
+            k, v = _blanked(k, key_valid), None if v is None else _blanked(v, key_valid)
         if query_valid is not None:
             q = _blanked(q, query_valid)
         valid = {"key": key_valid, "query": query_valid}
         inputs = {name: _blanked(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
-        out = _on_graph(self.run(q, k, v, mask, **inputs), q, k, v)
+        out = _on_graph(self.run(q, k, v, mask, **inputs), *given)
         return _blanked(out, query_valid)
 
     def init_state(
@@ -209,12 +171,12 @@ class Attention(nn.Module):
             raise UsageError(f"init_state: batch and max_len must be at least 1, got {batch} and {max_len}")
         return self.new_state(batch, max_len, dtype, torch.device(device))
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+    def step(self, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         """Attend from T >= 1 new positions to all so far; returns ``[B, H, T, E]`` and the next state.
 
         The rows equal those of the causal forward pass. The state given may be updated in place: keep the returned one.
         """
-        shape = Shape.of(q, k, v)
+        shape = self.shape_of(q, k, v)
         if shape.n != shape.m or shape.n < 1:
             raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {shape.n} and {shape.m}")
         self._admit(shape, Mask(causal=True), inputs, q.device)

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from .errors import UsageError
 from .mask import Mask
+from .shapes import Values
 
 
 def each_alone(
-    run: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Mapping[str, Tensor]
+    run: Callable[..., Tensor], q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> Tensor:
     """What ``run(q, k, v, mask, **inputs)`` gives for each sequence that ``mask.cu_seqlens`` packs, packed again.
 
@@ -31,12 +32,12 @@ def each_alone(
             members.setdefault(length, []).append(s)
     groups = list(members.values()) or [[0]]
     alone = replace(mask, cu_seqlens=None)
-    distinct = {id(x): x for x in (q, k, v, *inputs.values())}  # what is one tensor stays one
+    distinct = {id(x): x for x in (q, k, *([] if v is None else [v]), *inputs.values())}  # what is one tensor stays one
     stacks = {i: _stacked(x, lengths, groups) for i, x in distinct.items()}
     rows: dict[int, Tensor] = {}
     for at, group in enumerate(groups):
         given = {name: stacks[id(x)][at] for name, x in inputs.items()}
-        out = run(*(stacks[id(x)][at] for x in (q, k, v)), alone, **given)
+        out = run(*(None if x is None else stacks[id(x)][at] for x in (q, k, v)), alone, **given)
         if len(groups) == 1:
             return out.transpose(0, 1).flatten(1, 2)[None]
         rows.update(zip(group, out.unbind(), strict=True))

@@ -22,9 +22,10 @@ from .spec import Spec, parse_union
 from .variants import CATALOGUE, FAMILIES, Entry
 
 if TYPE_CHECKING:
-    from .mechanism import Attention, Growth, Traits
+    from .mechanism import Attention
     from .patterns import Pattern
     from .shapes import Dims
+    from .traits import Growth, Traits
 
 GROUP = "efficient_attn.variants"  # the entry-point group of packages that bring mechanisms of their own
 RESERVED = ("dims", "seed", "backend")  # parameters of `create` that every mechanism takes, used or not
@@ -108,11 +109,19 @@ class Info:
 
 
 def info(variant: str, /, *, dims: Dims | None = None) -> Info:
-    """Describe a mechanism with its options; creates it to ask it, for heads of 64 and 1024 positions if not told."""
+    """Describe a mechanism with its options; creates it to ask it.
+
+    Without dims for 1024 positions and heads of 64, eight of them where their number has to be known.
+    """
     from .patterns import Pattern
     from .shapes import Dims
 
-    attn = create(variant, dims=dims or Dims(head_dim=64, max_len=1024))
+    try:
+        attn = create(variant, dims=dims or Dims(head_dim=64, max_len=1024))
+    except UsageError:
+        if dims is not None:
+            raise
+        attn = create(variant, dims=Dims(heads=8, head_dim=64, max_len=1024))
     pattern = getattr(attn, "pattern", None)
     cls, union = type(attn), "|" in variant
     entry = Entry("union", "", "sparse", "A union of patterns.") if union else entry_of(parse_union(variant)[0].name)

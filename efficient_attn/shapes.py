@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
 from .errors import UsageError
+
+Values: TypeAlias = Any  # a Tensor ``[B, Hkv, M, E]``, or None for mechanisms that make their values from k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +44,11 @@ class Shape:
     value_dim: int
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Tensor) -> Shape:
+    def of(cls, q: Tensor, k: Tensor, v: Values) -> Shape:
         """Read the sizes off three tensors that belong together; `UsageError` says which one does not."""
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            if x.ndim != 4:
-                raise UsageError(f"{name} must have 4 dimensions [batch, heads, length, width], got {list(x.shape)}")
-            if x.dtype != q.dtype or not x.dtype.is_floating_point:
-                raise UsageError(f"q, k and v must share one floating dtype, got q {q.dtype} and {name} {x.dtype}")
-            if x.device != q.device:
-                raise UsageError(f"q, k and v must be on one device, got q on {q.device} and {name} on {x.device}")
+        if v is None:
+            raise UsageError("v is missing: this mechanism takes q, k and v")
+        check_tensors(q=q, k=k, v=v)
         (batch, heads, n, width), (kb, kv_heads, m, kd), (*front, value_dim) = q.shape, k.shape, v.shape
         if kb != batch or kd != width or front != [batch, kv_heads, m]:
             raise UsageError(f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
@@ -59,10 +57,21 @@ class Shape:
         return cls(batch, heads, kv_heads, n, m, width, value_dim)
 
 
+def check_tensors(*, q: Tensor, **others: Tensor) -> None:
+    """Refuse tensors that are not ``[batch, heads, length, width]``, or that differ from q in dtype or device."""
+    for name, x in {"q": q, **others}.items():
+        if x.ndim != 4:
+            raise UsageError(f"{name} must have 4 dimensions [batch, heads, length, width], got {list(x.shape)}")
+        if x.dtype != q.dtype or not x.dtype.is_floating_point:
+            raise UsageError(f"q, k and v must share one floating dtype, got q {q.dtype} and {name} {x.dtype}")
+        if x.device != q.device:
+            raise UsageError(f"q, k and v must be on one device, got q on {q.device} and {name} on {x.device}")
+
+
 class Sample(NamedTuple):
-    """Drawn inputs of a call."""
+    """Drawn inputs of a call; v is None where values are made from k."""
 
     q: Tensor
     k: Tensor
-    v: Tensor
+    v: Values
     inputs: dict[str, Tensor]

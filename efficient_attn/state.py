@@ -41,6 +41,27 @@ class KVCache:
 
 
 @dataclass(frozen=True)
+class LatentCache:
+    """What keys and values are made of, one row a position for all heads: ``rows [B, 1, capacity, width]``."""
+
+    capacity: int
+    rows: Tensor | None = None
+    length: int = 0
+
+    def append(self, rows: Tensor) -> LatentCache:
+        """Write T positions behind the last."""
+        end = _end(self.length, rows, self.capacity)
+        kept = allocated(self.rows, rows, self.capacity)
+        kept[:, :, self.length : end] = rows
+        return replace(self, rows=kept, length=end)
+
+    def filled(self) -> Tensor:
+        """The rows so far, as a view."""
+        assert self.rows is not None
+        return self.rows[:, :, : self.length]
+
+
+@dataclass(frozen=True)
 class RollingCache:
     """The first ``prefix`` positions, and the last ``capacity`` of the others in a ring. Bytes do not grow with N.
 
@@ -137,7 +158,8 @@ def preallocate(cache: Cache, sizes: tuple[int | None, ...], dtype: torch.dtype,
 
 def state_bytes(state: Any) -> int:
     """Bytes of all tensors in a decode state, each storage counted once. Counted, not computed from a formula."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(state)}
+    # not by address: on torch's meta device, where states are weighed before they are made, nothing has one
+    storages = {s._cdata: s.nbytes() for s in (t.untyped_storage() for t in _tensors(state))}
     return sum(storages.values())
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from ..memory import canary
 from ..results.exchange import round_values
 from ..results.stats import MARGIN, Estimate, paired_ratio, quantile_t, verdict
 from .case import Cell, make_case
@@ -19,7 +20,6 @@ from .disturbance import OTHERS, Watch
 from .environment import available_memory, cgroups, load, machine, software
 from .environment.facts import Unknown, known
 from .environment.gpu import gpus, sensors
-from .memory import canary
 from .timing import BLOCK_S
 
 Level = Literal["ok", "note", "problem"]

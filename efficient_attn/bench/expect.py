@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,7 +18,7 @@ from .cell import absent
 from .jobs import BACKWARD
 from .plan import cells
 from .timing import BLOCK_S, Pace, turns
-from .workload import FLUSH, LEAST_STEPS
+from .workload import FLUSH, LEAST_STEPS, draw, of_keys
 
 # Measured on the machine of the published runs; each is meant to be right within a factor of two elsewhere.
 EFFICIENCY = {"sdpa": 0.75, "dense": 0.25}  # share of a matrix product's rate that a backend reaches
@@ -128,11 +128,11 @@ def _state_bytes(case: Case, attn: Attention) -> int:
 
 
 def _measured_state(case: Case, attn: Attention, length: int) -> int:
-    s, dtype, device = case.shape, getattr(torch, case.cell.dtype), case.cell.device
-    k = torch.zeros(s.batch, s.kv_heads, length, s.head_dim, dtype=dtype, device=device)
-    v = torch.zeros(s.batch, s.kv_heads, length, s.value_dim, dtype=dtype, device=device)
+    dtype, device = getattr(torch, case.cell.dtype), case.cell.device
+    sample = draw(case, attn, replace(case.shape, n=length, m=length))
     with torch.no_grad():
-        return state_bytes(attn.absorb(k, v, attn.init_state(s.batch, length, dtype, device)))
+        state = attn.init_state(case.shape.batch, length, dtype, device)
+        return state_bytes(attn.absorb(sample.k, sample.v, state, **of_keys(attn, sample)))
 
 
 # -- a cell --------------------------------------------------------------------------------------------------------

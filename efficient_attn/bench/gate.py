@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedError
 from ..mask import Mask
+from ..shapes import Values
 from ..tasks.fidelity import relative_error
 from .workload import Workload
 
@@ -58,9 +59,16 @@ def _decoded(w: Workload) -> tuple[Tensor, Tensor]:
     """One step behind the context, and the row that the oracle gives for it."""
     w.decoding.reset()  # steps may have been taken already
     out, token = w.decoding.step(), w.decoding.token
-    k, v = torch.cat([w.sample.k, token.k], 2), torch.cat([w.sample.v, token.v], 2)
+    sides = w.attn.traits.inputs
     with torch.no_grad():
-        return out, w.case.create(backend="dense")(token.q, k, v, Mask(causal=True))
+        inputs = {n: _joined(w.sample.inputs[n], x) if sides[n].side == "key" else x for n, x in token.inputs.items()}
+        k, v = _joined(w.sample.k, token.k), _joined(w.sample.v, token.v)
+        return out, w.case.create(backend="dense")(token.q, k, v, Mask(causal=True), **inputs)
+
+
+def _joined(context: Values, token: Values) -> Values:
+    """All positions: those of the context and the newest."""
+    return None if context is None else torch.cat([context, token], 2)
 
 
 def _gradients(w: Workload) -> list[tuple[Tensor, Tensor]]:

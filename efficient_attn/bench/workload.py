@@ -14,15 +14,16 @@ from torch import Tensor
 from ..errors import UnsupportedError
 from ..mask import Mask
 from ..mechanism import Attention
-from ..shapes import Sample, Shape
+from ..memory import Footprint, footprint, training_footprint
+from ..shapes import Sample, Shape, Values
 from ..state import state_bytes
 from .case import RESERVE, Case
 from .guard import Meddled
-from .memory import Footprint, footprint, training_footprint
 from .timing import Subject
 
 FLUSH = 512 * 2**20  # bytes written to drive everything else out of the caches
-LEAST_STEPS = 16  # decode steps a pass at least: the first ones behind a new state find its cache cold
+SETTLING = 2  # decode steps behind a new state that are not timed: they find the caches full of what made it
+LEAST_STEPS = 16  # decode steps a pass at least
 
 
 class Workload:
@@ -52,7 +53,7 @@ class Workload:
         if self.case.cell.mode == "decode":
             return state_bytes(self.after_context(self.shape.m))
         s, size = self.shape, self.sample.q.element_size()
-        once = sum(x.numel() for x in self.tensors) + s.batch * s.heads * s.n * s.value_dim
+        once = sum(x.numel() for x in self.drawn) + s.batch * s.heads * s.n * s.value_dim
         return once * size * (2 if self.case.cell.mode == "forward_backward" else 1)
 
     def footprint(self) -> Footprint:
@@ -74,8 +75,13 @@ class Workload:
         return self.attn.clamped_rows(*self.tensors, self.mask, **self.sample.inputs)
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+    def tensors(self) -> tuple[Tensor, Tensor, Values]:
         return self.sample.q, self.sample.k, self.sample.v
+
+    @property
+    def drawn(self) -> tuple[Tensor, ...]:
+        """All that was drawn."""
+        return tuple(x for x in (*self.tensors, *self.sample.inputs.values()) if x is not None)
 
     def forward(self) -> Tensor:
         with torch.no_grad():
@@ -90,11 +96,13 @@ class Workload:
         return self._backward(leaves, self._forward(leaves))
 
     def _leaves(self) -> list[Tensor]:
-        return [x.detach().requires_grad_() for x in (*self.tensors, *self.sample.inputs.values())]
+        return [x.detach().requires_grad_() for x in self.drawn]
 
     def _forward(self, leaves: list[Tensor]) -> Tensor:
-        inputs = dict(zip(self.sample.inputs, leaves[3:], strict=True))
-        return self.call(leaves[0], leaves[1], leaves[2], self.mask, **inputs)
+        count = len(leaves) - len(self.sample.inputs)
+        q, k, *v = leaves[:count]
+        inputs = dict(zip(self.sample.inputs, leaves[count:], strict=True))
+        return self.call(q, k, v[0] if v else None, self.mask, **inputs)
 
     def _backward(self, leaves: list[Tensor], out: Tensor) -> tuple[Tensor, ...]:
         sources = [*leaves, *self.attn.parameters()]
@@ -119,7 +127,8 @@ class Workload:
     def after_context(self, positions: int) -> Any:
         """A state made for so many positions, which has taken in all keys and values."""
         with torch.no_grad():
-            return self.attn.absorb(self.sample.k, self.sample.v, self.new_state(positions))
+            state = self.new_state(positions)
+            return self.attn.absorb(self.sample.k, self.sample.v, state, **of_keys(self.attn, self.sample))
 
     @cached_property
     def decoding(self) -> Decoding:
@@ -140,8 +149,6 @@ class Decoding:
     """Single steps behind a context that the state has absorbed, one after the other as in generation."""
 
     def __init__(self, workload: Workload) -> None:
-        if workload.sample.inputs:
-            raise UnsupportedError(f"{workload.attn.label}: decoding with extra inputs is not measured yet")
         self.workload = workload
         self.token = draw(workload.case, workload.attn, replace(workload.shape, n=1, m=1))
         self.reset()
@@ -150,13 +157,20 @@ class Decoding:
         self.state = None  # released first, so that two states never exist at once
         self.state = self.workload.after_context(self.workload.shape.m + RESERVE)
 
+    def settle(self) -> None:
+        """A new state, and the first steps behind it."""
+        self.reset()
+        for _ in range(SETTLING):
+            self.step()
+
     def step(self) -> Tensor:
+        q, k, v, inputs = self.token
         with torch.no_grad():
-            out, self.state = self.workload.attn.step(self.token.q, self.token.k, self.token.v, self.state)
+            out, self.state = self.workload.attn.step(q, k, v, self.state, **inputs)
         return out
 
     def subject(self) -> Subject:
-        return Subject(repeated(self.step).run, self.reset, limit=RESERVE, least=LEAST_STEPS)
+        return Subject(repeated(self.step).run, self.settle, limit=RESERVE - SETTLING, least=LEAST_STEPS)
 
 
 def cold(subject: Subject, device: str) -> Subject:
@@ -205,6 +219,11 @@ def repeated(call: Callable[[], Any]) -> Subject:
             call()
 
     return Subject(run)
+
+
+def of_keys(attn: Attention, sample: Sample) -> dict[str, Tensor]:
+    """The further inputs that belong to keys: all that a state takes in without being asked for an output."""
+    return {name: x for name, x in sample.inputs.items() if attn.traits.inputs[name].side == "key"}
 
 
 def draw(case: Case, attn: Attention, shape: Shape) -> Sample:

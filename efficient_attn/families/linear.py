@@ -15,7 +15,8 @@ from ..kernels.chunks import CHUNK
 from ..kernels.dense import expand_heads
 from ..kernels.sums import Divisor, Job, Sums
 from ..mask import Mask
-from ..mechanism import Attention, Growth, Traits
+from ..mechanism import Attention
+from ..traits import Growth, Traits
 
 FLOOR = 1e-6  # sums of weights of either sign are kept this far from zero: see `away_from_zero`
 

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from ..counting import possible_pairs
+from ..kernels import decode
 from ..kernels.dense import softmax_attention
 from ..kernels.sdpa import attend
 from ..mask import Mask
-from ..mechanism import Attention, Growth, Traits
+from ..mechanism import Attention
 from ..state import KVCache, preallocate
+from ..traits import Growth, Traits
 
 
 class SoftmaxAttention(Attention):
-    """softmax(q k^T / sqrt(D)) v over every key that the mask allows, through torch's fused kernels."""
+    """softmax(q k^T / sqrt(D)) v over every key that the mask allows.
 
-    backends = ("sdpa", "dense")
+    Backends: ``sdpa``, torch's fused kernels (in decode steps of grouped heads over long caches oneDNN's products);
+    ``cpp``, the same with decode steps in one pass of our own C++, for the CPU in float32 and float64, by request only,
+    as it is compiled on first use.
+    """
+
+    backends = ("sdpa", "cpp", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
+
+    def why_not(self, backend: str) -> str | None:
+        return decode.why_not() if backend == "cpp" else None
 
     @property
     def traits(self) -> Traits:
@@ -30,7 +44,7 @@ class SoftmaxAttention(Attention):
         return softmax_attention(q, k, v, mask.dense(q.shape[2], k.shape[2], device=q.device))
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return attend(q, k, v, mask)
+        return attend(q, k, v, mask, compiled=self.backend == "cpp")
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
         return possible_pairs(n, m, causal)

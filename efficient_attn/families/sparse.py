@@ -19,9 +19,10 @@ from ..kernels.plan import KNOWN, block_plan, part_plan
 from ..kernels.sdpa import fused
 from ..kernels.tiles import Plan
 from ..mask import Mask
-from ..mechanism import Attention, Growth, Traits
+from ..mechanism import Attention
 from ..patterns import Blocks, Fact, Geometry, Pattern, as_pattern
 from ..state import KVCache, RollingCache, preallocate
+from ..traits import Growth, Traits
 from .softmax import cache_sizes
 
 

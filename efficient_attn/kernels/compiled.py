@@ -1,34 +1,22 @@
-"""The run of a scan in C++, for keys without weights on the CPU: what `chunks` says, in a quarter of the time.
-
-The source, scan.cpp, is compiled when it is first needed, into the folder where torch keeps such things, and found
-there by later processes. It is compiled for a class of processors, not for this one, as such folders are shared.
-"""
+"""The run of a scan in C++, scan.cpp, for keys without weights on the CPU: what `chunks` says, in less time."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import shutil
-import tempfile
-import warnings
-from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError
+from .building import library
 from .chunks import State
 
-SOURCE, HEADER = (Path(__file__).with_name(name) for name in ("scan.cpp", "scan_tiles.h"))
-FLAGS = {"AVX512": ["-march=x86-64-v4"], "AVX2": ["-march=x86-64-v3"]}  # by what torch takes the processor for
 CHUNK = 16  # positions: the state stays in the nearest cache, so that chunks may be short
 
 
 def why_not() -> str | None:
     """Why it cannot run here; None when it can. Compiles it, the first time."""
-    return _found()[1]
+    return library("scan")[1]
 
 
 def attend(x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: State) -> tuple[Tensor, Tensor]:
@@ -81,8 +69,8 @@ def _rows(x: Tensor) -> Tensor:
 
 def _call(name: str, *given: Tensor | State | None) -> None:
     """Call a function of the library with tensors ``[Bh, G, L, ..]`` or ``[Bh, L, ..]`` in its own order."""
-    library, reason = _found()
-    if library is None:
+    found, reason = library("scan")
+    if found is None:
         raise UnsupportedError(f"no kernel in C++: {reason}")
     addresses: list[int | None] = []
     strides: list[int] = []
@@ -102,53 +90,10 @@ def _call(name: str, *given: Tensor | State | None) -> None:
     assert state is not None
     heads, features, values = state.kv.shape
     sizes = (ctypes.c_int64 * 6)(heads, group, length, features, values, CHUNK)
-    run = getattr(library, f"{name}_{'double' if state.kv.dtype == torch.float64 else 'float'}")
+    run = getattr(found, f"{name}_{'double' if state.kv.dtype == torch.float64 else 'float'}")
     run(
         (ctypes.c_void_p * len(addresses))(*addresses),
         (ctypes.c_int64 * len(strides))(*strides),
         sizes,
         ctypes.c_int64(torch.get_num_threads()),
     )
-
-
-@cache
-def _found() -> tuple[ctypes.CDLL | None, str | None]:
-    """The library, or why there is none."""
-    name = "cl" if os.name == "nt" else os.environ.get("CXX") or "c++"
-    if shutil.which(name.split()[0]) is None:
-        return None, f"it is compiled on first use, and there is no C++ compiler ({name})"
-    try:
-        return ctypes.CDLL(str(_built())), None
-    except (ImportError, OSError, RuntimeError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        line = next((line for line in lines if "error:" in line), lines[0])
-        return None, f"it could not be compiled: {line}"
-
-
-def _built() -> Path:
-    """The library's file. Built under a name of its own and then renamed, so that nobody meets half of one, and nobody
-    waits for ever for the lock of a process that was killed, as torch's own folders would have it."""
-    from torch.utils import cpp_extension  # needs setuptools, and a tenth of a second
-
-    capability = torch.backends.cpu.get_cpu_capability()
-    flags = ["-O3", "-ffp-contract=fast", "-pthread", *FLAGS.get(capability, [])]
-    text = SOURCE.read_bytes() + HEADER.read_bytes() + " ".join(flags).encode()
-    key = hashlib.sha256(text).hexdigest()[:16]
-    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
-    target = folder / "efficient_attn" / f"scan_{capability.lower()}_{key}.so"
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cpp_extension.load(
-            "scan",
-            [str(SOURCE)],
-            extra_cflags=flags,
-            extra_ldflags=["-pthread"],
-            build_directory=scratch,
-            is_python_module=False,
-        )
-        (made,) = Path(scratch).glob("scan*.so")
-        made.replace(target)
-    return target

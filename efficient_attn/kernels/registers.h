@@ -1,4 +1,5 @@
-// What scan.cpp is made of: a product held in registers, a transposition, and matrices padded to fit both.
+// What scan.cpp and decode.cpp are made of: a product held in registers, a transposition, matrices padded to fit both,
+// and threads.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +7,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -27,8 +31,8 @@ enum Part { ALL, BELOW, ABOVE };  // the pairs that a product takes: all, j <= i
 
 template <typename T>
 struct Rows {  // one head's rows of a tensor, each of them contiguous
-  T* data;
-  int64_t stride;
+  T* data = nullptr;
+  int64_t stride = 0;
 };
 
 template <typename T>
@@ -40,10 +44,12 @@ struct Maths {
   static Vec load(const T* p) { return *reinterpret_cast<const Loose*>(p); }
   static void store(T* p, Vec x) { *reinterpret_cast<Loose*>(p) = x; }
 
-  // out [M, N vectors] (+)= a [M, k] b [k, N vectors]; a has strides for rows and for k
+  // out [M, N vectors] (+)= a [M, k] b [k, N vectors]; a has strides for rows and for k. soon: memory like b that will
+  // be wanted next, asked for a few lines at a time: a burst would have to wait for all of them
   template <int M, int N>
   static inline __attribute__((always_inline)) void tile(T* out, int64_t ldo, const T* a, int64_t am, int64_t ak,
-                                                         const T* b, int64_t ldb, int64_t k, bool clear) {
+                                                         const T* b, int64_t ldb, int64_t k, bool clear,
+                                                         Rows<const T> soon = {}) {
     Vec sum[M][N];
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++)
@@ -53,6 +59,10 @@ struct Maths {
       Vec row[N];
 #pragma GCC unroll 8
       for (int n = 0; n < N; n++) row[n] = load(b + n * W);
+      if (soon.data) {
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++) __builtin_prefetch(soon.data + i * soon.stride + n * W);
+      }
 #pragma GCC unroll 8
       for (int m = 0; m < M; m++)
 #pragma GCC unroll 8
@@ -67,22 +77,24 @@ struct Maths {
   // As `tile`, for any number of rows that is a multiple of M; of a triangle, only what is not zero is taken
   template <int M, int N, Part part>
   static void strip(T* out, int64_t ldo, int64_t rows, const T* a, int64_t am, int64_t ak, const T* b, int64_t ldb,
-                    int64_t k, bool clear) {
+                    int64_t k, bool clear, Rows<const T> soon) {
     for (int64_t i = 0; i < rows; i += M) {
       int64_t from = part == ABOVE ? i : 0, to = part == BELOW ? i + M : k;
-      tile<M, N>(out + i * ldo, ldo, a + i * am + from * ak, am, ak, b + from * ldb, ldb, to - from, clear);
+      tile<M, N>(out + i * ldo, ldo, a + i * am + from * ak, am, ak, b + from * ldb, ldb, to - from, clear, soon);
+      soon = {};
     }
   }
 
   template <Part part = ALL>
   static void product(T* out, int64_t ldo, int64_t rows, int64_t columns, const T* a, int64_t am, int64_t ak,
-                      const T* b, int64_t ldb, int64_t k, bool clear) {
+                      const T* b, int64_t ldb, int64_t k, bool clear, Rows<const T> soon = {}) {
     for (int64_t n = 0; n < columns; n += WIDE * W) {
+      const Rows<const T> now{soon.data ? soon.data + n : nullptr, soon.stride};
       switch (std::min<int64_t>((columns - n) / W, WIDE)) {
-        case 1: strip<8, 1, part>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear); break;
-        case 2: strip<4 * WIDE / 2, 2, part>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear); break;
-        case 3: strip<4, 3, part>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear); break;
-        default: strip<4, WIDE, part>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear);
+        case 1: strip<8, 1, part>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now); break;
+        case 2: strip<4 * WIDE / 2, 2, part>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now); break;
+        case 3: strip<4, 3, part>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now); break;
+        default: strip<4, WIDE, part>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now);
       }
     }
   }
@@ -171,5 +183,22 @@ struct Tensor {  // [Bh, G, L, width] by strides
   int64_t bh, g, l;
   Rows<T> rows(int64_t head, int64_t group, int64_t i) const { return {data + head * bh + group * g + i * l, l}; }
 };
+
+// Every item once, on so many threads. They live for one call: OpenMP's would be a second pool beside torch's own
+template <typename Work>
+void each(int64_t items, int64_t threads, Work work) {
+  threads = std::max<int64_t>(std::min(threads, items), 1);
+  std::vector<std::thread> others;
+  for (int64_t t = 0; t < threads; t++) {
+    auto mine = [=] { for (int64_t item = t; item < items; item += threads) work(item); };
+    try {
+      if (t + 1 < threads) others.emplace_back(mine);
+      else mine();
+    } catch (const std::system_error&) {  // no further thread is to be had
+      mine();
+    }
+  }
+  for (auto& other : others) other.join();
+}
 
 }  // namespace

@@ -4,11 +4,7 @@
 // one tile that is held in registers. Vectors are those of the compiler (GCC from 12 on, Clang), so that one text
 // serves AVX-512, AVX2 and others. Nothing here knows of torch: compiled.py passes addresses and strides.
 
-#include <system_error>
-#include <thread>
-#include <vector>
-
-#include "scan_tiles.h"
+#include "registers.h"
 
 namespace {
 
@@ -130,23 +126,6 @@ void backwards(const Sizes& s, int64_t head, Tensor<const T> x_, Tensor<const T>
     if (by_v.data == ov.data) ov.bring(by_v_.rows(head, 0, start), rows, E);
   }
   std::memcpy(z, last.data, F * sizeof(T));
-}
-
-// Every head once, on so many threads. They live for one call: OpenMP's would be a second pool beside torch's own
-template <typename Work>
-void each(int64_t heads, int64_t threads, Work work) {
-  threads = std::max<int64_t>(std::min(threads, heads), 1);
-  std::vector<std::thread> others;
-  for (int64_t t = 0; t < threads; t++) {
-    auto mine = [=] { for (int64_t head = t; head < heads; head += threads) work(head); };
-    try {
-      if (t + 1 < threads) others.emplace_back(mine);
-      else mine();
-    } catch (const std::system_error&) {  // no further thread is to be had
-      mine();
-    }
-  }
-  for (auto& other : others) other.join();
 }
 
 // The state of a head, padded; ``turned``: transposed

@@ -7,18 +7,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..mask import Mask
-from . import decode
+from . import decode, grouped
 
 ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v under a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1."""
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, compiled: bool = False) -> Tensor:
+    """softmax(q k^T / sqrt(D)) v under a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1.
+
+    compiled: where a few queries see all keys, by our kernel in C++ instead of torch's.
+    """
     n, m, start = q.shape[2], k.shape[2], mask.start(q.shape[2], k.shape[2])
     valid = mask.key_valid(m)
     causal = mask.causal and start < m - 1  # a first query that stands on the last key already sees all of them
     if valid is None and (not causal or start == 0):
-        return fused(q, k, v, causal=causal)
+        return fused(q, k, v, causal=causal, compiled=compiled)
     if not causal:
         return fused(q, k, v, allowed=None if valid is None else valid[:, None, None])
     return torch.cat([_causal_rows(q, k, v, valid, start, i) for i in range(0, n, ROWS)], dim=2)
@@ -44,6 +47,7 @@ def fused(
     *,
     allowed: Tensor | None = None,
     causal: bool = False,
+    compiled: bool = False,
 ) -> Tensor:
     """One call of torch's fused kernel, kept on its fast path: equal widths, and groups folded instead of expanded.
 
@@ -52,6 +56,10 @@ def fused(
     batch, heads, _, width = q.shape
     kv_heads, value_width = k.shape[1], v.shape[-1]
     scale = width**-0.5
+    if compiled and allowed is None and not causal:
+        rows = q.reshape(batch, kv_heads, -1, width)
+        if decode.compiled_serves(rows, k, v):
+            return decode.in_one_pass(rows, k, v, scale).reshape(*q.shape[:3], value_width)
     if value_width != width:  # unequal widths would leave the flash kernel; zeros change neither scores nor outputs
         q, k, v = (F.pad(x, (0, max(width, value_width) - x.shape[-1])) for x in (q, k, v))
     if kv_heads == heads:
@@ -70,14 +78,11 @@ def fused(
 
 
 def _grouped(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float) -> Tensor:
-    """Groups as the heads of a larger batch: keys and values are shared by stride zero, not copied."""
+    """Groups as the heads of a larger batch, whose keys and values are one head's."""
     batch, heads, n, width = q.shape
     kv_heads = k.shape[1]
-    group = heads // kv_heads
-    shared = (x.reshape(batch * kv_heads, 1, *x.shape[2:]).expand(-1, group, -1, -1) for x in (k, v))
+    keys, values = (x.reshape(batch * kv_heads, 1, *x.shape[2:]) for x in (k, v))
     if allowed is not None and allowed.shape[0] > 1:
         allowed = allowed.repeat_interleave(kv_heads, dim=0)
-    out = F.scaled_dot_product_attention(
-        q.reshape(batch * kv_heads, group, n, width), *shared, attn_mask=allowed, is_causal=causal, scale=scale
-    )
-    return out.reshape(batch, heads, n, width)
+    rows = q.reshape(batch * kv_heads, heads // kv_heads, n, width)
+    return grouped.attend(rows, keys, values, allowed, causal, scale).reshape(batch, heads, n, width)

@@ -8,9 +8,10 @@ from torch import Tensor
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import wide
 from ..mask import Mask
-from ..mechanism import Attention, Growth, Traits
+from ..mechanism import Attention
 from ..registry import register
 from ..shapes import Sample, Shape
+from ..traits import Growth, Traits
 from . import library
 from .hosting import drawing_from
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import wide
 from ..mask import Mask
-from ..mechanism import Attention, Growth, Traits
+from ..mechanism import Attention
 from ..registry import register
 from ..shapes import Dims
+from ..traits import Growth, Traits
 from . import library
 from .hosting import Handed, handing
 

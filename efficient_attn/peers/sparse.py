@@ -18,9 +18,10 @@ from ..errors import UnsupportedError, UsageError
 from ..families.sparse import pattern_attention
 from ..kernels.dense import masked_softmax, wide
 from ..mask import Mask
-from ..mechanism import Attention, Growth, Traits
+from ..mechanism import Attention
 from ..patterns import Pattern
 from ..registry import register
+from ..traits import Growth, Traits
 from . import library
 from .hosting import Handed, handing
 

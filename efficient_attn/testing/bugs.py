@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,9 @@ from torch import Tensor
 
 from ..mask import Mask
 from ..mechanism import Attention
+from ..shapes import Values
+from ..state import KVCache, LatentCache, RollingCache
+from .checks.grouping import no_long_cache
 from .subject import Subject
 
 Method = Callable[..., Any]
@@ -38,12 +41,13 @@ def start(q: Tensor, k: Tensor, mask: Mask) -> int:
     return mask.start(q.shape[2], k.shape[2])
 
 
-def leak(out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-    if not mask.causal or v is None:
+def leak(out: Tensor, q: Tensor, k: Tensor, v: Values, mask: Mask) -> Tensor:
+    if not mask.causal:
         return out
     following = torch.arange(q.shape[2], device=q.device) + start(q, k, mask) + 1
     known = ((following >= 1) & (following < k.shape[2]))[:, None]
-    values = v.repeat_interleave(q.shape[1] // v.shape[1], 1)[:, :, following.clamp(0, k.shape[2] - 1)]
+    values = (k if v is None else v).mean(-1, keepdim=True).repeat_interleave(q.shape[1] // k.shape[1], 1)
+    values = values[:, :, following.clamp(0, k.shape[2] - 1)]
     return out + 1e-6 * values.masked_fill(~known, 0)
 
 
@@ -64,6 +68,13 @@ def tampered(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     return Tampered.apply(x, change) if x.requires_grad else x  # pyright: ignore[reportReturnType]
 
 
+def leaks_backward(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor, Tensor, Values, Mask]:
+    def with_next(gradient: Tensor) -> Tensor:
+        return gradient + 1e-3 * gradient.roll(1, 2)
+
+    return (q, tampered(k, with_next), v, mask) if v is None else (q, k, tampered(v, with_next), mask)
+
+
 def blind_to(value: str) -> Method:
     """Rows that see no key get NaN, or the mean of all values, instead of zeros."""
 
@@ -81,6 +92,31 @@ def interleaved(cls: type[Attention]) -> dict[str, Any]:
         return cls.compute(self, q[:, order], k, v, mask, **inputs)[:, order.argsort()]
 
     return {"compute": compute}
+
+
+def each_head(x: Values, q: Tensor) -> Values:
+    """What key-value heads hold, once for each head of their groups."""
+    return None if x is None else x.repeat_interleave(q.shape[1] // x.shape[1], 1)
+
+
+def expands_groups(cls: type[Attention]) -> dict[str, Any]:
+    def compute(self: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
+        for name, i in self.traits.inputs.items():
+            if i.side == "key" and i.per_head:
+                inputs[name] = each_head(inputs[name], q)
+        return cls.compute(self, q, each_head(k, q), each_head(v, q), mask, **inputs)
+
+    return {"compute": compute}
+
+
+def expands_cache(cls: type[Attention]) -> dict[str, Any]:
+    def advance(self: Attention, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        kept = {f.name: x for f in fields(state) if isinstance(x := getattr(state, f.name), Tensor)}
+        expanded = replace(state, **{name: each_head(x, q) for name, x in kept.items()})
+        out, _ = cls.advance(self, q, each_head(k, q), each_head(v, q), expanded, **inputs)
+        return out, cls.absorb(self, k, v, state, **inputs)
+
+    return {"advance": advance}
 
 
 def without(field: str) -> Methods:
@@ -104,7 +140,7 @@ def any_field(cls: type[Attention]) -> dict[str, Any]:
 
 def forgets_newest(cls: type[Attention]) -> dict[str, Any]:
     def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
-        late = (k * 0, v * 0) if q.shape[2] == 1 else (k, v)
+        late = (k * 0, v if v is None else v * 0) if q.shape[2] == 1 else (k, v)
         return cls.advance(self, q, *late, state, **inputs)
 
     return {"advance": advance}
@@ -117,9 +153,10 @@ def forgets_oldest(cls: type[Attention]) -> dict[str, Any]:
         if q.shape[2] == 1:
             return cls.advance(self, q, k, v, state, **inputs)
         out, _ = cls.advance(self, q, k, v, copy.deepcopy(state), **inputs)
-        holed = k.clone(), v.clone()
+        holed = k.clone(), v if v is None else v.clone()
         for x in holed:
-            x[:, :, 0] = 0
+            if x is not None:
+                x[:, :, 0] = 0
         return out, cls.advance(self, q, *holed, state, **inputs)[1]
 
     return {"advance": advance}
@@ -191,6 +228,14 @@ def one_kv_head(subject: Subject) -> str | None:
 def copies_heads(subject: Subject) -> str | None:
     views = subject.attn.kv_heads in (None, 1, subject.heads)
     return None if views else "groups of heads cannot be a view of the values"
+
+
+def no_cache(subject: Subject) -> str | None:
+    if reason := no_long_cache(subject):
+        return reason
+    state = subject.make(subject.shape(4)).init_state(2, 8)
+    known = isinstance(state, KVCache | RollingCache | LatentCache)
+    return None if known else "its cache is of a kind of its own"
 
 
 def never_meet(subject: Subject) -> str | None:

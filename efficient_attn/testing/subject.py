@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ..errors import UsageError
 from ..mask import Mask
-from ..mechanism import Attention, Traits
+from ..mechanism import Attention
 from ..registry import create
-from ..shapes import Dims, Shape
+from ..shapes import Dims, Shape, Values
+from ..traits import Traits
 
 Factory = Callable[[Dims, int, str | None], Attention]  # (dims, seed, backend)
 Side = Literal["query", "key"]
@@ -52,9 +53,9 @@ class Call:
         q, k, v, inputs = self._arguments()
         return attn.step(q, k, v, state, **inputs)
 
-    def _arguments(self) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    def _arguments(self) -> tuple[Tensor, Tensor, Values, dict[str, Tensor]]:
         rest = dict(self.tensors)
-        return rest.pop("q"), rest.pop("k"), rest.pop("v", None), rest  # pyright: ignore[reportReturnType]
+        return rest.pop("q"), rest.pop("k"), rest.pop("v", None), rest
 
     def under(self, mask: Mask) -> Call:
         return replace(self, mask=mask)

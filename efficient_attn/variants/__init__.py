@@ -45,5 +45,6 @@ CATALOGUE = (
     _entry("nystromformer", "nystromformer:Nystromformer", "low_rank", "Softmax by way of segment means (landmarks)."),
     _entry("reformer", "reformer:Reformer", "hashed", "Softmax over keys that hash alike; queries are the keys."),
     _entry("mqa", "mqa:MultiQuery", "shared_kv", "Exact attention whose heads all share one key-value head."),
+    _entry("mla", "mla:MultiHeadLatent", "shared_kv", "Exact attention; heads make k and v from one cached latent."),
     _entry("gqa", "gqa:GroupedQuery", "shared_kv", "Exact attention whose heads share key-value heads in groups."),
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from .. import patterns
 from ..families.sparse import SparseAttention
-from ..mechanism import Traits
+from ..traits import Traits
 
 
 class AttentionSinks(SparseAttention):

@@ -10,8 +10,8 @@ from .. import feature_maps
 from ..errors import UsageError
 from ..families.linear import LinearAttention, LinearState
 from ..mask import Mask
-from ..mechanism import Traits
 from ..shapes import Dims
+from ..traits import Traits
 
 
 class CosFormer(LinearAttention):

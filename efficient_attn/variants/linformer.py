@@ -10,8 +10,9 @@ from ..kernels.dense import softmax_attention, wide
 from ..kernels.projection import project
 from ..kernels.sdpa import fused
 from ..mask import Mask
-from ..mechanism import Attention, Growth, Traits
+from ..mechanism import Attention
 from ..shapes import Dims
+from ..traits import Growth, Traits
 
 
 class Linformer(Attention):

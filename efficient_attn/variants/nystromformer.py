@@ -8,7 +8,8 @@ from ..kernels.dense import expand_heads, masked_softmax, wide
 from ..kernels.landmarks import landmark_weights, pseudo_inverse, segment_means, segments
 from ..kernels.sdpa import fused
 from ..mask import Mask
-from ..mechanism import Attention, Growth, Traits
+from ..mechanism import Attention
+from ..traits import Growth, Traits
 
 FLOAT32_STEPS = 10  # with s steps the inverse multiplies rounding by up to 3.25^(s / 2), by 360 here
 

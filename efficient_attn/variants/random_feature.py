@@ -10,9 +10,9 @@ from torch import Tensor
 from ..errors import UsageError
 from ..families.linear import KeyWeights, LinearAttention
 from ..feature_maps import FeatureMap
-from ..mechanism import Input, Traits
 from ..random_features import draw_directions, unit_map
 from ..shapes import Dims
+from ..traits import Input, Traits
 
 
 class RandomFeature(LinearAttention):

@@ -13,8 +13,9 @@ from ..kernels.dense import softmax_attention, wide
 from ..kernels.lsh import Rounds, directions, hash_bits, rotations, sorted_rounds
 from ..kernels.lsh_tiles import Job, inverse_norms, softmax_over_rounds
 from ..mask import Mask
-from ..mechanism import Attention, Growth, Traits
+from ..mechanism import Attention
 from ..shapes import Dims, Sample, Shape
+from ..traits import Growth, Traits
 
 
 class Reformer(Attention):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from .. import feature_maps
 from ..families.linear import LinearAttention
-from ..mechanism import Traits
+from ..traits import Traits
 
 
 class ReluLinear(LinearAttention):

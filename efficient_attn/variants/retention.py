@@ -10,7 +10,7 @@ from ..families.linear import LinearAttention
 from ..kernels.dense import expand_heads, wide
 from ..kernels.sums import Divisor
 from ..mask import Mask
-from ..mechanism import Traits
+from ..traits import Traits
 
 
 class Retention(LinearAttention):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import efficient_attn as ea
-from efficient_attn.kernels import compiled
+from efficient_attn.kernels import building
 
-COMPILED = () if compiled.why_not() else ("linear:backend=cpp", "cosformer:backend=cpp")
+COMPILED = ("linear:backend=cpp", "cosformer:backend=cpp", "full:backend=cpp", "gqa:kv_heads=2:backend=cpp")
 OPTIONS = (
     "full:backend=dense",
     "gqa:kv_heads=2",
+    "mla:latent_dim=11:rotary_dim=1:backend=absorbed",
+    "mla:latent_dim=24:rotary_dim=1:backend=expanded",
     "sliding_window:window=0",
     "sliding_window:window=3",
     "sliding_window:window=3:backend=blocks",
@@ -41,4 +43,4 @@ OPTIONS = (
     "reformer:n_hashes=3:bucket_size=5",
     "reformer:n_hashes=1:bucket_size=1000",
 )
-SPECS = (*ea.names(), *OPTIONS, *COMPILED)
+SPECS = (*ea.names(), *OPTIONS, *(() if building.library("scan")[1] else COMPILED))

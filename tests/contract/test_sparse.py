@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.bench.memory import footprint
 from efficient_attn.families import sparse
 from efficient_attn.families.sparse import SparseAttention
+from efficient_attn.memory import footprint
 from efficient_attn.patterns import Geometry
 from efficient_attn.testing.compare import assert_close
 

@@ -1,13 +1,6 @@
-"""The scan's runs in C++: the same numbers as `chunks`, built once, and refused with a reason where it cannot be."""
+"""The scan's runs in C++: the same numbers as `chunks`."""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
-import zipfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -115,91 +108,3 @@ def test_weights_of_keys_are_refused(spec: str) -> None:
     state = states(1, 2, 2, torch.float64)[0]
     with pytest.raises(ea.UnsupportedError, match="weights"):
         compiled.attend(drawn(1, 1, 3, 2), drawn(1, 3, 2), drawn(1, 3, 2), drawn(1, 3), state)
-
-
-# -- building -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def afresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """Nothing found yet, and an empty folder to build in."""
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    compiled._found.cache_clear()
-    yield tmp_path
-    compiled._found.cache_clear()
-
-
-def test_no_compiler_is_a_reason(afresh: Path, monkeypatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ea.UnsupportedError, match=r"'cpp' cannot serve it: .* no C\+\+ compiler \(no-such-compiler\)"):
-        ea.create("linear:backend=cpp")
-    assert ea.create("linear").backend == "chunked"
-
-
-@needs_it
-def test_no_ninja_is_a_reason(afresh: Path, monkeypatch) -> None:
-    monkeypatch.setattr("torch.utils.cpp_extension.is_ninja_available", lambda: False)
-    assert "Ninja" in (compiled.why_not() or "")
-
-
-@needs_it
-def test_what_the_compiler_says_is_a_reason_in_one_line(afresh: Path, monkeypatch, capfd) -> None:
-    broken = afresh / "scan.cpp"
-    broken.write_text("int x = nonsense;\n")
-    monkeypatch.setattr(compiled, "SOURCE", broken)
-    reason = compiled.why_not() or ""
-    assert "error: " in reason
-    assert "nonsense" in reason
-    assert "\n" not in reason
-    monkeypatch.setattr(compiled, "_built", lambda: pytest.fail("asked again"))
-    assert compiled.why_not() == reason
-    assert not list((afresh / "efficient_attn").iterdir())
-    assert capfd.readouterr() == ("", "")
-
-
-def _process(folder: Path, source: str, **variables: str) -> subprocess.Popen[str]:
-    """A process of its own. Its builds go to this folder."""
-    given = os.environ | {"TORCH_EXTENSIONS_DIR": str(folder), "OMP_NUM_THREADS": "1"} | variables
-    return subprocess.Popen(
-        [sys.executable, "-c", source], env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-@needs_it
-def test_processes_build_side_by_side_and_later_ones_find_it(tmp_path: Path) -> None:
-    use = """
-import torch, efficient_attn as ea
-q = torch.randn(1, 1, 40, 8)
-ea.create("linear:backend=cpp")(q, q, q, ea.Mask(causal=True))
-"""
-    for process in [_process(tmp_path, use) for _ in range(2)]:
-        assert (*process.communicate(timeout=120), process.returncode) == ("", "", 0)
-    (made,) = (tmp_path / "efficient_attn").iterdir()  # and nothing else is left
-    written = made.stat().st_mtime_ns
-    never = "import torch.utils.cpp_extension as c; c.load = None\n"
-    process = _process(tmp_path, never + use)
-    assert (*process.communicate(timeout=120), process.returncode) == ("", "", 0)
-    assert made.stat().st_mtime_ns == written
-
-
-def test_nothing_is_built_until_it_is_wanted(tmp_path: Path) -> None:
-    source = """
-import sys, torch, efficient_attn as ea
-q = torch.randn(1, 1, 40, 8)
-ea.create("linear")(q, q, q, ea.Mask(causal=True))
-assert "torch.utils.cpp_extension" not in sys.modules
-"""
-    process = _process(tmp_path, source)
-    assert (*process.communicate(timeout=120), process.returncode) == ("", "", 0)
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_source_is_in_the_wheel(tmp_path: Path) -> None:
-    pytest.importorskip("build")
-    checkout = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(checkout)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as file:
-        for source in (compiled.SOURCE, compiled.HEADER):
-            assert file.read(f"efficient_attn/kernels/{source.name}") == source.read_bytes()

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.bench.memory import footprint, training_footprint
 from efficient_attn.mechanism import Attention
+from efficient_attn.memory import footprint, training_footprint
 from efficient_attn.testing.compare import assert_close
 
 LINEAR = [*ea.names(family="linear"), "random_feature:gated=true", "performer:kind=trigonometric"]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.bench.memory import footprint, training_footprint
 from efficient_attn.kernels import products, projection
 from efficient_attn.kernels.projection import project
+from efficient_attn.memory import footprint, training_footprint
 from efficient_attn.testing.compare import assert_close
 from efficient_attn.variants.linformer import Linformer
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.mask import Mask
-from efficient_attn.mechanism import Attention, Input, Traits
+from efficient_attn.mechanism import Attention
 from efficient_attn.shapes import Dims, Shape
+from efficient_attn.traits import Input, Traits
 
 
 class Echo(Attention):

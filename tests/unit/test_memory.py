@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from efficient_attn.bench.memory import canary, footprint, training_footprint
 from efficient_attn.bench.workload import Workload
+from efficient_attn.memory import canary, footprint, training_footprint
 
 MIB = 2**20
 TRIAL = runpy.run_path(str(Path(__file__).parents[2] / "suites/trials/memory.py"))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.bench.memory import footprint, training_footprint
+from efficient_attn.memory import footprint, training_footprint
 from efficient_attn.testing.compare import assert_close
 
 

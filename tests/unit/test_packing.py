@@ -13,7 +13,8 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.mask import Mask
-from efficient_attn.mechanism import MASK_FIELDS, Attention, Input, Traits
+from efficient_attn.mechanism import MASK_FIELDS, Attention
+from efficient_attn.traits import Input, Traits
 
 
 class Listing(Attention):

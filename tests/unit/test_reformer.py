@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.bench.memory import footprint, training_footprint
 from efficient_attn.kernels import lsh_tiles, merge
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.lsh import sorted_rounds
+from efficient_attn.memory import footprint, training_footprint
 from efficient_attn.shapes import Shape
 from efficient_attn.testing.compare import assert_close
 

@@ -172,7 +172,7 @@ class TestInfo:
             "gqa:kv_heads=2",
             {"kv_heads": 2},
         )
-        assert info.backends == ("sdpa", "dense")
+        assert info.backends == ("sdpa", "cpp", "dense")
         assert info.traits.exact
         assert info.parameters == 0
         assert info.source.endswith("gqa.py")

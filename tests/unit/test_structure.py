@@ -19,10 +19,10 @@ LONGEST = 320  # lines of a file
 # "variants" is the package's table, "variants.*" are its modules. From results and report on no torch is in reach.
 LAYERS = (
     "errors",
-    "spec  shipped  variants  collection  counting",
+    "spec  shipped  variants  collection  counting  sizes",
     "results",
     "report",
-    "mask  shapes  state  draws",
+    "mask  shapes  state  draws  traits  memory",
     "packing",
     "mechanism",
     "patterns  feature_maps",
@@ -32,7 +32,7 @@ LAYERS = (
     "families",
     "variants.*",
     "registry",
-    "functional  testing  tasks  peers",
+    "functional  capacity  testing  tasks  peers  layers",
     "bench",
     "console",
     "cli",

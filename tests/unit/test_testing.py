@@ -25,10 +25,11 @@ from toys import (
 
 import efficient_attn as ea
 from efficient_attn.mask import Mask
-from efficient_attn.mechanism import MASK_FIELDS, Attention, Traits
+from efficient_attn.mechanism import MASK_FIELDS, Attention
 from efficient_attn.shapes import Dims
 from efficient_attn.testing import CHECKS, Check, Subject, check, run_check, run_checks
 from efficient_attn.testing.compare import assert_close, assert_finite, assert_same, refuses
+from efficient_attn.traits import Traits
 
 
 def factory(cls: type[Toy]):
@@ -95,6 +96,7 @@ LIES = {
     "padded_equals_trimmed": CountingFuture,
     "holes_equal_removed": make(Counting, padded_as_trimmed=True),
     "grouped_equals_expanded": make(Tied, grouped=True),
+    "groups_are_not_expanded": make(Toy, grouped=True),
 }
 
 

@@ -13,8 +13,8 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.bench import workload as workload_module
-from efficient_attn.bench.workload import RESERVE, Decoding, Workload, draw, repeated
-from efficient_attn.errors import UnsupportedError
+from efficient_attn.bench.gate import gate
+from efficient_attn.bench.workload import LEAST_STEPS, RESERVE, SETTLING, Decoding, Workload, draw, of_keys, repeated
 
 
 def _workload(variant: str = "full", mode: str = "forward", **axes: Any) -> Workload:
@@ -94,10 +94,10 @@ def test_a_reset_goes_back_to_the_context() -> None:
 
 def test_a_pass_of_steps_fits_its_reserve() -> None:
     subject = _workload(mode="decode").subject()
-    assert subject.limit == RESERVE
+    assert subject.limit == RESERVE - SETTLING >= LEAST_STEPS
     for _ in range(2):
         subject.reset()
-        subject.run(RESERVE)
+        subject.run(subject.limit)
 
 
 @pytest.mark.parametrize("mode", ["forward", "forward_backward", "prefill"])
@@ -115,13 +115,27 @@ def test_repeated_makes_as_many_calls_as_asked() -> None:
     assert len(calls) == 5
 
 
-def test_decoding_with_further_inputs_is_refused_and_not_ignored() -> None:
+def test_the_first_steps_behind_a_new_state_are_not_timed() -> None:
+    w = _workload(mode="decode")
+    w.subject().reset()
+    assert w.decoding.state.length == 16 + SETTLING
+
+
+@pytest.mark.parametrize("variant", ["random_feature:gated=true", "mla:latent_dim=16"])
+def test_steps_with_further_inputs_or_without_values_pass_the_gate(variant: str) -> None:
+    w = _workload(variant, "decode", dtype="float64")
+    assert gate(w) < 1e-9
+    w.subject().run(2)
+
+
+def test_inputs_of_queries_come_with_the_steps_only() -> None:
     with planted.undone():
-        traits = ea.Traits(inputs={"gate": ea.Input("query")})
+        traits = ea.Traits(inputs={"gate": ea.Input("query"), "rate": ea.Input("key", per_head=False)})
         w = _workload(planted.plant("zz_gated", traits=traits), "decode")
         assert w.sample.inputs["gate"].shape == (1, 2, 16)
-        with pytest.raises(UnsupportedError, match="zz_gated: decoding with extra inputs"):
-            w.subject()
+        assert of_keys(w.attn, w.sample).keys() == {"rate"}
+        assert w.decoding.token.inputs["gate"].shape == (1, 2, 1)
+        w.decoding.step()
 
 
 def test_another_shape_can_be_drawn_for_the_same_case() -> None:
@@ -159,7 +173,7 @@ def test_a_cold_decode_step_is_single_too(monkeypatch: pytest.MonkeyPatch) -> No
     for _ in range(3):
         subject.reset()
         subject.run(1)
-    assert workload.decoding.state.length == 17  # the context is set up anew each time
+    assert workload.decoding.state.length == 17 + SETTLING  # the context is set up anew each time
 
 
 def test_cuda_graphs_need_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

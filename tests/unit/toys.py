@@ -10,10 +10,11 @@ from torch import Tensor, nn
 import efficient_attn as ea
 from efficient_attn.kernels.dense import expand_heads, masked_softmax, wide
 from efficient_attn.mask import Mask
-from efficient_attn.mechanism import Attention, Growth, Input, Traits
+from efficient_attn.mechanism import Attention
 from efficient_attn.shapes import Dims, Sample, Shape
+from efficient_attn.traits import Growth, Input, Traits
 
-PLAIN = Traits(decode=False, exact=True)
+PLAIN = Traits(decode=False, grouped=False, exact=True)
 
 
 class Toy(Attention):
@@ -63,7 +64,7 @@ class Biased(Toy):
 class Tied(Toy):
     """Insists on k = q, as Reformer does."""
 
-    claims = replace(PLAIN, cross=False, grouped=False)
+    claims = replace(PLAIN, cross=False)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         valid = mask.key_valid(k.shape[2])

@@ -1,6 +1,6 @@
 """Every property that mechanisms are held to, cheap and telling ones first."""
 
-from . import causality, decoding, laws, manners, packed, padding, truth
+from . import causality, decoding, grouping, laws, manners, packed, padding, truth
 
 CHECKS = (
     *manners.CHECKS,
@@ -10,4 +10,5 @@ CHECKS = (
     *packed.CHECKS,
     *laws.CHECKS,
     *decoding.CHECKS,
+    *grouping.CHECKS,
 )

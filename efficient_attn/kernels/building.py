@@ -1,0 +1,65 @@
+"""Kernels in C++, compiled when they are first needed, into the folder where torch keeps such things.
+
+Later processes find them there. They are compiled for a class of processors, not for this one, as such folders are
+shared.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+
+import torch
+
+FOLDER = Path(__file__).parent
+HEADER = "registers.h"  # what all of them are made of
+FLAGS = {"AVX512": ["-march=x86-64-v4"], "AVX2": ["-march=x86-64-v3"]}  # by what torch takes the processor for
+
+
+@cache
+def library(name: str) -> tuple[ctypes.CDLL | None, str | None]:
+    """What ``name.cpp`` beside this file is compiled to, or why there is none."""
+    compiler = "cl" if os.name == "nt" else os.environ.get("CXX") or "c++"
+    if shutil.which(compiler.split()[0]) is None:
+        return None, f"it is compiled on first use, and there is no C++ compiler ({compiler})"
+    try:
+        return ctypes.CDLL(str(_built(FOLDER / f"{name}.cpp"))), None
+    except (ImportError, OSError, RuntimeError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        line = next((line for line in lines if "error:" in line), lines[0])
+        return None, f"it could not be compiled: {line}"
+
+
+def _built(source: Path) -> Path:
+    """The library's file. Built under a name of its own and then renamed, so that nobody meets half of one, and nobody
+    waits for ever for the lock of a process that was killed, as torch's own folders would have it."""
+    from torch.utils import cpp_extension  # needs setuptools, and a tenth of a second
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    flags = ["-O3", "-ffp-contract=fast", "-pthread", *FLAGS.get(capability, [])]
+    text = source.read_bytes() + (FOLDER / HEADER).read_bytes() + " ".join(flags).encode()
+    key = hashlib.sha256(text).hexdigest()[:16]
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
+    target = folder / "efficient_attn" / f"{source.stem}_{capability.lower()}_{key}.so"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cpp_extension.load(
+            source.stem,
+            [str(source)],
+            extra_cflags=flags,
+            extra_ldflags=["-pthread"],
+            build_directory=scratch,
+            is_python_module=False,
+        )
+        (made,) = Path(scratch).glob(f"{source.stem}*.so")
+        made.replace(target)
+    return target

@@ -1,0 +1,59 @@
+"""Grouped heads whose rows have masks of their own: keys are shared by stride zero, and so are their gradients.
+
+torch's fused kernel takes keys that are shared, but its backward pass returns gradients by them for every head, which
+autograd then sums: twice the keys repeated for each head. Here the backward pass takes some heads of a group at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+SHARE = 4  # of a group's heads, so many parts at least: their gradients are then half of the keys repeated for each
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float) -> Tensor:
+    """Softmax attention of ``q [Bh, G, N, D]`` over ``k, v [Bh, 1, M, D]``. allowed: bool, ``[1 or Bh, 1, N, M]``."""
+    if q.device.type == "cpu" and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        added = None
+        if allowed is not None:
+            added = torch.zeros_like(allowed, dtype=q.dtype).masked_fill_(~allowed, float("-inf"))
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # the kernel never looks at it
+        return cast(Tensor, _Shared.apply(q, k, v, added, causal, scale))
+    k, v = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=causal, scale=scale)
+
+
+class _Shared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, scale: float) -> Tensor:
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        keys, values = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
+        out, lse = kernel(q, keys, values, 0.0, causal, attn_mask=added, scale=scale)
+        ctx.save_for_backward(q, k, v, out, lse, added)
+        ctx.how = causal, scale
+        return out
+
+    @staticmethod
+    @once_differentiable  # the kernel's backward pass has none of its own
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v, out, lse, added = ctx.saved_tensors
+        causal, scale = ctx.how
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        grad, heads = grads[0], q.shape[1]
+        step = max(1, min(-(-torch.get_num_threads() // len(q)), heads // SHARE))  # the kernel runs a head a thread
+        by_q = torch.empty_like(q)
+        sums = [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in (k, v)]
+        for first in range(0, heads, step):
+            g, r, o, s = (x[:, first : first + step] for x in (grad, q, out, lse))
+            keys, values = (x.expand(-1, r.shape[1], -1, -1) for x in (k, v))
+            by_q[:, first : first + step], *by_keys = kernel(
+                g.contiguous(), r, keys, values, o, s, 0.0, causal, attn_mask=added, scale=scale
+            )
+            for total, found in zip(sums, by_keys, strict=True):
+                total += found.sum(1, keepdim=True, dtype=total.dtype)
+        return by_q, *(total.to(x.dtype) for total, x in zip(sums, (k, v), strict=True)), None, None, None
