@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "registers.h"
 
@@ -48,6 +49,16 @@ inline void exponentials(double* x, int64_t n) {
   for (int64_t i = 0; i < n; i++) x[i] = std::exp(x[i]);
 }
 
+template <typename T, int S = Maths<T>::W / 2>
+T largest(typename Maths<T>::Vec x) {
+  if constexpr (S == 0) {
+    return x[0];
+  } else {
+    const auto turned = Maths<T>::template turn<S>(x);
+    return largest<T, S / 2>(x > turned ? x : turned);
+  }
+}
+
 template <typename T>
 T largest(const T* row) {
   typedef Maths<T> X;
@@ -56,23 +67,12 @@ T largest(const T* row) {
     const typename X::Vec x = X::load(row + i);
     most = x > most ? x : most;
   }
-  T found = most[0];
-  for (int i = 1; i < X::W; i++) found = std::max<T>(found, most[i]);
-  return found;
-}
-
-template <typename T>
-T added(const T* row) {
-  typedef Maths<T> X;
-  typename X::Vec sum = X::load(row);
-  for (int64_t i = X::W; i < KEYS; i += X::W) sum += X::load(row + i);
-  T total = 0;
-  for (int i = 0; i < X::W; i++) total += sum[i];
-  return total;
+  return largest<T>(most);
 }
 
 // Rows of queries [R, D] over the keys [from, to) of one head: sums [R, E] of weighted values, relative to the largest
-// score `top` of each row; `total`: the weights' sums
+// score `top` of each row; `total`: a vector for each row,
+// whose numbers sum to its weights' sum
 template <typename T>
 void part(const Sizes& s, const T* q, Rows<const T> k, Rows<const T> v, int64_t from, int64_t to, Block<T>& sums,
           T* top, T* total) {
@@ -82,13 +82,14 @@ void part(const Sizes& s, const T* q, Rows<const T> k, Rows<const T> v, int64_t 
       weights(s.rows, KEYS);
   for (int64_t r = 0; r < s.rows; r++) std::memcpy(mine.data + r * mine.ld, q + r * s.width, s.width * sizeof(T));
   std::fill(top, top + s.rows, -std::numeric_limits<T>::infinity());
-  std::fill(total, total + s.rows, T(0));
+  std::fill(total, total + s.rows * X::W, T(0));
   for (int64_t j = from; j < to; j += KEYS) {
     const int64_t n = std::min(KEYS, to - j), next = j + 2 * KEYS <= to ? j + KEYS : 0;
     auto block = keys.take({k.data + j * k.stride, k.stride}, n, KEYS, s.width);
     X::transpose(turned.data, turned.ld, block.data, block.stride, KEYS, keys.ld);
-    X::product(weights.data, weights.ld, tall, KEYS, mine.data, mine.ld, 1, turned.data, turned.ld, s.width, true,
-               {next && k.stride == s.width ? k.data + next * k.stride : nullptr, KEYS});
+    X::template product<ALL, true>(
+        weights.data, weights.ld, tall, KEYS, mine.data, mine.ld, 1, turned.data, turned.ld, s.width, true,
+        {next && k.stride == s.width ? k.data + next * k.stride : nullptr, KEYS});
     for (int64_t r = 0; r < s.rows; r++) {
       T* row = weights.data + r * weights.ld;
       std::fill(row + n, row + KEYS, -std::numeric_limits<T>::infinity());
@@ -100,15 +101,18 @@ void part(const Sizes& s, const T* q, Rows<const T> k, Rows<const T> v, int64_t 
         const T fade = std::exp(top[r] - larger);
         T* sum = sums.data + r * sums.ld;
         for (int64_t i = 0; i < sums.ld; i += X::W) X::store(sum + i, X::load(sum + i) * fade);
-        total[r] *= fade;
+        X::store(total + r * X::W, X::load(total + r * X::W) * fade);
         top[r] = larger;
       }
-      total[r] += added(row);
+      typename X::Vec sum = X::load(total + r * X::W);
+      for (int64_t i = 0; i < KEYS; i += X::W) sum += X::load(row + i);
+      X::store(total + r * X::W, sum);
     }
     Rows<const T> chosen{v.data + j * v.stride, v.stride};
     if (s.values != sums.ld) chosen = values.take(chosen, n, KEYS, s.values);
-    X::product(sums.data, sums.ld, tall, sums.ld, weights.data, weights.ld, 1, chosen.data, chosen.stride, n, false,
-               {next ? v.data + next * v.stride : nullptr, v.stride});
+    X::template product<ALL, true>(
+        sums.data, sums.ld, tall, sums.ld, weights.data, weights.ld, 1, chosen.data, chosen.stride, n, false,
+        {next ? v.data + next * v.stride : nullptr, v.stride});
   }
 }
 
@@ -119,7 +123,11 @@ void attend(const T* q, Cache<T> k, Cache<T> v, T* out, const Sizes& s, int64_t 
   struct Found {
     Block<T> sums;
     std::vector<T> top, total;
-    explicit Found(const Sizes& s) : sums(s.rows, s.values), top(s.rows), total(s.rows) {}
+    explicit Found(const Sizes& s) : sums(s.rows, s.values), top(s.rows), total(s.rows * Maths<T>::W) {}
+    T weight(int64_t r) const {
+      auto first = total.begin() + r * Maths<T>::W;
+      return std::accumulate(first, first + Maths<T>::W, T(0));
+    }
   };
   std::vector<std::unique_ptr<Found>> found(all * cuts);
   each(all * cuts, threads, [&](int64_t item) {
@@ -132,18 +140,18 @@ void attend(const T* q, Cache<T> k, Cache<T> v, T* out, const Sizes& s, int64_t 
   for (int64_t head = 0; head < all; head++)
     for (int64_t r = 0; r < s.rows; r++) {  // parts become one by their largest scores
       Found& first = *found[head * cuts];
-      T* sum = first.sums.data + r * first.sums.ld;
+      T *sum = first.sums.data + r * first.sums.ld, weight = first.weight(r);
       for (int64_t cut = 1; cut < cuts; cut++) {
         Found& other = *found[head * cuts + cut];
         const T top = std::max(first.top[r], other.top[r]);
         const T mine = std::exp(first.top[r] - top), theirs = std::exp(other.top[r] - top);
         const T* more = other.sums.data + r * other.sums.ld;
         for (int64_t i = 0; i < s.values; i++) sum[i] = sum[i] * mine + more[i] * theirs;
-        first.total[r] = first.total[r] * mine + other.total[r] * theirs;
+        weight = weight * mine + other.weight(r) * theirs;
         first.top[r] = top;
       }
       T* to = out + (head * s.rows + r) * s.values;
-      for (int64_t i = 0; i < s.values; i++) to[i] = sum[i] / first.total[r];
+      for (int64_t i = 0; i < s.values; i++) to[i] = sum[i] / weight;
     }
 }
 

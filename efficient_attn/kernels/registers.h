@@ -46,10 +46,10 @@ struct Maths {
 
   // out [M, N vectors] (+)= a [M, k] b [k, N vectors]; a has strides for rows and for k. soon: memory like b that will
   // be wanted next, asked for a few lines at a time: a burst would have to wait for all of them
-  template <int M, int N>
+  template <int M, int N, bool hint>
   static inline __attribute__((always_inline)) void tile(T* out, int64_t ldo, const T* a, int64_t am, int64_t ak,
                                                          const T* b, int64_t ldb, int64_t k, bool clear,
-                                                         Rows<const T> soon = {}) {
+                                                         Rows<const T> soon) {
     Vec sum[M][N];
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++)
@@ -59,7 +59,7 @@ struct Maths {
       Vec row[N];
 #pragma GCC unroll 8
       for (int n = 0; n < N; n++) row[n] = load(b + n * W);
-      if (soon.data) {
+      if (hint && soon.data) {
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++) __builtin_prefetch(soon.data + i * soon.stride + n * W);
       }
@@ -75,26 +75,26 @@ struct Maths {
   }
 
   // As `tile`, for any number of rows that is a multiple of M; of a triangle, only what is not zero is taken
-  template <int M, int N, Part part>
+  template <int M, int N, Part part, bool hint>
   static void strip(T* out, int64_t ldo, int64_t rows, const T* a, int64_t am, int64_t ak, const T* b, int64_t ldb,
                     int64_t k, bool clear, Rows<const T> soon) {
     for (int64_t i = 0; i < rows; i += M) {
       int64_t from = part == ABOVE ? i : 0, to = part == BELOW ? i + M : k;
-      tile<M, N>(out + i * ldo, ldo, a + i * am + from * ak, am, ak, b + from * ldb, ldb, to - from, clear, soon);
+      tile<M, N, hint>(out + i * ldo, ldo, a + i * am + from * ak, am, ak, b + from * ldb, ldb, to - from, clear, soon);
       soon = {};
     }
   }
 
-  template <Part part = ALL>
+  template <Part part = ALL, bool hint = false>
   static void product(T* out, int64_t ldo, int64_t rows, int64_t columns, const T* a, int64_t am, int64_t ak,
                       const T* b, int64_t ldb, int64_t k, bool clear, Rows<const T> soon = {}) {
     for (int64_t n = 0; n < columns; n += WIDE * W) {
       const Rows<const T> now{soon.data ? soon.data + n : nullptr, soon.stride};
       switch (std::min<int64_t>((columns - n) / W, WIDE)) {
-        case 1: strip<8, 1, part>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now); break;
-        case 2: strip<4 * WIDE / 2, 2, part>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now); break;
-        case 3: strip<4, 3, part>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now); break;
-        default: strip<4, WIDE, part>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now);
+        case 1: strip<8, 1, part, hint>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now); break;
+        case 2: strip<4 * WIDE / 2, 2, part, hint>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now); break;
+        case 3: strip<4, 3, part, hint>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now); break;
+        default: strip<4, WIDE, part, hint>(out + n, ldo, rows, a, am, ak, b + n, ldb, k, clear, now);
       }
     }
   }
@@ -105,6 +105,16 @@ struct Maths {
     Vec low = __builtin_shufflevector(a, b, ((I & S) ? W + I - S : I)...);
     b = __builtin_shufflevector(a, b, ((I & S) ? W + I : I + S)...);
     a = low;
+  }
+
+  // Element i is that which was i + S, around the end
+  template <int S, int... I>
+  static Vec turn(Vec x, std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(x, x, ((I + S) % W)...);
+  }
+  template <int S>
+  static Vec turn(Vec x) {
+    return turn<S>(x, std::make_integer_sequence<int, W>{});
   }
 
   template <int S>

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..counting import possible_pairs
 from ..errors import UsageError
-from ..kernels import latent
+from ..kernels import decode, latent
 from ..kernels.dense import softmax_attention, wide
 from ..mask import Mask
 from ..mechanism import Attention
@@ -31,10 +32,13 @@ class MultiHeadLatent(Attention):
 
     Backends: ``expanded`` makes keys and values, some heads at a time; ``absorbed`` moves the up-projections to
     queries and outputs and attends to the latents themselves, as with a single key-value head; ``adaptive`` takes for
-    each call the one with fewer multiply-adds: ``absorbed`` for few queries over many keys, as in decoding.
+    each call the one with fewer multiply-adds: ``absorbed`` for few queries over many keys, as in decoding; ``cpp`` is
+    ``adaptive`` with decode steps in one pass of our own C++, for the CPU in float32 and float64, by request only, as
+    it is compiled on first use.
     """
 
-    backends = ("adaptive", "absorbed", "expanded", "dense")
+    backends = ("adaptive", "absorbed", "expanded", "cpp", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
 
     def __init__(
         self,
@@ -67,6 +71,9 @@ class MultiHeadLatent(Attention):
     def growth(self) -> Growth:
         return Growth("O(N^2)", "O(N)", self._cost, step=lambda m: self._cost(1, m, True))
 
+    def why_not(self, backend: str) -> str | None:
+        return decode.why_not() if backend == "cpp" else None
+
     @property
     def kv_heads(self) -> int:
         return 1
@@ -92,17 +99,14 @@ class MultiHeadLatent(Attention):
         return out.to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
-        form = latent.absorbed if self._form(q.shape[2], k.shape[2], mask.causal) == "absorbed" else latent.expanded
-        return form(q, k, self.w_uk.to(q.dtype), self.w_uv.to(q.dtype), mask)
+        given = q, k, self.w_uk.to(q.dtype), self.w_uv.to(q.dtype), mask
+        if self._form(q.shape[2], k.shape[2], mask.causal) == "absorbed":
+            return latent.absorbed(*given, compiled=self.backend == "cpp")
+        return latent.expanded(*given)
 
     def _form(self, n: int, m: int, causal: bool) -> Literal["absorbed", "expanded"]:
-        if self.backend == "adaptive":
-            return (
-                "absorbed"
-                if self._work("absorbed", n, m, causal) < self._work("expanded", n, m, causal)
-                else "expanded"
-            )
-        return "absorbed" if self.backend == "absorbed" else "expanded"
+        fewer = self._work("absorbed", n, m, causal) < self._work("expanded", n, m, causal)
+        return "absorbed" if self.backend == "absorbed" or (fewer and self.backend != "expanded") else "expanded"
 
     def _work(self, form: str, n: int, m: int, causal: bool) -> float:
         """Multiply-adds of one head."""

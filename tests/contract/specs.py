@@ -5,7 +5,13 @@ from __future__ import annotations
 import efficient_attn as ea
 from efficient_attn.kernels import building
 
-COMPILED = ("linear:backend=cpp", "cosformer:backend=cpp", "full:backend=cpp", "gqa:kv_heads=2:backend=cpp")
+COMPILED = (
+    "linear:backend=cpp",
+    "cosformer:backend=cpp",
+    "full:backend=cpp",
+    "gqa:kv_heads=2:backend=cpp",
+    "mla:backend=cpp",
+)
 OPTIONS = (
     "full:backend=dense",
     "gqa:kv_heads=2",

@@ -151,6 +151,6 @@ def test_the_backend_runs_it_in_decode_steps(monkeypatch: pytest.MonkeyPatch, sp
         state = attn.absorb(k, v, attn.init_state(2, 41))
         out, state = attn.step(q, k[:, :, :1], v[:, :, :1], state)
     heads = k.shape[1]
-    assert seen == [(2, heads, 8 // heads, 16)]
+    assert seen == [(2, heads, 8 // heads, 16)]  # one row for each head of a group
     want = ea.create(f"{spec}:backend=dense")(q, torch.cat([k, k[:, :, :1]], 2), torch.cat([v, v[:, :, :1]], 2))
     torch.testing.assert_close(out, want, rtol=0, atol=1e-5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.kernels import latent
+from efficient_attn.kernels import decode, latent
 
 HEADS, WIDTH, VALUE, LATENT = 4, 12, 10, 20
 
@@ -70,7 +70,7 @@ def test_heads_are_expanded_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     want = attn(q, latents, None)
     calls: list[int] = []
     real = latent.attend
-    monkeypatch.setattr(latent, "attend", lambda q, k, v, mask: calls.append(k.shape[1]) or real(q, k, v, mask))
+    monkeypatch.setattr(latent, "attend", lambda q, k, *rest: calls.append(k.shape[1]) or real(q, k, *rest))
     monkeypatch.setattr(latent, "EXPANDED", 2 * 9 * (WIDTH + VALUE) * 3)  # three heads' keys and values
     torch.testing.assert_close(attn(q, latents, None), want, rtol=0, atol=1e-14)
     assert calls == [3, 1]
@@ -82,9 +82,21 @@ def test_adaptive_takes_the_form_with_fewer_multiply_adds(monkeypatch, n: int, m
     taken: list[str] = []
     for name in ("absorbed", "expanded"):
         real = getattr(latent, name)
-        monkeypatch.setattr(latent, name, lambda *given, name=name, real=real: taken.append(name) or real(*given))
+        monkeypatch.setattr(latent, name, lambda *a, name=name, real=real, **b: taken.append(name) or real(*a, **b))
     attn(q, latents, None, ea.Mask(causal=True))
     assert taken == [form]
+
+
+@pytest.mark.skipif(decode.why_not() is not None, reason=decode.why_not() or "")
+def test_a_step_in_cpp_is_one_pass_over_the_latents(monkeypatch: pytest.MonkeyPatch) -> None:
+    attn, (q, latents) = made(backend="cpp"), drawn(1, 300)
+    seen: list[tuple[int, ...]] = []
+    real = decode.in_one_pass
+    monkeypatch.setattr(decode, "in_one_pass", lambda *given: seen.append(given[0].shape) or real(*given))
+    with torch.no_grad():
+        out = attn(q, latents, None, ea.Mask(causal=True))
+        torch.testing.assert_close(out, made()(q, latents, None, ea.Mask(causal=True)), rtol=0, atol=1e-13)
+    assert seen == [(2, 1, HEADS, LATENT + 4)]
 
 
 def test_work_is_counted_by_hand() -> None:
