@@ -201,6 +201,8 @@ class _Lines:
 def _what(record: Record) -> str:
     row = record.row
     place = f"layer {row.layer}" if row.layer is not None else f"n={row.seq_len}{' causal' if row.causal else ''}"
+    place += f" batch={row.batch}" if (row.batch or 1) > 1 else ""
+    place += f" kv_heads={row.kv_heads}" if row.kv_heads != row.heads and "kv_heads=" not in row.variant else ""
     return f"{row.mode or row.task} {row.variant} {place}"
 
 

@@ -86,7 +86,9 @@ class Case:
     @property
     def dims(self) -> Dims:
         c = self.cell
-        return Dims(heads=c.heads, kv_heads=self.kv_heads, head_dim=c.head_dim, max_len=c.max_len)
+        value_dim = c.head_dim if c.mode else None  # captured values have widths of their own
+        sizes = {"head_dim": c.head_dim, "value_dim": value_dim, "max_len": c.max_len}
+        return Dims(heads=c.heads, kv_heads=self.kv_heads, **sizes)
 
     @property
     def shape(self) -> Shape:
@@ -162,6 +164,13 @@ def make_case(cell: Cell, variant: str, kv_heads: int | None) -> Case:
         family=entry_of(names[0]).family,
         fingerprint=fingerprint(type(attn)),
     )
+
+
+def takes(cell: Cell, variant: str, kv_heads: int | None) -> bool:
+    """Whether a variant runs with the cell's key-value heads, or insists on another number."""
+    dims = Dims(heads=cell.heads, head_dim=cell.head_dim, max_len=cell.max_len)
+    own = create(_without_backend(variant), dims=dims, seed=cell.seed).kv_heads
+    return kv_heads is None or own in (None, kv_heads)
 
 
 def _without_backend(variant: str) -> str:

@@ -235,7 +235,7 @@ def _prepare(case: Case, row: Row, at: Callable[..., None]) -> Prepared:
     """Gate a case, count its memory and find its pace."""
     cell = case.cell
     workload = Workload(case)
-    with watched(workload.tensors):
+    with watched(workload.drawn):
         at(COMPILING if cell.compiled else FIRST, None if cell.compiled else cell.budget_s)
         workload.warm()
         at(FIRST, cell.budget_s)

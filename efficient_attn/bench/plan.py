@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UsageError, unknown
 from ..spec import Spec, parse_union
 from ..tasks.activations import Activations
-from .case import RESERVE, Case, Cell, make_case
+from .case import RESERVE, Case, Cell, make_case, takes
 from .suite import Loaded, Part, Suite, Variant
 
 TIMED = ("forward", "forward_backward", "prefill", "decode")
@@ -66,6 +66,8 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
             cases += _cases(loaded.name, suite, part, overrides)
         except UsageError as error:
             raise UsageError(f"{loaded.name}, part {part.name!r}: {error}") from error
+    if not cases:
+        raise UsageError(f"{loaded.name}: no part has key-value heads that {', '.join(overrides.variants)} takes")
     seen: dict[str, Case] = {}
     for case in cases:
         same = seen.setdefault(case.digest, case)  # the key shows options as they were written, the digest all of them
@@ -76,13 +78,15 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
 
 def _cases(name: str, suite: Suite, part: Part, overrides: Overrides) -> list[Case]:
     specs, grid = _variants(part, overrides.variants), _grid(part, overrides)
+    # what is asked for by name stands in every part whose key-value heads it takes; a suite's own has to fit
+    asked = bool(overrides.variants)
     baseline = _baseline(part, specs)
     cases: list[Case] = []
     if timed := [m for m in part.measure or () if m in TIMED]:
-        cases += _timed(name, suite, part, timed, grid, specs, baseline)
+        cases += _timed(name, suite, part, timed, grid, specs, baseline, asked=asked)
     if "fidelity" in (part.measure or ()):
         activations = Activations.find(overrides.activations or suite.activations)
-        cases += _fidelity(name, suite, part, grid, specs, activations)
+        cases += _fidelity(name, suite, part, grid, specs, activations, asked=asked)
     return _compared(cases)
 
 
@@ -158,6 +162,8 @@ def _timed(
     grid: Mapping[str, tuple[Any, ...]],
     specs: Sequence[str],
     baseline: str | None,
+    *,
+    asked: bool,
 ) -> list[Case]:
     cases = []
     for mode, at in product(modes, _settings(grid)):
@@ -186,7 +192,7 @@ def _timed(
                 memory_budget=suite.memory_budget if mode == "decode" else None,
                 **at,
             )
-            cases += [make_case(cell, spec, kv_heads) for spec in specs]
+            cases += [make_case(cell, spec, kv_heads) for spec in specs if not asked or takes(cell, spec, kv_heads)]
     return cases
 
 
@@ -212,6 +218,8 @@ def _fidelity(
     grid: Mapping[str, tuple[Any, ...]],
     specs: Sequence[str],
     activations: Activations,
+    *,
+    asked: bool,
 ) -> list[Case]:
     cases = []
     _, heads, length, width = activations.q.shape
@@ -240,5 +248,6 @@ def _fidelity(
             inputs=activations.label,
             layer=layer,
         )
-        cases += [make_case(cell, spec, activations.k.shape[1]) for spec in specs]
+        kv_heads = activations.k.shape[1]
+        cases += [make_case(cell, spec, kv_heads) for spec in specs if not asked or takes(cell, spec, kv_heads)]
     return cases

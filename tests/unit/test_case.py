@@ -96,7 +96,7 @@ def test_a_backend_is_part_of_the_case_and_of_its_mechanism() -> None:
 
 def test_the_mechanism_is_made_for_the_cell() -> None:
     attn = planted.case("gqa:kv_heads=1", dtype="float64", seq_len=24).create()
-    assert attn.dims == ea.Dims(heads=2, kv_heads=1, head_dim=8, max_len=24)
+    assert attn.dims == ea.Dims(heads=2, kv_heads=1, head_dim=8, value_dim=8, max_len=24)
     assert planted.case("full").create().dims.max_len == 16
 
 

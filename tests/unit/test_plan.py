@@ -265,7 +265,7 @@ def test_key_value_heads_come_from_the_cell_the_mechanism_or_the_heads() -> None
     assert heads("mqa") == 1
     assert heads("gqa:kv_heads=2") == 2
     assert heads("full", kv_heads=2) == 2
-    with pytest.raises(UsageError, match="kv_heads"):
+    with pytest.raises(UsageError, match="key-value heads"):
         heads("mqa", kv_heads=2)
 
 
@@ -288,3 +288,13 @@ def test_caches_and_compilation_are_axes_that_the_key_shows() -> None:
     assert len({c.key for c in cases}) == 4
     ends = [c.key.split("#")[0].rpartition("-t1-")[2] for c in cases]
     assert ends == ["all", "all-compiled", "all-cold", "all-cold-compiled"]
+
+
+def test_what_is_asked_for_by_name_stands_where_its_key_value_heads_fit() -> None:
+    text = planted.TINY.replace("seq_len = [16]", "seq_len = [16], kv_heads = [2, 1]")
+    cases = planted.plan(text, variants=["full", "mqa"])
+    assert {(c.variant, c.kv_heads) for c in cases} == {("full", 2), ("full", 1), ("mqa", 1)}
+    with pytest.raises(UsageError, match="no part has key-value heads that mqa takes"):
+        planted.plan(text.replace("[2, 1]", "[2]"), variants=["mqa"])
+    with pytest.raises(UsageError, match="one key-value head"):  # a suite's own has to fit
+        planted.plan(text + '[[variant]]\nname = "mqa"\n')
