@@ -16,7 +16,7 @@ from ..errors import UnsupportedError
 from .building import library
 from .products import on_onednn
 
-KEYS = 8192  # below this the fused kernel's single call wins over oneDNN's
+LONG = 2**19  # numbers in a head's keys: with fewer the fused kernel's single call wins over oneDNN's
 ROWS = 32  # above this its products are no longer small
 COMPILED = (torch.float32, torch.float64)
 
@@ -28,7 +28,7 @@ def why_not() -> str | None:
 
 def serves(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether `few_over_many` may and should run: rows ``q [B, Hkv, R, D]`` over keys ``[B, Hkv, M, D]``."""
-    fits = 1 < q.shape[2] <= ROWS and k.shape[2] >= KEYS and on_onednn(q)
+    fits = 1 < q.shape[2] <= ROWS and k.shape[2] * k.shape[3] >= LONG and on_onednn(q)
     # with a cache whose rows lie apart, as in [B, M, H, D] memory order, oneDNN takes a hundred times as long
     fits = fits and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v))
     return fits and not _wants_gradient(q, k, v)

@@ -9,13 +9,12 @@ import efficient_attn as ea
 from efficient_attn.kernels import decode, sdpa
 from efficient_attn.kernels.dense import softmax_attention
 
+LONG = decode.LONG // 16  # keys of the width drawn here
 REASON = decode.why_not()
 needs_it = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 
-def _draw(
-    *, batch: int = 2, heads: int = 8, kv_heads: int = 2, m: int = decode.KEYS, width: int = 16
-) -> list[torch.Tensor]:
+def _draw(*, batch: int = 2, heads: int = 8, kv_heads: int = 2, m: int = LONG, width: int = 16) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(batch, h, n, width, generator=generator) for h, n in ((heads, 1), (kv_heads, m), (kv_heads, m))]
 
@@ -27,15 +26,15 @@ def _allowed(m: int) -> torch.Tensor:
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("extra", [0, 1, 77])
 def test_it_is_the_oracle(kv_heads: int, extra: int) -> None:
-    q, k, v = _draw(kv_heads=kv_heads, m=decode.KEYS + extra)
+    q, k, v = _draw(kv_heads=kv_heads, m=LONG + extra)
     with torch.no_grad():
         out = sdpa.fused(q * 5, k, v)
     torch.testing.assert_close(out, softmax_attention(q * 5, k, v, _allowed(k.shape[2])), rtol=1e-4, atol=1e-5)
 
 
 def test_it_reads_views_of_a_longer_cache() -> None:
-    q, k, v = _draw(m=decode.KEYS + 100)
-    short = slice(0, decode.KEYS)
+    q, k, v = _draw(m=LONG + 100)
+    short = slice(0, LONG)
     with torch.no_grad():
         out = sdpa.fused(q, k[:, :, short], v[:, :, short])
         torch.testing.assert_close(out, sdpa.fused(q, k[:, :, short].clone(), v[:, :, short].clone()))
