@@ -18,7 +18,7 @@ from ..shapes import Dims, Shape
 from ..spec import parse_union
 
 RESERVE = 32  # decode steps behind a context, at most: it then stays what it is said to be
-PROTOCOL = 2  # raise it when measuring changes so that old and new numbers should not stand side by side
+PROTOCOL = 3  # raise it when measuring changes so that old and new numbers should not stand side by side
 MATERIAL = (
     "kernels/*.py",
     "kernels/*.cpp",

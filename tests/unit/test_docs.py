@@ -43,8 +43,9 @@ def test_the_readmes_python_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_masks_python_runs(tmp_path: Path) -> None:
-    (code,) = _blocks(ROOT / "docs/masks.md", "python")
+@pytest.mark.parametrize("document", ["masks.md", "decoding.md"])
+def test_a_documents_python_runs(document: str, tmp_path: Path) -> None:
+    (code,) = _blocks(ROOT / "docs" / document, "python")
     (tmp_path / "use.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False

@@ -75,3 +75,26 @@ def test_the_linear_suite_has_the_families_in_every_direction_against_full_atten
     for causal, part in ((False, "crossover"), (True, "crossover, causal")):
         assert {c.cell.causal for c in cases if c.cell.part == part} == {causal}
         assert "full" in {c.variant for c in cases if c.cell.part == part}
+
+
+def test_the_decode_suite_has_every_way_to_share_keys_and_every_kind_of_state() -> None:
+    cases = make_plan(load_suite("decode"))
+    assert {c.cell.mode for c in cases} == {"decode", "prefill"}
+    steps = [c for c in cases if c.cell.mode == "decode"]
+    assert {c.cell.memory_budget for c in steps} == {16 * 10**9}
+    assert {c.cell.batch for c in steps} == {1, 4, 16}
+    contexts = {c.variant.split(":")[0] for c in steps if c.cell.part == "contexts"}
+    assert contexts >= {"full", *(e.name for e in CATALOGUE if e.family == "shared_kv")}
+    kinds = {type(c.create().init_state(1, 8)).__name__ for c in steps}
+    assert {"KVCache", "RollingCache", "LatentCache"} < kinds
+    axis = {c.kv_heads for c in steps if c.cell.part == "key-value heads" and c.variant == "gqa"}
+    assert axis == {8, 4, 2, 1}
+
+
+def test_torchs_own_groups_are_ours() -> None:
+    ea.load_plugin(str(suites_folder() / "plugins" / "sdpa_gqa.py"))
+    q, k, v = torch.randn(2, 8, 33, 16), torch.randn(2, 2, 33, 16), torch.randn(2, 2, 33, 16)
+    theirs, ours = ea.create("sdpa_gqa"), ea.create("gqa")
+    torch.testing.assert_close(theirs(q, k, v, ea.Mask(causal=True)), ours(q, k, v, ea.Mask(causal=True)))
+    newest = q[:, :, :1]
+    torch.testing.assert_close(theirs(newest, k, v, ea.Mask(causal=True)), ours(newest, k, v, ea.Mask(causal=True)))
