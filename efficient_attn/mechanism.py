@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
@@ -118,7 +118,11 @@ class Attention(nn.Module):
     @property
     def backend(self) -> str:
         """The backend that runs: the one asked for, or the first that can serve this instance."""
-        return self._backend or next(b for b in self.backends if self.why_not(b) is None)
+        return self._backend or self._first_able
+
+    @cached_property
+    def _first_able(self) -> str:
+        return next(b for b in self.backends if self.why_not(b) is None)
 
     @backend.setter
     def backend(self, name: str | None) -> None:

@@ -17,6 +17,8 @@ from ..mechanism import Attention
 from ..state import KVCache, preallocate
 from ..traits import Growth, Traits
 
+EXACT = Traits(exact=True)  # made once: a call asks for it
+
 
 class SoftmaxAttention(Attention):
     """softmax(q k^T / sqrt(D)) v over every key that the mask allows.
@@ -34,7 +36,7 @@ class SoftmaxAttention(Attention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=True)
+        return EXACT
 
     @property
     def growth(self) -> Growth:
