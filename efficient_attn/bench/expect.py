@@ -92,7 +92,8 @@ def guess(case: Case, best: Ceiling) -> Guess:
 def _guess(case: Case, attn: Attention, best: Ceiling) -> Guess:
     cell, s = case.cell, case.shape
     size = getattr(torch, cell.dtype).itemsize
-    keys = s.batch * s.kv_heads * s.m * (s.head_dim + s.value_dim) * size
+    widths = (attn.key_dim or s.head_dim) + (s.value_dim if attn.traits.values else 0)
+    keys = s.batch * s.kv_heads * s.m * widths * size
     queries, output = (s.batch * s.heads * s.n * width * size for width in (s.head_dim, s.value_dim))
     if cell.mode == "decode":
         state = _state_bytes(case, attn)

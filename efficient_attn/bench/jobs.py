@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
@@ -279,13 +278,15 @@ def _count_work(workload: Workload, row: Row) -> None:
 
 
 def _count_capacity(workload: Workload, row: Row) -> None:
-    """How long a context may be until its state is over the budget, if there is one."""
+    """How long a context may be until its state is over the budget, if there is one; else the reason is told."""
     budget, dtype = workload.case.cell.memory_budget, workload.sample.q.dtype
     if budget is None:
         return
-    with suppress(UsageError):  # a state that only its first step allocates cannot be counted ahead
+    try:
         row.longest_context = longest_context(workload.attn, budget, batch=workload.shape.batch, dtype=dtype)
         row.memory_budget_bytes = budget
+    except UsageError as error:  # a state that only its first step allocates cannot be counted ahead
+        row.reason = str(error)
 
 
 # -- fidelity ------------------------------------------------------------------------------------------------------

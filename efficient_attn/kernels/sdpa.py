@@ -52,6 +52,7 @@ def fused(
     """One call of torch's fused kernel, kept on its fast path: equal widths, and groups folded instead of expanded.
 
     allowed: bool, ``[1 or B, 1, 1 or N, M]``. causal: query i sees keys up to i (both from zero).
+    compiled: see `attend`.
     """
     batch, heads, _, width = q.shape
     kv_heads, value_width = k.shape[1], v.shape[-1]

@@ -109,6 +109,13 @@ def expands_groups(cls: type[Attention]) -> dict[str, Any]:
     return {"compute": compute}
 
 
+def expands_gradients(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor, Tensor, Values, Mask]:
+    def by_each_head(gradient: Tensor) -> Tensor:
+        return each_head(gradient, q).unflatten(1, (k.shape[1], -1)).mean(2)
+
+    return q, tampered(k, by_each_head), v, mask
+
+
 def expands_cache(cls: type[Attention]) -> dict[str, Any]:
     def advance(self: Attention, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         kept = {f.name: x for f in fields(state) if isinstance(x := getattr(state, f.name), Tensor)}

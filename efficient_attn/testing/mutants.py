@@ -14,6 +14,7 @@ from ..mechanism import Attention
 from ..shapes import Dims
 from . import bugs
 from .checks.decoding import not_bound
+from .checks.grouping import own_keys
 from .conformance import Check, run_check
 from .subject import Factory, Subject
 
@@ -153,6 +154,9 @@ MUTANTS = (
            ("decode",), bugs.no_past, ("decode_equals_forward",)),
     Mutant("decode_overrun", "the state takes one position more than it was made for", bugs.overruns,
            ("decode",), not_bound, ("state_is_bounded",)),
+    Mutant("expands_gradients", "the backward pass holds gradients by keys for each head of a group",
+           bugs.compute(bugs.expands_gradients),
+           ("grouped", "cross", "gradient"), own_keys, ("gradients_are_not_expanded",)),
     Mutant("expands_cache", "a step repeats the cache for each head of a group", bugs.expands_cache,
            ("grouped", "decode"), bugs.no_cache, ("cache_is_not_expanded",)),
 )  # fmt: skip

@@ -9,6 +9,8 @@ import efficient_attn as ea
 class BareSDPA(ea.SoftmaxAttention):
     """``scaled_dot_product_attention(q, k, v)`` without a single check (M = N, no padding)."""
 
+    backends = ("sdpa", "dense")
+
     def forward(self, q, k, v, mask=None):
         if self.backend == "dense":
             return super().forward(q, k, v, mask)

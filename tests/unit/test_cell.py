@@ -177,6 +177,7 @@ def test_a_state_of_unknown_size_has_no_longest_context() -> None:
 
     row = _with_budget("zz_late")
     assert (row.status, row.memory_budget_bytes, row.longest_context) == ("ok", None, None)
+    assert "allocates its decode state in its first step" in (row.reason or "")
 
 
 def test_memory_is_measured_where_the_suite_asks() -> None:

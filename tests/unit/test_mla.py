@@ -29,7 +29,6 @@ def drawn(n: int, m: int, *, rotary_dim: int = 4, seed: int = 0) -> tuple[Tensor
 def by_hand(attn: ea.Attention, q: Tensor, latents: Tensor, causal: bool) -> Tensor:
     """The paper's equations, a head and a position at a time."""
     out = torch.zeros(2, HEADS, q.shape[2], VALUE, dtype=torch.float64)
-    own = WIDTH - (latents.shape[-1] - LATENT)
     for b in range(2):
         for h in range(HEADS):
             keys = [torch.cat([attn.w_uk[h] @ row[:LATENT], row[LATENT:]]) for row in latents[b, 0]]
@@ -38,7 +37,6 @@ def by_hand(attn: ea.Attention, q: Tensor, latents: Tensor, causal: bool) -> Ten
                 seen = len(keys) - q.shape[2] + i + 1 if causal else len(keys)
                 scores = torch.stack([q[b, h, i] @ key for key in keys[:seen]]) / WIDTH**0.5
                 out[b, h, i] = torch.softmax(scores, 0) @ torch.stack(values[:seen])
-    assert own > 0
     return out
 
 

@@ -58,12 +58,12 @@ def groups_are_not_expanded(subject: Subject) -> None:
         _hold_to_keys(subject, lambda call, attn: call.run(attn))
 
 
-def _own_keys(subject: Subject) -> str | None:
+def own_keys(subject: Subject) -> str | None:
     """Whose heads make keys of their own keeps those for the backward pass: they are no copies."""
     return _not_counted(subject) if subject.traits.values else "its heads make keys and values of their own"
 
 
-@check(needs="grouped cross gradient", ask=_own_keys)
+@check(needs="grouped cross gradient", ask=own_keys)
 def gradients_are_not_expanded(subject: Subject) -> None:
     """Nor does its backward pass, of keys or of their gradients."""
     _hold_to_keys(subject, lambda call, attn: call.gradients(attn))
