@@ -95,7 +95,7 @@ def by_batch(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str, Table]]:
 
 
 def _by_batch(rows: Frame) -> Table | None:
-    """At the context where most batch sizes were measured, the longest such."""
+    """Of variants with several of them, at the context where most were measured, the longest such."""
     measured = rows.groupby("seq_len")["batch"].nunique()
     if measured.max() < 2:
         return None
@@ -104,8 +104,11 @@ def _by_batch(rows: Frame) -> Table | None:
     found: dict[str, dict[int, Shown]] = {}
     for row in tables.records(top):
         found.setdefault(row["label"], {})[int(row["batch"])] = tables.rate_cell(row["tokens_per_s"])
+    several = {name: cells for name, cells in found.items() if len(cells) > 1}
+    if not several:
+        return None
     caption = f"Tokens a second by batch size, behind a context of {tables.length_of(top)}"
-    return _grid(caption, found, {batch: f"Batch {batch}" for batch in sorted(top["batch"].unique())})
+    return _grid(caption, several, {batch: f"Batch {batch}" for batch in sorted(top["batch"].unique())})
 
 
 def _grid(caption: str, found: dict[str, dict[int, Shown]], columns: dict[int, str]) -> Table:

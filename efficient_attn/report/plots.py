@@ -58,6 +58,7 @@ class Planned:
     title: str
     lines: int
     make: Callable[[], Panel]
+    flat: bool = False  # over one length only: points above each other
 
 
 def over_length(setting: select.Setting, kinds: tuple[Kind, ...], scene: Scene) -> Iterator[Planned]:
@@ -100,7 +101,7 @@ def _by_family(
             drawn = tuple(_length_line(label, own, kind, scene) for label, own in lines)
             return _panel(name, title, setting, kind, drawn, common(), decoding=cell.mode == "decode")
 
-        return Planned(name, kind.name, title, count, make)
+        return Planned(name, kind.name, title, count, make, flat=len(set(rows["seq_len"])) == 1)
 
     rows = cell.rows
     if (count := len(set(rows["label"]))) <= MOST_LINES:
@@ -157,8 +158,9 @@ def _ends(kind: Kind) -> list[str]:
 
 
 def rank(panel: Planned) -> int:
-    """What is drawn first where not all can be: costs and errors, then how they compare, then memory."""
-    return {SPEEDUP.name: 1, MEMORY.name: 2, STATE.name: 2}.get(panel.kind, 0)
+    """What is drawn first where not all can be: costs and errors, then how they compare, then memory; then all that
+    shows one length, which the tables do as well."""
+    return {SPEEDUP.name: 1, MEMORY.name: 2, STATE.name: 2}.get(panel.kind, 0) + 3 * panel.flat
 
 
 def fidelity(cell: select.Cell, scene: Scene) -> Planned | None:

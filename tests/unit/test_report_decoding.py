@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import report_runs as runs
 
-from efficient_attn.report import words, write_report
+from efficient_attn.report import plots, select, words, write_report
+from efficient_attn.report.gather import gather
 from efficient_attn.results.rows import Record, Row
 
 FULL, ONE = {8: 1.0, 2: 0.4, 1: 0.25}, {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0}
@@ -201,3 +202,19 @@ def test_prefill_shows_tokens_a_second(mode: str, shown: bool, tmp_path: Path) -
     rate = words.rate(next(r.row.tokens_per_s for r in records if r.row.seq_len == 1024))
     assert found["full"].get("Tokens a second") == (rate if shown else None)
     assert ("Prefill takes a whole prompt" in text) == shown
+
+
+def test_variants_of_one_batch_size_are_not_in_the_table_of_batches(tmp_path: Path) -> None:
+    records = [*steps([1024], [8], batch=1), *steps([1024], [8], batch=4)]
+    once = [r for r in records if (r.row.variant, r.row.batch) != ("linear", 4)]
+    assert list(table(report(tmp_path, once)[1], "Tokens a second by batch size")) == ["full"]
+    apart = [r for r in once if (r.row.variant, r.row.batch) != ("full", 1)]
+    assert "by batch size" not in report(tmp_path / "apart", apart)[1]
+
+
+@pytest.mark.parametrize("lengths", [[1024], [1024, 4096]])
+def test_plots_know_whether_they_show_one_length(tmp_path: Path, lengths: list[int]) -> None:
+    rows = gather([runs.write_run(tmp_path / "run", steps(lengths, [8]))]).rows
+    (setting,) = select.settings(select.timed(select.labelled(rows)))
+    planned = list(plots.over_length(setting, (plots.STEP, plots.STATE), plots.Scene({})))
+    assert [p.flat for p in planned] == [len(lengths) == 1] * 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attn.report import figures, style
+from efficient_attn.report import figures, plots, style
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,3 +110,13 @@ def test_names_do_not_overlap_and_stay_inside() -> None:
     assert min(placed) >= 0.05 - 1e-9
     assert max(placed) <= 0.95 + 1e-9
     assert placed == sorted(placed)
+
+
+def test_what_shows_one_length_is_drawn_last() -> None:
+    def planned(kind: plots.Kind, *, flat: bool) -> plots.Planned:
+        return plots.Planned("p", kind.name, "", 1, panel, flat=flat)
+
+    every = [planned(kind, flat=flat) for flat in (True, False) for kind in (plots.STATE, plots.TIME, plots.SPEEDUP)]
+    drawn = [(p.flat, p.kind) for p in sorted(every, key=plots.rank)]
+    kinds = [kind.name for kind in (plots.TIME, plots.SPEEDUP, plots.STATE)]
+    assert drawn == [(flat, kind) for flat in (False, True) for kind in kinds]
