@@ -9,42 +9,42 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .capacity import longest_context as longest_context
+    from .contract.capacity import longest_context as longest_context
+    from .contract.mask import Mask as Mask
+    from .contract.mechanism import Attention as Attention
+    from .contract.shapes import Dims as Dims
+    from .contract.state import state_bytes as state_bytes
+    from .contract.traits import Growth as Growth
+    from .contract.traits import Input as Input
+    from .contract.traits import Traits as Traits
     from .errors import UnsupportedError as UnsupportedError
     from .errors import UsageError as UsageError
-    from .families.linear import LinearAttention as LinearAttention
-    from .families.softmax import SoftmaxAttention as SoftmaxAttention
-    from .families.sparse import SparseAttention as SparseAttention
     from .feature_maps import FeatureMap as FeatureMap
     from .functional import attention as attention
     from .layers.grouping import mean_pool_kv as mean_pool_kv
     from .layers.multi_head import MultiHeadAttention as MultiHeadAttention
-    from .mask import Mask as Mask
-    from .mechanism import Attention as Attention
     from .registry import create as create
     from .registry import info as info
     from .registry import load_plugin as load_plugin
     from .registry import names as names
     from .registry import register as register
     from .results.frames import load as load
-    from .shapes import Dims as Dims
-    from .state import state_bytes as state_bytes
-    from .traits import Growth as Growth
-    from .traits import Input as Input
-    from .traits import Traits as Traits
+    from .variants.full.engine import SoftmaxAttention as SoftmaxAttention
+    from .variants.linear.engine import LinearAttention as LinearAttention
+    from .variants.sparse.engine import SparseAttention as SparseAttention
 
 _HOME = {
-    "Attention": "mechanism",
-    "Dims": "shapes",
+    "Attention": "contract.mechanism",
+    "Dims": "contract.shapes",
     "FeatureMap": "feature_maps",
-    "Growth": "traits",
-    "Input": "traits",
-    "LinearAttention": "families.linear",
-    "Mask": "mask",
+    "Growth": "contract.traits",
+    "Input": "contract.traits",
+    "LinearAttention": "variants.linear.engine",
+    "Mask": "contract.mask",
     "MultiHeadAttention": "layers.multi_head",
-    "SoftmaxAttention": "families.softmax",
-    "SparseAttention": "families.sparse",
-    "Traits": "traits",
+    "SoftmaxAttention": "variants.full.engine",
+    "SparseAttention": "variants.sparse.engine",
+    "Traits": "contract.traits",
     "UnsupportedError": "errors",
     "UsageError": "errors",
     "attention": "functional",
@@ -52,11 +52,11 @@ _HOME = {
     "info": "registry",
     "load": "results.frames",
     "load_plugin": "registry",
-    "longest_context": "capacity",
+    "longest_context": "contract.capacity",
     "mean_pool_kv": "layers.grouping",
     "names": "registry",
     "register": "registry",
-    "state_bytes": "state",
+    "state_bytes": "contract.state",
 }
 _MODULES = ("feature_maps", "patterns", "testing")
 

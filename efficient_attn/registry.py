@@ -22,10 +22,10 @@ from .spec import Spec, parse_union
 from .variants import CATALOGUE, FAMILIES, Entry
 
 if TYPE_CHECKING:
-    from .mechanism import Attention
+    from .contract.mechanism import Attention
+    from .contract.shapes import Dims
+    from .contract.traits import Growth, Traits
     from .patterns import Pattern
-    from .shapes import Dims
-    from .traits import Growth, Traits
 
 GROUP = "efficient_attn.variants"  # the entry-point group of packages that bring mechanisms of their own
 RESERVED = ("dims", "seed", "backend")  # parameters of `create` that every mechanism takes, used or not
@@ -113,8 +113,8 @@ def info(variant: str, /, *, dims: Dims | None = None) -> Info:
 
     Without dims for 1024 positions and heads of 64, eight of them where their number has to be known.
     """
+    from .contract.shapes import Dims
     from .patterns import Pattern
-    from .shapes import Dims
 
     try:
         attn = create(variant, dims=dims or Dims(head_dim=64, max_len=1024))
@@ -212,7 +212,7 @@ def _load(name: str) -> type[Attention]:
 
 
 def _create(spec: Spec, dims: Dims | None, seed: int) -> Attention:
-    from .shapes import Dims
+    from .contract.shapes import Dims
 
     cls, dims = _load(spec.name), dims or Dims()
     parameters = {p.name: p for p in _parameters(cls)}
@@ -236,9 +236,9 @@ def _finished(attn: Attention, spec: Spec, options: Mapping[str, Any], dims: Dim
 def _union(
     parts: tuple[Spec, ...], dims: Dims | None, seed: int, backend: str | None, options: Mapping[str, Any]
 ) -> Attention:
-    from .families.sparse import SparseAttention
+    from .contract.shapes import Dims
     from .patterns import Pattern
-    from .shapes import Dims
+    from .variants.sparse.engine import SparseAttention
 
     label = "|".join(sorted(str(p) for p in parts))
     if options:

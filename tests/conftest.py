@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from efficient_attn.bench import timing
+from efficient_attn.instruments import timing
 
 
 @pytest.fixture(scope="session", autouse=True)

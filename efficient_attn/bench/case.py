@@ -11,25 +11,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..mechanism import Attention
+from ..contract.mechanism import Attention
+from ..contract.shapes import Dims, Shape
 from ..registry import create, effective_options, entry_of
 from ..results.rows import Row
-from ..shapes import Dims, Shape
 from ..spec import parse_union
 
 RESERVE = 32  # decode steps behind a context, at most: it then stays what it is said to be
 PROTOCOL = 3  # raise it when measuring changes so that old and new numbers should not stand side by side
 MATERIAL = (
-    "kernels/*.py",
-    "kernels/*.cpp",
-    "kernels/*.h",
+    "kernels/**/*.py",
+    "kernels/**/*.cpp",
+    "kernels/**/*.h",
     "feature_maps.py",
-    "random_features.py",
-    "mask.py",
-    "patterns.py",
-    "shapes.py",
-    "state.py",
-    "traits.py",
+    "variants/linear/random_features.py",
+    "contract/*.py",
+    "patterns/*.py",
 )  # what any mechanism may run
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..engines.local import Died, carry_out
+from ..instruments.timing import turns
 from ..results.rows import Record
 from .case import Case, Cell
-from .isolation import Died, carry_out
 from .jobs import Prepare, Prepared
 from .sittings import Entrant, Setting, Sittings, died, ended
-from .timing import turns
 
 
 def measure(cell: Cell, cases: Sequence[Case], setting: Setting) -> list[Record]:

@@ -11,16 +11,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from ..memory import canary
+from ..instruments.ceilings import ceiling, timer_overhead, timer_resolution
+from ..instruments.disturbance import OTHERS, Watch
+from ..instruments.environment import available_memory, cgroups, load, machine, software
+from ..instruments.environment.facts import Unknown, known
+from ..instruments.environment.gpu import gpus, sensors
+from ..instruments.memory import canary
+from ..instruments.timing import BLOCK_S
 from ..results.exchange import round_values
 from ..results.stats import MARGIN, Estimate, paired_ratio, quantile_t, verdict
 from .case import Cell, make_case
-from .ceilings import ceiling, timer_overhead, timer_resolution
-from .disturbance import OTHERS, Watch
-from .environment import available_memory, cgroups, load, machine, software
-from .environment.facts import Unknown, known
-from .environment.gpu import gpus, sensors
-from .timing import BLOCK_S
 
 Level = Literal["ok", "note", "problem"]
 ROUNDS = 8  # of an ordinary run, for which the noise floor is given

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..contract.mechanism import Attention
+from ..contract.state import state_bytes
 from ..errors import UnsupportedError
-from ..kernels.sums import RUN
-from ..mechanism import Attention
-from ..state import state_bytes
+from ..instruments.ceilings import Ceiling, ceiling
+from ..instruments.timing import BLOCK_S, Pace, turns
+from ..kernels.linear.sums import RUN
 from .case import Case, Cell
-from .ceilings import Ceiling, ceiling
 from .cell import absent
 from .jobs import BACKWARD
 from .plan import cells
-from .timing import BLOCK_S, Pace, turns
 from .workload import FLUSH, LEAST_STEPS, draw, of_keys
 
 # Measured on the machine of the published runs; each is meant to be right within a factor of two elsewhere.

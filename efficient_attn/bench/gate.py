@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..contract.mask import Mask
+from ..contract.shapes import Values
 from ..errors import UnsupportedError
-from ..mask import Mask
-from ..shapes import Values
 from ..tasks.fidelity import relative_error
 from .workload import Workload
 

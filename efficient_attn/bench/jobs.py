@@ -10,23 +10,23 @@ from typing import Any
 
 import torch
 
-from ..capacity import longest_context
+from ..contract.capacity import longest_context
+from ..contract.mask import Mask
+from ..contract.state import state_bytes
+from ..engines.local import Board, limit_memory
 from ..errors import UnsupportedError, UsageError
-from ..mask import Mask
-from ..memory import canary
+from ..instruments.ceilings import Ceiling, ceiling
+from ..instruments.disturbance import Watch
+from ..instruments.energy import joules_a_call, meter
+from ..instruments.environment.gpu import sensors
+from ..instruments.guard import Globals, Meddled, watched
+from ..instruments.memory import canary
+from ..instruments.timing import Pace, TooSlow, Turn, calibrate, first_call, sitting
 from ..results.rows import Record, Row, Status, finite
-from ..state import state_bytes
 from ..tasks.activations import Activations
 from ..tasks.fidelity import fidelity, relative_error
 from .case import Case, Cell
-from .ceilings import Ceiling, ceiling
-from .disturbance import Watch
-from .energy import joules_a_call, meter
-from .environment.gpu import sensors
 from .gate import TOLERANCE, Invalid, gate
-from .guard import Globals, Meddled, watched
-from .isolation import Board, limit_memory
-from .timing import Pace, TooSlow, Turn, calibrate, first_call, sitting
 from .workload import Workload
 
 BACKWARD = 2.5  # a backward pass does five matrix products where the forward does two

@@ -13,14 +13,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ..engines.local import Died, Limits, Method, carry_out, default_method
 from ..errors import UsageError
+from ..instruments.allocator import settings
+from ..instruments.environment import available_memory, environment, load
 from ..results.rows import NO_FAILURE, Record
 from ..results.store import Writer, about
-from .allocator import settings
 from .case import PROTOCOL, Case, Cell
 from .cell import absent, measure
-from .environment import available_memory, environment, load
-from .isolation import Died, Limits, Method, carry_out, default_method
 from .jobs import Inspect
 from .plan import Overrides, cells
 from .sittings import Setting

@@ -7,13 +7,13 @@ import zlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..engines.local import Account, Died, Method, carry_out
+from ..instruments.ceilings import Ceiling, share
+from ..instruments.timing import PASSES, Turn
 from ..results.rows import Record, Row, Status
 from ..results.stats import Estimate, middle, paired_ratio, typical
 from .case import Case, Cell
-from .ceilings import Ceiling, share
-from .isolation import Account, Died, Method, carry_out
 from .jobs import FIRST, STAGES, Ended, Sat, Sit
-from .timing import PASSES, Turn
 
 EXTRA = 2  # sittings more than were wanted, where something else disturbed some
 

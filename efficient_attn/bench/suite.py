@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from ..errors import UsageError, unknown
 from ..registry import load_plugin
 from ..shipped import suite_names, suites_folder
-from ..sizes import parse_size
+from ..units import parse_size
 
 Measure = Literal["forward", "forward_backward", "prefill", "decode", "peak_memory", "fidelity"]
 Count = Annotated[int, Field(ge=1, strict=True)]

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..contract.mask import Mask
+from ..contract.mechanism import Attention
+from ..contract.shapes import Sample, Shape, Values
+from ..contract.state import state_bytes
 from ..errors import UnsupportedError
-from ..mask import Mask
-from ..mechanism import Attention
-from ..memory import Footprint, footprint, training_footprint
-from ..shapes import Sample, Shape, Values
-from ..state import state_bytes
+from ..instruments.guard import Meddled
+from ..instruments.memory import Footprint, footprint, training_footprint
+from ..instruments.timing import Subject
 from .case import RESERVE, Case
-from .guard import Meddled
-from .timing import Subject
 
 FLUSH = 512 * 2**20  # bytes written to drive everything else out of the caches
 SETTLING = 2  # decode steps behind a new state that are not timed: they find the caches full of what made it

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..console import keeps
 from ..errors import UsageError
-from ..grids import Grid, views
+from ..patterns.grids import Grid, views
 from ..registry import Info, info
-from ..report.pictures import Square, draw
-from ..report.style import colour_and_marker, mechanism
+from ..report.drawing.pictures import Square, draw
+from ..report.drawing.style import colour_and_marker, mechanism
+from .console import keeps
 
 CELLS = 256  # a side, at most: what a picture of two inches can show; shorter sequences have a cell a pair
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..sizes import parse_size
+from ..units import parse_size
 
 
 def list_of(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:

@@ -31,7 +31,7 @@ def list_(args: Namespace) -> int:
     if args.json:
         mechanisms = [{"name": e.name, "family": e.family, "sentence": e.sentence} for e in entries]
         return _print_json({"mechanisms": mechanisms, "suites": suites} | drawn)
-    from .. import console
+    from . import console
 
     console.show_catalogue(entries, suites)
     _print_files(drawn)
@@ -39,8 +39,8 @@ def list_(args: Namespace) -> int:
 
 
 def info(args: Namespace) -> int:
-    from .. import console
     from ..registry import info
+    from . import console
 
     about = info(args.name)
     if args.picture:
@@ -56,8 +56,8 @@ def info(args: Namespace) -> int:
 
 
 def check(args: Namespace) -> int:
-    from .. import console
     from ..registry import load_plugin
+    from . import console
 
     names = load_plugin(args.name) if args.name.endswith(".py") else [args.name]
     if not names:
@@ -97,7 +97,7 @@ def plan(args: Namespace) -> int:
 
         costs = {key: {"expected_s": s, "expected_bytes": size} for key, (s, size) in expectation.cases.items()}
         return _print_json([as_json(case) | costs.get(case.key, {}) for case in cases])
-    from .. import console
+    from . import console
 
     console.show_plan(cases)
     console.show_expectation(expectation.wall_s, expectation.peak_bytes)
@@ -112,14 +112,14 @@ def run(args: Namespace) -> int:
 def _run(args: Namespace) -> int:
     if args.retry_failed and not args.resume:
         raise UsageError("run: --retry-failed needs --resume: a new run has no failed cases")
-    from ..bench.isolation import Limits, start_server
     from ..bench.suite import load_suite
+    from ..engines.local import Limits, start_server
 
     loaded = load_suite(args.suite)  # a typing error is answered before torch is imported
     start_server(args.start_method)  # it imports torch while this process does
     cases, overrides = _planned(loaded, args)
-    from .. import console
     from ..bench.run import default_folder, run
+    from . import console
 
     folder = Path(args.out) if args.out else default_folder(loaded.name)
     with console.progress(len(cases)) as tell:

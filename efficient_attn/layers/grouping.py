@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
+from ..contract.mechanism import Attention
 from ..errors import UnsupportedError, UsageError, unknown
-from ..mechanism import Attention
 from ..registry import create
 from ..spec import parse_union
 from .multi_head import MultiHeadAttention, projection

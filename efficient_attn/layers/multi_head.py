@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..contract.mask import Mask
+from ..contract.mechanism import Attention
+from ..contract.shapes import Dims, Shape
+from ..contract.traits import Input
 from ..errors import UnsupportedError, UsageError
-from ..mask import Mask
-from ..mechanism import Attention
 from ..registry import create
-from ..shapes import Dims, Shape
-from ..traits import Input
 
 
 class MultiHeadAttention(nn.Module):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..contract.mask import Mask
+from ..contract.mechanism import Attention
+from ..contract.shapes import Sample, Shape
+from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import wide
-from ..mask import Mask
-from ..mechanism import Attention
 from ..registry import register
-from ..shapes import Sample, Shape
-from ..traits import Growth, Traits
 from . import library
 from .hosting import drawing_from
 

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from .. import patterns
+from ..contract.mask import Mask
+from ..contract.mechanism import Attention
+from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
-from ..families.sparse import pattern_attention
 from ..kernels.dense import masked_softmax, wide
-from ..mask import Mask
-from ..mechanism import Attention
 from ..patterns import Pattern
 from ..registry import register
-from ..traits import Growth, Traits
+from ..variants.sparse.engine import pattern_attention
 from . import library
 from .hosting import Handed, handing
 

@@ -15,8 +15,10 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
-from . import appendix, decoding, figures, plots, select, style, tables, words
+from . import select, tables, words
+from .drawing import figures, plots, style
 from .gather import Frame, Gathered
+from .sections import appendix, decoding
 
 # nobody looks at hundreds of plots, and each costs a tenth of a second: half for its lines and their names
 MOST_PLOTS, MOST_LINES = 24, 240

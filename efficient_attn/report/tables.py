@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..counting import possible_pairs
+from ..patterns.counting import possible_pairs
 from . import select, words
 from .gather import Frame
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..collection import no_collection
 from ..errors import UsageError
+from ..instruments.collection import no_collection
 from . import page
 from .gather import gather
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..contract.mask import Mask
+from ..contract.mechanism import Attention
 from ..kernels.dense import expand_heads, masked_softmax
-from ..mask import Mask
-from ..mechanism import Attention
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..mask import Mask
-from ..mechanism import Attention
-from ..shapes import Values
-from ..state import KVCache, LatentCache, RollingCache
+from ..contract.mask import Mask
+from ..contract.mechanism import Attention
+from ..contract.shapes import Values
+from ..contract.state import KVCache, LatentCache, RollingCache
 from .checks.grouping import no_long_cache
 from .subject import Subject
 

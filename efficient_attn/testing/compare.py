@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..contract.mask import Mask
 from ..errors import UnsupportedError, UsageError
-from ..mask import Mask
 
 EXACT64 = 1e-10  # float64 must really be float64
 EPSILONS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 6e-2, torch.float16: 8e-3}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..mechanism import Attention
-from ..shapes import Dims
+from ..contract.mechanism import Attention
+from ..contract.shapes import Dims
 from . import bugs
 from .checks.decoding import not_bound
 from .checks.grouping import own_keys

@@ -11,12 +11,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..contract.mask import Mask
+from ..contract.mechanism import Attention
+from ..contract.shapes import Dims, Shape, Values
+from ..contract.traits import Traits
 from ..errors import UsageError
-from ..mask import Mask
-from ..mechanism import Attention
 from ..registry import create
-from ..shapes import Dims, Shape, Values
-from ..traits import Traits
 
 Factory = Callable[[Dims, int, str | None], Attention]  # (dims, seed, backend)
 Side = Literal["query", "key"]

@@ -17,34 +17,33 @@ class Entry(NamedTuple):
 FAMILIES = ("full", "sparse", "linear", "low_rank", "hashed", "shared_kv")
 
 
-def _entry(name: str, target: str, family: str, sentence: str) -> Entry:
-    return Entry(name, f"efficient_attn.variants.{target}", family, sentence)
+def _entry(name: str, cls: str, family: str, sentence: str) -> Entry:
+    """A file of the family's folder, called as the mechanism is."""
+    return Entry(name, f"efficient_attn.variants.{family}.{name}:{cls}", family, sentence)
 
 
 CATALOGUE = (
-    _entry("full", "full:Full", "full", "Exact softmax attention: every query over every key."),
-    _entry("sliding_window", "sliding_window:SlidingWindow", "sparse", "Each query over the keys within a window."),
-    _entry("dilated_window", "dilated_window:DilatedWindow", "sparse", "A window of keys some positions apart."),
-    _entry("global_tokens", "global_tokens:GlobalTokens", "sparse", "First tokens see all and are seen by all."),
-    _entry(
-        "random_blocks", "random_blocks:RandomBlocks", "sparse", "A query's own block of keys and a few drawn ones."
-    ),
-    _entry("strided", "strided:Strided", "sparse", "The neighbourhood, and every stride-th position."),
-    _entry("fixed", "fixed:Fixed", "sparse", "The query's own block, and the last keys of every block."),
-    _entry("longformer", "longformer:Longformer", "sparse", "Sliding window and global tokens."),
-    _entry("bigbird", "bigbird:BigBird", "sparse", "Sliding window, global tokens and random blocks."),
-    _entry("attention_sinks", "attention_sinks:AttentionSinks", "sparse", "The last keys and the very first; causal."),
-    _entry("linear", "linear:Linear", "linear", "softmax's exp(q.k) replaced by (elu(q)+1).(elu(k)+1)."),
-    _entry("performer", "performer:Performer", "linear", "Softmax estimated by positive random features (FAVOR+)."),
-    _entry("random_feature", "random_feature:RandomFeature", "linear", "Softmax of unit vectors by random sines."),
-    _entry("cosformer", "cosformer:CosFormer", "linear", "ReLU features, weighted by the cosine of the distance."),
-    _entry("relu_linear", "relu_linear:ReluLinear", "linear", "softmax's exp(q.k) replaced by relu(q).relu(k)."),
-    _entry("taylor", "taylor:Taylor", "linear", "exp(s) replaced by its second-order Taylor series."),
-    _entry("retention", "retention:Retention", "linear", "q.k decaying with distance, not normalised; causal."),
-    _entry("linformer", "linformer:Linformer", "low_rank", "Keys and values projected along the length, learned."),
-    _entry("nystromformer", "nystromformer:Nystromformer", "low_rank", "Softmax by way of segment means (landmarks)."),
-    _entry("reformer", "reformer:Reformer", "hashed", "Softmax over keys that hash alike; queries are the keys."),
-    _entry("mqa", "mqa:MultiQuery", "shared_kv", "Exact attention whose heads all share one key-value head."),
-    _entry("mla", "mla:MultiHeadLatent", "shared_kv", "Exact attention; heads make k and v from one cached latent."),
-    _entry("gqa", "gqa:GroupedQuery", "shared_kv", "Exact attention whose heads share key-value heads in groups."),
+    _entry("full", "Full", "full", "Exact softmax attention: every query over every key."),
+    _entry("sliding_window", "SlidingWindow", "sparse", "Each query over the keys within a window."),
+    _entry("dilated_window", "DilatedWindow", "sparse", "A window of keys some positions apart."),
+    _entry("global_tokens", "GlobalTokens", "sparse", "First tokens see all and are seen by all."),
+    _entry("random_blocks", "RandomBlocks", "sparse", "A query's own block of keys and a few drawn ones."),
+    _entry("strided", "Strided", "sparse", "The neighbourhood, and every stride-th position."),
+    _entry("fixed", "Fixed", "sparse", "The query's own block, and the last keys of every block."),
+    _entry("longformer", "Longformer", "sparse", "Sliding window and global tokens."),
+    _entry("bigbird", "BigBird", "sparse", "Sliding window, global tokens and random blocks."),
+    _entry("attention_sinks", "AttentionSinks", "sparse", "The last keys and the very first; causal."),
+    _entry("linear", "Linear", "linear", "softmax's exp(q.k) replaced by (elu(q)+1).(elu(k)+1)."),
+    _entry("performer", "Performer", "linear", "Softmax estimated by positive random features (FAVOR+)."),
+    _entry("random_feature", "RandomFeature", "linear", "Softmax of unit vectors by random sines."),
+    _entry("cosformer", "CosFormer", "linear", "ReLU features, weighted by the cosine of the distance."),
+    _entry("relu_linear", "ReluLinear", "linear", "softmax's exp(q.k) replaced by relu(q).relu(k)."),
+    _entry("taylor", "Taylor", "linear", "exp(s) replaced by its second-order Taylor series."),
+    _entry("retention", "Retention", "linear", "q.k decaying with distance, not normalised; causal."),
+    _entry("linformer", "Linformer", "low_rank", "Keys and values projected along the length, learned."),
+    _entry("nystromformer", "Nystromformer", "low_rank", "Softmax by way of segment means (landmarks)."),
+    _entry("reformer", "Reformer", "hashed", "Softmax over keys that hash alike; queries are the keys."),
+    _entry("mqa", "MultiQuery", "shared_kv", "Exact attention whose heads all share one key-value head."),
+    _entry("mla", "MultiHeadLatent", "shared_kv", "Exact attention; heads make k and v from one cached latent."),
+    _entry("gqa", "GroupedQuery", "shared_kv", "Exact attention whose heads share key-value heads in groups."),
 )

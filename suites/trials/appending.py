@@ -16,9 +16,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from efficient_attn.bench.timing import Subject, calibrate, sitting, turns
+from efficient_attn.contract.state import KVCache, RollingCache
+from efficient_attn.instruments.timing import Subject, calibrate, sitting, turns
 from efficient_attn.results.stats import Estimate, exponent, middle, paired_ratio, typical
-from efficient_attn.state import KVCache, RollingCache
 
 LENGTHS = tuple(2**n for n in range(10, 17))
 HEADS, WIDTH, WINDOW = 8, 64, 128

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from efficient_attn.memory import Footprint, footprint, training_footprint
+from efficient_attn.instruments.memory import Footprint, footprint, training_footprint
 
 MIB, WIDTH, REAL = 2**20, 64, 4  # bytes, head dimension, bytes of a float32
 SIZES = (1, 16, 128, 1024)  # MiB

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from efficient_attn.bench.isolation import Board, carry_out
+from efficient_attn.engines.local import Board, carry_out
 from efficient_attn.results.stats import typical
 
 STARTS = 30

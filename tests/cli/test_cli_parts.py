@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from efficient_attn import cli, console
-from efficient_attn.cli import values
+from efficient_attn import cli
+from efficient_attn.cli import console, values
 from efficient_attn.cli.parser import make_parser
 from efficient_attn.cli.stopping import Terminated, stopped, terminable
 from efficient_attn.results.compare import compare

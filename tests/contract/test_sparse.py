@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.families import sparse
-from efficient_attn.families.sparse import SparseAttention
-from efficient_attn.memory import footprint
+from efficient_attn.instruments.memory import footprint
 from efficient_attn.patterns import Geometry
 from efficient_attn.testing.compare import assert_close
+from efficient_attn.variants.sparse import engine as sparse
+from efficient_attn.variants.sparse.engine import SparseAttention
 
 SPARSE = [
     name for name in ea.names(family="sparse") if isinstance(ea.create(name, dims=ea.Dims(max_len=64)), SparseAttention)

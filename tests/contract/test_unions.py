@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.families import sparse
-from efficient_attn.families.sparse import SparseAttention
 from efficient_attn.patterns import Band, Blocks, Keys, Pattern, Queries
 from efficient_attn.testing.compare import assert_close
+from efficient_attn.variants.sparse import engine as sparse
+from efficient_attn.variants.sparse.engine import SparseAttention
 
 numbers = st.integers
 parts = st.one_of(

@@ -54,7 +54,7 @@ def test_a_documents_python_runs(document: str, tmp_path: Path) -> None:
 
 
 def test_the_masks_table_has_every_field() -> None:
-    from efficient_attn.mechanism import MASK_FIELDS
+    from efficient_attn.contract.mechanism import MASK_FIELDS
 
     rows = [line for line in (ROOT / "docs/masks.md").read_text().splitlines() if line.startswith("| `")]
     assert {name for row in rows for name in re.findall(r"`([a-z_]+)`", row.split(" | ")[0])} == MASK_FIELDS

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Dims
+from ...contract.state import state_bytes
 from ...errors import UnsupportedError, UsageError
-from ...mask import Mask
-from ...mechanism import Attention
-from ...shapes import Dims
-from ...state import state_bytes
 from ..compare import EPSILONS, assert_close, assert_same, refuses
 from ..conformance import check
 from ..subject import MAX_LEN, Call, Subject

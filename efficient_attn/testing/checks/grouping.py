@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from ...mask import Mask
-from ...mechanism import Attention
-from ...memory import COUNTED, footprint
-from ...shapes import Dims, Shape
-from ...state import state_bytes
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Dims, Shape
+from ...contract.state import state_bytes
+from ...instruments.memory import COUNTED, footprint
 from ..conformance import check
 from ..subject import Call, Subject
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...mask import Mask
-from ...mechanism import Attention
-from ...shapes import Shape
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Shape
 from ..compare import assert_close, describe
 from ..conformance import check
 from ..subject import Call, Subject

@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 import torch
 from torch import Tensor
 
+from ...contract.mask import Mask
 from ...errors import UnsupportedError, UsageError
-from ...mask import Mask
 from ...registry import create, effective_options
 from ..compare import assert_close, assert_same, describe, refuses
 from ..conformance import check

@@ -8,9 +8,9 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
 from ...errors import UnsupportedError, UsageError
-from ...mask import Mask
-from ...mechanism import Attention
 from ..compare import assert_close, assert_zero, describe, refuses
 from ..conformance import check
 from ..subject import Call, Subject

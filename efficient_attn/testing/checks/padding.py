@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ...mask import Mask
+from ...contract.mask import Mask
 from ..compare import assert_close, assert_finite, assert_same, assert_zero, describe
 from ..conformance import check
 from ..subject import Call, Subject

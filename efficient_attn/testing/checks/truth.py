@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
-from ...mask import Mask
-from ...mechanism import Attention
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
 from ..compare import EPSILONS, assert_close, assert_finite, describe
 from ..conformance import check
 from ..subject import STARTS, Call, Subject

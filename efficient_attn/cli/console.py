@@ -1,0 +1,279 @@
+"""What the command line prints: tables for people, plain lines where nobody watches."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from ..bench.case import Case
+    from ..patterns import Pattern
+    from ..patterns.grids import Grid
+    from ..registry import Info
+    from ..results.rows import Record
+    from ..testing import Outcome
+    from ..variants import Entry
+
+
+def _console() -> Console:
+    # a pipe has no width: tables are then as wide as they need to be, so that nothing is cut
+    return Console(width=None if sys.stdout.isatty() else 200, highlight=False, emoji=False, markup=False)
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+    if title:
+        print(title)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = _console()
+    console.print(table)
+    console.print()
+
+
+def show_catalogue(entries: Sequence[Entry], suites: Sequence[str]) -> None:
+    _table("Mechanisms", ["name", "family", ""], [[e.name, e.family, e.sentence] for e in entries])
+    print(f"Suites: {', '.join(suites)}")
+
+
+def show_info(about: Info) -> None:
+    print(f"{about.spec} ({about.family}): {about.sentence}\n\n{about.doc}\n")
+    rows = [["options", _options(about.options)], ["backends", f"{', '.join(about.backends)} (runs {about.backend})"]]
+    rows += [["growth", f"time {about.growth.time}, memory {about.growth.memory}"]]
+    claims = {k: v for k, v in asdict(about.traits).items() if isinstance(v, bool)}
+    rows += [["traits", ", ".join(k for k, v in claims.items() if v)]]
+    rows += [["not", ", ".join(k for k, v in claims.items() if not v) or "-"]]
+    if about.traits.inputs:
+        rows += [["inputs", ", ".join(f"{name} (of each {i.side})" for name, i in about.traits.inputs.items())]]
+    rows += [["parameters", str(about.parameters)], ["source", about.source]]
+    _table("", ["", " "], rows)
+    if about.pattern is not None:
+        from ..patterns.grids import views
+
+        found = views(about.pattern, directions=about.traits.directions, rows=ROWS, columns=COLUMNS)
+        print("\n".join(pattern_lines(found, plain=not _can_print(BLOCKS + BOX))))
+
+
+# two of these beside each other, with their frames, fit 80 columns; a character is about twice as high as wide
+ROWS, COLUMNS = 16, 32
+BLOCKS, BOX = " \u2591\u2592\u2593\u2588", "\u250c\u2500\u2510\u2502\u2514\u2518"
+PLAIN_BLOCKS, PLAIN_BOX = " .:*#", "+-+|++"
+SHARES = ("1/4", "1/2", "more", "all")  # what each but the blank stands for, at most
+
+
+def pattern_lines(grids: Sequence[Grid], *, plain: bool = False) -> list[str]:
+    """Grids beside each other, and what they keep. plain: in ASCII."""
+    blocks = PLAIN_BLOCKS if plain else BLOCKS
+    legend = ", ".join(f"{mark} {share}" for mark, share in zip(blocks[1:], SHARES, strict=True))
+    lines = [f"pattern: queries down, keys across; kept of a cell: {legend}", ""]
+    beside = zip(*(_framed(grid, blocks, PLAIN_BOX if plain else BOX) for grid in grids), strict=True)
+    return [*lines, *("  ".join(parts).rstrip() for parts in beside)]
+
+
+def _framed(grid: Grid, blocks: str, box: str) -> list[str]:
+    """One grid with its direction above and its length and share below, all lines of one width."""
+    width = grid.kept.shape[1]
+    left_top, flat, right_top, side, left_bottom, right_bottom = box
+    cells = ["".join(blocks[_level(share)] for share in line) for line in grid.shares.tolist()]
+    lines = [f"{left_top}{flat * width}{right_top}", *(f"{side}{line}{side}" for line in cells)]
+    lines.append(f"{left_bottom}{flat * width}{right_bottom}")
+    return [line.ljust(width + 2) for line in (grid.direction, *lines, f"N = {grid.geometry.n}", keeps(grid))]
+
+
+def _level(share: float) -> int:
+    """Blank for none, full for all, and three shades between; a single pair is a shade already."""
+    return sum(share > most for most in (0, 0.25, 0.5)) + (share >= 1)
+
+
+def keeps(grid: Grid) -> str:
+    """``keeps 23.5% of all pairs``, or of what causality leaves of them; "about" where only some were looked at."""
+    about, which = "" if grid.exact else "about ", "causal" if grid.geometry.causal else "all"
+    return f"keeps {about}{100 * grid.share:.3g}% of {which} pairs"
+
+
+def _can_print(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def info_as_json(about: Info) -> dict[str, Any]:
+    fields = {name: getattr(about, name) for name in about.__dataclass_fields__}
+    growth = {"time": about.growth.time, "memory": about.growth.memory}
+    fields |= {"traits": asdict(about.traits), "growth": growth, "options": dict(about.options)}
+    return fields | {"pattern": about.pattern and _pattern_as_json(about.pattern, about.traits.directions)}
+
+
+def _pattern_as_json(pattern: Pattern, directions: Sequence[bool]) -> dict[str, Any]:
+    """At the length that is drawn, which share of the pairs is kept in each direction."""
+    from ..patterns.grids import views
+
+    found = views(pattern, directions=directions, rows=ROWS, columns=COLUMNS)
+    kept = {grid.direction: grid.share for grid in found}
+    return {"length": found[0].geometry.n, "kept": kept, "exact": all(grid.exact for grid in found)}
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in options.items()) or "none"
+
+
+def show_plan(cases: Sequence[Case]) -> None:
+    groups: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        c = case.cell
+        groups.setdefault((c.part, c.mode or c.task, c.device, c.dtype, case.variant), []).append(case)
+    rows = []
+    for (part, mode, device, dtype, variant), members in groups.items():
+        lengths = sorted({c.cell.seq_len for c in members})
+        rows.append([part, mode, device, dtype, variant, " ".join(map(str, lengths)), str(len(members))])
+    _table("Plan", ["part", "measures", "device", "dtype", "variant", "lengths", "cases"], rows, right=["cases"])
+    print(f"{len(cases)} cases")
+
+
+def show_expectation(wall_s: float, peak_bytes: int) -> None:
+    """``about 2 min 10 s, peak memory about 1.3 GiB``; more digits would promise more than is known."""
+    size = f"{peak_bytes / 2**30:.1f} GiB" if peak_bytes >= 2**30 else f"{max(1, round(peak_bytes / 2**20))} MiB"
+    print(f"about {_while(wall_s)}, peak memory about {size}")
+
+
+def _while(seconds: float) -> str:
+    if round(seconds) < 60:
+        return f"{max(1, round(seconds))} s"
+    minutes, rest = divmod(round(seconds / 10) * 10, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+# -- while a suite runs --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[Record, int, int], None]]:
+    """A bar with the time left on a terminal; otherwise a line a case. Both go to stderr."""
+    if not sys.stderr.isatty():
+        yield _Lines().tell
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+
+        def tell(record: Record, done: int, total: int) -> None:
+            bar.update(task, completed=done, description=_what(record))
+
+        yield tell
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+
+    def tell(self, record: Record, done: int, total: int) -> None:
+        row = record.row
+        came_to = f"{row.latency_ms:.3g} ms" if row.latency_ms else row.status
+        reason = f" ({row.reason})" if row.status != "ok" and row.reason else ""
+        elapsed = time.monotonic() - self.start
+        print(f"[{done}/{total}] {elapsed:6.1f} s  {_what(record)}: {came_to}{reason}", file=sys.stderr, flush=True)
+
+
+def _what(record: Record) -> str:
+    row = record.row
+    place = f"layer {row.layer}" if row.layer is not None else f"n={row.seq_len}{' causal' if row.causal else ''}"
+    place += f" batch={row.batch}" if (row.batch or 1) > 1 else ""
+    place += f" kv_heads={row.kv_heads}" if row.kv_heads != row.heads and "kv_heads=" not in row.variant else ""
+    return f"{row.mode or row.task} {row.variant} {place}"
+
+
+# -- results -------------------------------------------------------------------------------------------------------
+
+
+def show_results(rows: Any) -> None:  # a DataFrame: Any, because pandas types its columns as almost anything
+    """The longest length of every mode, and fidelity averaged over layers."""
+    ok = rows[rows.status == "ok"]
+    timed = ok[ok["mode"].notna()]
+    for (mode, causal), part in timed.groupby(["mode", "causal"], sort=False):
+        longest = part[part.seq_len == part.seq_len.max()]
+        title = f"{mode}{', causal' if causal and mode != 'decode' else ''}, length {part.seq_len.max()}"
+        cells = [
+            [name, f"{r.latency_ms:.3g}", _speedup(r), _bytes(r.peak_memory_bytes), _bytes(r.state_bytes)]
+            for name, r in zip(_names(longest), longest.itertuples(), strict=True)
+        ]
+        columns = ["variant", "ms", "speedup (95%)", "peak memory", "state"]
+        used = [i for i, _ in enumerate(columns) if any(row[i] != "" for row in cells)]
+        _table(title, [columns[i] for i in used], [[row[i] for i in used] for row in cells], right=columns[1:])
+    real = ok[ok.task == "fidelity"]
+    if len(real):
+        means = real.groupby("variant", sort=False)[["relative_error", "cosine_similarity", "missed_mass"]].mean()
+        cells = [
+            [str(name), *(f"{x:.3g}" for x in row)] for name, row in zip(means.index, means.to_numpy(), strict=True)
+        ]
+        title = f"fidelity on {real.inputs.iloc[0]}, mean over layers (predicting zero has error 1)"
+        columns = ["variant", "relative error", "cosine", "missed mass"]
+        _table(title, columns, cells, right=columns[1:])
+
+
+APART = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "cache", "compiled", "cuda_graph")
+
+
+def _names(rows: Any) -> list[str]:
+    """The variants, with what tells apart the rows of each, say ``gqa (kv_heads=2)``."""
+    several = rows.groupby("variant")[list(APART)].transform("nunique") > 1
+    names = []
+    for variant, place in zip(rows.variant, rows.index, strict=True):
+        told = ", ".join(f"{name}={rows.at[place, name]}" for name in APART if several.at[place, name])
+        names.append(f"{variant} ({told})" if told else str(variant))
+    return names
+
+
+def _speedup(row: Any) -> str:
+    import pandas as pd
+
+    if pd.isna(row.speedup):
+        return ""
+    if pd.isna(row.speedup_low) or row.speedup_low == row.speedup_high:
+        return f"{row.speedup:.3g}x"
+    return f"{row.speedup:.3g}x ({row.speedup_low:.3g}-{row.speedup_high:.3g})"
+
+
+def _bytes(value: Any) -> str:
+    import pandas as pd
+
+    return "" if pd.isna(value) else f"{value / 2**20:.3g} MiB"
+
+
+def show_statuses(statuses: Counter[str]) -> None:
+    print("cases: " + ", ".join(f"{count} {status}" for status, count in statuses.most_common()))
+
+
+def show_checks(outcomes: Mapping[str, Sequence[Outcome]]) -> None:
+    for name, found in outcomes.items():
+        rows = [[o.check.name, o.status.replace("_", " "), o.reason or ""] for o in found]
+        _table(name, ["check", "outcome", "reason"], rows)
+        counts = Counter(o.status.replace("_", " ") for o in found)
+        print(f"{name}: " + ", ".join(f"{n} {status}" for status, n in counts.items()))
+
+
+def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
+    return {"check": outcome.check.name, "status": outcome.status, "reason": outcome.reason}

@@ -1,0 +1,45 @@
+"""How long a context may become until its decode state no longer fits a budget of memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import torch
+
+from ..errors import UsageError
+from .mechanism import Attention
+from .state import state_bytes
+
+FAR, APART = 2**30, 2**10  # a state of the same size at two lengths that far out, and that far apart, does not grow
+
+
+def longest_context(
+    attn: Attention, budget_bytes: int, *, batch: int = 1, dtype: torch.dtype = torch.float32
+) -> int | None:
+    """The most positions whose decode state, for a whole batch, fits the budget; None where any number does.
+
+    Counted from the state's own tensors, on torch's meta device, where they take no memory. 0 where not even one
+    position fits. Raises `UnsupportedError` without the decode trait, and `UsageError` for a budget of less than a
+    byte, or where the mechanism's dims do not tell the state's sizes.
+    """
+    if budget_bytes < 1:
+        raise UsageError(f"longest_context: the budget must be at least 1 byte, got {budget_bytes}")
+
+    def size(positions: int) -> int:
+        return state_bytes(attn.init_state(batch, positions, dtype, "meta"))
+
+    if not size(1):
+        raise UsageError(f"longest_context: {attn.label} allocates its decode state in its first step; {_advice(attn)}")
+    end = 1
+    while size(end) <= budget_bytes:
+        if end >= FAR and size(end) == size(end // APART):
+            return None
+        end *= 2
+    return bisect_right(range(1, end), budget_bytes, key=size)
+
+
+def _advice(attn: Attention) -> str:
+    """Which dims would tell the sizes beforehand."""
+    known = {"heads": attn.kv_heads or attn.dims.heads, "head_dim": attn.dims.head_dim}
+    missing = [name for name, value in known.items() if value is None]
+    return f"create it with dims that say {' and '.join(missing)}" if missing else "no dims tell its size beforehand"

@@ -1,0 +1,152 @@
+"""Who may see whom: causality, padding and alignment as one value that every mechanism reads the same way."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, fields
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Which keys each query may see.
+
+    Query i stands at position ``query_start + i``, by default ``M - N + i``: the last query sits on the last key
+    (bottom-right alignment). Padding never moves it.
+
+    causal: a query sees only keys at positions up to its own.
+    key_lengths: ``[B]`` integers in [0, M]; row b has that many valid keys, the rest is padding at the end.
+    key_mask: ``[B, M]`` bool, True where a key is valid (left padding and other holes); it narrows key_lengths.
+    query_start: the position of the first query, which may be negative.
+    query_lengths: ``[B]`` integers in [0, N]; output rows from there on are zero.
+    cu_seqlens: ``[S + 1]`` integers from 0 up to N: S sequences packed one after another into a batch of one, N = M.
+        Sequence s has the positions from ``cu_seqlens[s]`` to before ``cu_seqlens[s + 1]``, possibly none, and is
+        treated as if it were alone: positions count from 0 in each. Excludes all other fields but ``causal``. The
+        host reads it in every call, which synchronises a CUDA device; it may lie in CPU memory to save that.
+
+    A query that may see no key gives zeros. What padded keys and values hold never matters.
+    Lengths and masks of the wrong type raise `UsageError` here, those of the wrong size or range when they are used.
+    """
+
+    causal: bool = False
+    key_lengths: Tensor | None = None
+    _: KW_ONLY
+    key_mask: Tensor | None = None
+    query_start: int | None = None
+    query_lengths: Tensor | None = None
+    cu_seqlens: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.causal, bool):
+            raise UsageError(f"Mask: causal must be True or False, not {type(self.causal).__name__}")
+        if self.query_start is not None and (
+            isinstance(self.query_start, bool) or not isinstance(self.query_start, int)
+        ):
+            raise UsageError(f"Mask: query_start must be a whole number, not {self.query_start!r}")
+        for name in ("key_lengths", "query_lengths"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, Tensor) and value.dtype in _INTEGERS and value.ndim == 1):
+                raise UsageError(f"Mask: {name} must be an integer tensor of shape [B]")
+        mask = self.key_mask
+        if mask is not None and not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.ndim == 2):
+            raise UsageError("Mask: key_mask must be a bool tensor of shape [B, M], True where the key is valid")
+        if self.cu_seqlens is not None:
+            self._check_packed(self.cu_seqlens)
+
+    def _check_packed(self, ends: Tensor) -> None:
+        if not (isinstance(ends, Tensor) and ends.dtype in _INTEGERS and ends.ndim == 1 and len(ends)):
+            raise UsageError("Mask: cu_seqlens must be an integer tensor of shape [S + 1]")
+        for name in ("key_lengths", "key_mask", "query_start", "query_lengths"):
+            if getattr(self, name) is not None:
+                raise UsageError(f"Mask: cu_seqlens says where each sequence lies, so it excludes {name}")
+
+    @property
+    def used(self) -> frozenset[str]:
+        """The names of the fields that are set; a mechanism refuses those that it does not know."""
+        return frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
+
+    @property
+    def pads_keys(self) -> bool:
+        return self.key_lengths is not None or self.key_mask is not None
+
+    def start(self, n: int, m: int) -> int:
+        """The position of the first of n queries over m keys: the alignment rule, stated once."""
+        return m - n if self.query_start is None else self.query_start
+
+    def key_valid(self, m: int) -> Tensor | None:
+        """``[B, M]`` bool, True where a key is not padding; None when there is no padding."""
+        valid = self.key_mask
+        if self.key_lengths is not None:
+            within = _within(self.key_lengths, m)
+            valid = within if valid is None else valid & within
+        return valid
+
+    def query_valid(self, n: int) -> Tensor | None:
+        """``[B, N]`` bool, True where an output row is wanted; None when all are."""
+        return None if self.query_lengths is None else _within(self.query_lengths, n)
+
+    def packed_lengths(self, n: int) -> list[int]:
+        """The lengths of the sequences that `cu_seqlens` packs into n positions, all n in one without it.
+
+        Raises `UsageError` where they do not fit.
+        """
+        if self.cu_seqlens is None:
+            return [n]
+        ends = self.cu_seqlens.tolist()
+        lengths = [end - start for start, end in pairwise(ends)]
+        if ends[0] != 0 or ends[-1] != n or min(lengths, default=0) < 0:
+            raise UsageError(f"Mask: cu_seqlens must rise from 0 to N = {n}, got {_shortened(ends)}")
+        return lengths
+
+    def dense(self, n: int, m: int, *, device: torch.device | str = "cpu") -> Tensor:
+        """``[B or 1, 1, N, M]`` bool, True where query i may see key j. For oracles and drawings: it is N x M."""
+        allowed = torch.ones(1, 1, n, m, dtype=torch.bool, device=device)
+        if self.cu_seqlens is not None:
+            self.check(1, n, m, torch.device(device))
+            lengths = torch.tensor(self.packed_lengths(n), device=device, dtype=torch.int64)
+            sequence = torch.arange(len(lengths), device=device).repeat_interleave(lengths)
+            allowed = allowed & (sequence[:, None] == sequence)
+        if self.causal:
+            i = torch.arange(n, device=device)[:, None] + self.start(n, m)
+            allowed = allowed & (torch.arange(m, device=device) <= i)
+        for valid, shape in ((self.key_valid(m), (-1, 1, 1, m)), (self.query_valid(n), (-1, 1, n, 1))):
+            if valid is not None:
+                allowed = allowed & valid.to(device).view(shape)
+        return allowed
+
+    def check(self, batch: int, n: int, m: int, device: torch.device) -> None:
+        """Raise `UsageError` where a field does not fit q ``[B, H, N, D]`` and k ``[B, Hkv, M, D]``."""
+        for name, limit in (("key_lengths", m), ("query_lengths", n)):
+            lengths = getattr(self, name)
+            if lengths is not None:
+                _check_placed(name, lengths, (batch,), device)
+                inside = ((lengths >= 0) & (lengths <= limit)).all()
+                if device.type != "cpu":  # a synchronisation a call would stall the device and break graph capture
+                    torch.ops.aten._assert_async.msg(inside, f"Mask: {name} must lie in [0, {limit}]")
+                elif not inside:
+                    raise UsageError(f"Mask: {name} must lie in [0, {limit}], got {lengths.tolist()}")
+        if self.key_mask is not None:
+            _check_placed("key_mask", self.key_mask, (batch, m), device)
+        if self.cu_seqlens is not None and (batch != 1 or n != m):
+            raise UsageError(f"Mask: cu_seqlens needs B = 1 and N = M, got B = {batch}, N = {n}, M = {m}")
+
+
+def _within(lengths: Tensor, size: int) -> Tensor:
+    return torch.arange(size, device=lengths.device) < lengths[:, None]
+
+
+def _shortened(numbers: list[int]) -> str:
+    return str(numbers) if len(numbers) <= 10 else f"{numbers[:5]} .. {numbers[-5:]}"
+
+
+def _check_placed(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
+    if tuple(tensor.shape) != shape:
+        raise UsageError(f"Mask: {name} must have shape {list(shape)}, got {list(tensor.shape)}")
+    if tensor.device != device:
+        raise UsageError(f"Mask: {name} is on {tensor.device}, the queries on {device}")

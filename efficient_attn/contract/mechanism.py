@@ -1,0 +1,263 @@
+"""The contract that every mechanism keeps: one signature, declared abilities, a dense oracle beside the fast form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UnsupportedError, UsageError
+from .mask import Mask
+from .packing import each_alone
+from .shapes import Dims, Sample, Shape, Values
+from .traits import Growth, Traits
+
+MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens"})
+
+
+class Attention(nn.Module):
+    """Base of every mechanism. A subclass gives `oracle`, `compute`, `traits` and `growth`; the rest is here.
+
+    `forward` checks the call against the traits, blanks what padding hides, runs the backend and zeroes the rows
+    that are not wanted, so that mechanisms hold nothing but their mathematics.
+    """
+
+    backends: ClassVar[tuple[str, ...]] = ("dense",)  # in order of preference; "dense" is the oracle
+    only_on: ClassVar[Mapping[str, str]] = {}  # backends that run on one type of device, and which
+    known_mask_fields: ClassVar[frozenset[str]] = MASK_FIELDS
+    spec: str = ""  # the name with its options, set by the registry
+    dims: Dims = Dims()
+    seed: int = 0
+    _backend: str | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    # -- what a mechanism declares ------------------------------------------------------------------------------
+
+    @property
+    def traits(self) -> Traits:
+        """What this instance, after its options, can do."""
+        raise UnsupportedError(f"{type(self).__name__} declares no traits")
+
+    @property
+    def growth(self) -> Growth:
+        """How its time and memory grow, and the work that it does."""
+        raise UnsupportedError(f"{type(self).__name__} declares no growth")
+
+    @property
+    def kv_heads(self) -> int | None:
+        """The number of key-value heads that this instance insists on, if it does."""
+        return self.dims.kv_heads
+
+    @property
+    def key_dim(self) -> int | None:
+        """The width of k, where it is not that of q."""
+        return None
+
+    def shape_of(self, q: Tensor, k: Tensor, v: Values) -> Shape:
+        """The sizes of a call; `UsageError` says which of its tensors do not belong together."""
+        return Shape.of(q, k, v)
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        """The definition, dense and plain; it says what is right, not how to be fast."""
+        raise UnsupportedError(f"{type(self).__name__} has no oracle")
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        """The fast form, of the same result as `oracle`."""
+        raise UnsupportedError(f"{type(self).__name__} has no fast form")
+
+    def run(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
+        """The oracle or the fast form, as the backend says; unlike `forward` it checks nothing."""
+        return (self.oracle if self.backend == "dense" else self.compute)(q, k, v, mask, **inputs)
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
+        raise UnsupportedError(f"{self.label} has no decode state")
+
+    def advance(self, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        raise UnsupportedError(f"{self.label} cannot decode")
+
+    def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
+        """Take T new keys and values, and inputs that belong to keys, into the state without asking for their outputs
+        (a prompt already read)."""
+        batch, kv_heads, length, width = k.shape
+        heads, nothing = self.dims.heads or kv_heads, k.new_zeros(())
+        nobody = nothing.expand(batch, heads, length, self.dims.head_dim or width)
+        of_queries = {
+            name: nothing.expand(batch, heads if i.per_head else 1, length, *i.tail)
+            for name, i in self.traits.inputs.items()
+            if i.side == "query"
+        }
+        return self.advance(nobody, k, v, state, **inputs, **of_queries)[1]
+
+    def pairs(self, n: int, m: int, causal: bool) -> int | None:
+        """Query-key pairs of one head that the mechanism defines; None where it has no pairs."""
+        return None
+
+    def pairs_computed(self, n: int, m: int, causal: bool) -> int | None:
+        """Pairs of one head that the fast form really computes; None where its kernel does not tell."""
+        return None
+
+    def clamped_rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> int | None:
+        """How many rows' sums of weights come too close to zero to be divided by; None where weights have one sign."""
+        return None
+
+    def why_not(self, backend: str) -> str | None:
+        """Why this instance cannot run on one of its class's backends; None when it can."""
+        return None
+
+    # -- what users call ----------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        return self.spec or type(self).__name__
+
+    @property
+    def backend(self) -> str:
+        """The backend that runs: the one asked for, or the first that can serve this instance."""
+        return self._backend or self._first_able
+
+    @cached_property
+    def _first_able(self) -> str:
+        return next(b for b in self.backends if self.why_not(b) is None)
+
+    @backend.setter
+    def backend(self, name: str | None) -> None:
+        if name is not None:
+            if name not in self.backends:
+                raise UnsupportedError(f"{self.label} has no backend {name!r} (it has: {', '.join(self.backends)})")
+            if reason := self.why_not(name):
+                raise UnsupportedError(f"{self.label}: backend {name!r} cannot serve it: {reason}")
+        self._backend = name
+
+    def forward(self, q: Tensor, k: Tensor, v: Values, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
+        """Attend. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``; returns ``[B, H, N, E]``.
+
+        v is None for mechanisms that make their values from k (``Traits.values``). Raises `UsageError` for tensors that
+        do not fit, `UnsupportedError` for what the traits do not claim.
+        Packed sequences (``Mask.cu_seqlens``) cost one call for each distinct length among them.
+        """
+        mask = Mask() if mask is None else mask
+        shape = self.shape_of(q, k, v)
+        traits = self._admit(shape, mask, inputs, q.device)
+        given = (q, k) if v is None else (q, k, v)
+        sources = () if traits.gradient else (*given, *inputs.values(), *self.parameters())
+        if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
+            raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
+        if mask.cu_seqlens is not None:
+            return each_alone(partial(Attention.forward, self), q, k, v, mask, inputs)
+        if shape.m == 0 or q.numel() == 0:
+            return _on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *given)
+        key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
+        if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
+            k, v = _blanked(k, key_valid), None if v is None else _blanked(v, key_valid)
+        if query_valid is not None:
+            q = _blanked(q, query_valid)
+        valid = {"key": key_valid, "query": query_valid}
+        inputs = {name: _blanked(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
+        out = _on_graph(self.run(q, k, v, mask, **inputs), *given)
+        return _blanked(out, query_valid)
+
+    def init_state(
+        self,
+        batch: int,
+        max_len: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Any:
+        """An empty decode state for up to ``max_len`` positions. Raises `UnsupportedError` without the decode trait."""
+        if not self.traits.decode:
+            raise UnsupportedError(f"{self.label} cannot decode step by step")
+        if batch < 1 or max_len < 1:
+            raise UsageError(f"init_state: batch and max_len must be at least 1, got {batch} and {max_len}")
+        return self.new_state(batch, max_len, dtype, torch.device(device))
+
+    def step(self, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        """Attend from T >= 1 new positions to all so far; returns ``[B, H, T, E]`` and the next state.
+
+        The rows equal those of the causal forward pass. The state given may be updated in place: keep the returned one.
+        """
+        shape = self.shape_of(q, k, v)
+        if shape.n != shape.m or shape.n < 1:
+            raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {shape.n} and {shape.m}")
+        self._admit(shape, Mask(causal=True), inputs, q.device)
+        return self.advance(q, k, v, state, **inputs)
+
+    def sample(
+        self,
+        shape: Shape,
+        *,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Sample:
+        """Draw inputs of a shape: unit Gaussians, the same on every device. Mechanisms with other wants override it."""
+
+        def draw(*size: int) -> Tensor:
+            return torch.randn(*size, generator=generator).to(device=device, dtype=dtype)
+
+        s = shape
+        q = draw(s.batch, s.heads, s.n, s.head_dim)
+        k = draw(s.batch, s.kv_heads, s.m, s.head_dim)
+        v = draw(s.batch, s.kv_heads, s.m, s.value_dim)
+        sizes = {"query": (s.heads, s.n), "key": (s.kv_heads, s.m)}
+        extra = {
+            name: draw(s.batch, sizes[i.side][0] if i.per_head else 1, sizes[i.side][1], *i.tail)
+            for name, i in self.traits.inputs.items()
+        }
+        return Sample(q, k, v, extra)
+
+    def extra_repr(self) -> str:
+        return f"{self.label}, backend={self.backend}"
+
+    # -- the gate at the door -----------------------------------------------------------------------------------
+
+    def _admit(self, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], device: torch.device) -> Traits:
+        traits = self.traits
+        plain = type(mask) is Mask and self.known_mask_fields is MASK_FIELDS  # then there is nothing not to know
+        if not plain and (unknown := mask.used - self.known_mask_fields):
+            raise UnsupportedError(f"{self.label} does not know the mask field {', '.join(sorted(unknown))}")
+        if self.only_on and self.only_on.get(self.backend, device.type) != device.type:
+            where = self.only_on[self.backend]
+            raise UnsupportedError(f"{self.label}: backend {self.backend!r} runs on {where} only, not on {device.type}")
+        aligned = mask.start(shape.n, shape.m) == 0 and shape.n == shape.m
+        for wrong, what in (
+            (mask.causal and not traits.causal, "a causal mask"),
+            (not mask.causal and not traits.bidirectional, "a mask that is not causal"),
+            (mask.pads_keys and not traits.padding, "padding"),
+            (not aligned and not traits.cross, "queries that do not stand on the keys (N != M or query_start)"),
+            (shape.kv_heads != shape.heads and not traits.grouped, "fewer key-value heads than heads"),
+        ):
+            if wrong:
+                raise UnsupportedError(f"{self.label} does not support {what}")
+        if inputs.keys() != traits.inputs.keys():
+            raise UsageError(f"{self.label} takes the inputs {sorted(traits.inputs)}, got {sorted(inputs)}")
+        self._match_dims(shape)
+        mask.check(shape.batch, shape.n, shape.m, device)
+        return traits
+
+    def _match_dims(self, shape: Shape) -> None:
+        d = self.dims
+        for name, want, got in (
+            ("heads", d.heads, shape.heads),
+            ("kv_heads", self.kv_heads, shape.kv_heads),
+            ("head_dim", d.head_dim, shape.head_dim),
+            ("value_dim", d.value_dim, shape.value_dim),
+        ):
+            if want is not None and want != got:
+                raise UsageError(f"{self.label} was created for {name}={want}, got {got}")
+
+
+def _blanked(x: Tensor, valid: Tensor | None) -> Tensor:
+    """``x [B, heads, length, ..]``, zero where ``valid [B, length]`` is not."""
+    return x if valid is None else x.masked_fill(~valid[:, None, :].reshape(len(x), 1, -1, *[1] * (x.ndim - 3)), 0)
+
+
+def _on_graph(out: Tensor, *inputs: Tensor) -> Tensor:
+    """The output, with a gradient of zero where no query saw any key: a training step must not fail on such a row."""
+    if out.requires_grad or not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
+        return out
+    return out + sum(x[..., :0].sum() for x in inputs)

@@ -1,0 +1,53 @@
+"""Packed sequences: many of them laid one after another in one call, each served as if it were alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from .mask import Mask
+from .shapes import Values
+
+
+def each_alone(
+    run: Callable[..., Tensor], q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
+) -> Tensor:
+    """What ``run(q, k, v, mask, **inputs)`` gives for each sequence that ``mask.cu_seqlens`` packs, packed again.
+
+    Sequences of one length are the batch of one call, so that N positions take at most sqrt(2 N) calls. Tensors are
+    split and joined once for all calls: cut out call by call, each gradient would be as long as all N positions.
+    """
+    n = q.shape[2]
+    for name, x in inputs.items():
+        if x.ndim < 3 or x.shape[0] != 1 or x.shape[2] != n:
+            raise UsageError(f"packed sequences: {name} must be [1, heads, {n}, ..], got {list(x.shape)}")
+    lengths = mask.packed_lengths(n)
+    members: dict[int, list[int]] = {}
+    for s, length in enumerate(lengths):
+        if length:
+            members.setdefault(length, []).append(s)
+    groups = list(members.values()) or [[0]]
+    alone = replace(mask, cu_seqlens=None)
+    distinct = {id(x): x for x in (q, k, *([] if v is None else [v]), *inputs.values())}  # what is one tensor stays one
+    stacks = {i: _stacked(x, lengths, groups) for i, x in distinct.items()}
+    rows: dict[int, Tensor] = {}
+    for at, group in enumerate(groups):
+        given = {name: stacks[id(x)][at] for name, x in inputs.items()}
+        out = run(*(None if x is None else stacks[id(x)][at] for x in (q, k, v)), alone, **given)
+        if len(groups) == 1:
+            return out.transpose(0, 1).flatten(1, 2)[None]
+        rows.update(zip(group, out.unbind(), strict=True))
+    return torch.cat([rows[s] for s in sorted(rows)], 1)[None]
+
+
+def _stacked(x: Tensor, lengths: list[int], groups: list[list[int]]) -> list[Tensor]:
+    """``x [1, heads, N, ..]`` as a ``[count, heads, length, ..]`` for each group; a lone group is a view."""
+    if len(groups) == 1:
+        count = len(groups[0])
+        return [x[0].unflatten(1, (count, x.shape[2] // count)).transpose(0, 1)]
+    parts = x[0].split(lengths, 1)
+    return [torch.stack([parts[s] for s in group]) if len(group) > 1 else parts[group[0]][None] for group in groups]

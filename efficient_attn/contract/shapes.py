@@ -1,0 +1,77 @@
+"""Sizes: what is known of the tensors before a call, and what a call's tensors turn out to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, TypeAlias
+
+from torch import Tensor
+
+from ..errors import UsageError
+
+Values: TypeAlias = Any  # a Tensor ``[B, Hkv, M, E]``, or None for mechanisms that make their values from k
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dims:
+    """What is known of the tensors when a mechanism is created; None where it is not. All counts, head_dim a width."""
+
+    heads: int | None = None
+    head_dim: int | None = None
+    kv_heads: int | None = None
+    value_dim: int | None = None
+    max_len: int | None = None
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise UsageError(f"Dims: {f.name} must be a whole number of at least 1, not {value!r}")
+        if self.heads and self.kv_heads and self.heads % self.kv_heads:
+            raise UsageError(f"Dims: kv_heads={self.kv_heads} does not divide heads={self.heads}")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of one call: q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    n: int
+    m: int
+    head_dim: int
+    value_dim: int
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, v: Values) -> Shape:
+        """Read the sizes off three tensors that belong together; `UsageError` says which one does not."""
+        if v is None:
+            raise UsageError("v is missing: this mechanism takes q, k and v")
+        check_tensors(q=q, k=k, v=v)
+        (batch, heads, n, width), (kb, kv_heads, m, kd), (*front, value_dim) = q.shape, k.shape, v.shape
+        if kb != batch or kd != width or front != [batch, kv_heads, m]:
+            raise UsageError(f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
+        if kv_heads == 0 or heads % kv_heads:
+            raise UsageError(f"the {heads} heads of q are not a multiple of the {kv_heads} heads of k and v")
+        return cls(batch, heads, kv_heads, n, m, width, value_dim)
+
+
+def check_tensors(*, q: Tensor, **others: Tensor) -> None:
+    """Refuse tensors that are not ``[batch, heads, length, width]``, or that differ from q in dtype or device."""
+    for name, x in {"q": q, **others}.items():
+        if x.ndim != 4:
+            raise UsageError(f"{name} must have 4 dimensions [batch, heads, length, width], got {list(x.shape)}")
+        if x.dtype != q.dtype or not x.dtype.is_floating_point:
+            raise UsageError(f"q, k and v must share one floating dtype, got q {q.dtype} and {name} {x.dtype}")
+        if x.device != q.device:
+            raise UsageError(f"q, k and v must be on one device, got q on {q.device} and {name} on {x.device}")
+
+
+class Sample(NamedTuple):
+    """Drawn inputs of a call; v is None where values are made from k."""
+
+    q: Tensor
+    k: Tensor
+    v: Values
+    inputs: dict[str, Tensor]

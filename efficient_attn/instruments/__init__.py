@@ -1,0 +1,1 @@
+"""What measures: they know no case."""

@@ -1,0 +1,1 @@
+"""Hashing in rounds, and softmax over their chunks."""

@@ -1,0 +1,141 @@
+"""Locality-sensitive hashing: vectors that point the same way mostly land in the same bucket, and so side by side.
+
+A round hashes every position by random directions and sorts positions by (bucket, position), padding last. Which
+positions see each other is then a matter of chunks of the sorted order. All of it is integers, without a gradient, and
+the oracle and the fast form share it, so that they cannot disagree about a bucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from .. import products
+from ..dense import wide
+
+MOST = 6  # bits of one cross-polytope, 64 buckets; more buckets take several, so that work grows as their logarithm
+POLYTOPES = 4  # 2^24 buckets at most
+ROWS_A_STEP = 2048  # positions whose projections exist together
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """Positions sorted in several rounds, each cut into chunks of ``size``. R counts the rows: batch times heads.
+
+    order: ``[rounds, R, N]`` int32, the positions as sorted. chunk: ``[rounds, R, N]`` int32, the chunk of a position.
+    lengths: ``[R]``, how many positions of a row are not padding; None where none is.
+    """
+
+    order: Tensor
+    chunk: Tensor
+    size: int
+    lengths: Tensor | None
+
+    def seen(self, causal: bool) -> Tensor:
+        """``[R, N, N]`` bool: whether query i sees key j in any round; itself, where it sees no other. N x N memory."""
+        _, rows, n = self.chunk.shape
+        apart = self.chunk[..., :, None] - self.chunk[..., None, :]
+        pairs = ((apart == 0) | (apart == 1)).any(0)
+        if self.lengths is not None:
+            slot = torch.empty_like(self.order[0]).scatter_(1, self.order[0].long(), _slots(rows, n, self.order))
+            valid = slot < self.lengths[:, None]
+            pairs &= valid[:, :, None] & valid[:, None, :]
+        if causal:
+            pairs = pairs.tril()
+        itself = pairs.diagonal(dim1=1, dim2=2).clone()  # nothing here: a padded position is no query either
+        others = pairs & ~torch.eye(n, dtype=torch.bool, device=pairs.device)
+        alone = itself & ~others.any(-1)
+        return others | torch.diag_embed(alone)
+
+
+def rotations(rounds: int, width: int, seed: int) -> Tensor:
+    """Random directions ``[rounds, polytopes, directions, width]``, the same on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rounds, POLYTOPES, 1 << (MOST - 1), width, generator=generator)
+
+
+def hash_bits(length: int, size: int) -> int:
+    """Buckets for so many positions, as a power of two: the first at which they hold ``size`` or fewer on average."""
+    return min(max((-(-length // size) - 1).bit_length(), 1), MOST * POLYTOPES)
+
+
+def directions(bits: int) -> list[int]:
+    """Directions of each polytope that a hash of so many bits takes; d of them make 2d buckets."""
+    full, rest = divmod(bits, MOST)
+    return [1 << (MOST - 1)] * full + ([1 << (rest - 1)] if rest else [])
+
+
+@torch.no_grad()
+def sorted_rounds(x: Tensor, turned: Tensor, size: int, valid: Tensor | None = None) -> Rounds:
+    """Hash ``x [B, H, N, D]`` by the rotations ``turned`` and sort; ``valid [B, N]`` where there is padding.
+
+    A row of the batch has the buckets of its own length, so that it is sorted as it would be alone.
+    """
+    batch, heads, n, _ = x.shape
+    lengths = [n] * batch if valid is None else valid.sum(1).tolist()
+    codes = buckets(x, turned, size, lengths)
+    last = 1 << hash_bits(max(lengths), size)
+    if valid is not None:
+        codes.masked_fill_(~valid[:, None], last)
+    rows = batch * heads
+    order, at = _sorted(codes.view(-1, n), last + 1)
+    chunk = torch.empty_like(order)
+    chunk.view(-1)[at] = (_slots(len(order), n, order) // size).view(-1)
+    counted = None if valid is None else valid.sum(1, dtype=torch.int32).repeat_interleave(heads)
+    return Rounds(order.view(-1, rows, n), chunk.view(-1, rows, n), size, counted)
+
+
+def _sorted(codes: Tensor, many: int) -> tuple[Tensor, Tensor]:
+    """Each row's positions by (code, position), and the same as indices into all rows in one.
+
+    All rows at once: torch sorts one long run of small integers by their digits, several times as fast.
+    """
+    rows, n = codes.shape
+    row = torch.arange(rows, device=codes.device)[:, None]
+    keys = codes + (row * many).to(torch.int32) if rows * many < 1 << 31 else codes + row * many
+    at = keys.flatten().sort(stable=True)[1]
+    return (at.view(rows, n) - row * n).to(torch.int32), at
+
+
+def buckets(x: Tensor, turned: Tensor, size: int, lengths: list[int]) -> Tensor:
+    """The bucket of every position ``[rounds, B, H, N]``, int32: 2^`hash_bits` of them for each row's length."""
+    batch, heads, n, width = x.shape
+    codes = torch.zeros(turned.shape[0], batch, heads, n, dtype=torch.int32, device=x.device)
+    first = 0
+    for bits, run in groupby(lengths, key=partial(hash_bits, size=size)):
+        last = first + len(list(run))
+        _hash(x[first:last].reshape(-1, width), turned, directions(bits), codes[:, first:last].flatten(1))
+        first = last
+    return codes
+
+
+def _hash(x: Tensor, turned: Tensor, counts: list[int], codes: Tensor) -> None:
+    """Write the buckets of ``x [rows, D]`` into ``codes [rounds, rows]``: one cross-polytope after another."""
+    for count, turn in zip(counts, turned.unbind(1), strict=False):
+        axes = wide(turn[:, :count]).flatten(0, 1)
+        for first in range(0, len(x), ROWS_A_STEP):
+            here = wide(x[first : first + ROWS_A_STEP])
+            along = products.along(here, axes.to(here.dtype)).view(len(here), -1, count)
+            corner = _largest(along).long()
+            behind = along.gather(-1, corner) < 0
+            code = codes[:, first : first + ROWS_A_STEP]
+            code.mul_(2 * count).add_((corner + count * behind)[..., 0].mT)
+
+
+def _largest(x: Tensor) -> Tensor:
+    """The place of the largest size in a row ``[.., 2^b]``, kept as ``[.., 1]``; the first of sizes that nearly tie.
+
+    A number's place stands in for its last bits, and the numbers are compared as integers: torch's argmax takes five
+    times as long.
+    """
+    kind, last = (torch.int64 if x.element_size() == 8 else torch.int32), x.shape[-1] - 1
+    places = torch.arange(last, -1, -1, dtype=kind, device=x.device)
+    return x.abs().view(kind).bitwise_and_(~last).bitwise_or_(places).amax(-1, keepdim=True).bitwise_not_() & last
+
+
+def _slots(rows: int, n: int, like: Tensor) -> Tensor:
+    return torch.arange(n, dtype=like.dtype, device=like.device).expand(rows, n)

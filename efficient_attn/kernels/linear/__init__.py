@@ -1,0 +1,1 @@
+"""Linear attention: sums, scans, steps."""

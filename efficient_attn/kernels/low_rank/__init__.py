@@ -1,0 +1,1 @@
+"""Keys mixed along the length."""

@@ -1,0 +1,89 @@
+"""Landmarks, the means of segments of a sequence, and the iterated pseudo-inverse: what Nystromformer is made of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..dense import masked_softmax, wide
+
+
+class Landmarks(NamedTuple):
+    """``means [B, heads, slots, D]``, at least float32; ``there [B, slots]``: which of them a row has, None is all."""
+
+    means: Tensor
+    there: Tensor | None
+
+
+def segment_means(x: Tensor, valid: Tensor | None, count: int) -> Landmarks:
+    """At most ``count`` means over the valid positions of ``x [B, heads, L, D]``, L >= 1.
+
+    Of a row's V valid positions, the r-th belongs to segment r // ceil(V / count); the last segment may be shorter.
+    What ``valid [B, L]`` hides must be finite.
+    """
+    if valid is None:
+        return Landmarks(_unpadded(x, count), None)
+    segment, filled = segments(valid, count)
+    batch, slots = filled.shape
+    # one sum for all rows of the batch: row b's segments lie behind each other from b (slots + 1) on, the last one
+    # of them for what is hidden
+    index = segment + torch.arange(batch, device=x.device)[:, None] * (slots + 1)
+    positions = wide(x).transpose(1, 2).flatten(0, 1)
+    sums = positions.new_zeros(batch * (slots + 1), *positions.shape[1:]).index_add(0, index.flatten(), positions)
+    sums = sums.unflatten(0, (batch, slots + 1))[:, :slots].transpose(1, 2)
+    return Landmarks(sums / filled.clamp(min=1)[:, None, :, None], filled > 0)
+
+
+def segments(valid: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The segment ``[B, L]`` of each position, and how many positions ``[B, slots]`` each segment has.
+
+    slots is min(count, L); a hidden position belongs to segment ``slots``, which is none.
+    """
+    slots = min(count, valid.shape[1])
+    total = valid.sum(1, keepdim=True)
+    size = ((total + count - 1) // count).clamp(min=1)
+    segment = ((valid.cumsum(1) - 1) // size).masked_fill(~valid, slots)
+    first = torch.arange(slots, device=valid.device) * size
+    return segment, (total - first).clamp(min=0).minimum(size)
+
+
+def _unpadded(x: Tensor, count: int) -> Tensor:
+    length = x.shape[2]
+    size = -(-length // count)
+    whole = length - length % size
+    # sums first: the backward pass of a sum is a view, that of a mean is as long as x
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    means = x[:, :, :whole].unflatten(2, (-1, size)).sum(3, dtype=dtype) / size
+    if whole < length:
+        means = torch.cat([means, x[:, :, whole:].mean(2, keepdim=True, dtype=dtype)], 2)
+    return means
+
+
+def landmark_weights(q: Landmarks, k: Landmarks, scale: float) -> Tensor:
+    """softmax(scale q k^T) among landmarks, ``[B, heads, slots, slots]``; rows and columns of missing ones are zero."""
+    scores = q.means @ k.means.mT * scale
+    if q.there is None and k.there is None:
+        return scores.softmax(-1)
+    allowed = scores.new_ones((1, 1, 1, 1), dtype=torch.bool)
+    allowed = allowed if q.there is None else allowed & q.there[:, None, :, None]
+    allowed = allowed if k.there is None else allowed & k.there[:, None, None, :]
+    return masked_softmax(scores, allowed)
+
+
+def pseudo_inverse(a: Tensor, steps: int) -> Tensor:
+    """The Moore-Penrose inverse of matrices ``a [.., R, C]`` after so many steps of Nystromformer's iteration.
+
+    Z <- Z (13 I - AZ (15 I - AZ (7 I - AZ))) / 4 from Z = A^T / (|A|_1 |A|_inf), each matrix by its own norms. A part
+    of A with singular value s is inverted once 3.25^steps s^2 exceeds |A|_1 |A|_inf, and muted until then. Rows and
+    columns of zeros stay zero.
+    """
+    size = a.abs()
+    norms = size.sum(-2).amax(-1) * size.sum(-1).amax(-1)
+    z = a.mT / norms.masked_fill(norms == 0, 1)[..., None, None]
+    one = torch.eye(a.shape[-2], dtype=a.dtype, device=a.device)
+    for _ in range(steps):
+        az = a @ z
+        z = z @ (13 * one - az @ (15 * one - az @ (7 * one - az))) / 4
+    return z

@@ -1,0 +1,1 @@
+"""C++, built on first use."""

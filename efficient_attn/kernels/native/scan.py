@@ -1,0 +1,99 @@
+"""The run of a scan in C++, scan.cpp, for keys without weights on the CPU: what `chunks` says, in less time."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from ...errors import UnsupportedError
+from ..linear.chunks import State
+from .building import library
+
+CHUNK = 16  # positions: the state stays in the nearest cache, so that chunks may be short
+
+
+def why_not() -> str | None:
+    """Why it cannot run here; None when it can. Compiles it, the first time."""
+    return library("scan")[1]
+
+
+def attend(x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: State) -> tuple[Tensor, Tensor]:
+    """See `chunks.attend`."""
+    _refuse(a)
+    x, y, v = _rows(x), _rows(y), _rows(v)
+    top, total = x.new_empty(*x.shape[:3], v.shape[2]), x.new_empty(*x.shape[:3], 1)
+    _call("attend", x, y, v, state, top, total)
+    return top, total
+
+
+def by_queries(
+    by_top: Tensor, by_total: Tensor | None, y: Tensor, v: Tensor, a: Tensor | None, state: State
+) -> tuple[Tensor, list[Tensor | None]]:
+    """See `chunks.by_queries`."""
+    _refuse(a)
+    by_top, y, v = _rows(by_top), _rows(y), _rows(v)
+    by_x = y.new_empty(*by_top.shape[:3], y.shape[2])
+    _call("by_queries", by_top, by_total, y, v, state, by_x)
+    return by_x, [None]
+
+
+def by_keys(
+    x: Tensor,
+    y: Tensor,
+    v: Tensor,
+    a: Tensor | None,
+    by_top: Tensor,
+    by_total: Tensor | None,
+    by_state: State,
+    references: list[Tensor | None],
+) -> tuple[Tensor, Tensor]:
+    """See `chunks.by_keys`."""
+    _refuse(a)
+    x, y, v, by_top = _rows(x), _rows(y), _rows(v), _rows(by_top)
+    by_y, by_v = y.new_empty(y.shape), v.new_empty(v.shape)
+    _call("by_keys", x, y, v, by_top, by_total, by_state, by_y, by_v)
+    return by_y, by_v
+
+
+def _refuse(a: Tensor | None) -> None:
+    if a is not None:
+        raise UnsupportedError("the kernel in C++ knows no weights of keys")
+
+
+def _rows(x: Tensor) -> Tensor:
+    """With each row in one piece; strides between rows are the kernel's business."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _call(name: str, *given: Tensor | State | None) -> None:
+    """Call a function of the library with tensors ``[Bh, G, L, ..]`` or ``[Bh, L, ..]`` in its own order."""
+    found, reason = library("scan")
+    if found is None:
+        raise UnsupportedError(f"no kernel in C++: {reason}")
+    addresses: list[int | None] = []
+    strides: list[int] = []
+    state, group, length = None, 1, 0
+    for x in given:
+        if isinstance(x, State):
+            state = x
+            x.kv, x.z = x.kv.contiguous(), x.z.contiguous()
+            addresses += [x.kv.data_ptr(), x.z.data_ptr()]
+        elif x is None:
+            addresses.append(None)
+            strides += [0, 0, 0]
+        else:
+            addresses.append(x.data_ptr())
+            strides += x.stride()[:3] if x.ndim == 4 else (x.stride(0), 0, x.stride(1))
+            group, length = (x.shape[1] if x.ndim == 4 else group), x.shape[-2]
+    assert state is not None
+    heads, features, values = state.kv.shape
+    sizes = (ctypes.c_int64 * 6)(heads, group, length, features, values, CHUNK)
+    run = getattr(found, f"{name}_{'double' if state.kv.dtype == torch.float64 else 'float'}")
+    run(
+        (ctypes.c_void_p * len(addresses))(*addresses),
+        (ctypes.c_int64 * len(strides))(*strides),
+        sizes,
+        ctypes.c_int64(torch.get_num_threads()),
+    )

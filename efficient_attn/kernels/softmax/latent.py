@@ -1,0 +1,40 @@
+"""Multi-head latent attention in two forms of one result: keys and values made from latents, or never made at all.
+
+q ``[B, H, N, D + R]``; latents ``[B, 1, M, C + R]``, the last R of a row a key for all heads; w_uk ``[H, D, C]``
+and w_uv ``[H, E, C]`` make a head's keys and values of the rest. Scores are over sqrt(D + R).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask
+from .sdpa import attend
+
+EXPANDED = 2**22  # numbers of keys and values that are made at a time: with those of all heads they would be the peak
+
+
+def absorbed(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask, *, compiled: bool = False) -> Tensor:
+    """q . (W c) = (W^T q) . c and sum_j p_j (W c_j) = W sum_j p_j c_j: all heads attend to the one latent."""
+    _, width, latent = w_uk.shape
+    own, turned = q.split((width, q.shape[-1] - width), -1)
+    # `attend` divides by the root of its own width
+    rows = torch.cat([own @ w_uk, turned], -1) * (latents.shape[-1] / q.shape[-1]) ** 0.5
+    # whole rows as values: to cut the rotary columns off the output costs less than rows that lie apart
+    return attend(rows, latents, latents, mask, compiled=compiled)[..., :latent] @ w_uv.mT
+
+
+def expanded(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask) -> Tensor:
+    """Every head's own keys and values, some heads at a time."""
+    (heads, _, latent), values = w_uk.shape, w_uv.shape[1]
+    rows, turned = latents.split((latent, latents.shape[-1] - latent), -1)
+    at_once = max(1, EXPANDED // (latents.shape[0] * latents.shape[2] * (q.shape[-1] + values)))
+    found = []
+    for first in range(0, heads, at_once):
+        these = slice(first, min(first + at_once, heads))
+        keys = rows @ w_uk[these].mT
+        if turned.shape[-1]:
+            keys = torch.cat([keys, turned.expand(-1, keys.shape[1], -1, -1)], -1)
+        found.append(attend(q[:, these], keys, rows @ w_uv[these].mT, mask))
+    return found[0] if len(found) == 1 else torch.cat(found, 1)

@@ -1,0 +1,1 @@
+"""A pattern's plan, its tiles, and their parts joined."""

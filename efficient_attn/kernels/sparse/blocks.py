@@ -1,0 +1,93 @@
+"""Tiles of gathered key blocks: drawn ones, and those that any other rule touches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ...patterns import Blocks, Pattern
+from .tiles import Gather, Rule, Run, Tile
+
+SIZE = 64  # queries and keys a block where the pattern has none of its own
+
+
+class Row(NamedTuple):
+    """One block of queries: its first index, how many, the key blocks that it sees, and whether all of their pairs."""
+
+    first: int
+    rows: int
+    keys: tuple[int, ...]
+    clean: bool
+
+
+def touched_tiles(rule: Rule, size: int = SIZE) -> list[Tile]:
+    """Tiles of any rule: for each block of queries the key blocks that it may touch, masked."""
+    pattern, g = rule.fact, rule.g
+    touched = pattern.key_blocks if isinstance(pattern, Pattern) else Pattern((pattern,)).key_blocks
+    rows = []
+    for row in range(0, g.n, size):
+        last = min(row + size, g.n)
+        keys = touched(g.start + row, g.start + last - 1, size, g)
+        rows.append(Row(row, last - row, tuple(keys), False))
+    return list(_tiles(rows, size, rule))
+
+
+def drawn_tiles(fact: Blocks, rule: Rule) -> list[Tile]:
+    """Tiles of the blocks that are drawn. What facts before have counted is left out, or masked where it is a part."""
+    return list(_tiles(_drawn(fact, rule), fact.size, rule))
+
+
+def _drawn(fact: Blocks, rule: Rule) -> Iterator[Row]:
+    g, size = rule.g, fact.size
+    a = np.arange(max(g.start, 0) // size, (g.start + g.n - 1) // size + 1)
+    table = np.stack(fact.draws(a, g), axis=-1).tolist() if len(a) else []
+    before = Pattern(rule.before)
+    for block, choices in zip(a.tolist(), table, strict=True):
+        first, last = max(block * size, g.start), min((block + 1) * size, g.start + g.n) - 1
+        row, rows = first - g.start, last - first + 1
+        others = {b for b in choices if b >= 0 and b != block and b * size < g.m}
+        crossed = others & set(before.key_blocks(first, last, size, g)) if others else set()
+        keys, clean = [], True
+        for b in sorted(others):
+            kept = _kept(rule, row, rows, b, size) if b in crossed else 1.0
+            keys += [b] if kept else []
+            clean = clean and kept in (0, 1) and (kept == 0 or (b + 1) * size <= g.m)
+        yield Row(row, rows, tuple(keys), clean)
+
+
+def _kept(rule: Rule, row: int, rows: int, block: int, size: int) -> float:
+    """The share of a block's pairs that the rule counts."""
+    queries, keys = torch.arange(row, row + rows)[:, None], torch.arange(block * size, (block + 1) * size)
+    return rule(queries, keys).double().mean().item()
+
+
+def _tiles(rows: Iterable[Row], size: int, rule: Rule) -> Iterator[Tile]:
+    """Neighbouring blocks of queries share a tile while they see as many key blocks, or nearly where all are masked."""
+    for run in _runs(rows):
+        width = max(len(r.keys) for r in run)
+        if width:
+            table = torch.tensor([[*r.keys, *[-1] * (width - len(r.keys))] for r in run])
+            queries = Run(run[0].first, run[0].rows, 1, run[0].rows)
+            clean = run[0].clean
+            yield Tile(len(run), queries, Gather(table, size, clean), None if clean else rule)
+
+
+def _runs(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    run: list[Row] = []
+    for row in rows:
+        if run and not _alike(run[0], row):
+            yield run
+            run = []
+        run.append(row)
+    if run:
+        yield run
+
+
+def _alike(a: Row, b: Row) -> bool:
+    if a.clean != b.clean or a.rows != b.rows:
+        return False
+    few, many = sorted((len(a.keys), len(b.keys)))
+    return few == many or (not a.clean and few > 0.75 * many)

@@ -1,0 +1,150 @@
+"""From a pattern to a plan: each fact becomes tiles over views where it can, over gathered blocks where it must.
+
+Facts are taken one after another, and each leaves out what those before it have counted, so that every pair counts
+once. Masks are worked out once a geometry where one serves all windows of a tile; tiles in which all pairs count have
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+
+from ...patterns import Band, Blocks, Fact, Geometry, Keys, Pattern, Queries
+from .blocks import drawn_tiles, touched_tiles
+from .columns import key_runs, own_runs, query_runs
+from .tiles import Part, Plan, Rule, Run, Tile
+from .windows import band_runs
+
+KNOWN = (Band, Keys, Queries, Blocks)  # facts that name their own tiles
+LEAST_ROWS = 128  # a tile is halved until its masked rows are no more
+LONG = 1024  # keys that need no mask, or none of which counts, from which on a tile is cut in two
+LARGEST_MASK = 1 << 20  # pairs; a larger mask is worked out in each call, not kept
+
+CPU = torch.device("cpu")
+
+
+@lru_cache(maxsize=64)
+def part_plan(pattern: Pattern, g: Geometry) -> Plan:
+    """The plan of a pattern of known facts: views, columns and drawn blocks, joined."""
+    facts = ordered(pattern)
+    parts = (_part(Rule(fact, facts[:at], g)) for at, fact in enumerate(facts))
+    return _marked(parts, g)
+
+
+@lru_cache(maxsize=64)
+def block_plan(pattern: Pattern, g: Geometry) -> Plan:
+    """The plan of any pattern: for each block of queries, gather the key blocks that it touches, and mask them."""
+    return _marked([Part(tuple(touched_tiles(Rule(pattern, (), g))))], g)
+
+
+def ordered(pattern: Pattern) -> tuple[Fact, ...]:
+    """The facts in the order in which they are cheapest: plain views first, so that few drawn blocks are left."""
+    facts = dict.fromkeys(pattern.facts)
+    plain = [f for f in facts if isinstance(f, Band) and f.step == 1]
+    stepped = [f for f in facts if isinstance(f, Band) and f.step > 1]
+    own = dict.fromkeys(Blocks(f.size) for f in facts if isinstance(f, Blocks))
+    columns = [f for f in facts if isinstance(f, Keys)]
+    rows = [f for f in facts if isinstance(f, Queries)]
+    drawn = [f for f in facts if isinstance(f, Blocks) and f.count]
+    return (*_united(plain), *stepped, *own, *columns, *rows, *drawn)
+
+
+def _united(bands: list[Band]) -> list[Band]:
+    """Bands that overlap or touch, as one."""
+    low, high = float("-inf"), float("inf")
+    done: list[Band] = []
+    for band in sorted(bands, key=lambda b: low if b.lo is None else b.lo):
+        last = done[-1] if done else None
+        if last and (last.hi is None or band.lo is None or band.lo <= last.hi + 1):
+            hi = max(high if b.hi is None else b.hi for b in (last, band))
+            done[-1] = Band(last.lo, None if hi == high else int(hi))
+        else:
+            done.append(band)
+    return done
+
+
+def _part(rule: Rule) -> Part:
+    fact, g = rule.fact, rule.g
+    columns = None
+    if isinstance(fact, Band):
+        runs = band_runs(fact, g)
+    elif isinstance(fact, Keys):
+        columns, runs = key_runs(fact, g)
+    elif isinstance(fact, Queries):
+        runs = query_runs(fact, g)
+    elif isinstance(fact, Blocks) and not fact.count:
+        runs = own_runs(fact, g)
+    else:
+        assert isinstance(fact, Blocks)
+        return Part(tuple(drawn_tiles(fact, rule)))
+    part = Part((), columns)
+    return replace(part, tiles=tuple(t for n, q, k in runs for t in _settled(Tile(n, q, k, rule), part)))
+
+
+def _settled(tile: Tile, part: Part) -> Iterator[Tile]:
+    """The tile without keys of which none counts, without a mask where all count, cut in two where that pays."""
+    rule, keys, rows = tile.rule, tile.keys, tile.queries.size
+    assert rule is not None
+    assert isinstance(keys, Run)
+    if tile.count > 1 and not _shifts(rule):
+        yield tile
+        return
+    mask = part.allowed(tile, 0, 1, CPU)
+    assert mask is not None
+    whole = int(mask[0].all(1).sum())
+    if tile.count == 1 and rows > LEAST_ROWS and 0 < whole < rows:
+        for low, high in ((0, rows // 2), (rows // 2, rows)):
+            queries = replace(tile.queries, first=tile.queries.first + low * tile.queries.step, size=high - low)
+            yield from _settled(replace(tile, queries=queries), part)
+        return
+    for low, high in _pieces(mask[0]):
+        cut = replace(tile, keys=replace(keys, first=keys.first + low * keys.step, size=high - low))
+        counted = mask[0][:, low:high].clone()
+        small = counted.numel() <= LARGEST_MASK
+        yield replace(cut, rule=None) if counted.all() else replace(cut, mask=counted if small else None)
+
+
+def _pieces(mask: torch.Tensor) -> list[list[int]]:
+    """Ranges of the keys that any row of ``mask [rows, keys]`` counts; long stretches that need no mask stand alone."""
+    kinds, lengths = torch.unique_consecutive(mask.any(0).int() + mask.all(0).int(), return_counts=True)
+    pieces: list[list[int]] = []
+    at, joins = 0, False
+    for kind, length in zip(kinds.tolist(), lengths.tolist(), strict=True):
+        start, at = at, at + length
+        if kind == 0 and (start == 0 or at == mask.shape[1] or length >= LONG):
+            joins = False
+        elif kind == 2 and length >= LONG:
+            pieces.append([start, at])
+            joins = False
+        elif joins:
+            pieces[-1][1] = at
+        else:
+            pieces.append([start, at])
+            joins = True
+    return pieces
+
+
+def _marked(parts: Iterable[Part], g: Geometry) -> Plan:
+    """The parts that have tiles; those tiles marked as fresh that reach their rows first."""
+    reached = torch.zeros(g.n, dtype=torch.bool)
+    done = []
+    for part in parts:
+        tiles = []
+        for tile in part.tiles:
+            rows = tile.queries.positions(0, tile.count, CPU).flatten()
+            tiles.append(replace(tile, fresh=not reached[rows].any()))
+            reached[rows] = True
+        if tiles:
+            done.append(replace(part, tiles=tuple(tiles)))
+    return tuple(done)
+
+
+def _shifts(rule: Rule) -> bool:
+    """Whether all windows of a tile count the same pairs: bands see distances only, as do own blocks of one size."""
+    sizes = {f.size for f in (rule.fact, *rule.before) if isinstance(f, Blocks) and not f.count}
+    rest = (f for f in (rule.fact, *rule.before) if not isinstance(f, Band))
+    return all(isinstance(f, Blocks) and not f.count for f in rest) and len(sizes) <= 1

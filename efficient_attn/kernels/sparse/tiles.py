@@ -1,0 +1,174 @@
+"""Tiles: rectangles of query-key pairs, alike and evenly spaced, that one call of a softmax kernel works through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...patterns import Fact, Geometry, Pattern
+
+ROWS_A_STEP = 512  # rows of windows that are views: more costs fresh memory and gains no speed
+KEYS_A_STEP = 4096  # keys that are copied together
+
+
+@dataclass(frozen=True)
+class Run:
+    """Evenly spaced positions, a view: window w holds ``first + w * advance + step * (0 .. size - 1)``."""
+
+    first: int
+    size: int
+    step: int = 1
+    advance: int = 0
+
+    def positions(self, first: int, last: int, device: torch.device) -> Tensor:
+        """The positions of windows [first, last), ``[windows, size]``."""
+        starts = self.first + self.advance * torch.arange(first, last, device=device)
+        return starts[:, None] + self.step * torch.arange(self.size, device=device)
+
+    def fetch(self, x: Tensor, first: int, last: int) -> Tensor:
+        """The windows ``[Bh, windows, size, ..]`` of ``x [Bh, length, ..]``, as a view."""
+        stride, *rest = x.stride()[1:]
+        offset = x.storage_offset() + (self.first + first * self.advance) * stride
+        strides = (x.stride(0), self.advance * stride, self.step * stride, *rest)
+        return x.as_strided((x.shape[0], last - first, self.size, *x.shape[2:]), strides, offset)
+
+    def give_back(self, grad: Tensor, part: Tensor, first: int, last: int) -> None:
+        """Add the windows' gradient ``part`` into ``grad [Bh, length, ..]``: the transpose of `fetch`."""
+        if self.advance == 0:
+            Run(self.first, self.size, self.step).fetch(grad, 0, 1).add_(part.sum(1, keepdim=True))
+            return
+        # windows may overlap, and an addition in place must not: pieces as wide as the advance do not
+        piece = self.size if self.advance < self.step or last - first == 1 else self.advance // self.step
+        for at in range(0, self.size, piece):
+            width = min(piece, self.size - at)
+            target = Run(self.first + at * self.step, width, self.step, self.advance).fetch(grad, first, last)
+            target.add_(part[:, :, at : at + width])
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """Key blocks copied together: window w holds the blocks ``table[w]`` of ``block`` keys; -1 for none.
+
+    whole: every block named exists in full, so that blocks are copied and not single keys.
+    """
+
+    table: Tensor
+    block: int
+    whole: bool
+
+    @property
+    def size(self) -> int:
+        return self.table.shape[1] * self.block
+
+    def positions(self, first: int, last: int, device: torch.device) -> Tensor:
+        """The positions of windows [first, last), ``[windows, size]``; negative for none."""
+        blocks = self.table[first:last].to(device)
+        keys = blocks[:, :, None] * self.block + torch.arange(self.block, device=device)
+        return keys.masked_fill(blocks[:, :, None] < 0, -1).flatten(1)
+
+    def fetch(self, x: Tensor, first: int, last: int) -> Tensor:
+        """The windows ``[Bh, windows, size, width]`` of ``x [Bh, length, width]``, copied."""
+        source, index = self._place(x, first, last)
+        return source.index_select(1, index).view(x.shape[0], last - first, self.size, x.shape[2])
+
+    def give_back(self, grad: Tensor, part: Tensor, first: int, last: int) -> None:
+        """Add the windows' gradient ``part`` into ``grad [Bh, length, width]``: the transpose of `fetch`."""
+        target, index = self._place(grad, first, last)
+        target.index_add_(1, index, part.reshape(grad.shape[0], len(index), -1))
+
+    def _place(self, x: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
+        if not self.whole:
+            return x, self.positions(first, last, x.device).clamp(0, x.shape[1] - 1).flatten()
+        blocks = x.shape[1] // self.block
+        return x[:, : blocks * self.block].view(len(x), blocks, -1), self.table[first:last].flatten().to(x.device)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which pairs a part of a plan is to count: those of its fact that no fact before it has counted."""
+
+    fact: Fact | Pattern
+    before: tuple[Fact, ...]
+    g: Geometry
+
+    def __call__(self, rows: Tensor, keys: Tensor) -> Tensor:
+        """Whether query index and key position belong to the part, elementwise; keys that do not exist never do."""
+        i = rows + self.g.start
+        allowed = self.fact.allows(i, keys, self.g) & (keys >= 0) & (keys < self.g.m)
+        if self.before:
+            allowed = allowed & ~Pattern(self.before).allows(i, keys, self.g)
+        return allowed & (keys <= i) if self.g.causal else allowed
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """Windows ``0 .. count - 1``: query indices ``queries``, each over the keys ``keys``.
+
+    rule: which pairs count; None where all do. mask: its answer ``[rows, keys]``, the same for all windows, where that
+    was worked out beforehand. fresh: none of its rows has a result yet, so there is nothing to join it with.
+    """
+
+    count: int
+    queries: Run
+    keys: Run | Gather
+    rule: Rule | None
+    mask: Tensor | None = None
+    fresh: bool = False
+
+    @property
+    def pairs(self) -> int:
+        """Pairs computed."""
+        return self.count * self.queries.size * self.keys.size
+
+    @property
+    def chunk(self) -> int:
+        """Windows a step."""
+        one, limit = (
+            (self.keys.size, KEYS_A_STEP) if isinstance(self.keys, Gather) else (self.queries.size, ROWS_A_STEP)
+        )
+        return max(limit // one, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Tiles over the same keys: all of them, or those at the positions ``columns``, which are copied together once."""
+
+    tiles: tuple[Tile, ...]
+    columns: Tensor | None = None
+
+    def take(self, x: Tensor) -> Tensor:
+        """The keys or values ``[Bh, length, width]`` that the tiles count in."""
+        return x if self.columns is None else x.index_select(1, self.columns.to(x.device))
+
+    def positions(self, tile: Tile, first: int, last: int, device: torch.device) -> Tensor:
+        """The key positions of a tile's windows."""
+        at = tile.keys.positions(first, last, device)
+        return at if self.columns is None else self.columns.to(device)[at]
+
+    def allowed(self, tile: Tile, first: int, last: int, device: torch.device) -> Tensor | None:
+        """Which pairs of windows [first, last) count, ``[1 or windows, rows, keys]``; None where all do."""
+        if tile.rule is None or tile.mask is not None:
+            return None if tile.mask is None else tile.mask.to(device)[None]
+        rows = tile.queries.positions(first, last, device)
+        return tile.rule(rows[:, :, None], self.positions(tile, first, last, device)[:, None, :])
+
+    def steps(self) -> Iterator[tuple[Tile, int, int]]:
+        """The tiles, cut into as many windows as one kernel call takes."""
+        for tile in self.tiles:
+            for first in range(0, tile.count, tile.chunk):
+                yield tile, first, min(first + tile.chunk, tile.count)
+
+    def pairs(self) -> int:
+        """Pairs that count, in all tiles."""
+        count = 0
+        for tile, first, last in self.steps():
+            allowed = self.allowed(tile, first, last, torch.device("cpu"))
+            size = tile.queries.size * tile.keys.size * (last - first)
+            count += size if allowed is None else int(allowed.sum()) * (last - first if len(allowed) == 1 else 1)
+        return count
+
+
+Plan = tuple[Part, ...]

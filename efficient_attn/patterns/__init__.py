@@ -1,0 +1,29 @@
+"""Sparse patterns as values: who sees whom, as a tuple of facts joined by ``|``. A public module.
+
+from efficient_attn.patterns import Band, Keys
+pattern = Band(-64, 64) | Keys(0, 4)
+"""
+
+from .classics import dilated_window, fixed, global_tokens, random_blocks, sinks, sliding_window, strided
+from .facts import Band, Blocks, Fact, Keys, Pattern, Queries, Where, as_pattern
+from .geometry import Geometry, Reach
+
+__all__ = [
+    "Band",
+    "Blocks",
+    "Fact",
+    "Geometry",
+    "Keys",
+    "Pattern",
+    "Queries",
+    "Reach",
+    "Where",
+    "as_pattern",
+    "dilated_window",
+    "fixed",
+    "global_tokens",
+    "random_blocks",
+    "sinks",
+    "sliding_window",
+    "strided",
+]

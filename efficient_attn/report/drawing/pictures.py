@@ -1,0 +1,113 @@
+"""Pictures of patterns: squares of queries (down) by keys (across), in the house style. They take plain arrays."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator
+
+from .. import words
+from .figures import SETTINGS
+from .style import FAINT, GRID, INK
+
+Format = Literal["png", "svg", "pdf"]
+MOST_LINED = 48  # cells a side that get lines between them; more would be nothing but lines
+SIDE, LEFT, RIGHT, TOP, BOTTOM = 2.15, 0.5, 0.22, 0.34, 0.46  # inches, around a square
+LINE, HEAD, TITLE = 0.135, 0.16, 0.2  # inches: a caption's line; above the picture's title, and each of its lines
+MARGIN = 0.008  # of a side: air between the cells and the frame, which would hide a column at the edge
+FAINTEST = 0.45  # of a colour: a lone diagonal in a large cell is seen
+
+
+@dataclass(frozen=True, eq=False)
+class Square:
+    """One pattern. kept: booleans, a cell a pair, or the share of each cell's pairs. length: of the sequence.
+
+    caption: what stands below the title, a line or several.
+    """
+
+    kept: Any
+    length: int
+    title: str
+    caption: str
+    colour: str = INK
+    causal: bool = False
+
+
+def draw(squares: Sequence[Square], title: str, form: Format, *, columns: int = 3) -> bytes:
+    """The squares in rows of so many, as a file's content: the same bytes for the same squares."""
+    across = min(columns, len(squares))
+    down = -(-len(squares) // across)
+    captions = [_wrapped(square.caption, 44) for square in squares]
+    above = TOP + LINE * max(text.count("\n") for text in captions)
+    wide, high = LEFT + SIDE + RIGHT, above + SIDE + BOTTOM
+    told = _wrapped(title, 25 * across)
+    head = HEAD + TITLE * (told.count("\n") + 1)
+    width, height = across * wide, down * high + head
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(width, height), facecolor="white")
+        style = {"fontsize": 11, "fontweight": "bold", "color": INK, "va": "top", "parse_math": False}
+        figure.text(LEFT / width, 1 - HEAD / height, told, **style)
+        for number, (square, caption) in enumerate(zip(squares, captions, strict=True)):
+            row, column = divmod(number, across)
+            left, low = column * wide + LEFT, height - head - (row + 1) * high + BOTTOM
+            axes = figure.add_axes((left / width, low / height, SIDE / width, SIDE / height))
+            _square(axes, square, caption, first=column == 0, last=number + across >= len(squares))
+        out = io.BytesIO()
+        unsaid = {"png": ("Software",), "svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator", "Producer")}
+        figure.savefig(out, format=form, dpi=200, metadata=dict.fromkeys(unsaid[form]))
+    return out.getvalue()
+
+
+def colours(kept: Any, colour: str, *, causal: bool) -> Any:
+    """A cell's colour: deeper the more of it is kept, grey where all of it lies in the future."""
+    shares = np.asarray(kept, dtype=float)
+    depth = np.where(shares > 0, FAINTEST + (1 - FAINTEST) * shares, 0.0)
+    picture = 1 - depth[..., None] * (1 - np.array(to_rgb(colour)))
+    if causal:
+        rows, keys = shares.shape
+        future = np.arange(keys)[None, :] * rows >= (np.arange(rows)[:, None] + 1) * keys
+        picture[future & (shares == 0)] = to_rgb(GRID)
+    return picture
+
+
+def _square(axes: Axes, square: Square, caption: str, *, first: bool, last: bool) -> None:
+    """The cells, and positions along both sides, named where no neighbour has named them."""
+    n, cells = square.length, np.shape(square.kept)
+    axes.imshow(
+        colours(square.kept, square.colour, causal=square.causal),
+        extent=(0, n, n, 0),
+        interpolation="nearest" if max(cells) <= 256 else "antialiased",
+        aspect="auto",
+    )
+    if max(cells) <= MOST_LINED:
+        for count, lines in ((cells[1], axes.axvline), (cells[0], axes.axhline)):
+            for at in range(1, count):
+                lines(at * n / count, color="white", linewidth=0.5)
+    free = {"transform": axes.transAxes, "color": INK, "parse_math": False}
+    up = 0.09 + LINE * (caption.count("\n") + 1)
+    axes.text(0, 1 + up / SIDE, square.title, fontsize=8.7, fontweight="bold", va="bottom", **free)
+    axes.text(0, 1 + 0.06 / SIDE, caption, fontsize=7.4, va="bottom", linespacing=1.2, **free)
+    axes.set_xlim(-MARGIN * n, (1 + MARGIN) * n)
+    axes.set_ylim((1 + MARGIN) * n, -MARGIN * n)
+    for axis, name, shown in ((axes.xaxis, "key", last), (axes.yaxis, "query", first)):
+        axis.set_major_locator(FixedLocator([0, n / 2, n]))
+        axis.set_major_formatter(FixedFormatter(["0", words.short_length(n // 2), words.short_length(n)]))
+        if shown:
+            axis.set_label_text(name, color=INK)
+    axes.tick_params(colors=FAINT, labelcolor=INK, length=2.5, labelsize=7.4)
+    axes.spines[:].set_color(FAINT)
+    axes.spines[:].set_linewidth(0.6)
+
+
+def _wrapped(text: str, width: int) -> str:
+    lines = text.split("\n")
+    return "\n".join(part for line in lines for part in textwrap.wrap(line, width, break_on_hyphens=False))

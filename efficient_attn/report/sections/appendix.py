@@ -1,0 +1,107 @@
+"""What stands at a report's end: what did not run, all rows, and where the runs were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from .. import select, words
+from ..gather import Column, Frame
+from ..tables import Shown, Table
+
+
+def not_ok(rows: Frame, cpus: dict[str, str]) -> Table | None:
+    """Everything that did not run, with its reason; what differs in nothing but lengths or names shares a line."""
+    lost = rows[rows["status"] != "ok"]
+    if lost.empty:
+        return None
+    apart = [name for name in select.SETTING if name == "device" or rows[name].nunique(dropna=False) > 1]
+    alike = words.setting_words({n: rows[n].iloc[0] for n in select.SETTING if n not in apart}, cpus)
+    body = []
+    for known, lengths, names in _alike(lost):
+        where = words.setting_words({name: known[name] for name in apart}, cpus)
+        body.append(_lost(known, lengths, names, where))
+    caption = f"{words.counted(len(lost), 'case')} of {len(rows)} did not give a result"
+    head = ("Status", "Variants", "What", "Lengths", "Cases", "Where", "Reason")
+    return Table(caption, head, body, text_columns=7, note=f"All of them: {alike}." if alike else "")
+
+
+def _alike(lost: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, ...], dict[str, int]]]:
+    """Rows that did not run by what they have in common: that, their lengths, and each variant's number of cases."""
+    place = [*select.SETTING, "task", "mode", "causal", "inputs", "layer", "status", "reason"]
+    alone: dict[tuple[Any, ...], list[Any]] = {}
+    for *values, length in zip(*(lost[name].tolist() for name in [*place, "label", "seq_len"]), strict=True):
+        known = tuple(value if words.there(value) else None for value in values)
+        alone.setdefault(known, []).append(length)
+    groups: dict[tuple[Any, ...], dict[str, int]] = {}
+    for (*values, label), found in alone.items():
+        lengths = tuple(sorted({int(length) for length in found if words.there(length)}))
+        groups.setdefault((*values, lengths), {})[label] = len(found)
+    for (*values, lengths), names in groups.items():
+        yield dict(zip(place, values, strict=True)), lengths, names
+
+
+def _lost(place: dict[str, Any], lengths: tuple[int, ...], names: dict[str, int], where: str) -> list[Shown]:
+    task = None if place["mode"] else place["task"]
+    layer = None if place["layer"] is None else f"layer {int(place['layer'])}"
+    what = ", ".join(filter(None, (task, words.cell_words(place["mode"], place["causal"]), place["inputs"], layer)))
+    told = [place["status"], ", ".join(names), what or words.NONE, ", ".join(map(str, lengths)) or words.NONE]
+    cases, reason = sum(names.values()), place["reason"] or "no reason was given"
+    return [*(Shown(text, text) for text in told), Shown(str(cases), cases), Shown(where), Shown(reason, reason)]
+
+
+LONGEST_FACT = 300  # characters of one line about the environment; torch describes its build in thousands
+
+# always shown, even if they are the same in all rows; the case's key, long and unique, is left to the CSV file
+KEPT = (
+    *("variant", "status", "reason", "mode", "seq_len", "latency_ms"),
+    *("pairs", "pairs_computed", "stop_reason", "backend_used"),
+)
+
+
+def everything(rows: Frame) -> tuple[list[str], list[list[str]], list[tuple[str, str]]]:
+    """All rows as text: the columns that vary, their cells, and apart from them the columns that hold one value."""
+    same, varying = [], []
+    for name in rows.columns:
+        values = rows[name]
+        if name in KEPT and values.notna().any():
+            varying.append(name)
+        elif name != "case_key" and values.notna().any():
+            one = values.nunique(dropna=False) == 1 and len(rows) > 1
+            (same if one else varying).append(name)
+    columns = [_texts(rows[name]) for name in varying]
+    cells = [list(row) for row in zip(*columns, strict=True)]
+    return varying, cells, [(name, _texts(rows[name].head(1))[0]) for name in same]
+
+
+def _texts(values: Column) -> list[str]:
+    floats = pd.api.types.is_float_dtype(values.dtype)
+    said = ("" if v is pd.NA or v is None or v != v else f"{v:.5g}" if floats else str(v) for v in values.tolist())
+    return list(said)
+
+
+def environments(found: Iterable[tuple[str, dict[str, Any]]]) -> Table | None:
+    """Where the runs were made: a line for everything that is known, a column for each environment that differs."""
+    several: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for run, environment in found:
+        names = several.setdefault(tuple(_flat(environment)), [])
+        names += [] if run in names else [run]
+    keys = dict.fromkeys(key for flat in several for key, _ in flat)
+    if not keys:
+        return None
+    known = [dict(flat) for flat in several]
+    body = [[Shown(key, key), *(Shown(d.get(key, words.NONE), d.get(key, "")) for d in known)] for key in keys]
+    return Table("Environment", ("What", *(", ".join(names) for names in several.values())), body, text_columns=99)
+
+
+def _flat(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
+    """Nested dicts as dotted names; sizes in units as well."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    elif value not in (None, "", [], ()):
+        text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        text = text if len(text) <= LONGEST_FACT else f"{text[:LONGEST_FACT]}... (whole in run.json)"
+        yield name, f"{words.size(value)} ({value})" if name.endswith("_bytes") and isinstance(value, int) else text

@@ -1,0 +1,68 @@
+"""Exact softmax attention over all keys, and its decoding from a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.state import KVCache, preallocate
+from ...contract.traits import Growth, Traits
+from ...kernels.dense import softmax_attention
+from ...kernels.softmax import decode
+from ...kernels.softmax.sdpa import attend
+from ...patterns.counting import possible_pairs
+
+EXACT = Traits(exact=True)  # made once: a call asks for it
+
+
+class SoftmaxAttention(Attention):
+    """softmax(q k^T / sqrt(D)) v over every key that the mask allows.
+
+    Backends: ``sdpa``, torch's fused kernels (in decode steps of grouped heads over long caches oneDNN's products);
+    ``cpp``, the same with decode steps in one pass of our own C++, for the CPU in float32 and float64, by request only,
+    as it is compiled on first use.
+    """
+
+    backends = ("sdpa", "cpp", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
+
+    def why_not(self, backend: str) -> str | None:
+        return decode.why_not() if backend == "cpp" else None
+
+    @property
+    def traits(self) -> Traits:
+        return EXACT
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N^2)", "O(N)", possible_pairs)
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return softmax_attention(q, k, v, mask.dense(q.shape[2], k.shape[2], device=q.device))
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return attend(q, k, v, mask, compiled=self.backend == "cpp")
+
+    def pairs(self, n: int, m: int, causal: bool) -> int:
+        return possible_pairs(n, m, causal)
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+        return preallocate(KVCache(max_len), cache_sizes(self, batch), dtype, device)
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
+        state = state.append(k, v)
+        return self.run(q, *state.filled(), Mask(causal=True)), state
+
+    def absorb(self, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> KVCache:
+        return state.append(k, v)
+
+
+def cache_sizes(attn: Attention, batch: int) -> tuple[int | None, int | None, int | None, int | None]:
+    """``(batch, kv_heads, key width, value width)`` of a cache as far as the dims tell."""
+    d = attn.dims
+    return batch, attn.kv_heads or d.heads, d.head_dim, d.value_dim or d.head_dim

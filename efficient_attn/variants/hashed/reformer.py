@@ -1,0 +1,117 @@
+"""Reformer's attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Dims, Sample, Shape
+from ...contract.traits import Growth, Traits
+from ...errors import UsageError
+from ...kernels.dense import softmax_attention, wide
+from ...kernels.hashed.lsh import Rounds, directions, hash_bits, rotations, sorted_rounds
+from ...kernels.hashed.tiles import Job, inverse_norms, softmax_over_rounds
+
+
+class Reformer(Attention):
+    """Softmax over the keys that a hash puts near a query, of unit length; queries and keys are one tensor (Kitaev et
+    al. 2020, arXiv:2001.04451).
+
+    n_hashes: rounds of hashing; a pair found in several counts once. bucket_size: positions a chunk; sorted by bucket,
+    a query sees its own chunk and the one before. It sees itself only where it sees no other key. The random directions
+    are drawn from the seed when it is created, for ``dims.head_dim``. Raises `UsageError` for a k that is not q.
+
+    A row of a batch has about ``length / bucket_size`` buckets, of its own length without padding; padded positions
+    are neither queries nor keys, so their rows are zero. Backends: ``chunks`` (never N x N) and ``dense``.
+    """
+
+    backends = ("chunks", "dense")
+
+    def __init__(
+        self,
+        *,
+        n_hashes: int = 4,
+        bucket_size: int = 64,
+        dims: Dims = Dims(),  # noqa: B008  (frozen)
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, value in (("n_hashes", n_hashes), ("bucket_size", bucket_size)):
+            if value < 1:
+                raise UsageError(f"reformer: {name} must be at least 1, not {value}")
+        if dims.head_dim is None:
+            raise UsageError("reformer: give dims with head_dim, for which its random directions are drawn")
+        self.n_hashes, self.bucket_size, self.dims = n_hashes, bucket_size, dims
+        self.rotations: Tensor
+        self.register_buffer("rotations", rotations(n_hashes, dims.head_dim, seed))
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(
+            strictly_causal=False,  # a position's chunk depends on all others, the future included
+            cross=False,
+            decode=False,
+            grouped=False,
+            exact=True,
+            positional=True,  # chunks end somewhere within a bucket, whose order is that of positions
+            mixes_queries=True,
+        )
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N log N)", "O(N)", self._cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        """In pairs: two chunks of keys a query and round, and D multiply-adds for every direction of its hash."""
+        width = self.dims.head_dim or 1
+        hashing = sum(directions(hash_bits(n, self.bucket_size))) * width / (width + (self.dims.value_dim or width))
+        return self.n_hashes * n * (2 * min(self.bucket_size, n) + hashing)
+
+    def pairs_computed(self, n: int, m: int, causal: bool) -> int:
+        if self.backend == "dense":
+            return n * m
+        size = min(self.bucket_size, n)
+        return self.n_hashes * -(-n // size) * 2 * size * size
+
+    def sample(self, shape: Shape, **how: Any) -> Sample:
+        """Unit Gaussians, one tensor as queries and keys."""
+        drawn = super().sample(shape, **how)
+        return drawn._replace(k=drawn.q)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
+        if q.shape == k.shape and not _same(q, k):
+            raise UsageError(f"{self.label}: k must be q, its queries are its keys")
+        return super().forward(q, k, v, mask, **inputs)
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        unit = wide(k) * inverse_norms(k)[..., None]
+        seen = self._rounds(k, mask).seen(mask.causal).unflatten(0, q.shape[:2])
+        return softmax_attention(q, unit, v, seen)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        width, value_width = q.shape[-1], v.shape[-1]
+        job = Job(self._rounds(k, mask), mask.causal, width**-0.5)
+        if (valid := mask.key_valid(q.shape[2])) is not None:  # a padded query's row is masked, and must not overflow
+            q = q.masked_fill(~valid[:, None, :, None], 0)
+        pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
+        rows = (F.pad(x, (0, pad - x.shape[-1])) if x.shape[-1] < pad else x for x in (q, k, v))
+        out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), job=job).unflatten(0, q.shape[:2])
+        return out[..., :value_width] if value_width < pad else out
+
+    def _rounds(self, k: Tensor, mask: Mask) -> Rounds:
+        """Hashed by k: what padding hides is blank in it, and what `query_lengths` leave unwanted is not."""
+        n = k.shape[2]
+        return sorted_rounds(k.detach(), self.rotations, min(self.bucket_size, n), mask.key_valid(n))
+
+
+def _same(q: Tensor, k: Tensor) -> bool:
+    """Whether two tensors of one shape hold the same; reads them only where their memory differs."""
+    if q.dtype != k.dtype or q.device != k.device:
+        return True  # a misfit of another kind, which the base class names
+    one_memory = q.data_ptr() == k.data_ptr() and q.stride() == k.stride()
+    return one_memory or torch.equal(q, k)

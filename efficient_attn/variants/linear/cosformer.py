@@ -1,0 +1,49 @@
+"""cosFormer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from ... import feature_maps
+from ...contract.mask import Mask
+from ...contract.shapes import Dims
+from ...contract.traits import Traits
+from ...errors import UsageError
+from .engine import LinearAttention, LinearState
+
+
+class CosFormer(LinearAttention):
+    """relu(q_i) . relu(k_j) weighted by cos(pi/2 (i - j) / horizon), so that near keys count more (Qin et al. 2022,
+    arXiv:2202.08791).
+
+    The horizon is ``dims.max_len``, never the length of a call: a prefix stays a prefix. A query further than that from
+    a key would give it a negative weight, so longer inputs raise `UsageError`. A row without any weight is zeros.
+    """
+
+    def __init__(self, *, dims: Dims = Dims()) -> None:  # noqa: B008  (frozen)
+        if dims.max_len is None:
+            raise UsageError("cosformer: needs dims with max_len, the horizon of its weights")
+        self.horizon = dims.max_len
+        super().__init__(feature_maps.cosine(dims.max_len))
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, normalised=False)
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        n, m = q.shape[2], k.shape[2]
+        start = mask.start(n, m)
+        self._within(max(start + n, m if mask.causal else m - min(start, 0)))
+        return super().run(q, k, v, mask, **inputs)
+
+    def advance(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
+    ) -> tuple[Tensor, LinearState]:
+        self._within(state.length + k.shape[2])
+        return super().advance(q, k, v, state, **inputs)
+
+    def _within(self, positions: int) -> None:
+        if positions > self.horizon:
+            raise UsageError(f"cosformer: made for {self.horizon} positions (dims.max_len), got {positions}")

@@ -1,0 +1,282 @@
+"""A feature map made into a mechanism: exp(q.k) replaced by phi(q).phi(k), so that keys can be summed first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.traits import Growth, Traits
+from ...feature_maps import FeatureMap
+from ...kernels.dense import expand_heads
+from ...kernels.linear import recurrent, scan, sums
+from ...kernels.linear.chunks import CHUNK
+from ...kernels.linear.sums import Divisor, Job, Sums
+from ...kernels.native import scan as compiled
+
+FLOOR = 1e-6  # sums of weights of either sign are kept this far from zero: see `away_from_zero`
+
+
+@dataclass(frozen=True)
+class LinearState:
+    """Everything that linear attention keeps of the past; its size does not depend on how long that was."""
+
+    sums: tuple[Sums, ...] = ()  # one for all heads of a group, or one for each; none until sizes are known
+    length: int = 0
+
+
+class KeyWeights(NamedTuple):
+    """Weights that keys have besides their features: logarithms ``[B, Hkv, M]``, and those of a key of weight 1 that
+    would come next ``[B, Hkv]``, from which decoding counts on."""
+
+    keys: Tensor
+    next: Tensor
+
+
+class LinearAttention(Attention):
+    """sum_j phi(q).phi(k_j) v_j / sum_j phi(q).phi(k_j). A subclass passes its feature map to ``super().__init__``.
+
+    Backends: ``chunked`` sums keys chunk by chunk; causal, it scans; ``cpp`` is the same with the scan in C++, for the
+    CPU and for keys without weights, by request only, as it is compiled on first use: without a causal mask, and in
+    decoding one by one, it runs what ``chunked`` runs; ``dense`` forms all N x M weights. A map with learned parameters
+    keeps them on the mechanism, where the backward pass finds them.
+    """
+
+    backends = ("chunked", "cpp", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
+
+    def __init__(self, feature_map: FeatureMap) -> None:
+        super().__init__()
+        self._feature_map = feature_map
+
+    # -- what a subclass may say differently ----------------------------------------------------------------------
+
+    @property
+    def feature_map(self) -> FeatureMap:
+        """phi; maps that are drawn make it from their buffers, which move from device to device."""
+        return self._feature_map
+
+    @property
+    def divisor(self) -> Divisor | None:
+        """What outputs are divided by, from the sums of weights; None where they are not."""
+        return away_from_zero if self.feature_map.signed else or_one
+
+    def rates(self, heads: int) -> Tensor | None:
+        """How fast what a head sees fades with distance: logarithms a position ``[H]``. Then only causal masks fit."""
+        return None
+
+    def key_weights(self, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> KeyWeights | None:
+        """Weights of keys besides their features, such as gates; valid: ``[B, M]``."""
+        return None
+
+    @property
+    def weighs_keys(self) -> bool:
+        """Whether keys have weights besides their features, from the map itself or from the two methods above."""
+        own, base = type(self), LinearAttention
+        overridden = own.key_weights is not base.key_weights or own.rates is not base.rates
+        return overridden or self.feature_map.scaled
+
+    def why_not(self, backend: str) -> str | None:
+        if backend != "cpp":
+            return None
+        if self.weighs_keys:
+            return "its keys have weights, which the kernel in C++ does not know"
+        return compiled.why_not()
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(positional=self.feature_map.positional)
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N)", "O(N)", self._cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        """In pairs: F x E multiply-adds a key and a query, and half a chunk's pairs a query when causal."""
+        features = self.feature_map.width(self.dims.head_dim or 64)
+        return (n + m) * features / 2 + (n * CHUNK if causal else 0)
+
+    # -- three forms: dense, chunked, step by step ----------------------------------------------------------------
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        n, m = q.shape[2], k.shape[2]
+        job, allowed = self._job(mask.start(n, m), 0), mask.dense(n, m, device=q.device)
+        weights = self.key_weights(k, mask.key_valid(m), **inputs)
+        k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
+        x, _ = job.queries(q, slice(0, n))
+        y, a = job.keys(k, slice(0, m), None, None)
+        products = x @ y.mT
+        if weights is not None:
+            logs = expand_heads(weights.keys, q.shape[1])
+            a = logs if a is None else a + logs
+        if a is not None:
+            logs = a[:, :, None].masked_fill(~allowed, float("-inf"))
+            top = logs.detach().amax(-1, keepdim=True)
+            products = products * (logs - top.masked_fill(top.isinf(), 0)).exp().to(products.dtype)
+        products = products.masked_fill(~allowed, 0)
+        out = products @ job.wide(v)
+        if self.divisor:
+            out = out / self.divisor(products.sum(-1, keepdim=True))
+        return out.to(q.dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return self._attend(q, k, v, mask, self.divisor, **inputs)
+
+    def clamped_rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> int | None:
+        if self.divisor is not away_from_zero:
+            return None
+        counts = []
+
+        def counted(total: Tensor) -> Tensor:
+            counts.append(int(((total.abs() < FLOOR) & (total != 0)).sum()))
+            return away_from_zero(total)
+
+        with torch.no_grad():
+            self._attend(q, k, v, mask, counted, **inputs)
+        return sum(counts)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, divisor: Divisor | None, **inputs: Tensor) -> Tensor:
+        n, m, valid = q.shape[2], k.shape[2], mask.key_valid(k.shape[2])
+        keys, values = k.flatten(0, 1), v.flatten(0, 1)
+        folded = None if valid is None else valid.repeat_interleave(k.shape[1], dim=0)
+        start = mask.start(n, m)
+        job = replace(self._job(start, 0), divisor=divisor)
+        out = []
+        for lane in self._lanes(q, k, valid, **inputs):
+            if mask.causal and start < m - 1:
+                out.append(_causal(job, lane, keys, values, folded))
+            else:
+                past = sums.summed(job, keys, values, folded, lane.logs)
+                out.append(sums.read(job, lane.rows, past, lane.fading(start - m + 1)))
+        return _unfolded(out, q)
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> LinearState:
+        d = self.dims
+        kv_heads, heads = d.kv_heads or d.heads, d.heads or d.kv_heads
+        if kv_heads is None or heads is None or d.head_dim is None:
+            return LinearState()
+        lanes = 1 if self.rates(heads) is None else heads // kv_heads
+        like = torch.zeros(0, dtype=dtype, device=device)
+        sizes = (batch * kv_heads, d.head_dim, d.value_dim or d.head_dim)
+        return LinearState(tuple(self._empty(*sizes, like) for _ in range(lanes)))
+
+    def advance(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
+    ) -> tuple[Tensor, LinearState]:
+        job, keys, values = self._job(state.length, state.length), k.flatten(0, 1), v.flatten(0, 1)
+        lanes = self._lanes(q, k, None, **inputs)
+        before = state.sums or [self._empty(len(keys), k.shape[3], v.shape[3], v[:0]) for _ in lanes]
+        out, after = [], []
+        for lane, past in zip(lanes, before, strict=True):
+            if q.shape[2] == 1 and not _traced(q, k, v, past.kv, *inputs.values(), *self.parameters()):
+                found, past = recurrent.step(job, lane.rows, keys, values, lane.logs, past)
+            else:
+                found, past = scan.scan(job, lane.rows, keys, values, None, lane.logs, past)
+            out.append(found)
+            after.append(lane.counted_on(past))
+        return _unfolded(out, q), LinearState(tuple(after), state.length + q.shape[2])
+
+    def absorb(self, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor) -> LinearState:
+        if self.rates(k.shape[1]) is not None:
+            return super().absorb(k, v, state, **inputs)
+        job, keys, values = self._job(0, state.length), k.flatten(0, 1), v.flatten(0, 1)
+        (lane,) = self._lanes(k, k, None, **inputs)
+        past = sums.summed(job, keys, values, None, lane.logs, state.sums[0] if state.sums else None)
+        return LinearState((lane.counted_on(past),), state.length + k.shape[2])
+
+    # -- underneath -----------------------------------------------------------------------------------------------
+
+    def _job(self, start: int, first: int) -> Job:
+        decays = type(self).rates is not LinearAttention.rates
+        parameters = tuple(self.parameters())
+        return Job(self.feature_map, self.divisor, decays, start, first, parameters, self.backend == "cpp")
+
+    def _empty(self, rows: int, width: int, value_width: int, like: Tensor) -> Sums:
+        return sums.no_sums(self._job(0, 0), rows, width, value_width, like, weighted=self.weighs_keys)
+
+    def _lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[_Lane]:
+        """All heads of a group at once, or one after another where each weighs keys in its own way."""
+        batch, kv_heads, m, _ = k.shape
+        rows = q.unflatten(1, (kv_heads, -1)).flatten(0, 1)
+        rates = self.rates(q.shape[1])
+        if rates is None:
+            weights = self.key_weights(k, valid, **inputs)
+            return [_Lane(rows) if weights is None else _Lane(rows, *(x.flatten(0, 1) for x in weights))]
+        at = torch.arange(m + 1, device=k.device, dtype=torch.float64)
+        lanes = rates.to(device=k.device, dtype=torch.float64).view(kv_heads, -1).repeat(batch, 1).unbind(1)
+        logs = [rate[:, None] * at for rate in lanes]
+        return [_Lane(rows[:, g : g + 1], x[:, :-1], x[:, -1], lanes[g]) for g, x in enumerate(logs)]
+
+
+class _Lane(NamedTuple):
+    """Query heads that see keys with the same weights, folded ``[Bh, G, N, D]``, and those weights' logarithms."""
+
+    rows: Tensor
+    logs: Tensor | None = None  # [Bh, M]
+    next: Tensor | None = None  # [Bh]
+    rate: Tensor | None = None  # [Bh]
+
+    def fading(self, distance: int) -> Tensor | None:
+        """By how much rows ``[Bh, N]`` see less of everything, the first of them so far behind the last key."""
+        if self.rate is None:
+            return None
+        return -self.rate[:, None] * (torch.arange(self.rows.shape[2], device=self.rows.device) + distance)
+
+    def counted_on(self, past: Sums) -> Sums:
+        """The sums as the next step counts: from its own first position."""
+        if self.next is None or past.reference is None:
+            return past
+        return past._replace(reference=past.reference - self.next)
+
+
+def _traced(*tensors: Tensor) -> bool:
+    """Whether a gradient by any of these is wanted."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def or_one(total: Tensor) -> Tensor:
+    """A sum of weights that are not negative, 1 where it is zero: such rows are zeros."""
+    return total.masked_fill(total == 0, 1)
+
+
+def away_from_zero(total: Tensor) -> Tensor:
+    """A sum of weights of either sign, moved away from zero to `FLOOR` where it is closer than that."""
+    return torch.where(total.abs() < FLOOR, torch.full_like(total, FLOOR).copysign(total.detach()), total)
+
+
+def _unfolded(out: list[Tensor], q: Tensor) -> Tensor:
+    """Lanes ``[B Hkv, G, N, E]`` to ``[B, H, N, E]``."""
+    return (out[0] if len(out) == 1 else torch.cat(out, 1)).view(*q.shape[:3], -1)
+
+
+def _causal(job: Job, lane: _Lane, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
+    """Any alignment: rows before the first key are zero, rows behind the last see everything, the rest scan."""
+    q, start, m = lane.rows, job.start, k.shape[1]
+    n = q.shape[2]
+    blind = min(max(-start, 0), n)
+    first = max(start, 0)  # the key on which the first seeing query stands
+    along = min(n - blind, m - first)  # queries that stand on keys
+    before, here = slice(0, first), slice(first, first + along)
+    past = None
+    if first:
+        past = sums.summed(job, k[:, before], v[:, before], _part(valid, before), _part(lane.logs, before))
+    parts = [q.new_zeros(*q.shape[:2], blind, v.shape[2])] if blind else []
+    if along:
+        moved = replace(job, start=start + blind, first=first)
+        near = (k[:, here], v[:, here], _part(valid, here), _part(lane.logs, here))
+        out, past = scan.scan(moved, q[:, :, blind : blind + along], *near, past)
+        parts.append(out)
+    if (rest := blind + along) < n and past is not None:
+        behind = lane._replace(rows=q[:, :, rest:])
+        moved = replace(job, start=start + rest)
+        parts.append(sums.read(moved, behind.rows, past, behind.fading(start + rest - m + 1)))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+
+
+def _part(x: Tensor | None, columns: slice) -> Tensor | None:
+    return None if x is None else x[:, columns]

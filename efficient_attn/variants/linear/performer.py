@@ -1,0 +1,55 @@
+"""Performer."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...contract.shapes import Dims
+from ...errors import UsageError
+from ...feature_maps import FeatureMap
+from .engine import LinearAttention
+from .random_features import Kind, draw_directions, softmax_map
+
+
+class Performer(LinearAttention):
+    """exp(q.k / sqrt(D)) replaced by an unbiased estimate from random features (FAVOR+, Choromanski et al. 2020,
+    arXiv:2009.14794).
+
+    n_features: random directions w. kind: ``positive`` features exp(w.x - |x|^2/2); ``hyperbolic`` ones along w and -w;
+    ``trigonometric`` ones, sines and cosines, accurate where softmax weights are large and wrong in sign where they are
+    small; ``relu``, another kernel instead of an estimate (the paper's generalized attention). Trigonometric and
+    hyperbolic features are two to a direction. orthogonal: directions in blocks of D at right angles, which
+    lowers the variance. Directions are drawn from ``seed`` once, the same for all heads; `redraw` draws others.
+
+    Exponents are kept relative to the running maximum of the keys: the causal form never looks ahead for it.
+    """
+
+    directions: Tensor
+
+    def __init__(
+        self,
+        *,
+        n_features: int = 256,
+        kind: Kind = "positive",
+        orthogonal: bool = True,
+        dims: Dims = Dims(),  # noqa: B008  (frozen)
+        seed: int = 0,
+    ) -> None:
+        if dims.head_dim is None:
+            raise UsageError("performer: needs dims with head_dim, the width of its random directions")
+        if n_features < 1:
+            raise UsageError(f"performer: n_features must be at least 1, not {n_features}")
+        self.kind: Kind = kind
+        self.orthogonal = orthogonal
+        directions = draw_directions(n_features, dims.head_dim, orthogonal=orthogonal, seed=seed)
+        super().__init__(softmax_map(kind, directions))
+        self.register_buffer("directions", directions)
+
+    @property
+    def feature_map(self) -> FeatureMap:
+        return softmax_map(self.kind, self.directions)
+
+    def redraw(self, seed: int) -> None:
+        """Draw other directions, as the paper does now and then in training. Decode states from before are void."""
+        drawn = draw_directions(*self.directions.shape, orthogonal=self.orthogonal, seed=seed)
+        self.directions.copy_(drawn)

@@ -1,0 +1,76 @@
+"""Random Feature Attention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...contract.shapes import Dims
+from ...contract.traits import Input, Traits
+from ...errors import UsageError
+from ...feature_maps import FeatureMap
+from .engine import KeyWeights, LinearAttention
+from .random_features import draw_directions, unit_map
+
+
+class RandomFeature(LinearAttention):
+    """Softmax attention of normalised queries and keys, estimated by random sines and cosines (RFA, Peng et al. 2021,
+    arXiv:2103.02143).
+
+    n_features: random directions, two features each, drawn from ``seed`` once; `redraw` draws others. gated: the past
+    fades by a learned gate, sum <- g sum + (1 - g) phi(k) v; then causal only, and calls take ``gate [B, Hkv, M]``, the
+    gate before its sigmoid. Hidden keys leave the past as it is.
+
+    Sums of weights may come out near zero or below it; see `away_from_zero`.
+    """
+
+    directions: Tensor
+
+    def __init__(
+        self,
+        *,
+        n_features: int = 64,
+        gated: bool = False,
+        dims: Dims = Dims(),  # noqa: B008  (frozen)
+        seed: int = 0,
+    ) -> None:
+        if dims.head_dim is None:
+            raise UsageError("random_feature: needs dims with head_dim, the width of its random directions")
+        if n_features < 1:
+            raise UsageError(f"random_feature: n_features must be at least 1, not {n_features}")
+        self.gated = gated
+        directions = draw_directions(n_features, dims.head_dim, orthogonal=False, seed=seed)
+        super().__init__(unit_map(directions))
+        self.register_buffer("directions", directions)
+
+    @property
+    def feature_map(self) -> FeatureMap:
+        return unit_map(self.directions)
+
+    @property
+    def traits(self) -> Traits:
+        if not self.gated:
+            return super().traits
+        # a gate that is open throughout takes in nothing: such weights sum to 0
+        gate = {"gate": Input("key")}
+        return replace(super().traits, bidirectional=False, normalised=False, positional=True, inputs=gate)
+
+    @property
+    def weighs_keys(self) -> bool:
+        return self.gated
+
+    def key_weights(self, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> KeyWeights | None:
+        if not self.gated:
+            return None
+        gate = inputs["gate"].double()
+        kept = F.logsigmoid(gate)
+        if valid is not None:
+            kept = kept.masked_fill(~valid[:, None], 0)
+        since = kept.cumsum(-1)
+        return KeyWeights(F.logsigmoid(-gate) - since, -since[..., -1].detach())
+
+    def redraw(self, seed: int) -> None:
+        """Draw other directions. Decode states from before are void."""
+        self.directions.copy_(draw_directions(*self.directions.shape, orthogonal=False, seed=seed))

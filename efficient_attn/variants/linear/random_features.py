@@ -1,0 +1,115 @@
+"""Random features: maps whose products are, on average over drawn directions, a kernel of q and k.
+
+Every map here takes ``directions [m, D]`` and estimates exp(x.y), or relu's kernel, by a mean over the m directions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...feature_maps import LOG2_E, FeatureMap
+from ...kernels import products
+
+Kind = Literal["positive", "trigonometric", "hyperbolic", "relu"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+RELU_FLOOR = 1e-3  # the paper's: no row of weights is then all zero
+
+
+def draw_directions(count: int, width: int, *, orthogonal: bool, seed: int) -> Tensor:
+    """``[count, width]`` directions w ~ N(0, I), a function of the seed alone.
+
+    orthogonal: directions of one block of ``width`` are at right angles; each alone is still N(0, I).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    gaussian = torch.randn(count, width, generator=generator, dtype=torch.float64)
+    if orthogonal:
+        blocks = torch.randn(-(-count // width), width, width, generator=generator, dtype=torch.float64)
+        bases, triangles = torch.linalg.qr(blocks)
+        bases = bases * triangles.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # uniform over all bases only with signs
+        gaussian = bases.mT.flatten(0, 1)[:count] * gaussian.norm(dim=1, keepdim=True)
+    return gaussian.float()
+
+
+def random_map(kind: Kind, directions: Tensor) -> FeatureMap:
+    """The map of a kind along given directions, for queries and keys as they are: scale them first."""
+    phi, copies = _MAPS[kind]
+    exponential = kind != "relu"
+    return FeatureMap(
+        lambda x: phi(x, directions.to(x.dtype)),
+        lambda width: copies * len(directions),
+        scaled=exponential,
+        signed=kind == "trigonometric",
+    )
+
+
+def softmax_map(kind: Kind, directions: Tensor) -> FeatureMap:
+    """The same for exp(q.k / sqrt(D)). Of trigonometric weights so little may be left that float32 keeps two digits."""
+    inner = random_map(kind, directions)
+    return FeatureMap(
+        lambda x: inner.phi(x * x.shape[-1] ** -0.25),
+        inner.width,
+        scaled=inner.scaled,
+        signed=inner.signed,
+        exact=inner.signed,
+    )
+
+
+def unit_map(directions: Tensor) -> FeatureMap:
+    """Trigonometric features of q / |q| and k / |k|: what their lengths contribute to the softmax is left out."""
+    inner = random_map("trigonometric", directions)
+    return FeatureMap(lambda x: inner.phi(F.normalize(x, dim=-1))[0], inner.width, signed=True)
+
+
+def _positive(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """exp(w.x - |x|^2 / 2): the mean over w of the products is exp(x.y), and no term is negative."""
+    along = products.along(x * LOG2_E, directions)
+    top = along.detach().amax(-1)
+    return _powers(along, top + math.log2(len(directions)) / 2), top / LOG2_E - _half_square(x)
+
+
+def _hyperbolic(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """Positive features along w and along -w, which cancels what is odd in w."""
+    along = products.along(x * LOG2_E, directions)
+    along = torch.cat([along, -along], -1)
+    top = along.detach().amax(-1)
+    return _powers(along, top + math.log2(2 * len(directions)) / 2), top / LOG2_E - _half_square(x)
+
+
+def _trigonometric(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """exp(|x|^2 / 2) (sin w.x, cos w.x): bounded features, but products of either sign."""
+    along = products.along(x, directions)
+    return torch.cat([along.sin(), along.cos()], -1) * len(directions) ** -0.5, _half_square(x)
+
+
+def _relu(x: Tensor, directions: Tensor) -> Tensor:
+    return (products.along(x, directions).relu() + RELU_FLOOR) * len(directions) ** -0.5
+
+
+def _powers(along: Tensor, unit: Tensor) -> Tensor:
+    """2^(along - unit), and a little more than nothing where that vanishes.
+
+    The largest features of a query and of a key need not be the same; of large inputs the products would all underflow,
+    and the row would have no weight at all. The square of the floor is still a normal number of the dtype.
+    """
+    floor = torch.finfo(along.dtype).tiny ** 0.45
+    if along.requires_grad and torch.is_grad_enabled():
+        return (along - unit[..., None]).exp2() + floor
+    return along.sub_(unit[..., None]).exp2_().add_(floor)
+
+
+def _half_square(x: Tensor) -> Tensor:
+    return x.square().sum(-1) / 2
+
+
+_MAPS: dict[Kind, tuple[Callable[[Tensor, Tensor], Tensor | tuple[Tensor, Tensor]], int]] = {
+    "positive": (_positive, 1),
+    "trigonometric": (_trigonometric, 2),
+    "hyperbolic": (_hyperbolic, 2),
+    "relu": (_relu, 1),
+}

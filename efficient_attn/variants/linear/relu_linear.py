@@ -1,0 +1,22 @@
+"""Linear attention with ReLU."""
+
+from dataclasses import replace
+
+from ... import feature_maps
+from ...contract.traits import Traits
+from .engine import LinearAttention
+
+
+class ReluLinear(LinearAttention):
+    """Linearized attention with phi(x) = relu(x), one of the maps of Katharopoulos et al. 2020 (arXiv:2006.16236) and
+    of Kasai et al. 2021 (arXiv:2103.13076).
+
+    A query whose features share no coordinate with those of any key that it sees gives zeros.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(feature_maps.relu)
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, normalised=False)

@@ -1,0 +1,1 @@
+"""Learned or segment mixtures of keys."""

@@ -1,0 +1,82 @@
+"""Linformer."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Dims
+from ...contract.traits import Growth, Traits
+from ...errors import UsageError
+from ...kernels.dense import softmax_attention, wide
+from ...kernels.low_rank.projection import project
+from ...kernels.softmax.sdpa import fused
+
+
+class Linformer(Attention):
+    """Softmax over ``rank`` learned mixtures of the keys instead of all of them (Wang et al. 2020, arXiv:2006.04768):
+    softmax(q (E k)^T / sqrt(D)) F v.
+
+    rank: how many mixtures. share: ``key_value`` learns one matrix E = F for all heads, in the paper's experiments as
+    good as more; ``heads`` one E and one F; None (``none`` in a spec) an E and an F for each key-value head. Each is
+    ``[rank, max_len]`` and drawn from N(0, 1 / max_len), so that max_len keys of unit variance give mixtures of unit
+    variance; M < max_len keys take the first M columns. Padding is zeros. Needs dims with max_len, for share=None
+    also with kv_heads or heads, else it raises `UsageError`; so do more than max_len keys.
+    """
+
+    backends = ("projected", "dense")
+
+    def __init__(
+        self,
+        *,
+        rank: int = 256,
+        share: Literal["heads", "key_value"] | None = "key_value",
+        dims: Dims = Dims(),  # noqa: B008  (frozen)
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if rank < 1:
+            raise UsageError(f"linformer: rank must be at least 1, not {rank}")
+        heads = 1 if share else dims.kv_heads or dims.heads
+        if dims.max_len is None or heads is None:
+            wanted = "max_len" if share else "max_len, and kv_heads or heads,"
+            raise UsageError(
+                f"linformer:share={share or 'none'} needs dims with {wanted} to know the size of its projections"
+            )
+        self._rank, self._max_len = rank, dims.max_len
+        size, generator = (heads, rank, dims.max_len), torch.Generator().manual_seed(seed)
+        self.by_keys = nn.Parameter(torch.randn(size, generator=generator) * dims.max_len**-0.5)
+        self.by_values = None
+        if share != "key_value":
+            self.by_values = nn.Parameter(torch.randn(size, generator=generator) * dims.max_len**-0.5)
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(causal=False, strictly_causal=False, decode=False, normalised=False, positional=True)
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N k), k mixtures", "O(N)", lambda n, m, causal: self._rank * (n + m))
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        e, f = self._projections(k)
+        allowed = torch.ones(1, dtype=torch.bool, device=q.device)
+        return softmax_attention(q, wide(e) @ wide(k), wide(f) @ wide(v), allowed)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        e, f = (x.to(q.dtype) for x in self._projections(k))
+        mixed = project(e, k, v) if self.by_values is None else project(e, k) + project(f, v)
+        return fused(q, *mixed)
+
+    def _projections(self, k: Tensor) -> tuple[Tensor, Tensor]:
+        """E and F for these keys, ``[1 or Hkv, rank, M]``."""
+        heads, m = k.shape[1:3]
+        if m > self._max_len:
+            raise UsageError(f"linformer was created for max_len={self._max_len}, got {m} keys")
+        e = self.by_keys
+        if e.shape[0] not in (1, heads):
+            raise UsageError(f"linformer:share=none was created for {e.shape[0]} key-value heads, got {heads}")
+        f = e if self.by_values is None else self.by_values
+        return (e, f) if m == self._max_len else (e[..., :m], f[..., :m])

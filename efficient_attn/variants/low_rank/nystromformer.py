@@ -1,0 +1,103 @@
+"""Nystromformer."""
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.traits import Growth, Traits
+from ...errors import UsageError
+from ...kernels.dense import expand_heads, masked_softmax, wide
+from ...kernels.low_rank.landmarks import landmark_weights, pseudo_inverse, segment_means, segments
+from ...kernels.softmax.sdpa import fused
+
+FLOAT32_STEPS = 10  # with s steps the inverse multiplies rounding by up to 3.25^(s / 2), by 360 here
+
+
+class Nystromformer(Attention):
+    """Softmax attention by way of landmarks, the means q~ and k~ of segments (Xiong et al. 2021, arXiv:2102.03902):
+    softmax(q k~^T / sqrt(D)) pinv(softmax(q~ k~^T / sqrt(D))) softmax(q~ k^T / sqrt(D)) v.
+
+    n_landmarks: at most so many segments, each of ceil(L / n_landmarks) of a row's L valid positions; the last may be
+    shorter. n_iterations: steps of the iterated pseudo-inverse, ``kernels.landmarks.pseudo_inverse``. The paper's 6
+    leave small singular values muted; the more steps, the nearer rows' weights come to a sum of 1 where queries have as
+    many landmarks as keys, and with one for every position 20 and more come near full attention. A converged inverse
+    of a nearly singular matrix multiplies rounding, so more than 10 steps are computed in float64.
+    Without the paper's depthwise convolution, which is a layer of its own. Options below 1 raise `UsageError`.
+    """
+
+    backends = ("landmarks", "dense")
+
+    def __init__(self, *, n_landmarks: int = 64, n_iterations: int = 6) -> None:
+        super().__init__()
+        for name, value in (("n_landmarks", n_landmarks), ("n_iterations", n_iterations)):
+            if value < 1:
+                raise UsageError(f"nystromformer: {name} must be at least 1, not {value}")
+        self._n_landmarks, self._n_iterations = n_landmarks, n_iterations
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(
+            causal=False,
+            strictly_causal=False,
+            decode=False,
+            normalised=False,
+            positional=True,
+            mixes_queries=True,
+        )
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N m), m landmarks", "O(N)", self._cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        rows, columns = (min(self._n_landmarks, x) for x in (n, m))
+        width = self.dims.head_dim or 64
+        pair = width + (self.dims.value_dim or width)
+        step = 2 * rows * rows * (rows + columns)
+        return n * columns + rows * m + rows * columns + self._n_iterations * step / pair
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        heads, n, m, scale = q.shape[1], q.shape[2], k.shape[2], q.shape[-1] ** -0.5
+        dtype, (q, k, v) = (
+            q.dtype,
+            (wide(self._accurate(x)) for x in (q, expand_heads(k, heads), expand_heads(v, heads))),
+        )
+        rows, columns = _everywhere(mask.query_valid(n), q), _everywhere(mask.key_valid(m), k)
+        by_q, by_k = (_averages(x, self._n_landmarks, q.dtype) for x in (rows, columns))
+        q_means, k_means = by_q @ q, by_k @ k
+        q_there, k_there = by_q.any(-1, keepdim=True), by_k.any(-1)[..., None, :]  # landmarks down and across
+        to_landmarks = masked_softmax(q @ k_means.mT * scale, rows[:, None, :, None] & k_there)
+        among = masked_softmax(q_means @ k_means.mT * scale, q_there & k_there)
+        to_keys = masked_softmax(q_means @ k.mT * scale, q_there & columns[:, None, None, :])
+        return (to_landmarks @ pseudo_inverse(among, self._n_iterations) @ to_keys @ v).to(dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        dtype, (q, k, v) = q.dtype, (self._accurate(x) for x in (q, k, v))
+        valid = mask.key_valid(k.shape[2])
+        q_marks = segment_means(q, mask.query_valid(q.shape[2]), self._n_landmarks)
+        k_marks = segment_means(k, valid, self._n_landmarks)
+        k_marks = k_marks._replace(means=expand_heads(k_marks.means, q.shape[1]))  # few, unlike the keys themselves
+        inverse = pseudo_inverse(landmark_weights(q_marks, k_marks, q.shape[-1] ** -0.5), self._n_iterations)
+        found = fused(q_marks.means.to(q.dtype), k, v, allowed=_across(valid))
+        # what a missing landmark found is dropped here: its column of the inverse is zero
+        values = (inverse @ wide(found)).to(q.dtype)
+        return fused(q, k_marks.means.to(q.dtype), values, allowed=_across(k_marks.there)).to(dtype)
+
+    def _accurate(self, x: Tensor) -> Tensor:
+        return x.double() if self._n_iterations > FLOAT32_STEPS else x
+
+
+def _everywhere(valid: Tensor | None, x: Tensor) -> Tensor:
+    return torch.ones(x.shape[0], x.shape[2], dtype=torch.bool, device=x.device) if valid is None else valid
+
+
+def _across(valid: Tensor | None) -> Tensor | None:
+    return None if valid is None else valid[:, None, None]
+
+
+def _averages(valid: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """The matrix ``[B, 1, slots, L]`` that takes a sequence to the means of its segments."""
+    segment, filled = segments(valid, count)
+    mine = segment[:, None, None] == torch.arange(filled.shape[1], device=valid.device)[:, None]
+    return mine.to(dtype) / filled.clamp(min=1)[:, None, :, None]

@@ -1,0 +1,1 @@
+"""Heads that share keys and values."""

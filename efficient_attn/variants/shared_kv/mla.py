@@ -1,0 +1,147 @@
+"""Multi-head latent attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Dims, Sample, Shape, Values, check_tensors
+from ...contract.state import LatentCache, allocated
+from ...contract.traits import Growth, Traits
+from ...errors import UsageError
+from ...kernels.dense import softmax_attention, wide
+from ...kernels.softmax import decode, latent
+from ...patterns.counting import possible_pairs
+
+
+class MultiHeadLatent(Attention):
+    """Exact attention whose heads make keys and values from one cached latent (DeepSeek-AI 2024, arXiv:2405.04434).
+
+    k is the latent ``[B, 1, M, C + R]`` and v is None: of a row c head h makes the key ``w_uk[h] c`` (D numbers) and
+    the value ``w_uv[h] c`` (E numbers); the last R numbers are a key that all heads share, for rotary positions, which
+    are applied outside. q is ``[B, H, N, D + R]``, the output ``[B, H, N, E]``; scores are over sqrt(D + R).
+
+    latent_dim: C, four times D unless given. rotary_dim: R. Learned: ``w_uk [H, D, C]`` and ``w_uv [H, E, C]``, drawn
+    from N(0, 1 / C) so that latents of unit variance make such keys and values. Needs dims with heads and head_dim,
+    which is D + R; E is ``dims.value_dim``, else D. Raises `UsageError` without them.
+
+    Backends: ``expanded`` makes keys and values, some heads at a time; ``absorbed`` moves the up-projections to
+    queries and outputs and attends to the latents themselves, as with a single key-value head; ``adaptive`` takes for
+    each call the one with fewer multiply-adds: ``absorbed`` for few queries over many keys, as in decoding; ``cpp`` is
+    ``adaptive`` with decode steps in one pass of our own C++, for the CPU in float32 and float64, by request only, as
+    it is compiled on first use.
+    """
+
+    backends = ("adaptive", "absorbed", "expanded", "cpp", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
+
+    def __init__(
+        self,
+        *,
+        latent_dim: int | None = None,
+        rotary_dim: int = 0,
+        dims: Dims = Dims(),  # noqa: B008  (frozen)
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if dims.heads is None or dims.head_dim is None:
+            raise UsageError("mla needs dims with heads and head_dim to know the size of its projections")
+        if dims.kv_heads not in (None, 1):
+            raise UsageError(f"mla has one latent for all heads, dims say kv_heads={dims.kv_heads}")
+        if not 0 <= rotary_dim < dims.head_dim:
+            raise UsageError(f"mla: rotary_dim={rotary_dim} is a part of head_dim={dims.head_dim}, and not all of it")
+        if latent_dim is not None and latent_dim < 1:
+            raise UsageError(f"mla: latent_dim must be at least 1, not {latent_dim}")
+        self._rotary, self._key = rotary_dim, dims.head_dim - rotary_dim
+        self._latent, self._value = latent_dim or 4 * self._key, dims.value_dim or self._key
+        generator = torch.Generator().manual_seed(seed)
+        draw = (torch.randn(dims.heads, n, self._latent, generator=generator) for n in (self._key, self._value))
+        self.w_uk, self.w_uv = (nn.Parameter(w * self._latent**-0.5) for w in draw)
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(exact=True, values=False)
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N^2)", "O(N)", self._cost, step=lambda m: self._cost(1, m, True))
+
+    def why_not(self, backend: str) -> str | None:
+        return decode.why_not() if backend == "cpp" else None
+
+    @property
+    def kv_heads(self) -> int:
+        return 1
+
+    @property
+    def key_dim(self) -> int:
+        return self._latent + self._rotary
+
+    def shape_of(self, q: Tensor, k: Tensor, v: Values) -> Shape:
+        if v is not None:
+            raise UsageError("mla makes its values from the latent in k: give None for v")
+        check_tensors(q=q, k=k)
+        (batch, heads, n, width), (kb, kv_heads, m, key_width) = q.shape, k.shape
+        if kb != batch or key_width != self.key_dim:
+            want = f"[B, 1, M, {self.key_dim}]"
+            raise UsageError(f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, which mla wants as {want}")
+        return Shape(batch, heads, kv_heads, n, m, width, self._value)
+
+    def oracle(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
+        rows, turned = wide(k).split((self._latent, self._rotary), -1)
+        keys = torch.cat([rows @ wide(self.w_uk).mT, turned.expand(-1, q.shape[1], -1, -1)], -1)
+        out = softmax_attention(q, keys, rows @ wide(self.w_uv).mT, mask.dense(q.shape[2], k.shape[2], device=q.device))
+        return out.to(q.dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
+        given = q, k, self.w_uk.to(q.dtype), self.w_uv.to(q.dtype), mask
+        if self._form(q.shape[2], k.shape[2], mask.causal) == "absorbed":
+            return latent.absorbed(*given, compiled=self.backend == "cpp")
+        return latent.expanded(*given)
+
+    def _form(self, n: int, m: int, causal: bool) -> Literal["absorbed", "expanded"]:
+        fewer = self._work("absorbed", n, m, causal) < self._work("expanded", n, m, causal)
+        return "absorbed" if self.backend == "absorbed" or (fewer and self.backend != "expanded") else "expanded"
+
+    def _work(self, form: str, n: int, m: int, causal: bool) -> float:
+        """Multiply-adds of one head."""
+        projected = n if form == "absorbed" else m
+        pair = self._latent + self.key_dim if form == "absorbed" else self._key + self._rotary + self._value
+        return possible_pairs(n, m, causal) * pair + projected * self._latent * (self._key + self._value)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        pair = self._key + self._rotary + self._value
+        return self._work(self._form(n, m, causal), n, m, causal) / pair
+
+    def pairs(self, n: int, m: int, causal: bool) -> int:
+        return possible_pairs(n, m, causal)
+
+    def sample(
+        self,
+        shape: Shape,
+        *,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Sample:
+        sizes = (shape.heads, shape.n, shape.head_dim), (1, shape.m, self.key_dim)
+        q, k = (torch.randn(shape.batch, *s, generator=generator).to(device=device, dtype=dtype) for s in sizes)
+        return Sample(q, k, None, {})
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> LatentCache:
+        row = torch.empty(batch, 1, 0, self.key_dim, dtype=dtype, device=device)
+        return LatentCache(max_len, allocated(None, row, max_len))
+
+    def advance(
+        self, q: Tensor, k: Tensor, v: Values, state: LatentCache, **inputs: Tensor
+    ) -> tuple[Tensor, LatentCache]:
+        state = state.append(k)
+        return self.run(q, state.filled(), None, Mask(causal=True)), state
+
+    def absorb(self, k: Tensor, v: Values, state: LatentCache, **inputs: Tensor) -> LatentCache:
+        return state.append(k)

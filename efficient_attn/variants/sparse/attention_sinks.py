@@ -1,0 +1,22 @@
+"""Attention sinks."""
+
+from dataclasses import replace
+
+from ... import patterns
+from ...contract.traits import Traits
+from .engine import SparseAttention
+
+
+class AttentionSinks(SparseAttention):
+    """The last ``window`` keys and the very first ones, where softmax drops the weight that it has no use for
+    (StreamingLLM, Xiao et al. 2023, arXiv:2309.17453). Causal only; decoding keeps both in constant memory.
+
+    window: keys before the query's own. n_sink: the first keys, always seen.
+    """
+
+    def __init__(self, *, window: int = 1020, n_sink: int = 4) -> None:
+        super().__init__(patterns.Band(0, window) | patterns.sinks(n_sink), time="O(N (w + s))")
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, bidirectional=False)

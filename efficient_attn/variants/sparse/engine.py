@@ -1,0 +1,168 @@
+"""A pattern made into a mechanism: softmax over the keys that the pattern allows, and work for no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.state import KVCache, RollingCache, preallocate
+from ...contract.traits import Growth, Traits
+from ...kernels.dense import softmax_attention
+from ...kernels.softmax.sdpa import fused
+from ...kernels.sparse import flex
+from ...kernels.sparse.parts import Job, softmax_over_plan
+from ...kernels.sparse.plan import KNOWN, block_plan, part_plan
+from ...kernels.sparse.tiles import Plan
+from ...patterns import Blocks, Fact, Geometry, Pattern, as_pattern
+from ..full.engine import cache_sizes
+
+
+class SparseAttention(Attention):
+    """Softmax attention over a pattern. A subclass passes its pattern to ``super().__init__``; nothing else is needed.
+
+    time: the published growth, in letters. Backends: ``windows`` (zero-copy views) serves one contiguous window,
+    ``parts`` (views, columns and gathered blocks, joined by their log-sum-exps) every pattern of bands, keys, queries
+    and blocks, ``blocks`` (gathered key blocks under masks) any pattern at all. ``flex`` is torch's flex_attention, for
+    CUDA; like the others it computes the pattern's own key blocks and no others.
+    """
+
+    backends = ("windows", "parts", "blocks", "flex", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {"flex": "cuda"}
+
+    def __init__(self, pattern: Pattern | Fact, *, time: str = "O(N P), P keys a query") -> None:
+        super().__init__()
+        self.pattern, self._time = as_pattern(pattern), time
+        if seeds := [f.seed for f in self.pattern.facts if isinstance(f, Blocks) and f.count]:
+            self.register_buffer("seeds", torch.tensor(seeds))
+            self.register_load_state_dict_post_hook(_with_loaded_seeds)
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(exact=True, positional=True, padded_as_trimmed=not hasattr(self, "seeds"))
+
+    @property
+    def growth(self) -> Growth:
+        return Growth(self._time, "O(N)", self.pairs)
+
+    def why_not(self, backend: str) -> str | None:
+        if backend == "windows" and self.pattern.window is None:
+            return "the pattern is not one contiguous window; 'parts' or 'blocks' may serve it"
+        if backend == "parts" and not all(isinstance(f, KNOWN) for f in self.pattern.facts):
+            return "a fact of the pattern does not name its tiles; 'blocks' serves any pattern"
+        if backend == "flex" and not torch.cuda.is_available():
+            return "needs a CUDA device: flex_attention on the CPU has no backward pass"
+        return None
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return pattern_attention(q, k, v, mask, self.pattern)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        batch, heads, n, width = q.shape
+        kv_heads, m, value_width = k.shape[1], k.shape[2], v.shape[-1]
+        if self.backend == "flex":
+            return flex.attend(q, k, v, self.pattern, mask, width**-0.5)
+        group = heads // kv_heads
+        g = Geometry(n, m, mask.start(n, m), mask.causal)
+        pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
+        q, k, v = (x if x.shape[-1] == pad else F.pad(x, (0, pad - x.shape[-1])) for x in (q, k, v))
+        # the heads of a group stand beside each other in the row, so that one fetch of keys serves them all
+        rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n, group, pad)
+        rows = rows if rows.stride(-1) == 1 else rows.contiguous()  # the kernel never looks at it
+        keys, values = (x.reshape(batch * kv_heads, m, pad).contiguous() for x in (k, v))
+        out = softmax_over_plan(rows, keys, values, Job(self._plan(g), mask.key_valid(m), group, width**-0.5))
+        out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
+        return out[..., :value_width] if value_width < pad else out
+
+    def _plan(self, g: Geometry) -> Plan:
+        by_parts = self.backend != "blocks" and self.why_not("parts") is None
+        return part_plan(self.pattern, g) if by_parts else block_plan(self.pattern, g)
+
+    def pairs(self, n: int, m: int, causal: bool) -> int:
+        """Pairs in the pattern, each once, counted tile by tile."""
+        return sum(part.pairs() for part in self._plan(Geometry(n, m, m - n, causal)))
+
+    def pairs_computed(self, n: int, m: int, causal: bool) -> int:
+        if self.backend == "dense":
+            return n * m
+        plan = self._plan(Geometry(n, m, m - n, causal))
+        return sum(tile.pairs for part in plan for tile in part.tiles)
+
+    # -- decoding: a bounded reach needs the first keys and a ring of the last, anything else the whole past ----------
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache | RollingCache:
+        reach, sizes = self.pattern.reach, cache_sizes(self, batch)
+        if reach is None:
+            return preallocate(KVCache(max_len), sizes, dtype, device)
+        prefix = min(reach.prefix, max_len)
+        ring = min(reach.back + 1, max_len - prefix)
+        return preallocate(RollingCache(ring, max_len, prefix), sizes, dtype, device)
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        if q.shape[2] == 1:
+            state = state.append(k, v)
+            return self._newest(q, state), state
+        if isinstance(state, KVCache):
+            state = state.append(k, v)
+            keys, values = state.filled()
+            return self.run(q, keys, values, Mask(causal=True)), state
+        if not state.length:
+            return self.run(q, k, v, Mask(causal=True)), state.append(k, v)
+        # what lies between the first keys and the ring is out of reach, and the ring is as long as the reach: so that
+        # distances which matter stay what they are when the keys that are kept close ranks
+        past_k, past_v = state.in_order()
+        out = self.run(q, torch.cat([past_k, k], 2), torch.cat([past_v, v], 2), Mask(causal=True))
+        return out, state.append(k, v)
+
+    def _newest(self, q: Tensor, state: KVCache | RollingCache) -> Tensor:
+        """The newest position over the keys that it sees among those kept, and no others."""
+        keys, values = state.filled()
+        i = state.length - 1
+        if isinstance(state, RollingCache) and self._keeps_what_it_sees and self.backend != "dense":
+            return fused(q, keys, values)
+        at = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
+        seen = self.pattern.allows(i, at, Geometry(1, i + 1, i, True)).to(q.device)
+        if self.backend == "dense":
+            return softmax_attention(q, keys, values, seen)
+        if not seen.any():
+            return q.new_zeros(*q.shape[:3], values.shape[-1])
+        if not seen.all():
+            index = seen.nonzero()[:, 0]
+            keys, values = (x.index_select(2, index) for x in (keys, values))
+        return fused(q, keys, values)
+
+    @cached_property
+    def _keeps_what_it_sees(self) -> bool:
+        """Whether a query sees all that a bounded state keeps: so it is everywhere, if it is far from the start."""
+        reach = self.pattern.reach
+        assert reach is not None
+        i = reach.prefix + reach.back + 1
+        kept = np.r_[: reach.prefix, i - reach.back : i + 1]
+        return bool(np.all(self.pattern.allows(i, kept, Geometry(1, i + 1, i, True))))
+
+    def absorb(self, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> Any:
+        return state.append(k, v)
+
+
+def pattern_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, pattern: Pattern) -> Tensor:
+    """Dense softmax over the pairs that a pattern and a mask allow: the definition of sparse attention."""
+    n, m = q.shape[2], k.shape[2]
+    g = Geometry(n, m, mask.start(n, m), mask.causal)
+    i, j = torch.arange(n, device=q.device)[:, None] + g.start, torch.arange(m, device=q.device)
+    return softmax_attention(q, k, v, mask.dense(n, m, device=q.device) & pattern.allows(i, j, g))
+
+
+def _with_loaded_seeds(attn: Any, _: Any) -> None:
+    """A state dict brings the seeds of what was drawn."""
+    seeds = iter(attn.seeds.tolist())
+    facts = attn.pattern.facts
+    drawn = (isinstance(f, Blocks) and f.count for f in facts)
+    attn.pattern = Pattern(tuple(replace(f, seed=next(seeds)) if d else f for f, d in zip(facts, drawn, strict=True)))

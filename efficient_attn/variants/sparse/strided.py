@@ -1,0 +1,22 @@
+"""Strided attention."""
+
+from ... import patterns
+from ...contract.shapes import Dims
+from ...errors import UsageError
+from .engine import SparseAttention
+
+
+class Strided(SparseAttention):
+    """Each query sees its neighbourhood and every ``stride``-th position from its own (Sparse Transformer, Child et al.
+    2019, arXiv:1904.10509): abs(i - j) < stride, or a multiple of it.
+
+    stride: None is round(sqrt(dims.max_len)), the paper's choice, at which work grows as N sqrt(N).
+    """
+
+    def __init__(self, *, stride: int | None = None, dims: Dims = Dims()) -> None:  # noqa: B008  (frozen)
+        if stride is None and dims.max_len is None:
+            raise UsageError("strided: give a stride, or dims with max_len, from which sqrt(max_len) is taken")
+        super().__init__(
+            patterns.strided(round((dims.max_len or 0) ** 0.5) if stride is None else stride),
+            time="O(N (s + N / s)), O(N sqrt(N)) at s = sqrt(N)",
+        )

@@ -1,0 +1,52 @@
+"""What the contract tests run over: every registered name, and options that change the code that runs."""
+
+from __future__ import annotations
+
+import efficient_attn as ea
+from efficient_attn.kernels.native import building
+
+COMPILED = (
+    "linear:backend=cpp",
+    "cosformer:backend=cpp",
+    "full:backend=cpp",
+    "gqa:kv_heads=2:backend=cpp",
+    "mla:backend=cpp",
+)
+OPTIONS = (
+    "full:backend=dense",
+    "gqa:kv_heads=2",
+    "mla:latent_dim=11:rotary_dim=1:backend=absorbed",
+    "mla:latent_dim=24:rotary_dim=1:backend=expanded",
+    "sliding_window:window=0",
+    "sliding_window:window=3",
+    "sliding_window:window=3:backend=blocks",
+    "sliding_window:backend=blocks",
+    "sliding_window:window=1000",
+    "sliding_window:window=3|sliding_window:window=9",
+    "dilated_window:window=3:dilation=5",
+    "global_tokens:n_global=3",
+    "random_blocks:n_random=2:block_size=16",
+    "random_blocks:n_random=2:block_size=1",
+    "strided:stride=7",
+    "fixed:stride=24:summary=3",
+    "longformer:window=9:n_global=3",
+    "bigbird:window=5:n_global=3:n_random=2:block_size=16",
+    "bigbird:window=5:n_global=3:n_random=2:block_size=16:backend=blocks",
+    "attention_sinks:window=9:n_sink=2",
+    "fixed:stride=24:summary=3|random_blocks:n_random=1:block_size=16|strided:stride=11",
+    "linear:backend=dense",
+    "performer:kind=trigonometric",
+    "performer:n_features=9:kind=hyperbolic",
+    "performer:n_features=40:kind=relu:orthogonal=false",
+    "random_feature:gated=true",
+    "retention:normalised=true",
+    "linformer:rank=7:share=heads",
+    "linformer:rank=16:share=none",
+    "nystromformer:n_landmarks=8",
+    "nystromformer:n_landmarks=8:n_iterations=24",
+    "nystromformer:n_landmarks=1000",
+    "reformer:n_hashes=2:bucket_size=8",
+    "reformer:n_hashes=3:bucket_size=5",
+    "reformer:n_hashes=1:bucket_size=1000",
+)
+SPECS = (*ea.names(), *OPTIONS, *(() if building.library("scan")[1] else COMPILED))

@@ -1,0 +1,192 @@
+"""Small mechanisms with unusual claims, true ones and false ones, for the conformance kit to judge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+import efficient_attn as ea
+from efficient_attn.contract.mask import Mask
+from efficient_attn.contract.mechanism import Attention
+from efficient_attn.contract.shapes import Dims, Sample, Shape
+from efficient_attn.contract.traits import Growth, Input, Traits
+from efficient_attn.kernels.dense import expand_heads, masked_softmax, wide
+
+PLAIN = Traits(decode=False, grouped=False, exact=True)
+
+
+class Toy(Attention):
+    """Softmax attention whose fast form takes the queries a few at a time. Subclasses change scores and claims."""
+
+    backends = ("loop", "dense")
+    claims = PLAIN
+
+    @property
+    def traits(self) -> Traits:
+        return self.claims
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N^2)", "O(N)", lambda n, m, causal: n * m)
+
+    def scores(self, q: Tensor, k: Tensor, first: int, **inputs: Tensor) -> Tensor:
+        return q @ k.mT * q.shape[-1] ** -0.5
+
+    def prepared(self, q: Tensor, mask: Mask) -> Tensor:
+        return q
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return self._rows(self.prepared(q, mask), k, v, mask, 0, q.shape[2], **inputs)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        rows = self.prepared(q, mask)
+        ends = range(0, q.shape[2], 50)
+        return torch.cat([self._rows(rows, k, v, mask, i, min(i + 50, q.shape[2]), **inputs) for i in ends], 2)
+
+    def _rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, first: int, last: int, **inputs: Tensor) -> Tensor:
+        k, v = (wide(expand_heads(x, q.shape[1])) for x in (k, v))
+        allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)[:, :, first:last]
+        weights = masked_softmax(self.scores(wide(q)[:, :, first:last], k, first, **inputs), allowed)
+        return (weights @ v).to(q.dtype)
+
+
+class Biased(Toy):
+    """Needs one more tensor beside the keys."""
+
+    claims = replace(PLAIN, inputs={"bias": Input("key")}, exact=True)
+
+    def scores(self, q: Tensor, k: Tensor, first: int, *, bias: Tensor) -> Tensor:
+        return super().scores(q, k, first) + expand_heads(wide(bias), q.shape[1])[:, :, None]
+
+
+class Tied(Toy):
+    """Insists on k = q, as Reformer does."""
+
+    claims = replace(PLAIN, cross=False)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        valid = mask.key_valid(k.shape[2])
+        rows = q if valid is None else q.masked_fill(~valid[:, None, :, None], 0)
+        wanted = mask.query_valid(q.shape[2])
+        keys = k if wanted is None else k.masked_fill(~wanted[:, None, :, None], 0)
+        if not torch.equal(rows, keys):
+            raise ea.UsageError("k must be q")
+        return super().compute(q, k, v, mask)
+
+    def sample(self, shape: Shape, **how: object) -> Sample:
+        drawn = super().sample(shape, **how)  # pyright: ignore[reportArgumentType]
+        return drawn._replace(k=drawn.q)
+
+
+class Pooled(Toy):
+    """Every query looks at the mean of all queries that are wanted."""
+
+    claims = replace(PLAIN, causal=False, strictly_causal=False, mixes_queries=True)
+
+    def prepared(self, q: Tensor, mask: Mask) -> Tensor:
+        wanted = mask.query_valid(q.shape[2])
+        many = q.shape[2] if wanted is None else wanted.sum(1).clamp(min=1).view(-1, 1, 1, 1)
+        return q - q.sum(2, keepdim=True) / many
+
+
+class Counting(Toy):
+    """Without causality the number of keys, padded ones included, sharpens the weights."""
+
+    claims = replace(PLAIN, padded_as_trimmed=False)
+
+    def _rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, first: int, last: int, **inputs: Tensor) -> Tensor:
+        return super()._rows(q if mask.causal else q * (2 - 1 / k.shape[2]), k, v, mask, first, last, **inputs)
+
+
+class Humble(Toy):
+    """Can do next to nothing, and says so."""
+
+    claims = Traits(
+        causal=False, strictly_causal=False, cross=False, padding=False, decode=False, grouped=False, gradient=False
+    )
+
+
+class CausalOnly(Toy):
+    claims = replace(PLAIN, bidirectional=False)
+
+
+class Learned(Toy):
+    """Has a parameter for each head, drawn from the seed."""
+
+    def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
+        super().__init__()
+        if dims.heads is None:
+            raise ea.UsageError("Learned needs dims.heads")
+        drawn = torch.rand(dims.heads, generator=torch.Generator().manual_seed(seed))
+        self.scale = nn.Parameter(drawn)
+
+    def scores(self, q: Tensor, k: Tensor, first: int, **inputs: Tensor) -> Tensor:
+        return wide(self.scale).view(-1, 1, 1) * super().scores(q, k, first)
+
+
+def make(cls: type[Toy], **claims: object) -> type[Toy]:
+    """The class with other claims, true or not."""
+    return type(cls.__name__, (cls,), {"claims": replace(cls.claims, **claims)})
+
+
+# -- toys that break what others promise -----------------------------------------------------------------------------
+
+
+class Sequential(Toy):
+    """Scores fall with distance: positions matter."""
+
+    claims = replace(PLAIN, positional=True, exact=False)
+
+    def scores(self, q: Tensor, k: Tensor, first: int, **inputs: Tensor) -> Tensor:
+        return super().scores(q, k, first) + 0.01 * torch.arange(k.shape[2]).to(q)
+
+
+class CountingFuture(Toy):
+    """The number of keys matters to causal masks too."""
+
+    claims = replace(PLAIN, padded_as_trimmed=False)
+
+    def _rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, first: int, last: int, **inputs: Tensor) -> Tensor:
+        return super()._rows(q * (2 - 1 / k.shape[2]), k, v, mask, first, last, **inputs)
+
+
+class Halved(Toy):
+    claims = replace(PLAIN, normalised=False, exact=False)
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return super().oracle(q, k, v, mask) / 2
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return super().compute(q, k, v, mask) / 2
+
+
+class Forgetful(Learned):
+    """Draws something that its state dict does not carry."""
+
+    def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
+        super().__init__(dims=dims, seed=seed)
+        self.offset = torch.rand(dims.heads or 1, 1, 1, generator=torch.Generator().manual_seed(seed))
+
+    def scores(self, q: Tensor, k: Tensor, first: int, **inputs: Tensor) -> Tensor:
+        return super().scores(q, k, first) * (1 + self.offset.to(q))
+
+
+class Shrinking(Toy):
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(1/N)", "O(1)", lambda n, m, causal: 1 / n)
+
+
+class Miscounted(Toy):
+    def pairs(self, n: int, m: int, causal: bool) -> int:
+        return n * m
+
+
+class Overflowing(Halved):
+    """Softmax without its maximum taken out, in float32."""
+
+    def scores(self, q: Tensor, k: Tensor, first: int, **inputs: Tensor) -> Tensor:
+        s = super().scores(q, k, first)
+        return s + torch.exp(s.float()).to(s) * 0

@@ -1,0 +1,203 @@
+"""The case and its key: what changes it, and what must not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import planted
+import pytest
+import torch
+
+import efficient_attn as ea
+from efficient_attn.bench import case as case_module
+from efficient_attn.bench.case import as_json, fingerprint
+from efficient_attn.errors import UnsupportedError
+from efficient_attn.results.rows import COLUMNS
+
+CASE = planted.case()
+
+
+def _changed(**fields: Any) -> Any:
+    return dataclasses.replace(CASE, cell=dataclasses.replace(CASE.cell, **fields))
+
+
+def test_the_key_is_readable_and_stable() -> None:
+    assert CASE.key == planted.case().key
+    assert CASE.key.startswith("trial/all/forward/full/n16-b1-h2-kv2-d8/float32-cpu-t1-all#")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _changed(seed=1),
+        _changed(max_len=17),
+        _changed(rounds=9),
+        _changed(budget_s=2.0),
+        _changed(causal=True),
+        _changed(dtype="float64"),
+        _changed(device="cuda"),
+        _changed(threads=2),
+        _changed(batch=2),
+        _changed(baseline=None),
+        _changed(baseline_kv_heads=1),
+        _changed(memory_budget=10**9),
+        _changed(inputs="other"),
+        _changed(layer=3),
+        _changed(memory=True),
+        _changed(part="b"),
+        _changed(suite="b"),
+        dataclasses.replace(CASE, fingerprint="another"),
+        dataclasses.replace(CASE, options='{"x": 1}'),
+        dataclasses.replace(CASE, backend="dense"),
+        dataclasses.replace(CASE, kv_heads=1),
+        dataclasses.replace(CASE, variant="linear"),
+    ],
+)
+def test_the_digest_changes_with_everything_that_matters(other: Any) -> None:
+    assert other.digest != CASE.digest
+
+
+def test_the_digest_changes_with_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = CASE.digest
+    monkeypatch.setattr(case_module, "PROTOCOL", 99)
+    assert before != CASE.digest
+
+
+def test_options_change_the_key() -> None:
+    assert planted.case("sliding_window:window=4").digest != planted.case("sliding_window:window=5").digest
+
+
+def test_a_default_that_is_written_out_does_not_change_the_digest() -> None:
+    assert planted.case("sliding_window").digest == planted.case("sliding_window:window=128").digest
+
+
+def test_the_parts_of_a_union_may_come_in_any_order() -> None:
+    one, other = "sliding_window:window=1", "sliding_window:window=3"
+    assert planted.case(f"{one}|{other}").key == planted.case(f"{other}|{one}").key
+
+
+def test_the_order_of_options_does_not_matter() -> None:
+    variant = planted.loaded(planted.TINY + '[[variant]]\nname="gqa:backend=dense"\noptions={ kv_heads = 1 }\n')
+    assert [v.name for v in variant.suite.variant or ()] == ["full", "gqa:backend=dense"]
+    assert planted.case("gqa:backend=dense:kv_heads=1").key == planted.case("gqa:kv_heads=1:backend=dense").key
+
+
+def test_a_backend_is_part_of_the_case_and_of_its_mechanism() -> None:
+    case = planted.case("full:backend=dense")
+    assert case.backend == case.create().backend == "dense"
+    assert planted.case().create().backend == "sdpa"
+    assert case.create(backend="sdpa").backend == "sdpa"
+    with pytest.raises(UnsupportedError, match="no backend 'nope'"):
+        planted.case("full:backend=nope").create()
+
+
+def test_the_mechanism_is_made_for_the_cell() -> None:
+    attn = planted.case("gqa:kv_heads=1", dtype="float64", seq_len=24).create()
+    assert attn.dims == ea.Dims(heads=2, kv_heads=1, head_dim=8, value_dim=8, max_len=24)
+    assert planted.case("full").create().dims.max_len == 16
+
+
+def test_parameters_get_the_cells_dtype() -> None:
+    with planted.undone():
+
+        @ea.register("zz_learned", family="full")
+        class Learned(ea.SoftmaxAttention):
+            """Exact attention with a parameter."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.ones(3))
+
+        assert planted.case("zz_learned", dtype="float64").create().weight.dtype == torch.float64
+
+
+def test_the_row_says_what_is_known_before_measuring() -> None:
+    row = planted.case("sliding_window:window=4", seq_len=32, causal=True).row()
+    assert (row.variant, row.family, json.loads(row.options or "")) == (
+        "sliding_window:window=4",
+        "sparse",
+        {"window": 4},
+    )
+    assert (row.seq_len, row.kv_len, row.heads, row.kv_heads, row.head_dim, row.batch) == (32, 32, 2, 2, 8, 1)
+    assert (row.mode, row.task, row.causal, row.threads, row.compiled) == ("forward", "speed", True, 1, False)
+    assert row.case_key
+    assert row.latency_ms is None
+
+
+def test_a_case_for_programs_holds_its_key_and_every_axis() -> None:
+    flat = as_json(CASE)
+    assert flat["case_key"] == CASE.key
+    assert json.loads(json.dumps(flat)) == flat
+    assert {"seq_len", "device", "dtype", "variant", "kv_heads", "max_len"} <= flat.keys()
+    assert {"seq_len", "device", "dtype", "variant", "kv_heads"} <= set(COLUMNS)
+
+
+# -- the fingerprint: a mechanism whose source changed is another case ----------------------------------------------
+
+SOURCE = """
+import efficient_attn as ea
+
+@ea.register("zz_print", family="full")
+class Mine(ea.SoftmaxAttention):
+    "Exact attention. {}"
+"""
+
+
+def _print_of(folder: Path, word: str) -> str:
+    path = folder / word / "mine.py"
+    path.parent.mkdir()
+    path.write_text(SOURCE.format(word))
+    with planted.undone():
+        ea.load_plugin(str(path))
+        return planted.case("zz_print").fingerprint
+
+
+def test_the_fingerprint_follows_the_source(tmp_path: Path) -> None:
+    assert _print_of(tmp_path, "one") != _print_of(tmp_path, "two")
+
+
+def test_the_fingerprint_covers_bases_and_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    original = Path.read_bytes
+
+    def reading(path: Path) -> bytes:
+        read.append("/".join(path.parts[-2:]))
+        return original(path)
+
+    monkeypatch.setattr(Path, "read_bytes", reading)
+    fingerprint.__wrapped__(type(ea.create("sliding_window")))
+    wanted = {"sparse/sliding_window.py", "sparse/engine.py", "contract/mechanism.py", "sparse/tiles.py"}
+    assert wanted <= set(read)
+    assert {"patterns/facts.py", "efficient_attn/feature_maps.py", "contract/mask.py"} <= set(read)
+
+
+def test_the_fingerprint_is_the_same_for_equal_sources() -> None:
+    assert planted.case("sliding_window:window=3").fingerprint == planted.case("sliding_window:window=4").fingerprint
+    assert planted.case("full").fingerprint != planted.case("linear").fingerprint
+
+
+DERIVED = """
+import efficient_attn as ea
+from efficient_attn import registry
+
+@ea.register("zz_derived", family="full")
+class Derived(registry._registered["zz_print"][1]):
+    "The same."
+"""
+
+
+def test_the_fingerprint_does_not_depend_on_where_files_lie_or_on_hashes(tmp_path: Path) -> None:
+    found = set()
+    for number in range(8):  # two files of one name, in an order that only chance decides
+        folder = tmp_path / str(number)
+        for name, text in (("base", SOURCE), ("derived", DERIVED)):
+            (folder / name).mkdir(parents=True)
+            (folder / name / "mine.py").write_text(text)
+        with planted.undone():
+            ea.load_plugin(str(folder / "base" / "mine.py"))
+            ea.load_plugin(str(folder / "derived" / "mine.py"))
+            found.add(planted.case("zz_derived").fingerprint)
+    assert len(found) == 1

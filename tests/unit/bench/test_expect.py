@@ -1,0 +1,151 @@
+"""What a plan is said to cost, against what published runs did cost. No clock decides here: the rates are given."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import planted
+import pytest
+
+import efficient_attn as ea
+from efficient_attn.bench.case import Case
+from efficient_attn.bench.expect import SESSION_S, Guess, expected, guess
+from efficient_attn.bench.plan import make_plan
+from efficient_attn.bench.suite import load_suite
+from efficient_attn.instruments.ceilings import Ceiling
+from efficient_attn.results import store
+from efficient_attn.results.shards import stem
+
+RESULTS = Path(__file__).parents[3] / "results"
+BEST = Ceiling(97e9, 35e9)  # what `ceiling` finds on one core of the machine of the published runs
+SUITES = ("quickstart", "promises")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forgotten() -> Iterator[None]:
+    with planted.undone():  # the suites load plug-ins
+        yield
+
+
+@cache
+def _published(suite: str) -> list[tuple[Case, Any]]:
+    """Planned cases with their published rows, matched by the part of the key that people read."""
+    rows = {stem(record.row.case_key): record.row for record in store.read(RESULTS / suite)}
+    found = [(case, rows.get(stem(case.key))) for case in make_plan(load_suite(suite))]
+    return [(case, row) for case, row in found if row is not None and row.latency_ms]
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_times_are_within_a_factor_of_two_of_published_ones(suite: str) -> None:
+    found = _published(suite)
+    assert len(found) > 40
+    ratios = [guess(case, BEST).call_s * 1e3 / row.latency_ms for case, row in found]
+    near = sum(0.5 <= ratio <= 2 for ratio in ratios)
+    assert near >= 0.95 * len(ratios), sorted(ratios)
+    assert 0.7 < statistics.geometric_mean(ratios) < 1.4
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_memory_is_within_a_factor_of_two_of_published_ones(suite: str) -> None:
+    sizes = [(guess(case, BEST).call_bytes, r.peak_memory_bytes or r.state_bytes) for case, r in _published(suite)]
+    ratios = [said / was for said, was in sizes if was]
+    assert len(ratios) > 30
+    assert sum(0.5 <= ratio <= 2 for ratio in ratios) >= 0.95 * len(ratios), sorted(ratios)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_the_time_measured_is_within_a_factor_of_two(suite: str) -> None:
+    """Of all cases together: the time that the published samples took, as many as the plan would take of each."""
+    published = _published(suite)
+    took = sum(row.latency_ms / 1e3 for _, row in published)
+    assert 0.5 < sum(guess(case, BEST).call_s for case, _ in published) / took < 2
+
+
+def test_looking_costs_little() -> None:
+    for suite in SUITES:
+        cases = make_plan(load_suite(suite))
+        expected(cases[:1])  # torch's first products take longer
+        start = time.perf_counter()
+        found = expected(cases)
+        assert time.perf_counter() - start < 2.5  # 0.2 to 0.4 s on a quiet machine
+        assert found.cases.keys() == {case.key for case in cases}
+        assert found.wall_s > 10
+
+
+# -- what the parts come to ----------------------------------------------------------------------------------------
+
+
+def test_the_parts_make_the_whole() -> None:
+    cases = planted.plan(variants=["full", "linear"], axes={"seq_len": [64, 128]})
+    found = expected(cases, best=BEST)
+    assert found.wall_s == pytest.approx(SESSION_S + sum(seconds for seconds, _ in found.cases.values()))
+    assert all(seconds > 0 and size > 0 for seconds, size in found.cases.values())
+    held = sum(guess(case, BEST).input_bytes for case in cases[2:])
+    assert found.peak_bytes == held + max(guess(case, BEST).call_bytes for case in cases[2:])
+
+
+def test_exact_sizes() -> None:
+    assert guess(planted.case("full", seq_len=128), BEST).input_bytes == 3 * 2 * 128 * 8 * 4
+    whole = guess(planted.case("full", mode="decode", seq_len=2048), BEST)
+    assert whole.call_bytes == 2 * 2 * 2048 * 8 * 4  # keys and values
+    fixed = [guess(planted.case("linear", mode="decode", seq_len=n), BEST).call_bytes for n in (1024, 8192)]
+    assert fixed[0] == fixed[1]
+
+
+def test_more_work_costs_more() -> None:
+    def cost(variant: str = "full", **axes: Any) -> Guess:
+        return guess(planted.case(variant, **axes), BEST)
+
+    assert cost(seq_len=4096).call_s > 3 * cost(seq_len=2048).call_s
+    assert cost(seq_len=2048).call_s > 1.5 * cost(seq_len=2048, causal=True).call_s
+    assert cost(seq_len=2048, mode="forward_backward").call_s > 3 * cost(seq_len=2048).call_s
+    assert cost(seq_len=2048, mode="forward_backward").call_bytes > 3 * cost(seq_len=2048).call_bytes
+    assert cost("linear", seq_len=8192).call_s < cost(seq_len=8192).call_s
+
+
+def test_a_dense_backend_holds_its_scores() -> None:
+    n = 512
+    fused, dense = (guess(planted.case(f"full{b}", seq_len=n), BEST).call_bytes for b in ("", ":backend=dense"))
+    assert dense - fused == 2 * (2 * n * n * 4)
+    training = guess(planted.case("full:backend=dense", mode="forward_backward", seq_len=n), BEST)
+    assert training.call_bytes >= 2 * (dense - fused)
+
+
+def test_a_budget_bounds_a_case() -> None:
+    costs = []
+    for n in (2**16, 2**17, 2**18):
+        (case,) = planted.plan(axes={"seq_len": [n]})
+        assert guess(case, BEST).call_s > case.cell.budget_s
+        costs += [seconds for seconds, _ in expected([case], best=BEST).cases.values()]
+    assert costs[0] == costs[1] == costs[2]
+
+
+def test_slow_machines_take_longer() -> None:
+    cases = planted.plan(axes={"seq_len": [2048]})
+    slow = expected(cases, best=Ceiling(BEST.gemm_flops_per_s / 4, BEST.bytes_per_s / 4))
+    assert slow.wall_s > expected(cases, best=BEST).wall_s
+
+
+def test_what_will_be_skipped_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    cases = planted.plan(axes={"device": ["cuda"]})
+    found = expected(cases, best=BEST)
+    assert (found.wall_s, found.peak_bytes) == (0.0, 0)
+    assert set(found.cases.values()) == {(0.0, 0)}
+
+
+def test_an_empty_plan_costs_nothing() -> None:
+    assert expected([]).wall_s == 0.0
+
+
+def test_what_a_mechanism_cannot_do_costs_little() -> None:
+    with planted.undone():
+        planted.plant("no_decoding", traits=ea.Traits(decode=False))
+        case = planted.case("no_decoding", mode="decode")
+        assert guess(case, BEST) == Guess(0.0, 0, 0)
+        assert expected([case], best=BEST).wall_s < SESSION_S + 2

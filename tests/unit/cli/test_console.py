@@ -1,0 +1,176 @@
+"""What is printed: complete tables, plain lines, and a word for everything that did not run."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pandas as pd
+import planted
+import pytest
+
+import efficient_attn as ea
+from efficient_attn.cli import console
+from efficient_attn.registry import catalogue, info
+from efficient_attn.results.frames import frame
+from efficient_attn.results.rows import Record, Row
+
+Capture = pytest.CaptureFixture[str]
+
+
+def _printed(capsys: Capture) -> str:
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    return text
+
+
+def test_the_catalogue_shows_every_mechanism_whole(capsys: Capture) -> None:
+    console.show_catalogue(catalogue(), ["one", "two"])
+    text = _printed(capsys)
+    for entry in catalogue():
+        (line,) = [x for x in text.splitlines() if x.startswith(f"{entry.name} ")]
+        assert entry.family in line
+        assert entry.sentence in line
+    assert "Suites: one, two" in text
+
+
+def test_a_mechanism_is_described_with_its_options_and_what_it_cannot(capsys: Capture) -> None:
+    console.show_info(info("sliding_window:window=7"))
+    text = _printed(capsys)
+    for piece in ("sliding_window:window=7 (sparse)", "window=7", "windows, ", "dense (runs windows)", "arXiv"):
+        assert piece in text
+    assert "mixes_queries" in next(x for x in text.splitlines() if x.startswith("not"))
+    json.dumps(console.info_as_json(info("sliding_window:window=7")))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_a_pattern_is_drawn_in_what_the_terminal_can_print(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr("sys.stdout", out)
+    console.show_info(info("sliding_window:window=3"))
+    out.seek(0)
+    lines = out.read().partition("pattern: ")[2].splitlines()
+    assert max(map(len, lines)) <= 80 - len("pattern: ")
+    head, _, *cells, _, length, said = lines[2:]
+    assert head.split() == ["bidirectional", "causal"]
+    assert length.split() == ["N", "=", "32"] * 2
+    assert re.split("  +", said) == ["keeps 20.7% of all pairs", "keeps 23.1% of causal pairs"]
+    half, full, box = ("\u2592", "\u2588", "\u2502") if encoding == "utf-8" else (":", "#", "|")
+    assert len(cells) == console.ROWS
+    left, right = cells[0].split(f"{box}  {box}")
+    assert left == f"{box}{full * 4}{half}".ljust(1 + console.COLUMNS)  # a cell is two queries and a key
+    assert right == f"{full}{half}".ljust(console.COLUMNS) + box
+
+
+def test_what_takes_one_direction_is_drawn_in_one(capsys: Capture) -> None:
+    console.show_info(replace(info("sliding_window"), traits=ea.Traits(bidirectional=False)))
+    said = _printed(capsys)
+    assert "% of causal pairs" in said
+    assert "% of all pairs" not in said
+
+
+def test_what_has_no_pattern_shows_none(capsys: Capture) -> None:
+    console.show_info(info("linear"))
+    assert "pattern:" not in _printed(capsys)
+    assert console.info_as_json(info("linear"))["pattern"] is None
+
+
+def test_a_pattern_for_programs_is_its_shares() -> None:
+    found = json.loads(json.dumps(console.info_as_json(info("sliding_window:window=16|sliding_window:window=3"))))
+    kept = {"bidirectional": pytest.approx(0.241, abs=1e-3), "causal": pytest.approx(0.247, abs=1e-3)}
+    assert found["pattern"] == {"length": 128, "kept": kept, "exact": True}
+
+
+def test_a_plan_shows_groups_and_counts(capsys: Capture) -> None:
+    console.show_plan(planted.plan(planted.TINY.replace("[16]", "[16, 32, 64]")))
+    text = _printed(capsys)
+    (line,) = [x for x in text.splitlines() if x.startswith("all ")]
+    assert line.split() == ["all", "forward", "cpu", "float32", "full", "16", "32", "64", "3"]
+    assert text.rstrip().endswith("3 cases")
+
+
+def _rows(*rows: Row) -> pd.DataFrame:
+    return frame(rows)
+
+
+def _timed(variant: str, seq_len: int, ms: float, mode: str = "forward", **more: object) -> Row:
+    return Row(variant=variant, seq_len=seq_len, latency_ms=ms, mode=mode, causal=False, task="speed", **more)  # type: ignore[arg-type]
+
+
+def test_results_show_the_longest_length_with_speedups_and_memory(capsys: Capture) -> None:
+    console.show_results(
+        _rows(
+            _timed("full", 64, 1.0),
+            _timed("full", 128, 4.0, speedup=1.0, speedup_low=1.0, speedup_high=1.0, peak_memory_bytes=2**20),
+            _timed("linear", 128, 2.0, speedup=2.0, speedup_low=1.9, speedup_high=2.1, peak_memory_bytes=2**21),
+        )
+    )
+    text = _printed(capsys)
+    assert "forward, length 128" in text
+    lines = {x.split()[0]: x.split() for x in text.splitlines() if x.startswith(("full", "linear"))}
+    assert lines["full"] == ["full", "4", "1x", "1", "MiB"]
+    assert lines["linear"] == ["linear", "2", "2x", "(1.9-2.1)", "2", "MiB"]
+
+
+def test_results_of_one_variant_say_what_tells_them_apart(capsys: Capture) -> None:
+    rows = [
+        _timed("full", 128, 4.0, batch=batch, kv_heads=heads, threads=1) for batch, heads in ((1, 8), (1, 2), (4, 2))
+    ]
+    console.show_results(_rows(*rows, _timed("linear", 128, 2.0, batch=1, kv_heads=8, threads=1)))
+    names = [line.partition("  ")[0].rstrip() for line in _printed(capsys).splitlines()[2:] if line.strip()]
+    said = ["batch=1, kv_heads=8", "batch=1, kv_heads=2", "batch=4, kv_heads=2"]
+    assert names == [*(f"full ({each})" for each in said), "linear"]
+
+
+def test_results_without_speedups_or_memory_show_no_empty_columns(capsys: Capture) -> None:
+    console.show_results(_rows(_timed("linear", 128, 2.0)))
+    text = _printed(capsys)
+    assert "speedup" not in text
+    assert "memory" not in text
+
+
+def test_fidelity_is_a_mean_over_layers(capsys: Capture) -> None:
+    def row(layer: int, error: float) -> Row:
+        return Row(
+            variant="linear",
+            task="fidelity",
+            inputs="mine@1",
+            layer=layer,
+            relative_error=error,
+            cosine_similarity=0.5,
+            missed_mass=0.0,
+        )
+
+    console.show_results(_rows(row(0, 0.2), row(1, 0.4)))
+    text = _printed(capsys)
+    assert "fidelity on mine@1" in text
+    assert next(x.split() for x in text.splitlines() if x.startswith("linear")) == ["linear", "0.3", "0.5", "0"]
+
+
+def test_nothing_that_ran_is_no_error(capsys: Capture) -> None:
+    console.show_results(_rows(Row(variant="full", mode="forward", status="skipped", reason="no CUDA")))
+    console.show_results(_rows())
+    assert _printed(capsys).strip() == ""
+
+
+def test_statuses_are_counted(capsys: Capture) -> None:
+    console.show_statuses(Counter(ok=3, skipped=1))
+    assert _printed(capsys) == "cases: 3 ok, 1 skipped\n"
+
+
+def test_progress_is_a_line_a_case_where_nobody_watches(capsys: Capture) -> None:
+    with console.progress(3) as tell:
+        tell(Record(_timed("full", 64, 1.234)), 1, 3)
+        tell(Record(Row(variant="linear", seq_len=64, mode="decode", status="oom", reason="no memory")), 2, 3)
+        tell(Record(Row(variant="linear", task="fidelity", layer=4)), 3, 3)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    one, two, three = captured.err.splitlines()
+    assert one.startswith("[1/3]")
+    assert one.endswith("forward full n=64: 1.23 ms")
+    assert two.endswith("decode linear n=64: oom (no memory)")
+    assert three.endswith("fidelity linear layer 4: ok")
+    assert "\x1b" not in captured.err

@@ -1,0 +1,129 @@
+"""Workers: what they tell arrives, and whatever becomes of them is noticed, named, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import toy_jobs
+from processes import still_there
+from toy_jobs import Allocates, Ends, Tells
+
+from efficient_attn.engines.local import METHODS, Account, Died, Limits, carry_out, default_method
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+PROCESSES = tuple(m for m in METHODS if m != "inline")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_worker_tells_arrives_in_order(method: Any) -> None:
+    account = Account()
+    *things, (pid, torch_was_there) = carry_out(Tells(("a", 2, [3.0])), method=method, account=account)
+    assert things == ["a", 2, [3.0]]
+    assert (pid == os.getpid()) == (method == "inline")
+    assert account.starts == (method != "inline")
+    assert account.working_s >= 0
+    if method == "forkserver":
+        assert torch_was_there  # the server had imported it
+
+
+def test_each_job_has_a_process_of_its_own() -> None:
+    pids = {list(carry_out(Tells()))[-1][0] for _ in range(3)}
+    assert len(pids) == 3
+    assert not still_there(pids)
+
+
+def test_a_fork_works_behind_tensor_operations_of_many_threads() -> None:
+    multiplied = torch.ones(600, 600) @ torch.ones(600, 600)  # here: the server must not have run any itself
+    assert multiplied[0, 0] == 600
+    for _ in range(2):
+        assert list(carry_out(Ends("multiply", 60.0))) == ["begun"]
+
+
+ENDINGS = {
+    "segfault": ("crashed", "killed by SIGSEGV, in segfault (toy_jobs.py:"),
+    "SIGABRT": ("crashed", "killed by SIGABRT, in kill (toy_jobs.py:"),
+    "SIGKILL": ("crashed", "killed by SIGKILL"),
+    "SIGTERM": ("interrupted", "told to stop from outside (SIGTERM)"),
+    "leave": ("crashed", "the process ended by itself with exit code 3"),
+    "exit": ("crashed", "the process ended by itself with exit code 4"),
+    "fail": ("error", "KeyError: 'lost'"),
+    "hang_in_c": ("timeout", "stopped, in hang_in_c (toy_jobs.py:"),
+    "hang_in_python": ("timeout", "stopped, in hang_in_python (toy_jobs.py:"),
+}
+
+
+@LINUX
+@pytest.mark.parametrize("how", ENDINGS)
+def test_every_end_is_told_with_the_case_the_stage_and_the_reason(how: str) -> None:
+    told = []
+    with pytest.raises(Died) as caught:
+        told.extend(carry_out(Ends(how, 0.5 if how.startswith("hang") else None)))
+    status, says = ENDINGS[how]
+    death = caught.value
+    assert told == ["begun"]  # what came before the end is not lost
+    assert (death.case, death.stage, death.status) == (2, 1, status)
+    assert says in death.how
+    assert "\n" not in death.how
+
+
+@LINUX
+def test_spawned_workers_are_watched_as_well() -> None:
+    with pytest.raises(Died, match="killed by SIGSEGV, in segfault"):
+        list(carry_out(Ends("segfault"), method="spawn"))
+
+
+@LINUX
+def test_an_allocation_beyond_the_limit_fails_and_one_within_it_does_not() -> None:
+    mib = 2**20
+    (refused,) = carry_out(Allocates(64 * mib, 80 * mib))
+    assert "can't allocate memory" in refused
+    assert list(carry_out(Allocates(64 * mib, 48 * mib))) == [48 * mib]
+
+
+def test_a_worker_goes_when_nobody_listens_any_more() -> None:
+    messages = carry_out(Ends("hang_in_python"))
+    assert next(messages) == "begun"
+    messages.close()
+
+
+@LINUX
+@pytest.mark.parametrize("method", PROCESSES)
+@pytest.mark.parametrize("how", ["hang_in_c", "hang_in_python"])
+def test_workers_die_with_their_parent(how: str, method: str) -> None:
+    code = (
+        "import toy_jobs\nfrom efficient_attn.engines.local import carry_out\n"
+        f"for told in carry_out(toy_jobs.HangsAndTells({how!r}), method={method!r}): print(told, flush=True)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(toy_jobs.__file__).parent)},
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert still_there({pid}, within=0)
+    parent.kill()
+    parent.wait()
+    assert not still_there({pid})
+    parent.stdout.close()
+
+
+def test_the_default_is_what_the_system_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    import multiprocessing as mp
+
+    assert default_method() == "forkserver"
+    monkeypatch.setattr(mp, "get_all_start_methods", lambda: ["spawn"])
+    assert default_method() == "spawn"
+
+
+def test_a_death_and_limits_are_values() -> None:
+    assert Limits() == Limits(timeout_s=None, memory_bytes=None)
+    assert pickle.loads(pickle.dumps(Limits(timeout_s=3))) == Limits(timeout_s=3)

@@ -1,0 +1,50 @@
+"""Workers keep the pages that calls free, unless the environment has its own idea of allocators."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from efficient_attn.instruments.allocator import OWN, settings
+
+CODE = """
+import resource, torch
+from efficient_attn.instruments.allocator import keep_pages
+if {keep}:
+    keep_pages()
+x = torch.ones(10 * 2**20)
+for _ in range(20):  # until no hole is a little too small
+    x + 1
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    x + 1  # 40 MiB each: 10,240 pages, fewer where the system has huge ones
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def _faults(*, keep: bool, **variables: str) -> int:
+    clean = {name: value for name, value in os.environ.items() if name not in OWN}
+    done = subprocess.run(
+        [sys.executable, "-c", CODE.format(keep=keep)],
+        env=clean | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif("left alone" in settings(), reason=f"{settings()}")
+def test_calls_get_the_pages_of_the_calls_before() -> None:
+    assert _faults(keep=True) < _faults(keep=False) / 5  # a call now and then finds its hole taken by something small
+
+
+def test_what_the_user_says_of_allocators_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OWN:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
+    assert settings() == {"left alone": "MALLOC_TRIM_THRESHOLD_ set"}

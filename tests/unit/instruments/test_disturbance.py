@@ -1,0 +1,156 @@
+"""The watch: programs beside us are seen, quiet is not called noise, and counters of other machines are read right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from trees import tree
+
+from efficient_attn.instruments import disturbance
+from efficient_attn.instruments.disturbance import Disturbance, Watch
+
+linux = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs /proc")
+
+
+def _spin(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+@contextmanager
+def _hog() -> Iterator[None]:
+    """Another program that takes a processor."""
+    hog = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
+    assert hog.stdout is not None
+    hog.stdout.readline()
+    try:
+        yield
+    finally:
+        hog.kill()
+        hog.communicate()
+
+
+@linux
+def test_a_program_beside_us_is_seen() -> None:
+    with _hog():
+        watch = Watch()
+        _spin(1.0)
+        seen = watch.lap()
+    assert seen.others_cores is not None
+    assert seen.others_cores > 0.5  # on one processor the two of us share it
+    assert "other programs used" in (seen.reason(None) or "")
+
+
+@linux
+def test_our_own_work_is_not_anothers() -> None:
+    """Others may be at work on this machine while the tests run, so the quietest of some spans counts."""
+    watch, spans = Watch(), []
+    for _ in range(5):
+        _spin(0.5)
+        spans.append(watch.lap())
+    quietest = min(spans, key=lambda s: s.others_cores or 0)
+    assert quietest.wall_s == pytest.approx(0.5, abs=0.3)
+    assert 0 < quietest.own_cpu_s <= quietest.wall_s * 1.05
+    if quietest.others_cores > 1:  # type: ignore[operator]
+        pytest.skip("another program takes a whole processor all the time")
+    # a second of ours counted as another's would show as one processor more
+    assert quietest.others_cores + quietest.own_cpu_s / quietest.wall_s < 2.1  # type: ignore[operator]
+
+
+def test_a_short_span_says_nothing_of_others() -> None:
+    seen = Watch().lap()
+    assert seen.others_cores is None
+    assert seen.steal_share is None
+    assert seen.wall_s < disturbance.SHORTEST
+
+
+def test_one_thread_that_waits_is_noticed() -> None:
+    watch = Watch()
+    _spin(0.05)
+    time.sleep(0.1)
+    seen = watch.lap()
+    assert "its one thread waited" in (seen.reason(1) or "")
+    assert "waited" not in (seen.reason(2) or "")
+    assert "waited" not in (seen.reason() or "")
+
+
+def test_a_look_costs_little() -> None:
+    watch = Watch()
+    start = time.perf_counter()
+    for _ in range(20):
+        watch.lap()
+    assert (time.perf_counter() - start) / 20 < 0.02
+
+
+# -- what counts as a disturbance ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ({}, None),
+        ({"others_cores": 0.24, "steal_share": 0.019, "throttled": 0, "load": 9.0}, None),
+        ({"others_cores": 0.91}, "other programs used 0.9 cores"),
+        ({"steal_share": 0.05}, "the hypervisor kept 5% of the processor time"),
+        ({"throttled": 3}, "the processor was throttled 3 times"),
+        ({"own_cpu_s": 0.8}, "its one thread waited: wall time is 1.25 times its processor time"),
+        (
+            {"others_cores": 1.0, "throttled": 1},
+            "other programs used 1.0 cores; the processor was throttled 1 times",
+        ),
+    ],
+)
+def test_reasons(seen: dict[str, float], said: str | None) -> None:
+    assert Disturbance(**({"wall_s": 1.0, "own_cpu_s": 1.0} | seen)).reason(1) == said  # type: ignore[arg-type]
+
+
+# -- counters of machines that are not this one --------------------------------------------------------------------
+
+
+def _machine(root: Path, *, stat: str, throttled: int = 0, hot: int = 0, version: int = 2) -> None:
+    files = {"proc/stat": stat, "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": str(hot)}
+    if version == 2:
+        files |= {
+            "proc/self/cgroup": "0::/job",
+            "sys/fs/cgroup/cgroup.controllers": "cpu memory",
+            "sys/fs/cgroup/job/cpu.stat": f"usage_usec 5\nnr_throttled {throttled}\nthrottled_usec 100",
+        }
+    else:
+        files |= {
+            "proc/self/cgroup": "3:cpu,cpuacct:/job",
+            "sys/fs/cgroup/cpu/job/cpu.stat": f"nr_periods 9\nnr_throttled {throttled}\nthrottled_time 100",
+        }
+    tree(root, files)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_counters_are_read(tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([(0.0, 0.0), (2.0, 1.5)])
+    _machine(tmp_path, stat="cpu  100 0 50 1000 5 0 0 10 0 0\ncpu0 1 2 3\n", throttled=4, hot=1, version=version)
+    wall, own = next(clock)
+    monkeypatch.setattr(disturbance.time, "perf_counter", lambda: wall)
+    monkeypatch.setattr(disturbance.time, "process_time", lambda: own)
+    monkeypatch.setattr(disturbance, "_ticks", lambda: 100)
+    watch = Watch(tmp_path)
+    _machine(tmp_path, stat="cpu  300 40 130 1090 5 10 20 110 0 0\n", throttled=6, hot=2, version=version)
+    wall, own = next(clock)
+    seen = watch.lap()
+    assert (seen.wall_s, seen.own_cpu_s) == (2.0, 1.5)
+    assert seen.others_cores == pytest.approx((3.5 - 1.5) / 2)  # 350 more ticks of work in all
+    assert seen.steal_share == pytest.approx(100 / 450)
+    assert seen.throttled == 3
+
+
+def test_without_counters_there_are_no_numbers(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    _spin(disturbance.SHORTEST + 0.01)
+    seen = watch.lap()
+    assert seen.others_cores is seen.steal_share is seen.throttled is None
+    assert seen.own_cpu_s > 0

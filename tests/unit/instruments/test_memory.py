@@ -1,0 +1,264 @@
+"""Footprints against patterns of allocation whose bytes are known."""
+
+from __future__ import annotations
+
+import gc
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import planted
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from efficient_attn.bench.workload import Workload
+from efficient_attn.instruments.memory import canary, footprint, training_footprint
+
+MIB = 2**20
+TRIAL = runpy.run_path(str(Path(__file__).parents[3] / "suites/trials/memory.py"))
+
+
+def _mib(size: float) -> Tensor:
+    return torch.ones(int(size * MIB), dtype=torch.uint8)
+
+
+def _kept() -> Any:
+    return _mib(4), _mib(8)
+
+
+def _released_in_between() -> Tensor:
+    first = _mib(6)
+    second = _mib(4)
+    del first
+    return second[: _mib(5).numel()]  # 4 and 5 at once are less than 6 and 4
+
+
+def _released_at_the_end() -> None:
+    for _ in range(3):
+        _mib(7)
+
+
+def _in_place() -> Tensor:
+    return _mib(4).add_(1).mul_(2)
+
+
+def _out_of_place() -> Tensor:
+    return _mib(4) + 1
+
+
+def _shared() -> Any:
+    whole = _mib(4)
+    return whole, whole[:100], {"again": whole.view(2, -1)}
+
+
+@pytest.mark.parametrize(
+    ("call", "peak", "output"),
+    [
+        (_kept, 12, 12),
+        (_released_in_between, 10, 4),
+        (_released_at_the_end, 7, 0),
+        (_in_place, 4, 4),
+        (_out_of_place, 8, 4),
+        (_shared, 4, 4),
+    ],
+)
+def test_known_patterns(call: Callable[[], Any], peak: int, output: int) -> None:
+    found = footprint(call, device="cpu")
+    assert found.reason is None
+    assert found.peak is not None
+    assert (found.retained, found.output) == (output * MIB, output * MIB)
+    assert found.peak == pytest.approx(peak * MIB, abs=64)  # a Python number becomes a tensor of some bytes
+    assert found.workspace == found.peak - output * MIB
+    assert found.saved is None
+
+
+@pytest.mark.parametrize("kind", TRIAL["KINDS"], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("mib", [1, 16])
+def test_known_footprints_are_met_and_stay_to_the_byte(kind: Callable[..., Any], mib: int) -> None:
+    known = kind(mib * MIB, "cpu")
+    found = [known.measure() for _ in range(3)]
+    assert found[0].peak == pytest.approx(known.expected, rel=0.01, abs=2**16)
+    assert len(set(found)) == 1
+
+
+def test_inputs_do_not_count_and_views_cost_nothing() -> None:
+    x = _mib(16)
+    found = footprint(lambda: x.view(4, -1).T, device="cpu")
+    assert (found.peak, found.retained, found.output, found.workspace) == (0, 0, 0, 0)
+
+
+def test_what_a_call_keeps_besides_its_result_is_retained_and_no_output() -> None:
+    hoard: list[Tensor] = []
+
+    def hoarding() -> Tensor:
+        hoard.append(_mib(2))
+        return _mib(3)
+
+    found = footprint(hoarding, device="cpu")
+    assert (found.retained, found.output) == (5 * MIB, 3 * MIB)
+
+
+def test_replacing_what_the_last_call_left_retains_nothing() -> None:
+    last: list[Tensor] = []
+
+    def replacing() -> None:
+        last[:] = [_mib(8)]
+
+    found = footprint(replacing, device="cpu")
+    assert (found.peak, found.retained) == (8 * MIB, 0)
+
+
+def test_the_call_is_warmed_up_first() -> None:
+    cache: list[Tensor] = []
+
+    def caching() -> Tensor:
+        if not cache:
+            cache.append(_mib(32))
+        return _mib(1)
+
+    assert footprint(caching, device="cpu").peak == MIB
+
+
+def test_a_garbage_collection_does_not_leak_in() -> None:
+    class Loop:
+        def __init__(self) -> None:
+            self.tensor, self.me = _mib(4), self
+
+    def leaving_a_cycle() -> None:
+        Loop()
+
+    assert footprint(leaving_a_cycle, device="cpu").retained == 4 * MIB
+    assert gc.isenabled()
+
+
+# -- attention -----------------------------------------------------------------------------------------------------
+
+
+def _qkv(n: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, n, 64, generator=generator) for _ in range(3))
+    return q, k, v
+
+
+def _naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q @ k.mT
+    weights = scores.softmax(-1)
+    return weights @ v
+
+
+def test_naive_attention_holds_scores_and_weights_at_once() -> None:
+    n, qkv = 512, _qkv(512)
+    matrix, output = 2 * n * n * 4, 2 * n * 64 * 4
+    found = footprint(lambda: _naive(*qkv), device="cpu")
+    assert (found.peak, found.output) == (2 * matrix + output, output)
+    assert found.kernels == ()
+
+
+def test_sdpa_holds_its_output_and_a_workspace_that_does_not_grow() -> None:
+    over = {}
+    for n in (1024, 4096):
+        qkv = _qkv(n)
+        found = footprint(lambda qkv=qkv: F.scaled_dot_product_attention(*qkv), device="cpu")
+        assert found.output == 2 * n * 64 * 4
+        assert found.workspace is not None
+        over[n] = found.workspace - 2 * n * 4  # a number a row
+        assert 0 <= over[n] <= 4 * MIB
+    assert over[1024] == over[4096]
+
+
+def test_the_kernel_that_ran_is_named() -> None:
+    q, k, v = _qkv(64)
+    fused = footprint(lambda: F.scaled_dot_product_attention(q, k, v), device="cpu").kernels
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in fused
+    plain = footprint(
+        lambda: F.scaled_dot_product_attention(q.double(), k.double(), v.double(), dropout_p=0.5), device="cpu"
+    )
+    assert "aten::_scaled_dot_product_attention_math" in plain.kernels
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" not in plain.kernels
+
+
+def _step(attend: Callable[..., Tensor], n: int) -> tuple[Callable[[], Tensor], Callable[[Tensor], Any]]:
+    leaves, upstream = [x.requires_grad_() for x in _qkv(n)], torch.ones(1, 2, n, 64)
+    return lambda: attend(*leaves), lambda out: torch.autograd.grad(out, leaves, upstream)
+
+
+def test_a_training_step_splits_into_output_saved_and_workspace() -> None:
+    n = 512
+    matrix, output = 2 * n * n * 4, 2 * n * 64 * 4
+    found = training_footprint(*_step(_naive, n), device="cpu")
+    assert found.output == output
+    assert found.saved == matrix  # the weights; the inputs were there before
+    assert found.retained == 3 * output  # the gradients
+    # the weights' gradient and the scores', beside the values' gradient
+    assert found.workspace == 2 * matrix + output
+    assert found.peak == 3 * matrix + 2 * output
+
+
+def test_a_fused_training_step_saves_a_number_a_row() -> None:
+    n = 512
+    found = training_footprint(*_step(F.scaled_dot_product_attention, n), device="cpu")
+    assert (found.output, found.saved, found.retained) == (2 * n * 64 * 4, 2 * n * 4, 3 * 2 * n * 64 * 4)
+    assert any("backward" in name for name in found.kernels)
+
+
+def test_a_step_that_is_called_whole_has_the_same_peak() -> None:
+    forward, backward = _step(_naive, 256)
+    whole = footprint(lambda: backward(forward()), device="cpu")
+    parts = training_footprint(forward, backward, device="cpu")
+    assert whole.peak == parts.peak
+    assert whole.output == parts.retained
+
+
+def test_a_mechanisms_workload_is_counted() -> None:
+    workload = Workload(planted.case("full", seq_len=256))
+    found = footprint(workload.forward, device="cpu")
+    assert found.output == 2 * 256 * 8 * 4
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in found.kernels
+
+
+# -- what can go wrong ---------------------------------------------------------------------------------------------
+
+
+def test_the_canary_is_exact() -> None:
+    told = canary("cpu")
+    assert told == {
+        "device": "cpu",
+        "expected_bytes": 64 * MIB,
+        "measured_bytes": 64 * MIB,
+        "ok": True,
+        "reason": None,
+    }
+
+
+def test_a_device_without_a_counter_says_so_and_not_zero() -> None:
+    for found in (
+        footprint(lambda: None, device="mps"),
+        training_footprint(lambda: torch.ones(1), lambda out: None, device="mps"),
+    ):
+        assert found.peak is found.retained is found.output is found.saved is found.workspace is None
+        assert "mps" in (found.reason or "")
+    told = canary("mps")
+    assert told["ok"] is told["measured_bytes"] is None
+    assert "mps" in told["reason"]
+
+
+def test_an_error_in_the_call_is_the_callers() -> None:
+    def failing() -> None:
+        raise RuntimeError("out of luck")
+
+    with pytest.raises(RuntimeError, match="out of luck"):
+        footprint(failing, device="cpu")
+    assert gc.isenabled()
+    assert footprint(lambda: _mib(1), device="cpu").peak == MIB  # and the next one is counted as ever
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_cuda_counts_the_same() -> None:
+    assert canary("cuda")["ok"] is True
+    for kind in TRIAL["KINDS"]:
+        known = kind(64 * MIB, "cuda")
+        found = [known.measure() for _ in range(3)]
+        assert len(set(found)) == 1, kind.__name__

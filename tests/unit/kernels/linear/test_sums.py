@@ -1,0 +1,96 @@
+"""Sums of keys, and queries that read them: any run size, any weights, float32 or wider, exact gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import efficient_attn as ea
+from efficient_attn.feature_maps import FeatureMap, elu_plus_one
+from efficient_attn.kernels.linear import sums
+from efficient_attn.kernels.linear.sums import Job
+from efficient_attn.variants.linear.engine import away_from_zero, or_one
+
+JOB = Job(elu_plus_one, or_one)
+
+
+def tensors(n: int, m: int, *, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    shapes = ((3, 2, n, 4), (3, m, 4), (3, m, 5))
+    q, k, v = (torch.randn(s, generator=g, dtype=torch.float64).to(dtype).requires_grad_() for s in shapes)
+    return q, k, v
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None) -> Tensor:
+    y = elu_plus_one(k)[0]
+    products = elu_plus_one(q)[0] @ (y if logs is None else y * logs.exp()[..., None]).mT[:, None]
+    return products @ v[:, None] / products.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("run", [1, 100, 1 << 18])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_and_reads_at_any_run_size_with_gradients(monkeypatch, run: int, weighted: bool) -> None:
+    monkeypatch.setattr(sums, "RUN", run)
+    monkeypatch.setattr(Job.runs, "__defaults__", (3,))
+    q, k, v = tensors(9, 14)
+    logs = torch.randn(3, 14, dtype=torch.float64, requires_grad=True) if weighted else None
+    out = sums.read(JOB, q, sums.summed(JOB, k, v, None, logs))
+    want = plain(q, k, v, logs)
+    torch.testing.assert_close(out, want, rtol=0, atol=1e-12)
+    sources = [x for x in (q, k, v, logs) if x is not None]
+    pairs = (torch.autograd.grad(x.cos().sum(), sources) for x in (out, want))
+    for got, exact in zip(*pairs, strict=True):
+        torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
+
+
+def test_runs_cover_all_positions_once() -> None:
+    for length in (1, 63, 64, 65, 5000):
+        runs = JOB.runs(length, lanes=8, width=256)
+        assert [i for r in runs for i in range(r.start, r.stop)] == list(range(length))
+        assert all((r.stop - r.start) % sums.LEAST == 0 for r in runs[:-1])
+
+
+def test_half_precision_is_summed_in_float32() -> None:
+    _, k, v = tensors(5, 5, dtype=torch.bfloat16)
+    found = sums.summed(JOB, k, v, None, None)
+    assert found.kv.dtype == found.k.dtype == torch.float32
+
+
+def test_half_precision_does_not_lose_a_long_sum() -> None:
+    """In bfloat16 a sum stops growing at 256 times its terms."""
+    ones = torch.ones(1, 1, 20_000, 8, dtype=torch.bfloat16)
+    for causal in (False, True):
+        out = ea.attention(ones, ones, ones, variant="linear", is_causal=causal)
+        assert (out == 1).all()
+
+
+def test_divisors_of_either_sign_stay_away_from_zero() -> None:
+    total = torch.tensor([2.0, -3.0, 1e-9, -1e-9, 0.0], requires_grad=True)
+    found = away_from_zero(total)
+    torch.testing.assert_close(found, torch.tensor([2.0, -3.0, 1e-6, -1e-6, 1e-6]), rtol=0, atol=0)
+    (slope,) = torch.autograd.grad(found.sum(), total)
+    assert slope.tolist() == [1, 1, 0, 0, 0]
+
+
+class Learned(ea.LinearAttention):
+    """A map with parameters of its own, two in all, one of them used twice."""
+
+    def __init__(self) -> None:
+        super().__init__(FeatureMap(lambda x: (x @ self.turn).exp() + self.shift.square()))
+        self.turn = nn.Parameter(torch.eye(8, dtype=torch.float64) / 2)
+        self.shift = nn.Parameter(torch.full((8,), 0.1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_learned_maps_get_their_gradients(causal: bool) -> None:
+    q, k, v = torch.randn(3, 2, 4, 200, 8, dtype=torch.float64)
+    found = []
+    for backend in ("chunked", "dense"):
+        attn = Learned()
+        attn.backend = backend
+        out = attn(q, k, v, ea.Mask(causal=causal))
+        found.append(torch.autograd.grad(out.cos().sum(), list(attn.parameters())))
+    for got, want in zip(*found, strict=True):
+        assert want.abs().max() > 0.01
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-9)

@@ -1,0 +1,114 @@
+"""Segment means and the iterated pseudo-inverse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from efficient_attn.kernels.low_rank.landmarks import (
+    Landmarks,
+    landmark_weights,
+    pseudo_inverse,
+    segment_means,
+    segments,
+)
+from efficient_attn.testing.compare import assert_close
+
+
+def counted(length: int) -> torch.Tensor:
+    """``[1, 1, L, 1]``: 0, 1, 2, .."""
+    return torch.arange(length, dtype=torch.float64).view(1, 1, length, 1)
+
+
+@pytest.mark.parametrize(
+    ("length", "count", "want"),
+    [
+        (8, 4, [0.5, 2.5, 4.5, 6.5]),
+        (10, 4, [1, 4, 7, 9]),  # segments of 3, 3, 3 and 1
+        (9, 4, [1, 4, 7]),  # of 3: a fourth has nothing left
+        (5, 4, [0.5, 2.5, 4]),
+        (3, 4, [0, 1, 2]),
+        (1, 4, [0]),
+        (7, 1, [3]),
+    ],
+)
+def test_means_by_hand(length: int, count: int, want: list[float]) -> None:
+    means, there = segment_means(counted(length), None, count)
+    assert there is None
+    assert means.flatten().tolist() == want
+    everything = torch.ones(1, length, dtype=torch.bool)
+    padded, there = segment_means(counted(length), everything, count)
+    assert there is not None
+    assert there.tolist() == [[True] * len(want) + [False] * (min(count, length) - len(want))]
+    assert padded[there[:, None]].flatten().tolist() == want
+
+
+def test_segments_of_what_is_valid() -> None:
+    valid = torch.tensor([[1, 0, 1, 1, 0, 1, 1], [0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0]], dtype=torch.bool)
+    segment, filled = segments(valid, 3)
+    assert segment.tolist() == [[0, 3, 0, 1, 3, 1, 2], [3, 3, 3, 3, 0, 1, 3], [3] * 7]
+    assert filled.tolist() == [[2, 2, 1], [1, 1, 0], [0, 0, 0]]
+    means, there = segment_means(counted(7).expand(3, 2, 7, 1), valid, 3)
+    assert means[:, 1, :, 0].tolist() == [[1, 4, 6], [4, 5, 0], [0, 0, 0]]
+    assert there is not None
+    assert there.tolist() == [[True, True, True], [True, True, False], [False, False, False]]
+
+
+@pytest.mark.parametrize("length", [12, 13])
+def test_half_precision_is_averaged_in_float32(length: int) -> None:
+    x = torch.full((1, 1, length, 2), 257.0, dtype=torch.float16)
+    x[..., 0, :] = 2049.0 - 1
+    for valid in (None, torch.ones(1, length, dtype=torch.bool)):
+        means, _ = segment_means(x, valid, 3)
+        assert means.dtype == torch.float32
+        assert_close(means, segment_means(x.double(), valid, 3).means.float(), "means", tolerance=1e-3 / 2048)
+
+
+@pytest.mark.parametrize("shape", [(7, 7), (5, 8), (8, 5)])
+def test_enough_steps_give_the_pseudo_inverse(shape: tuple[int, int]) -> None:
+    a = torch.rand(3, 2, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).softmax(-1)
+    want = torch.linalg.pinv(a)
+    scale = float(want.abs().max())
+    assert_close(pseudo_inverse(a, 24) / scale, want / scale, f"{shape}", tolerance=1e-8)
+    assert not torch.allclose(pseudo_inverse(a, 3), want, rtol=1e-3)
+
+
+def test_one_step_by_hand() -> None:
+    a = torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=torch.float64)
+    z, one = a.mT / 1.25, torch.eye(2, dtype=torch.float64)
+    az = a @ z
+    want = 0.25 * z @ (13 * one - az @ (15 * one - az @ (7 * one - az)))
+    assert_close(pseudo_inverse(a, 1), want, "one step")
+
+
+def test_matrices_are_inverted_each_by_itself() -> None:
+    a = torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    a[1] *= 1000
+    both = pseudo_inverse(a, 6)
+    for one, x in zip(both, a, strict=True):
+        assert torch.allclose(one, pseudo_inverse(x, 6), rtol=1e-12)
+
+
+def test_rows_and_columns_of_zeros_stay_zero_with_finite_gradients() -> None:
+    a = torch.zeros(2, 4, 5, dtype=torch.float64)
+    a[0, :3, :2] = torch.rand(3, 2)
+    a.requires_grad_()
+    z = pseudo_inverse(a, 20)
+    assert_close(z[0, :2, :3], torch.linalg.pinv(a[0, :3, :2]), "what is there", tolerance=1e-8)
+    assert torch.equal(z[0, 2:], torch.zeros(3, 4))
+    assert torch.equal(z[:, :, 3], torch.zeros(2, 5))
+    assert torch.equal(z[1], torch.zeros(5, 4))
+    (grad,) = torch.autograd.grad(z.square().sum(), a)
+    assert bool(grad.isfinite().all())
+
+
+def test_weights_among_landmarks_leave_the_missing_out() -> None:
+    q, k = torch.randn(2, 2, 3, 4, 5, dtype=torch.float64)
+    there = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]], dtype=torch.bool)
+    w = landmark_weights(Landmarks(q, there), Landmarks(k, None), 0.5)
+    assert torch.equal(w[0, :, 2:], torch.zeros(3, 2, 4))
+    assert_close(w[0, :, :2].sum(-1), torch.ones(3, 2, dtype=torch.float64), "rows that are there")
+    w = landmark_weights(Landmarks(q, None), Landmarks(k, there), 0.5)
+    assert_close(w[0, :, :, :2], torch.softmax(q[0] @ k[0, :, :2].mT / 2, -1), "columns that are there")
+    assert torch.equal(w[0, :, :, 2:], torch.zeros(3, 4, 2))
+    assert_close(landmark_weights(Landmarks(q, None), Landmarks(k, None), 0.5)[1], w[1], "nothing missing, and no mask")

@@ -1,0 +1,155 @@
+"""A few rows over a long cache: the same numbers as the oracle, and only where the kernel is meant to run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import efficient_attn as ea
+from efficient_attn.kernels.dense import softmax_attention
+from efficient_attn.kernels.softmax import decode, sdpa
+
+LONG = decode.LONG // 16  # keys of the width drawn here
+REASON = decode.why_not()
+needs_it = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+
+
+def _draw(*, batch: int = 2, heads: int = 8, kv_heads: int = 2, m: int = LONG, width: int = 16) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(batch, h, n, width, generator=generator) for h, n in ((heads, 1), (kv_heads, m), (kv_heads, m))]
+
+
+def _allowed(m: int) -> torch.Tensor:
+    return torch.ones(1, 1, 1, m, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("extra", [0, 1, 77])
+def test_it_is_the_oracle(kv_heads: int, extra: int) -> None:
+    q, k, v = _draw(kv_heads=kv_heads, m=LONG + extra)
+    with torch.no_grad():
+        out = sdpa.fused(q * 5, k, v)
+    torch.testing.assert_close(out, softmax_attention(q * 5, k, v, _allowed(k.shape[2])), rtol=1e-4, atol=1e-5)
+
+
+def test_it_reads_views_of_a_longer_cache() -> None:
+    q, k, v = _draw(m=LONG + 100)
+    short = slice(0, LONG)
+    with torch.no_grad():
+        out = sdpa.fused(q, k[:, :, short], v[:, :, short])
+        torch.testing.assert_close(out, sdpa.fused(q, k[:, :, short].clone(), v[:, :, short].clone()))
+
+
+def test_large_scores_stay_finite() -> None:
+    q, k, v = _draw()
+    with torch.no_grad():
+        out = sdpa.fused(q * 1e4, k * 1e4, v)
+    assert torch.isfinite(out).all()
+
+
+def test_where_it_serves() -> None:
+    q, k, v = _draw()
+    rows = q.reshape(2, 2, 4, 16)
+    with torch.no_grad():
+        assert decode.serves(rows, k, v)
+        assert not decode.serves(rows[:, :, :1], k, v)  # one row: nothing is shared
+        assert not decode.serves(rows, k[:, :, :-1], v)  # short
+        assert not decode.serves(rows.double(), k.double(), v)
+        apart = k.transpose(1, 2).contiguous().transpose(1, 2)
+        assert not decode.serves(rows, apart, v)  # [B, M, H, D] in memory: oneDNN is very slow with it
+        assert not decode.serves(rows, k, apart)
+    assert not decode.serves(rows, k, v.requires_grad_())  # it has no gradient
+
+
+def test_a_gradient_still_flows_where_one_is_wanted() -> None:
+    q, k, v = (x.requires_grad_() for x in _draw())
+    sdpa.fused(q, k, v).sum().backward()
+    assert q.grad is not None
+    assert v.grad is not None
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_the_fused_kernel_agrees(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = _draw(kv_heads=kv_heads)
+    with torch.no_grad():
+        fast = sdpa.fused(q, k, v)
+        monkeypatch.setattr(decode, "serves", lambda *_: False)
+        torch.testing.assert_close(fast, sdpa.fused(q, k, v), rtol=1e-4, atol=1e-5)
+
+
+# -- in one pass, in C++ ------------------------------------------------------------------------------------------
+
+# batch, key-value heads, rows, keys, width, values: whole vectors and blocks; none of either; one key; many rows
+SIZES = [(1, 2, 4, 1024, 64, 64), (2, 3, 1, 77, 40, 24), (2, 1, 8, 5000, 64, 5), (1, 1, 17, 4097, 7, 100),
+         (1, 2, 3, 1, 8, 8), (1, 1, 32, 130, 33, 16)]  # fmt: skip
+
+
+@needs_it
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", SIZES)
+def test_one_pass_is_the_oracle(monkeypatch, size: tuple[int, ...], dtype: torch.dtype, threads: int) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    batch, heads, rows, m, width, values = size
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(batch, heads, n, w, generator=generator, dtype=torch.float64).to(dtype)
+        for n, w in ((rows, width), (m, width), (m, values))
+    )
+    out = decode.in_one_pass(4 * q, k, v, 0.3)
+    want = softmax_attention(4 * q.double(), k.double(), v.double(), _allowed(m), scale=0.3)
+    torch.testing.assert_close(
+        out.double(), want, rtol=0, atol=1e-12 if dtype == torch.float64 else 2e-6 * v.abs().max()
+    )
+
+
+@needs_it
+def test_one_pass_reads_caches_of_any_strides() -> None:
+    q, k, v = _draw(m=300)
+    rows = q.reshape(2, 2, 4, 16)
+    want = decode.in_one_pass(rows, k, v, 0.25)
+    apart = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v)]
+    longer = [torch.cat([x, x + 1], 2)[:, :, :300] for x in (k, v)]
+    wider = [torch.cat([x, x + 1], 3)[..., :16] for x in (k, v)]
+    for laid in (apart, longer, wider):
+        torch.testing.assert_close(decode.in_one_pass(rows, *laid, 0.25), want, rtol=0, atol=0)
+
+
+@needs_it
+def test_one_pass_keeps_scores_of_any_size_finite() -> None:
+    q, k, v = _draw(m=500)
+    rows = q.reshape(2, 2, 4, 16)
+    for factor in (1e4, 1e15):
+        out = decode.in_one_pass(rows * factor, k, v, 1.0)
+        best = (rows.double() @ k.double().mT).argmax(-1)
+        want = v.gather(2, best[..., None].expand(-1, -1, -1, 16))
+        torch.testing.assert_close(out, want, rtol=1e-3, atol=1e-3)
+    assert torch.equal(decode.in_one_pass(rows * 0, k, v * 0 + 1, 1.0), torch.ones_like(rows))
+
+
+def test_what_one_pass_knows() -> None:
+    q, k, v = _draw(m=100)
+    rows = q.reshape(2, 2, 4, 16)
+    assert decode.compiled_serves(rows, k, v)
+    assert decode.compiled_serves(rows.double(), k.double(), v.double())
+    assert not decode.compiled_serves(rows.half(), k.half(), v.half())
+    assert not decode.compiled_serves(rows.repeat(1, 1, 9, 1), k, v)  # a prompt is better off with torch's kernel
+    assert not decode.compiled_serves(rows, k.mT.contiguous().mT, v)
+    assert not decode.compiled_serves(rows, k, v.clone().requires_grad_())
+
+
+@needs_it
+@pytest.mark.parametrize("spec", ["full", "gqa:kv_heads=2", "mqa"])
+def test_the_backend_runs_it_in_decode_steps(monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
+    attn = ea.create(f"{spec}:backend=cpp", dims=ea.Dims(heads=8))
+    q, k, v = _draw(kv_heads=attn.kv_heads or 8, m=40)
+    seen: list[tuple[int, ...]] = []
+    real = decode.in_one_pass
+    monkeypatch.setattr(decode, "in_one_pass", lambda *given: seen.append(given[0].shape) or real(*given))
+    with torch.no_grad():
+        state = attn.absorb(k, v, attn.init_state(2, 41))
+        out, state = attn.step(q, k[:, :, :1], v[:, :, :1], state)
+    heads = k.shape[1]
+    assert seen == [(2, heads, 8 // heads, 16)]  # one row for each head of a group
+    want = ea.create(f"{spec}:backend=dense")(q, torch.cat([k, k[:, :, :1]], 2), torch.cat([v, v[:, :, :1]], 2))
+    torch.testing.assert_close(out, want, rtol=0, atol=1e-5)

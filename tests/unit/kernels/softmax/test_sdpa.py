@@ -1,0 +1,99 @@
+"""The fused kernel's wrapper: right in every corner, and never off its fast path."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.profiler_util import EventList
+from torch.profiler import ProfilerActivity, profile
+
+from efficient_attn.contract.mask import Mask
+from efficient_attn.kernels import dense
+from efficient_attn.kernels.softmax import sdpa
+
+
+def tensors(n: int, m: int, *, kv_heads: int = 4, e: int = 8, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    g = torch.Generator().manual_seed(n + m)
+    return [
+        torch.randn(2, h, x, w, generator=g).to(dtype) for h, x, w in ((4, n, 8), (kv_heads, m, 8), (kv_heads, m, e))
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 256])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize(("n", "m"), [(9, 9), (2, 9), (9, 2), (1, 1)])
+@pytest.mark.parametrize("start", [None, -4, 0, 3, 20])
+def test_every_alignment_in_row_blocks_of_any_size(
+    monkeypatch: pytest.MonkeyPatch, start: int | None, n: int, m: int, kv_heads: int, rows: int
+) -> None:
+    monkeypatch.setattr(sdpa, "ROWS", rows)
+    q, k, v = tensors(n, m, kv_heads=kv_heads, e=5)
+    valid = torch.tensor([[j % 3 != b for j in range(m)] for b in range(2)])
+    for mask in (Mask(True, query_start=start), Mask(True, query_start=start, key_mask=valid), Mask(key_mask=valid)):
+        got = sdpa.attend(q, k, v, mask)
+        want = dense.softmax_attention(q, k, v, mask.dense(n, m))
+        assert torch.allclose(got, want, rtol=0, atol=1e-12)
+
+
+def _events(run) -> EventList:
+    with profile(activities=[ProfilerActivity.CPU]) as prof:
+        run()
+    return prof.events()
+
+
+@pytest.mark.parametrize("e", [3, 8, 16])
+@pytest.mark.parametrize("mask", [Mask(), Mask(causal=True), Mask(key_lengths=torch.tensor([9, 3]))])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_stays_on_the_flash_kernel(kv_heads: int, mask: Mask, e: int) -> None:
+    q, k, v = tensors(9, 9, kv_heads=kv_heads, e=e, dtype=torch.float32)
+    names = {event.name for event in _events(lambda: sdpa.attend(q, k, v, mask))}
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in names
+
+
+def test_groups_without_a_mask_of_their_own_are_folded_into_the_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sdpa, "_grouped", None)
+    q, k, v = tensors(1, 9, kv_heads=2)
+    for mask in (Mask(), Mask(causal=True), Mask(key_lengths=torch.tensor([9, 3]))):
+        want = dense.softmax_attention(q, k, v, mask.dense(1, 9))
+        assert torch.allclose(sdpa.attend(q, k, v, mask), want, atol=1e-12)
+
+
+def test_scale_is_that_of_the_keys_however_wide_the_values() -> None:
+    q, k, v = tensors(5, 5, e=32)
+    want = F.scaled_dot_product_attention(q, k, v)
+    assert torch.allclose(sdpa.attend(q, k, v, Mask()), want, atol=1e-12)
+
+
+class TestDense:
+    def test_rows_that_see_nothing_get_no_weight(self) -> None:
+        scores, allowed = torch.randn(2, 3), torch.tensor([[True, False, True], [False, False, False]])
+        weights = dense.masked_softmax(scores, allowed)
+        assert weights[0, 1] == 0
+        assert weights.sum(-1).tolist() == pytest.approx([1, 0])
+
+    def test_large_scores_do_not_overflow(self) -> None:
+        weights = dense.masked_softmax(torch.tensor([[1e30, -1e30]]), torch.ones(1, 2, dtype=torch.bool))
+        assert weights.tolist() == [[1, 0]]
+
+    def test_heads_of_a_group_are_adjacent(self) -> None:
+        x = torch.tensor([1.0, 2.0]).view(1, 2, 1, 1)
+        assert dense.expand_heads(x, 6).flatten().tolist() == [1, 1, 1, 2, 2, 2]
+
+    def test_half_precision_is_widened_and_given_back(self) -> None:
+        x = torch.ones(1, 1, 2, 2, dtype=torch.bfloat16)
+        assert dense.wide(x).dtype == torch.float32
+        assert dense.wide(x.double()).dtype == torch.float64
+        allowed = torch.ones(1, 1, 2, 2, dtype=torch.bool)
+        assert dense.softmax_attention(x, x, x, allowed).dtype == torch.bfloat16
+
+    def test_weights_of_zero_average_to_zero(self) -> None:
+        out = dense.weighted_average(torch.tensor([[0.0, 0.0], [1.0, 3.0]]), torch.tensor([[4.0], [8.0]]))
+        assert out.tolist() == [[0], [7]]
+
+    def test_scale_can_be_given(self) -> None:
+        q, k, v = tensors(4, 4)
+        allowed = torch.ones(1, 1, 4, 4, dtype=torch.bool)
+        want = torch.softmax(q @ k.mT * 3, -1) @ v
+        assert torch.allclose(dense.softmax_attention(q, k, v, allowed, scale=3.0), want)

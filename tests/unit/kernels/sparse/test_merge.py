@@ -1,0 +1,84 @@
+"""Parts of a softmax: joined they are the whole, and so are their gradients; both engines agree."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from efficient_attn.kernels.sparse.merge import attend, attend_backward, join, plain, plain_backward
+
+SCALE = 0.3
+
+
+def tensors(rows: int = 6, keys: int = 11) -> tuple[Tensor, ...]:
+    torch.manual_seed(0)
+    q, g = (torch.randn(2, 3, rows, 8, dtype=torch.float64) for _ in range(2))
+    k, v = (torch.randn(2, 3, keys, 8, dtype=torch.float64) for _ in range(2))
+    mask = torch.zeros(2, 3, rows, keys, dtype=torch.float64).masked_fill(torch.rand(2, 3, rows, keys) < 0.3, -math.inf)
+    return q, k, v, g, mask
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_both_engines_agree(masked: bool) -> None:
+    q, k, v, g, mask = tensors()
+    mask = mask if masked else None
+    (out, lse), (same, sums) = attend(q, k, v, mask, SCALE), plain(q, k, v, mask, SCALE)
+    torch.testing.assert_close(out, same)
+    torch.testing.assert_close(lse, sums)
+    ours = attend_backward(g, q, k, v, out, lse, mask, SCALE)
+    for one, other in zip(ours, plain_backward(g, q, k, v, out, lse, mask, SCALE), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("engine", [(attend, attend_backward), (plain, plain_backward)])
+def test_parts_joined_are_the_whole_and_so_is_their_gradient(engine) -> None:
+    forward, backward = engine
+    q, k, v, g, mask = tensors()
+    for x in (q, k, v):
+        x.requires_grad_()
+    scores = q @ k.mT * SCALE + mask
+    whole = scores.softmax(-1) @ v
+    want = torch.autograd.grad((whole * g).sum(), (q, k, v))
+    q, k, v = (x.detach() for x in (q, k, v))
+    out, lse = torch.zeros_like(q), torch.full(q.shape[:-1], -math.inf, dtype=q.dtype)
+    cuts = (slice(0, 4), slice(4, 5), slice(5, 11))
+    for cut in cuts:
+        blind = (mask[..., cut] == -math.inf).all(-1)
+        part, sums = forward(q, k[:, :, cut], v[:, :, cut], mask[..., cut], SCALE)
+        join(out, lse, part, sums.masked_fill(blind, -math.inf))
+    torch.testing.assert_close(out, whole.detach())
+    torch.testing.assert_close(lse, scores.detach().logsumexp(-1))
+    parts = [backward(g, q, k[:, :, c], v[:, :, c], out, lse, mask[..., c], SCALE) for c in cuts]
+    found = sum(p[0] for p in parts), *(torch.cat([p[at] for p in parts], 2) for at in (1, 2))
+    for one, other in zip(found, want, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_gradient_of_a_part_alone_is_wrong() -> None:
+    """What the file is for: with its own log-sum-exp, a part's gradient is not that of the whole."""
+    q, k, v, g, _ = tensors()
+    whole, lse = attend(q, k, v, None, SCALE)
+    part, own = attend(q, k[:, :, :4], v[:, :, :4], None, SCALE)
+    right = attend_backward(g, q, k[:, :, :4], v[:, :, :4], whole, lse, None, SCALE)
+    wrong = attend_backward(g, q, k[:, :, :4], v[:, :, :4], part, own, None, SCALE)
+    assert (right[0] - wrong[0]).abs().max() > 0.01
+
+
+def test_nothing_joined_with_nothing_stays_nothing() -> None:
+    out, lse = torch.zeros(2, 3), torch.full((2,), -math.inf)
+    join(out, lse, torch.ones(2, 3), torch.tensor([-math.inf, 0.0]))
+    assert out.tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert lse.tolist() == [-math.inf, 0]
+    join(out, lse, torch.full((2, 3), 5.0), torch.full((2,), -math.inf))
+    assert out.tolist() == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_half_precision_is_summed_up_in_float32() -> None:
+    out, lse = torch.zeros(1, 1), torch.full((1,), -math.inf)
+    for _ in range(100):
+        join(out, lse, torch.full((1, 1), 0.1, dtype=torch.bfloat16), torch.zeros(1))
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(lse, torch.tensor([math.log(100)]))

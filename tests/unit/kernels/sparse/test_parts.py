@@ -1,0 +1,119 @@
+"""Softmax over a plan: padding, groups, memory, other devices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import efficient_attn as ea
+from efficient_attn.kernels.sparse import merge, parts
+from efficient_attn.kernels.sparse.parts import Job, softmax_over_plan
+from efficient_attn.kernels.sparse.tiles import Gather, Part, Rule, Run, Tile
+from efficient_attn.patterns import Band, Geometry
+
+EVERY = Rule(Band(None, None), (), Geometry(64, 64, 0, False))
+
+
+def plan(*tiles: Tile, columns: torch.Tensor | None = None) -> tuple[Part, ...]:
+    return (Part(tiles, columns),)
+
+
+def test_masks_hold_padding_holes_and_groups() -> None:
+    valid = torch.tensor([[True, True, False, True], [True, True, True, True]])
+    like = torch.zeros(4, 1, 3, 1)
+    gathered = Tile(1, Run(0, 1), Gather(torch.tensor([[0, -1]]), 2, False), EVERY)
+    job = Job(plan(gathered), valid, group=3, scale=1.0)
+    mask, blind = job.mask(job.plan[0], gathered, 0, 1, like)
+    assert mask is not None
+    assert mask.shape == (4, 1, 3, 4)
+    assert (mask == 0)[:, 0, 0].int().tolist() == [[1, 1, 0, 0]] * 4
+    assert blind is not None
+    assert not blind.any()
+    apart = torch.tensor([[False, True], [True, False]])
+    pair = Tile(1, Run(0, 1), Run(0, 2), None)
+    mask, _ = Job(plan(pair), apart, 1, 1.0).mask(Part((pair,)), pair, 0, 1, like)
+    assert mask is not None
+    assert (mask == 0)[:, 0, 0].int().tolist() == [[0, 1], [0, 1], [1, 0], [1, 0]]  # a batch row's heads are adjacent
+    first = Tile(1, Run(0, 1), Run(0, 1), None)
+    _, blind = Job(plan(first), apart, 1, 1.0).mask(Part((first,)), first, 0, 1, like)
+    assert blind is not None
+    assert blind[:, 0, 0].tolist() == [True, True, False, False]
+
+
+def test_no_mask_where_all_pairs_count_and_nothing_is_padded() -> None:
+    tile = Tile(1, Run(0, 1), Run(0, 2), None)
+    assert Job(plan(tile), None, 1, 1.0).mask(Part((tile,)), tile, 0, 1, torch.zeros(1, 1, 1, 1)) == (None, None)
+
+
+def test_rows_in_no_tile_are_zero_and_have_no_gradient() -> None:
+    q, k = torch.randn(1, 6, 1, 8, requires_grad=True), torch.randn(1, 6, 8, requires_grad=True)
+    out = softmax_over_plan(q, k, k, Job(plan(Tile(1, Run(2, 3), Run(0, 6), None, fresh=True)), None, 1, 1.0))
+    assert not out[:, [0, 1, 5]].any()
+    assert out[:, 2:5].all()
+    out.sum().backward()
+    assert q.grad is not None
+    assert not q.grad[:, [0, 1, 5]].any()
+
+
+def test_columns_that_are_taken_together_get_their_gradient_back() -> None:
+    q, k, v = (torch.randn(1, 6, *rest, 8, dtype=torch.float64, requires_grad=True) for rest in ((1,), (), ()))
+    columns = torch.tensor([1, 4, 5])
+    job = Job(plan(Tile(1, Run(0, 6), Run(0, 3), None, fresh=True), columns=columns), None, 1, 0.5)
+    out = softmax_over_plan(q, k, v, job)
+    want = ((q[:, :, 0] @ k[:, columns].mT) * 0.5).softmax(-1) @ v[:, columns]
+    torch.testing.assert_close(out[:, :, 0], want)
+    weight = torch.randn_like(want)
+    ours = torch.autograd.grad((out[:, :, 0] * weight).sum(), (q, k, v))
+    for one, other in zip(ours, torch.autograd.grad((want * weight).sum(), (q, k, v)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("spec", ["sliding_window:window=32", "longformer:window=16:n_global=4", "bigbird:window=9"])
+def test_memory_is_the_inputs_and_a_number_a_row(spec: str) -> None:
+    q, k, v = (torch.randn(1, 2, 512, 8, requires_grad=True) for _ in range(3))
+    storages = {x.untyped_storage().data_ptr() for x in (q, k, v)}
+    saved: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+        ea.create(spec)(q, k, v, ea.Mask())
+    extra = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in saved}
+    more = sum(size for at, size in extra.items() if at not in storages)
+    assert more <= 2 * 512 * 4 * (8 + 1)  # the output and a log-sum-exp a row
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    "spec", ["sliding_window:window=5", "bigbird:window=3:n_global=2:block_size=8", "fixed:stride=9"]
+)
+def test_other_devices_engine_gives_the_same_output_and_gradient(spec: str, padded: bool, monkeypatch) -> None:
+    attn = ea.create(spec)
+    q = torch.randn(2, 4, 90, 8, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(2, 2, 90, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    mask = ea.Mask(causal=True, key_lengths=torch.tensor([90, 0]) if padded else None)
+
+    def answer() -> tuple[torch.Tensor, ...]:
+        out = attn(q, k, v, mask)
+        return out, *torch.autograd.grad((out * out.detach().cos()).sum(), (q, k, v))
+
+    here = answer()
+    monkeypatch.setattr(parts, "attend", merge.plain)
+    monkeypatch.setattr(parts, "attend_backward", merge.plain_backward)
+    for one, other in zip(here, answer(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_half_precision_joins_in_float32() -> None:
+    attn, exact = (ea.create("bigbird:window=9:block_size=16:n_global=20", backend=b) for b in (None, "dense"))
+    q, k, v = (torch.randn(1, 2, 256, 16) for _ in range(3))
+    want = exact(q.bfloat16().double(), k.bfloat16().double(), v.bfloat16().double(), ea.Mask())
+    got = attn(q.bfloat16(), k.bfloat16(), v.bfloat16(), ea.Mask())
+    assert got.dtype == torch.bfloat16
+    assert (got - want).abs().max() < 0.02
+
+
+def test_a_second_derivative_is_refused() -> None:
+    q = torch.randn(1, 1, 20, 8, requires_grad=True)
+    (grad,) = torch.autograd.grad(
+        ea.create("longformer:window=3:n_global=2")(q, q, q).square().sum(), q, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()

@@ -1,0 +1,73 @@
+"""Windows of bands: every row in at most one, every allowed pair in its row's window, little else computed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from efficient_attn.kernels.sparse.windows import band_runs, windows
+from efficient_attn.patterns import Band, Geometry
+
+CPU = torch.device("cpu")
+
+
+def keys_of_rows(band: Band, g: Geometry) -> dict[int, set[int]]:
+    """Row by row the keys that the windows look at; a row in two windows is an error."""
+    found: dict[int, set[int]] = {}
+    for count, queries, keys in band_runs(band, g):
+        both = queries.positions(0, count, CPU).tolist(), keys.positions(0, count, CPU).tolist()
+        for rows, span in zip(*both, strict=True):
+            for row in rows:
+                assert row not in found, f"row {row} is in two windows"
+                found[row] = set(span)
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 300), st.integers(1, 300), st.sampled_from([None, 0, -30, 77]), st.integers(-60, 60),
+    st.integers(0, 90), st.booleans(), st.sampled_from([1, 1, 2, 3, 16, 200]), st.sampled_from(["both", "lo", "hi"]),
+)  # fmt: skip
+def test_every_allowed_pair_is_in_its_rows_window(
+    n: int, m: int, start: int | None, lo: int, width: int, causal: bool, step: int, bounds: str
+) -> None:
+    g = Geometry(n, m, m - n if start is None else start, causal)
+    band = Band(None if bounds == "hi" else lo, None if bounds == "lo" else lo + width, step)
+    found = keys_of_rows(band, g)
+    for row in range(n):
+        i = g.start + row
+        wanted = {j for j in range(min(m, i + 1) if causal else m) if band.allows(i, j, g)}
+        assert wanted <= found.get(row, set())
+        assert all(0 <= j < m and (i - j) % step == 0 for j in found.get(row, ()))
+    assert all(0 <= row < n for row in found)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("step", [1, 4])
+@pytest.mark.parametrize("window", [0, 8, 128, 600])
+def test_work_grows_with_the_length_and_not_its_square(window: int, step: int, causal: bool) -> None:
+    def work(n: int) -> int:
+        band = Band(-window * step, window * step, step)
+        return sum(count * q.size * k.size for count, q, k in band_runs(band, Geometry(n, n, 0, causal)))
+
+    span = (window if causal else 2 * window) + 1
+    assert work(1 << 17) / work(1 << 16) == pytest.approx(2, rel=0.05)
+    assert work(1 << 16) <= (1 << 16) * (span + 132)
+
+
+def test_inner_windows_are_one_tile() -> None:
+    inner = max(windows(-16, 16, Geometry(4096, 4096, 0, False)), key=lambda w: w.times)
+    assert inner.times * inner.rows > 4000
+    assert len(windows(-16, 16, Geometry(4096, 4096, 0, False))) <= 4
+
+
+@pytest.mark.parametrize(("step", "calls"), [(2, 8), (64, 4), (4096, 2)])
+def test_sequences_of_a_step_are_taken_together(step: int, calls: int) -> None:
+    """Few sequences: one tile each; many: one tile for all of them."""
+    assert len(list(band_runs(Band(-8 * step, 8 * step, step), Geometry(4096, 4096, 0, False)))) <= calls
+
+
+def test_a_window_in_the_future_only_sees_nothing_when_causal() -> None:
+    assert not list(band_runs(Band(-9, -2), Geometry(10, 10, 0, True)))

@@ -1,0 +1,266 @@
+"""The registry: names, options, plug-ins, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+import efficient_attn as ea
+from efficient_attn import registry
+from efficient_attn.contract.mechanism import Attention
+from efficient_attn.contract.shapes import Dims
+from efficient_attn.variants import CATALOGUE, FAMILIES
+from efficient_attn.variants.full.engine import SoftmaxAttention
+
+PLUGIN = '''
+"""A plug-in."""
+import efficient_attn as ea
+
+
+@ea.register("{name}", family="full")
+class Mine(ea.SoftmaxAttention):
+    """My own mechanism.
+
+    More words."""
+
+    def __init__(self, *, strength: float = 1.0, note: str | None = None) -> None:
+        super().__init__()
+        self.strength, self.note = strength, note
+'''
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Registrations of a test end with it."""
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
+    registry._entry_points.cache_clear()
+    yield
+    registry._entry_points.cache_clear()
+
+
+def plugin(folder: Path, name: str = "mine", text: str = PLUGIN) -> str:
+    path = folder / f"plugin_{name}.py"
+    path.write_text(text.replace("{name}", name))
+    return str(path)
+
+
+class TestCatalogue:
+    def test_every_entry_is_what_it_says(self) -> None:
+        for entry in CATALOGUE:
+            cls = registry._load(entry.name)
+            assert issubclass(cls, Attention)
+            assert cls.__doc__, f"{entry.name} has no docstring"
+            assert entry.family in FAMILIES
+            assert entry.sentence.endswith(".")
+            assert "dense" in cls.backends
+
+    def test_names_are_unique_and_in_order(self) -> None:
+        assert ea.names() == [e.name for e in CATALOGUE]
+        assert len(set(ea.names())) == len(ea.names())
+
+    def test_families(self) -> None:
+        assert sorted(n for f in FAMILIES for n in ea.names(family=f)) == sorted(ea.names())
+        assert "sliding_window" in ea.names(family="sparse")
+        with pytest.raises(ea.UsageError, match="unknown family 'sparce'; did you mean 'sparse'"):
+            ea.names(family="sparce")
+
+    def test_reading_names_needs_no_torch(self) -> None:
+        code = (
+            "import sys, efficient_attn as ea; names = ea.names(); "
+            "assert 'full' in names; sys.exit(bool({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
+        )
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class TestCreate:
+    def test_options_from_text_keywords_or_both(self) -> None:
+        for attn in (ea.create("sliding_window:window=5"), ea.create("sliding_window", window=5)):
+            assert attn.spec == "sliding_window:window=5"
+            assert registry.effective_options(attn) == {"window": 5}
+        attn = ea.create("sliding_window:window=5", backend="blocks")
+        assert (attn.spec, attn.backend) == ("sliding_window:window=5:backend=blocks", "blocks")
+
+    def test_defaults_are_effective_but_not_in_the_spec(self) -> None:
+        attn = ea.create("sliding_window")
+        assert attn.spec == "sliding_window"
+        assert registry.effective_options(attn) == {"window": 128}
+
+    def test_dims_and_seed_reach_the_instance(self) -> None:
+        attn = ea.create("full", dims=Dims(heads=2), seed=9)
+        assert (attn.dims, attn.seed) == (Dims(heads=2), 9)
+
+    @pytest.mark.parametrize(
+        ("text", "options", "words"),
+        [
+            ("ful", {}, "unknown mechanism 'ful'; did you mean 'full'"),
+            ("sliding_windows", {}, "did you mean 'sliding_window'"),
+            ("zzz", {}, r"unknown mechanism 'zzz' \(choices: .*full"),
+            ("sliding_window:windw=3", {}, "sliding_window: unknown option 'windw'; did you mean 'window'"),
+            ("sliding_window:seed=3", {}, "unknown option 'seed'"),
+            ("full:window=3", {}, "full: unknown option 'window'"),
+            ("sliding_window:window=wide", {}, "option window='wide' does not fit int"),
+            ("sliding_window:window=2.5", {}, "option window='2.5' does not fit int"),
+            ("sliding_window", {"window": 2.5}, "option window=2.5 does not fit int"),
+            ("sliding_window", {"window": "3"}, None),
+            ("sliding_window", {"window": True}, "option window=True does not fit int"),
+            ("sliding_window:window=-1", {}, "window must be 0 or more, not -1"),
+            ("sliding_window:window=3", {"window": 4}, "option 'window' is given twice"),
+            ("gqa:kv_heads=0", {}, "kv_heads must be at least 1, not 0"),
+        ],
+    )
+    def test_says_what_is_wrong(self, text: str, options: dict[str, object], words: str | None) -> None:
+        if words is None:
+            ea.create(text, **options)
+            return
+        with pytest.raises(ea.UsageError, match=words):
+            ea.create(text, **options)
+
+    def test_backend_errors(self) -> None:
+        with pytest.raises(ea.UsageError, match="backend is given twice, as 'dense' and 'sdpa'"):
+            ea.create("full:backend=dense", backend="sdpa")
+        assert ea.create("full:backend=dense", backend="dense").backend == "dense"
+        with pytest.raises(ea.UnsupportedError, match=r"full has no backend 'flash'|no backend 'flash'"):
+            ea.create("full", backend="flash")
+        union = "sliding_window:window=1|sliding_window:window=2"
+        with pytest.raises(ea.UnsupportedError, match="'windows' cannot serve it: the pattern is not one contiguous"):
+            ea.create(union, backend="windows")
+
+    def test_options_against_dims(self) -> None:
+        with pytest.raises(ea.UsageError, match=r"kv_heads=2 disagrees with dims.kv_heads=4"):
+            ea.create("gqa:kv_heads=2", dims=Dims(kv_heads=4))
+        with pytest.raises(ea.UsageError, match="kv_heads=3 does not divide heads=8"):
+            ea.create("gqa:kv_heads=3", dims=Dims(heads=8))
+        with pytest.raises(ea.UsageError, match="mqa has one key-value head, dims say kv_heads=2"):
+            ea.create("mqa", dims=Dims(kv_heads=2))
+
+
+class TestUnion:
+    def test_parts_are_sorted_in_the_spec(self) -> None:
+        one, two = "sliding_window:window=3|sliding_window:window=1", "sliding_window:window=1|sliding_window:window=3"
+        assert ea.create(one).spec == ea.create(two).spec == two
+
+    @pytest.mark.parametrize(
+        ("text", "options", "words"),
+        [
+            ("sliding_window|full", {}, "only patterns can be joined by '|'"),
+            ("sliding_window:backend=blocks|sliding_window", {}, "without a backend"),
+            ("sliding_window|sliding_window:window=3", {"window": 2}, "options of a union belong to its parts"),
+            ("sliding_window|slidin_window", {}, "did you mean 'sliding_window'"),
+        ],
+    )
+    def test_says_what_is_wrong(self, text: str, options: dict[str, object], words: str) -> None:
+        with pytest.raises(ea.UsageError, match=words.replace("|", r"\|")):
+            ea.create(text, **options)
+
+    def test_info(self) -> None:
+        info = ea.info("sliding_window:window=3|sliding_window:window=9")
+        assert (info.name, info.family, info.backend) == ("union", "sparse", "parts")
+
+
+class TestInfo:
+    def test_describes_the_instance(self) -> None:
+        info = ea.info("gqa:kv_heads=2")
+        assert (info.name, info.family, info.spec, info.options) == (
+            "gqa",
+            "shared_kv",
+            "gqa:kv_heads=2",
+            {"kv_heads": 2},
+        )
+        assert info.backends == ("sdpa", "cpp", "dense")
+        assert info.traits.exact
+        assert info.parameters == 0
+        assert info.source.endswith("gqa.py")
+        assert "Ainslie" in info.doc
+
+    @pytest.mark.parametrize("name", ea.names())
+    def test_everything_can_be_described(self, name: str) -> None:
+        info = ea.info(name, dims=Dims(heads=4, head_dim=8, max_len=64))
+        assert info.sentence
+        assert info.growth.cost(64, 64, info.traits.causal) > 0
+
+
+class TestRegister:
+    def test_a_name_can_be_created(self) -> None:
+        @ea.register("mine_too", family="full")
+        class Mine(SoftmaxAttention):
+            """Mine, in one line.
+
+            And more."""
+
+        assert isinstance(ea.create("mine_too"), Mine)
+        assert ea.info("mine_too").sentence == "Mine, in one line."
+        assert "mine_too" in ea.names(family="full")
+
+    def test_a_taken_name_is_refused(self) -> None:
+        with pytest.raises(ea.UsageError, match=r"the name 'full' is taken by efficient_attn\.variants\.full:Full"):
+            ea.register("full", family="full")(SoftmaxAttention)
+
+    @pytest.mark.parametrize("name", ["a-b", "a:b", "a|b", "1a", "_a", "a b"])
+    def test_names_that_a_spec_cannot_hold_are_refused(self, name: str) -> None:
+        with pytest.raises(ea.UsageError, match="a name is letters, digits and underscores"):
+            ea.register(name, family="full")(SoftmaxAttention)
+
+    def test_unknown_family(self) -> None:
+        with pytest.raises(ea.UsageError, match=r"register\('x'\): unknown family 'ful'; did you mean 'full'"):
+            ea.register("x", family="ful")
+
+    def test_options_must_be_keywords_with_defaults(self) -> None:
+        class Loose(SoftmaxAttention):
+            def __init__(self, width: int = 3) -> None:
+                super().__init__()
+
+        ea.register("loose", family="full")(Loose)
+        with pytest.raises(ea.UsageError, match="options must be keyword-only with defaults, 'width' is not"):
+            ea.create("loose")
+
+
+class TestPlugin:
+    def test_a_file_brings_its_names(self, tmp_path: Path) -> None:
+        assert ea.load_plugin(plugin(tmp_path)) == ["mine"]
+        attn = ea.create("mine:strength=2:note=none")
+        assert registry.effective_options(attn) == {"strength": 2.0, "note": None}
+        assert attn.spec == "mine:note=none:strength=2.0"
+
+    def test_loading_twice_is_harmless(self, tmp_path: Path) -> None:
+        path = plugin(tmp_path)
+        assert ea.load_plugin(path) == ea.load_plugin(path) == ["mine"]
+
+    def test_a_built_in_name_is_not_overridden(self, tmp_path: Path) -> None:
+        with pytest.raises(ea.UsageError, match="the name 'linear' is taken"):
+            ea.load_plugin(plugin(tmp_path, "linear"))
+
+    def test_missing_and_broken_files_are_told(self, tmp_path: Path) -> None:
+        with pytest.raises(ea.UsageError, match=r"absent.py: no such file"):
+            ea.load_plugin(str(tmp_path / "absent.py"))
+        with pytest.raises(ea.UsageError, match="import failed: ZeroDivisionError: division by zero"):
+            ea.load_plugin(plugin(tmp_path, "broken", "1 / 0"))
+        with pytest.raises(ea.UsageError, match="import failed: ModuleNotFoundError"):
+            ea.load_plugin("no_such_module_anywhere")
+
+
+class TestEntryPoints:
+    def advertise(self, monkeypatch: pytest.MonkeyPatch, name: str, target: str) -> None:
+        points = [EntryPoint(name, target, registry.GROUP)]
+        monkeypatch.setattr(registry, "entry_points", lambda group: points)
+
+    def test_bring_mechanisms_of_other_packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.advertise(monkeypatch, "theirs", "efficient_attn.variants.full.full:Full")
+        assert "theirs" in ea.names()
+        assert ea.create("theirs").spec == "theirs"
+
+    def test_never_override_built_in_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.advertise(monkeypatch, "linear", "efficient_attn.variants.full.full:Full")
+        assert type(ea.create("linear")).__name__ == "Linear"
+
+    def test_broken_ones_break_only_themselves(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.advertise(monkeypatch, "theirs", "no_such_package:Thing")
+        assert "theirs" in ea.names()
+        with pytest.raises(ea.UsageError, match="theirs: the entry point no_such_package:Thing failed: ModuleNotFound"):
+            ea.create("theirs")
+        assert ea.create("full").spec == "full"

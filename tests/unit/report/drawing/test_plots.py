@@ -1,0 +1,122 @@
+"""How mechanisms look, and what plots hold."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import pytest
+
+from efficient_attn.report.drawing import figures, plots, style
+
+ROOT = Path(__file__).parents[4]
+
+
+def panel(*lines: figures.Line, **changed: object) -> figures.Panel:
+    ticks = {float(x): str(int(x)) for line in lines for x in line.x}
+    known = {
+        "name": "p",
+        "kind": "time",
+        "title": "A <b> & c",
+        "caption": "",
+        "xlabel": "n",
+        "ylabel": "t",
+        "unit": "time",
+    }
+    return figures.Panel(**({**known, "lines": lines, "ticks": ticks} | changed))  # type: ignore[arg-type]
+
+
+def line(label: str, *y: float, **changed: object) -> figures.Line:
+    x = [512.0 * 2**i for i in range(len(y))]
+    return figures.Line(label, style.looks([label])[label], x, y, **changed)  # type: ignore[arg-type]
+
+
+def test_colours_are_fixed_for_good() -> None:
+    assert style.colour_and_marker("full") == ("#1b1f24", "o")
+    assert style.colour_and_marker("sliding_window") == ("#0072B2", "o")
+    assert style.colour_and_marker("linear") == ("#D55E00", "s")
+    assert style.colour_and_marker("mine") == ("#6F4E9C", "s")
+    known = {style.colour_and_marker(name) for name in ("full", *style.KNOWN)}
+    assert len(known) == len(style.KNOWN) + 1
+
+
+def test_unknown_names_look_the_same_in_every_process() -> None:
+    code = "from efficient_attn.report import style; print(style.colour_and_marker('my_own'))"
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True
+        )
+        for seed in ("1", "2")
+    ]
+    assert {done.stdout.strip() for done in said} == {str(style.colour_and_marker("my_own"))}
+
+
+def test_variants_of_a_mechanism_share_its_colour_but_not_its_line() -> None:
+    labels = [f"sliding_window:window={w}" for w in (64, 128, 256)]
+    looks = style.looks([*labels, "full", "full:backend=dense", "linear (kv_heads=2)"])
+    assert len({(looks[name].colour, looks[name].marker) for name in labels}) == 1
+    assert len({str(looks[name]) for name in labels}) == 3
+    assert looks["full"].colour == looks["full:backend=dense"].colour
+    assert looks["full"] != looks["full:backend=dense"]
+    assert looks["linear (kv_heads=2)"].colour == style.colour_and_marker("linear")[0]
+    assert looks[labels[0]].line == "-", "the smallest window comes first, counted, not spelled"
+
+
+def test_a_plot_names_its_lines_and_needs_nothing_from_outside() -> None:
+    plot = figures.draw(
+        panel(line("full", 1, 4, 16, note="N^2.00"), line("linear", 1, 2, 4, low=(0.9, 1.9, 3.9), high=(1.1, 2.1, 4.1)))
+    )
+    xml.fromstring(plot.svg)
+    assert plot.png.startswith(b"\x89PNG")
+    shown = plot.inline
+    assert "A &lt;b&gt; &amp; c</title>" in shown
+    assert "N^2.00" in shown
+    assert not re.findall(r'(?:href|src)="(?!#)', shown)
+    assert not re.findall(r"url\((?!#p-)", shown)
+    ids = re.findall(r' id="([^"]*)"', shown)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', shown)) <= {(i, "") for i in ids} | {("", i) for i in ids}
+
+
+@pytest.mark.parametrize("y", [(1.0,), (1.0, 1.0), (1e-9, 1e9), (3.0, 3.0000001)])
+@pytest.mark.parametrize("unit", ["time", "bytes", "ratio", "error"])
+def test_odd_values_can_be_drawn(y: tuple[float, ...], unit: str) -> None:
+    assert "<svg" in figures.draw(panel(line("full", *y), unit=unit)).svg
+
+
+def test_axes_have_few_round_marks() -> None:
+    assert list(figures._y_ticks("time", 0.4, 6).values()) == ["500 µs", "1 ms", "2 ms", "5 ms"]
+    assert list(figures._y_ticks("bytes", 2**20, 2**24).values()) == ["1 MiB", "2 MiB", "4 MiB", "8 MiB", "16 MiB"]
+    assert list(figures._y_ticks("ratio", 0.9, 60).values()) == ["1x", "2x", "5x", "10x", "20x", "50x"]
+    assert len(figures._y_ticks("time", 1e-6, 1e6)) <= 8
+
+
+def test_lengths_are_left_out_where_they_would_run_together() -> None:
+    many = panel(line("full", *range(1, 11)), ticks={256.0 * 2**i: f"{256 * 2**i}" for i in range(10)})
+    shown = list(figures._thinned(many).values())
+    assert shown[-1] == "131072"
+    assert 3 <= len(shown) <= 6
+    few = panel(line("full", 1, 2, 3), ticks={512.0: "512", 1024.0: "1K", 2048.0: "2K"})
+    assert list(figures._thinned(few).values()) == ["512", "1K", "2K"]
+
+
+def test_names_do_not_overlap_and_stay_inside() -> None:
+    wanted, heights = [0.5, 0.51, 0.52, 0.99, 1.0], [0.1] * 5
+    placed = figures.spread(wanted, heights)
+    assert all(b - a >= 0.1 - 1e-9 for a, b in zip(sorted(placed), sorted(placed)[1:], strict=False))
+    assert min(placed) >= 0.05 - 1e-9
+    assert max(placed) <= 0.95 + 1e-9
+    assert placed == sorted(placed)
+
+
+def test_what_shows_one_length_is_drawn_last() -> None:
+    def planned(kind: plots.Kind, *, flat: bool) -> plots.Planned:
+        return plots.Planned("p", kind.name, "", 1, panel, flat=flat)
+
+    every = [planned(kind, flat=flat) for flat in (True, False) for kind in (plots.STATE, plots.TIME, plots.SPEEDUP)]
+    drawn = [(p.flat, p.kind) for p in sorted(every, key=plots.rank)]
+    kinds = [kind.name for kind in (plots.TIME, plots.SPEEDUP, plots.STATE)]
+    assert drawn == [(flat, kind) for flat in (False, True) for kind in kinds]

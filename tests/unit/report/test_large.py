@@ -1,0 +1,140 @@
+"""Reports of a lot, and of rows that are damaged: what is left out is said, and what is drawn is what is gathered."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import report_runs as runs
+
+from efficient_attn.report import gather, page, select, tables, words, write_report
+from efficient_attn.report.drawing import plots, style
+from efficient_attn.results.rows import Record
+from efficient_attn.results.shards import DamagedRecord
+
+
+def _rows(records: list[Record], folder: Path) -> Any:
+    return select.labelled(gather.gather([runs.write_run(folder / "run", records)]).rows)
+
+
+def _numbered(records: list[Record]) -> list[Record]:
+    """The records with keys of their own, so that none supersedes another."""
+    for number, record in enumerate(records):
+        record.row.case_key = f"case{number}"
+    return records
+
+
+def test_damaged_lines_are_counted_on_the_page_and_named(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "run", runs.speed())
+    lines = (run / "rows.jsonl").read_text().splitlines(keepends=True)
+    (run / "rows.jsonl").write_text("".join(["x\n" * 8, *lines[8:]]))
+    with pytest.warns(DamagedRecord) as told:
+        written = write_report([run], tmp_path / "out")
+    assert len(told) == 8
+    named = ", ".join(f"run/rows.jsonl:{n}" for n in range(1, 7))
+    for path in (written.page, written.markdown):
+        text = path.read_text()
+        assert f"8 damaged lines were left out of this report: {named} and 2 more." in text
+        assert "12 cases of 4 variants" in text
+
+
+def test_whole_runs_say_nothing_of_damage(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "run", runs.speed(lengths=(512,)))
+    written = write_report([run], tmp_path / "out")
+    assert "left out" not in written.page.read_text() + written.markdown.read_text()
+
+
+def _wide(count: int, variants: int, lengths: tuple[int, ...] = (512, 1024)) -> list[Record]:
+    """So many settings of so many variants, the baseline among them."""
+    names = ["full", *(f"linear:n={i}" for i in range(1, variants))]
+    return _numbered([
+        Record(runs.row(name, mode="forward", threads=threads, seq_len=n, latency_ms=n * 1e-3))
+        for threads in range(1, count + 1) for name in names for n in lengths
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("count", "variants", "drawn", "limit"), [(24, 2, 24, ""), (25, 2, 24, "24 plots"), (24, 12, 20, "240 lines")]
+)
+def test_a_report_draws_so_many_plots_and_lines(
+    count: int, variants: int, drawn: int, limit: str, tmp_path: Path
+) -> None:
+    run = runs.write_run(tmp_path / "run", _wide(count, variants))
+    text = page.as_markdown(page.content(gather.gather([run])))
+    assert text.count("](plots/") == drawn
+    assert text.count("Not drawn, because a report draws at most ") == count - drawn
+    assert text.count(f"at most {limit}: Time: forward") == count - drawn
+
+
+def test_only_what_is_drawn_is_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    really = plots._length_line
+    monkeypatch.setattr(plots, "_length_line", lambda label, *rest: made.append(label) or really(label, *rest))
+    run = runs.write_run(tmp_path / "run", _wide(30, 3))
+    page.content(gather.gather([run]))
+    assert len(made) == page.MOST_PLOTS * 3
+
+
+def test_directions_share_their_limits_and_files_their_names(tmp_path: Path) -> None:
+    rows = select.timed(_rows([*runs.speed(), *runs.speed(causal=True)], tmp_path))
+    (setting,) = select.settings(rows)
+    assert [(cell.mode, cell.causal) for cell in setting.cells] == [("forward", False), ("forward", True)]
+    scene = plots.Scene(style.looks(rows["label"]))
+    planned = list(plots.over_length(setting, (plots.TIME, plots.SPEEDUP), scene))
+    panels = [each.make() for each in planned]
+    assert [(p.name, p.title, p.kind) for p in planned] == [(p.name, p.title, p.kind) for p in panels]
+    assert [p.lines for p in planned] == [len(p.lines) for p in panels] == [4, 4, 3, 3]
+    both, causal, *speedups = panels
+    low, high = both.bounds or (0, 0)
+    assert both.bounds == causal.bounds
+    ends = [end for panel in (both, causal) for line in panel.lines for end in (line.low or ()) + (line.high or ())]
+    assert low < min(ends) < max(ends) < high
+    assert speedups[0].bounds == speedups[1].bounds != both.bounds
+
+
+def test_variants_are_the_rows_own_numbers_in_order(tmp_path: Path) -> None:
+    rows = select.timed(_rows(list(runs.speed()), tmp_path))
+    found = select.variants(rows)
+    assert list(found) == list(dict.fromkeys(rows["label"]))
+    for label, own in found.items():
+        expected = rows[rows["label"] == label]
+        for name in select.CURVES:
+            np.testing.assert_array_equal(own[name], expected[name].to_numpy())
+    assert select.variants(rows[:0]) == {}
+
+
+def test_the_headline_is_the_longest_length_that_most_reached(tmp_path: Path) -> None:
+    records = [r for r in runs.speed() if not (r.row.variant == "full" and (r.row.seq_len or 0) > 2048)]
+    rows = select.timed(_rows(records, tmp_path))
+    top = select.headline(rows, "latency_ms")
+    assert set(top["seq_len"]) == {2048}
+    assert list(top["latency_ms"]) == sorted(top["latency_ms"])
+    assert len(top) == 4
+    assert select.headline(rows, "state_bytes").empty
+    assert tables.records(top)[0]["label"] == top["label"].iloc[0]
+
+
+def test_all_cells_are_escaped() -> None:
+    body = page.table_body([["<b>", "1"], ["a & b", "<b>"]])
+    assert str(body) == "<tr><td>&lt;b&gt;</td><td>1</td></tr>\n<tr><td>a &amp; b</td><td>&lt;b&gt;</td></tr>\n"
+
+
+@pytest.mark.parametrize("empty", [None, float("nan"), pd.NA, pd.NaT, np.nan])
+def test_empty_cells_hold_nothing(empty: object) -> None:
+    assert not words.there(empty)
+    assert all(words.there(value) for value in (0, 0.0, "", False, float("inf"), np.float64(1)))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_report_leaves_the_garbage_collector_as_it_was(enabled: bool, tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "run", runs.speed(lengths=(512,)))
+    (gc.enable if enabled else gc.disable)()
+    try:
+        write_report([run], tmp_path / "out")
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()

@@ -1,0 +1,89 @@
+"""Frames: one DataFrame of all rows, with types that do not depend on what happens to be empty."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import efficient_attn as ea
+from efficient_attn.results.frames import DTYPES, frame
+from efficient_attn.results.rows import COLUMNS, SCHEMA, Record, Row
+from efficient_attn.results.shards import DamagedRecord
+from efficient_attn.results.store import ROWS, Writer
+
+
+def run(folder: Path, *rows: Row) -> Path:
+    with Writer(folder) as writer:
+        for row in rows:
+            writer.write(Record(row))
+    return folder
+
+
+def test_columns_and_types_are_the_rows_own() -> None:
+    empty = frame([])
+    assert tuple(empty.columns) == COLUMNS
+    assert len(empty) == 0
+    full = frame([Row(seq_len=3, causal=True, latency_ms=1.5, variant="full")])
+    assert dict(full.dtypes.astype(str)) == dict(empty.dtypes.astype(str)) == DTYPES
+    assert (DTYPES["seq_len"], DTYPES["causal"], DTYPES["latency_ms"], DTYPES["status"]) == (
+        "Int64", "boolean", "float64", "string",
+    )  # fmt: skip
+
+
+def test_empty_cells_stay_empty_and_numbers_stay_whole() -> None:
+    df = frame([Row(seq_len=2**40 + 1, causal=False), Row()])
+    assert df.seq_len[0] == 2**40 + 1
+    assert df.seq_len.isna().tolist() == [False, True]
+    assert df.causal[0] is False or not df.causal[0]
+    assert pd.isna(df.causal[1])
+
+
+def test_load_joins_runs_given_in_any_way(tmp_path: Path) -> None:
+    one = run(tmp_path / "one", Row(case_key="a"), Row(case_key="b"))
+    two = run(tmp_path / "two", Row(case_key="c"))
+    assert ea.load(one).case_key.tolist() == ["a", "b"]
+    assert ea.load(str(one)).case_key.tolist() == ["a", "b"]
+    assert ea.load([one, str(two / ROWS)]).case_key.tolist() == ["a", "b", "c"]
+    assert ea.load(iter([two])).case_key.tolist() == ["c"]
+    assert ea.load([]).empty
+
+
+def test_only_the_latest_of_a_case_is_loaded(tmp_path: Path) -> None:
+    folder = run(tmp_path, Row(case_key="a#1", status="oom"), Row(case_key="b#1"), Row(case_key="a#2"))
+    loaded = ea.load(folder)
+    assert loaded.case_key.tolist() == ["a#2", "b#1"]
+    assert loaded.status.tolist() == ["ok", "ok"]
+
+
+def test_damage_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    folder = run(tmp_path, Row(case_key="a"), Row(case_key="b"))
+    path = folder / ROWS
+    path.write_text(path.read_text().replace('"a"', '"c"'))
+    with pytest.warns(DamagedRecord, match=rf"{ROWS}:1: the checksum does not match.*; left out"):
+        assert ea.load(folder).case_key.tolist() == ["b"]
+
+
+@pytest.mark.parametrize("name", ["quickstart", "promises"])
+def test_published_runs_are_loaded(name: str) -> None:
+    loaded = ea.load(Path(__file__).parents[3] / "results" / name)
+    assert dict(loaded.dtypes.astype(str)) == DTYPES
+    assert len(loaded) > 20
+    assert set(loaded.schema) == {SCHEMA}
+    assert loaded.case_key.is_unique
+
+
+def test_a_folder_without_a_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ea.UsageError, match="no run here"):
+        ea.load(tmp_path)
+
+
+def test_reading_results_needs_no_torch(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", Row(case_key="a"))
+    code = (
+        f"import sys, efficient_attn as ea; assert len(ea.load({str(folder)!r})) == 1; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

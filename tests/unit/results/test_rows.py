@@ -1,0 +1,184 @@
+"""Rows and their lines: what was written is what is read, or it is refused."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from efficient_attn.results.rows import COLUMNS, MIGRATIONS, SCHEMA, NewerSchemaError, Record, Row, finite
+
+DATA = Path(__file__).parents[2] / "data"
+
+FIXED = (
+    "run_id suite case_key variant backend family options device dtype batch heads kv_heads seq_len kv_len "
+    "head_dim causal mode status reason threads compiled machine backend_used latency_ms latency_ms_low "
+    "latency_ms_high speedup speedup_low speedup_high tokens_per_s flops tflops_per_s roofline_share pairs "
+    "pairs_computed peak_memory_bytes output_bytes saved_bytes workspace_bytes state_bytes task inputs layer "
+    "relative_error oracle_error cosine_similarity total_variation missed_mass effective_keys metric accuracy "
+    "loss steps parameters seed stop_reason cache cuda_graph graph_breaks retained_bytes rounds processes contaminated "
+    "energy_j clamped_rows bytes_moved bandwidth_share memory_budget_bytes longest_context schema "
+)
+
+VALUES = {
+    "str": st.text(max_size=12),
+    "int": st.integers(-(2**40), 2**40),
+    "float": st.floats(allow_nan=False, allow_infinity=False),
+    "bool": st.booleans(),
+    "Status": st.sampled_from(["ok", "oom", "timeout"]),
+}
+
+
+def _cells() -> dict[str, st.SearchStrategy[object]]:
+    kinds = {f.name: str(f.type).split(" ") for f in fields(Row) if f.name != "schema"}
+    return {name: VALUES[kind[0]] | (st.none() if "None" in kind else st.nothing()) for name, kind in kinds.items()}
+
+
+rows = st.fixed_dictionaries({}, optional=_cells()).map(lambda cells: Row(**cells))  # pyright: ignore
+numbers = st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=4)
+records = st.builds(
+    Record, rows, st.dictionaries(st.text(max_size=5), numbers | st.lists(numbers, max_size=3), max_size=3)
+)
+
+
+def test_columns_are_the_contract() -> None:
+    assert list(COLUMNS) == FIXED.split()
+
+
+@given(records)
+def test_line_and_back(record: Record) -> None:
+    line = record.to_line()
+    assert line.endswith("}\n")
+    assert line.count("\n") == 1
+    assert Record.from_line(line) == record
+    assert json.loads(line)["crc"] == zlib.crc32((line.rpartition(',"crc":')[0] + "}").encode())
+
+
+@given(records, st.data())
+def test_an_altered_byte_is_seen(record: Record, data: st.DataObject) -> None:
+    line = record.to_line().rstrip("\n")
+    at = data.draw(st.integers(0, len(line) - 1))
+    other = data.draw(st.characters(min_codepoint=32, max_codepoint=126).filter(lambda c: c != line[at]))
+    with pytest.raises(ValueError, match=r"not a complete record|the record was altered"):
+        Record.from_line(line[:at] + other + line[at + 1 :])
+
+
+@pytest.mark.parametrize("at", [0, 1, -1, -2, -3])
+def test_the_ends_of_a_line_are_checked_too(at: int) -> None:
+    line = list(Record(Row(case_key="x")).to_line().rstrip("\n"))
+    line[at] = "~"
+    with pytest.raises(ValueError, match=r"not a complete record|the record was altered"):
+        Record.from_line("".join(line))
+
+
+@given(records, st.data())
+def test_a_torn_line_is_seen(record: Record, data: st.DataObject) -> None:
+    line = record.to_line().rstrip("\n")
+    cut = data.draw(st.integers(0, len(line) - 1))
+    with pytest.raises(ValueError, match=r"not a complete record|the record was altered"):
+        Record.from_line(line[:cut])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_finite_are_not_written(bad: float) -> None:
+    for record in (Record(Row(latency_ms=bad)), Record(Row(), {"times": [1.0, bad]})):
+        with pytest.raises(ValueError, match="JSON compliant"):
+            record.to_line()
+    assert finite(bad) is None
+
+
+def test_finite_keeps_numbers() -> None:
+    assert finite(0.0) == 0.0
+    assert finite(-1e300) == -1e300
+
+
+def line(body: object) -> str:
+    """A line with a right checksum, whatever is in it."""
+    text = json.dumps(body)
+    return f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n'
+
+
+def body(**changed: object) -> dict[str, Any]:
+    return {name: getattr(Row(), name) for name in COLUMNS} | {"samples": {}} | changed
+
+
+def test_newer_schemas_are_refused_and_are_no_damage() -> None:
+    told = rf"^schema {SCHEMA + 1} is newer than this version reads \({SCHEMA}\); upgrade efficient-attn$"
+    for newer in (Record(Row(schema=SCHEMA + 1)).to_line(), line({"schema": SCHEMA + 1, "all": "new"})):
+        with pytest.raises(NewerSchemaError, match=told):
+            Record.from_line(newer)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (body(colour="red"), "unknown column colour"),
+        ({name: value for name, value in body().items() if name != "variant"}, "missing column variant"),
+        ({name: value for name, value in body().items() if name != "samples"}, "missing column samples"),
+        (body(schema=0), "unknown schema 0"),
+        (body(schema=None), "no schema"),
+        (body(schema="2"), "no schema"),
+        (body(schema=True), "no schema"),
+        ({"variant": "full"}, "no schema"),
+    ],
+)
+def test_lines_that_are_no_rows_are_told(wrong: object, why: str) -> None:
+    with pytest.raises(ValueError, match=why) as caught:
+        Record.from_line(line(wrong))
+    assert not isinstance(caught.value, NewerSchemaError)
+
+
+def test_every_older_schema_has_its_step() -> None:
+    assert sorted(MIGRATIONS) == list(range(1, SCHEMA))
+
+
+# what each schema added to the one before it
+ADDED = {
+    2: ("cache", "cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j"),
+    3: ("clamped_rows",),
+    4: ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context"),
+}
+
+
+def older(schema: int, **changed: object) -> dict[str, Any]:
+    """A record as an earlier schema had it."""
+    later = {name for number, names in ADDED.items() if number > schema for name in names}
+    return {name: value for name, value in body(schema=schema, **changed).items() if name not in later}
+
+
+@pytest.mark.parametrize(("mode", "cache"), [("decode", "warm"), (None, None)])
+def test_schema_1_becomes_the_present_one(mode: str | None, cache: str | None) -> None:
+    record = Record.from_line(line(older(1, mode=mode, variant="full", samples={"latency_ms": [[1.5]]})))
+    assert record == Record(Row(mode=mode, variant="full", cache=cache), {"latency_ms": [[1.5]]})
+    assert record.row.schema == SCHEMA
+    assert Record.from_line(record.to_line()) == record
+
+
+@pytest.mark.parametrize(("schema", "known"), [(2, {"energy_j": 2.5}), (3, {"clamped_rows": 7, "state_bytes": 64})])
+def test_later_schemas_become_the_present_one_too(schema: int, known: dict[str, Any]) -> None:
+    record = Record.from_line(line(older(schema, variant="full", **known)))
+    assert record == Record(Row(variant="full", **known))
+    assert [getattr(record.row, name) for name in ADDED[4]] == [None] * 4
+
+
+def test_an_unknown_column_of_an_older_schema_is_told_too() -> None:
+    with pytest.raises(ValueError, match="unknown column colour"):
+        Record.from_line(line(older(1, colour="red")))
+
+
+@pytest.mark.parametrize("schema", [1, 3])
+def test_a_published_run_of_an_older_schema_is_read(schema: int) -> None:
+    lines = (DATA / f"rows_schema_{schema}.jsonl").read_text().splitlines()
+    old, new = [json.loads(each) for each in lines], [Record.from_line(each) for each in lines]
+    assert {each["schema"] for each in old} == {schema}
+    assert {each["mode"] for each in old} == {"forward", "forward_backward", "decode", None}
+    for before, after in zip(old, new, strict=True):
+        assert after.samples == before.pop("samples")
+        assert vars(after.row).items() >= {k: v for k, v in before.items() if k not in ("schema", "crc")}.items()
+        assert after.row.cache == before.get("cache", None if after.row.mode is None else "warm")

@@ -1,0 +1,183 @@
+"""Linformer: what its projections are, where it is full attention, what it refuses, what it holds in memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import efficient_attn as ea
+from efficient_attn.instruments.memory import footprint, training_footprint
+from efficient_attn.kernels import products
+from efficient_attn.kernels.low_rank import projection
+from efficient_attn.kernels.low_rank.projection import project
+from efficient_attn.testing.compare import assert_close
+from efficient_attn.variants.low_rank.linformer import Linformer
+
+SHARES = ("heads", "key_value", "none")
+
+
+def made(spec: str = "linformer:rank=5", *, seed: int = 0, **dims: int) -> Linformer:
+    attn = ea.create(spec, dims=ea.Dims(**{"heads": 4, "max_len": 30, **dims}), seed=seed).double()
+    assert isinstance(attn, Linformer)
+    return attn
+
+
+def both(attn: Linformer) -> tuple[torch.Tensor, torch.Tensor]:
+    assert attn.by_values is not None
+    return attn.by_keys.detach(), attn.by_values.detach()
+
+
+def drawn(m: int, *, n: int = 9, kv_heads: int = 4, dtype: torch.dtype = torch.float64):
+    g = torch.Generator().manual_seed(m)
+    return [torch.randn(2, h, x, 6, generator=g).to(dtype) for h, x in ((4, n), (kv_heads, m), (kv_heads, m))]
+
+
+@pytest.mark.parametrize("m", [30, 17, 1])
+def test_the_definition_by_hand(m: int) -> None:
+    attn, (q, k, v) = made("linformer:rank=5:share=heads"), drawn(m)
+    e, f = (x[0, :, :m] for x in both(attn))
+    weights = torch.softmax(torch.einsum("bhnd,rm,bhmd->bhnr", q, e, k) / 6**0.5, -1)
+    assert_close(attn(q, k, v), torch.einsum("bhnr,rm,bhmd->bhnd", weights, f, v), "linformer by hand")
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_identity_projections_are_full_attention(share: str) -> None:
+    attn, (q, k, v) = made(f"linformer:rank=30:share={share}"), drawn(30)
+    with torch.no_grad():
+        for p in attn.parameters():
+            p.copy_(torch.eye(30).expand(p.shape))
+    assert_close(attn(q, k, v), ea.create("full")(q, k, v), share)
+    assert not torch.allclose(made(f"linformer:rank=30:share={share}")(q, k, v), attn(q, k, v))
+
+
+def test_what_is_shared() -> None:
+    sizes = {share: [tuple(p.shape) for p in made(f"linformer:rank=5:share={share}").parameters()] for share in SHARES}
+    assert sizes == {"heads": [(1, 5, 30)] * 2, "key_value": [(1, 5, 30)], "none": [(4, 5, 30)] * 2}
+    assert [p.shape[0] for p in made("linformer:share=none", kv_heads=2).parameters()] == [2, 2]
+
+
+def test_heads_of_their_own_have_projections_of_their_own() -> None:
+    q, k, v = (x[:, :1].expand(-1, 4, -1, -1) for x in drawn(30))
+    for share, same in (("heads", True), ("key_value", True), ("none", False)):
+        out = made(f"linformer:rank=5:share={share}")(q, k, v)
+        assert torch.allclose(out[:, 0], out[:, 1]) == same
+
+
+def test_projected_keys_have_the_variance_of_keys() -> None:
+    attn = made("linformer:rank=64", max_len=4096)
+    mixed = attn.by_keys.detach() @ torch.randn(
+        4096, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    assert 0.9 < float(mixed.var()) < 1.1
+
+
+def test_seeds() -> None:
+    (e, f), same, (other, _) = (both(made("linformer:rank=5:share=heads", seed=seed)) for seed in (3, 3, 4))
+    assert torch.equal(e, same[0])
+    assert torch.equal(f, same[1])
+    assert not torch.equal(e, other)
+    assert not torch.equal(e, f)
+
+
+def test_a_row_padded_and_trimmed_and_a_row_of_nothing() -> None:
+    attn, (q, k, v) = made(), drawn(30)
+    out = attn(q, k, v, ea.Mask(key_lengths=torch.tensor([11, 0])))
+    assert_close(out[:1], attn(q[:1], k[:1, :, :11], v[:1, :, :11]), "11 of 30 keys")
+    assert torch.equal(out[1], torch.zeros_like(out[1]))
+
+
+@pytest.mark.parametrize(
+    ("spec", "dims", "words"),
+    [
+        ("linformer", ea.Dims(heads=4), "share=key_value needs dims with max_len to"),
+        ("linformer:share=none", ea.Dims(heads=4), "share=none needs dims with max_len, and kv_heads or heads,"),
+        ("linformer:share=none", ea.Dims(max_len=4), "share=none needs dims with max_len, and kv_heads or heads,"),
+        ("linformer:rank=0", ea.Dims(max_len=4), "rank must be at least 1, not 0"),
+        ("linformer:share=all", ea.Dims(max_len=4), "share='all' does not fit"),
+    ],
+)
+def test_it_says_what_it_needs(spec: str, dims: ea.Dims, words: str) -> None:
+    with pytest.raises(ea.UsageError, match=words):
+        ea.create(spec, dims=dims)
+
+
+@pytest.mark.parametrize("backend", ["projected", "dense"])
+def test_more_keys_or_other_heads_than_it_was_made_for(backend: str) -> None:
+    with pytest.raises(ea.UsageError, match="max_len=30, got 31 keys"):
+        made(f"linformer:backend={backend}")(*drawn(31))
+    with pytest.raises(ea.UsageError, match="created for 4 key-value heads, got 2"):
+        made(f"linformer:share=none:backend={backend}")(*drawn(30, kv_heads=2))
+
+
+def test_cost_is_what_the_matrix_products_do() -> None:
+    assert made("linformer:rank=5").growth.cost(7, 11, False) == 5 * 7 + 5 * 11
+
+
+# -- the projection's own kernel ------------------------------------------------------------------------------------
+
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "[B, M, H, D] in memory": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "every other column": lambda x: torch.stack([x, x + 1], -1)[..., 0],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("onednn", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_projections_and_their_gradients(monkeypatch, dtype: torch.dtype, onednn: bool, layout: str) -> None:
+    monkeypatch.setattr(projection, "POSITIONS", 7)
+    if not onednn:
+        monkeypatch.setattr(projection, "on_onednn", lambda x: False)
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 2e-2}[dtype]
+    for heads, m, width in ((1, 17, 5), (3, 17, 5), (3, 1, 1)):
+        e = torch.randn(heads, 4, m + 2).to(dtype)[..., :m].requires_grad_()
+        x = LAYOUTS[layout](torch.randn(2, 3, m, width).to(dtype)).requires_grad_()
+        for upstream in (torch.randn(2, 3, 4, width), torch.randn(2, 4, 3, width).transpose(1, 2)):
+            (got,) = project(e, x)
+            want = e.double() @ x.double()
+            grads = [torch.autograd.grad(y, (e, x), upstream.to(y.dtype)) for y in (got, want)]
+            for a, b in zip((got, *grads[0]), (want, *grads[1]), strict=True):
+                assert a.dtype == dtype
+                assert_close(a.double(), b.double(), f"{heads} heads, M={m}", tolerance=tolerance)
+
+
+@pytest.mark.skipif(not products.has_onednn(), reason="torch was built without oneDNN")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_onednn_gets_a_dense_right_side(monkeypatch, layout: str) -> None:
+    """Given one with rows apart, it takes three thousand times as long."""
+    called, real = [], torch.ops.mkldnn._linear_pointwise
+    monkeypatch.setattr(
+        torch.ops.mkldnn, "_linear_pointwise", lambda a, b, *rest: called.append(b) or real(a, b, *rest)
+    )
+    e, x = torch.randn(1, 4, 17, requires_grad=True), LAYOUTS[layout](torch.randn(2, 3, 17, 5)).requires_grad_()
+    upstream = torch.randn(2, 4, 3, 5).transpose(1, 2)  # as the fused kernel's backward pass gives it
+    torch.autograd.grad(project(e, x)[0], (e, x), upstream)
+    assert len(called) == 3 * 2 * 3
+    assert all(b.is_contiguous() or b.mT.is_contiguous() for b in called)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    x = torch.randn(1, 1, 3, 2, requires_grad=True)
+    (grad,) = torch.autograd.grad(project(torch.randn(1, 2, 3), x)[0].square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="twice"):
+        grad.sum().backward()
+
+
+def test_memory_is_that_of_the_results() -> None:
+    """Forward little more than the output; a step six times that, of which the output, by q, k, v and the parameters'
+    gradient are five: nothing as long as the sequence is kept besides."""
+    n = 16384
+    attn = ea.create("linformer", dims=ea.Dims(heads=4, max_len=n))
+    q, k, v = (torch.randn(1, 4, n, 64, requires_grad=True) for _ in range(3))
+    output = q.numel() * 4
+    with torch.no_grad():
+        peak = footprint(lambda: attn(q, k, v), device="cpu").peak
+    assert peak is not None
+    assert output < peak <= 1.2 * output
+    sources, upstream = (q, k, v, *attn.parameters()), torch.randn_like(q)
+    step = training_footprint(
+        lambda: attn(q, k, v), lambda out: torch.autograd.grad(out, sources, upstream), device="cpu"
+    )
+    assert step.peak is not None
+    assert step.peak <= 5.6 * output

@@ -1,0 +1,171 @@
+"""Multi-head latent attention: two forms of one result, a cache of latents, and refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import efficient_attn as ea
+from efficient_attn.kernels.softmax import decode, latent
+
+HEADS, WIDTH, VALUE, LATENT = 4, 12, 10, 20
+
+
+def made(*, rotary_dim: int = 4, backend: str | None = None) -> ea.Attention:
+    dims = ea.Dims(heads=HEADS, head_dim=WIDTH, value_dim=VALUE)
+    return ea.create("mla", latent_dim=LATENT, rotary_dim=rotary_dim, dims=dims, backend=backend, seed=3).double()
+
+
+def drawn(n: int, m: int, *, rotary_dim: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (2, HEADS, n, WIDTH), (2, 1, m, LATENT + rotary_dim)
+    q, k = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in sizes)
+    return q, k
+
+
+def by_hand(attn: ea.Attention, q: Tensor, latents: Tensor, causal: bool) -> Tensor:
+    """The paper's equations, a head and a position at a time."""
+    out = torch.zeros(2, HEADS, q.shape[2], VALUE, dtype=torch.float64)
+    for b in range(2):
+        for h in range(HEADS):
+            keys = [torch.cat([attn.w_uk[h] @ row[:LATENT], row[LATENT:]]) for row in latents[b, 0]]
+            values = [attn.w_uv[h] @ row[:LATENT] for row in latents[b, 0]]
+            for i in range(q.shape[2]):
+                seen = len(keys) - q.shape[2] + i + 1 if causal else len(keys)
+                scores = torch.stack([q[b, h, i] @ key for key in keys[:seen]]) / WIDTH**0.5
+                out[b, h, i] = torch.softmax(scores, 0) @ torch.stack(values[:seen])
+    return out
+
+
+@pytest.mark.parametrize("backend", ["adaptive", "absorbed", "expanded", "dense"])
+@pytest.mark.parametrize("rotary_dim", [0, 4])
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_form_is_the_paper(backend: str, rotary_dim: int, causal: bool) -> None:
+    attn = made(rotary_dim=rotary_dim, backend=backend)
+    q, latents = drawn(5, 7, rotary_dim=rotary_dim)
+    with torch.no_grad():
+        got = attn(q, latents, None, ea.Mask(causal=causal))
+        torch.testing.assert_close(got, by_hand(attn, q, latents, causal), rtol=0, atol=1e-13)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(0, 11), st.integers(0, 99))
+def test_absorbed_and_expanded_agree(n: int, m: int, rotary_dim: int, seed: int) -> None:
+    q, latents = drawn(n, m, rotary_dim=rotary_dim, seed=seed)
+    outs = [
+        made(rotary_dim=rotary_dim, backend=b)(q, latents, None, ea.Mask(causal=m >= n))
+        for b in ("absorbed", "expanded")
+    ]
+    torch.testing.assert_close(outs[0], outs[1], rtol=0, atol=1e-12)
+
+
+def test_heads_are_expanded_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, latents = drawn(9, 9)
+    attn = made(backend="expanded")
+    want = attn(q, latents, None)
+    calls: list[int] = []
+    real = latent.attend
+    monkeypatch.setattr(latent, "attend", lambda q, k, *rest: calls.append(k.shape[1]) or real(q, k, *rest))
+    monkeypatch.setattr(latent, "EXPANDED", 2 * 9 * (WIDTH + VALUE) * 3)  # three heads' keys and values
+    torch.testing.assert_close(attn(q, latents, None), want, rtol=0, atol=1e-14)
+    assert calls == [3, 1]
+
+
+@pytest.mark.parametrize(("n", "m", "form"), [(1, 500, "absorbed"), (500, 500, "expanded"), (1, 1, "expanded")])
+def test_adaptive_takes_the_form_with_fewer_multiply_adds(monkeypatch, n: int, m: int, form: str) -> None:
+    attn, (q, latents) = made(), drawn(n, m)
+    taken: list[str] = []
+    for name in ("absorbed", "expanded"):
+        real = getattr(latent, name)
+        monkeypatch.setattr(latent, name, lambda *a, name=name, real=real, **b: taken.append(name) or real(*a, **b))
+    attn(q, latents, None, ea.Mask(causal=True))
+    assert taken == [form]
+
+
+@pytest.mark.skipif(decode.why_not() is not None, reason=decode.why_not() or "")
+def test_a_step_in_cpp_is_one_pass_over_the_latents(monkeypatch: pytest.MonkeyPatch) -> None:
+    attn, (q, latents) = made(backend="cpp"), drawn(1, 300)
+    seen: list[tuple[int, ...]] = []
+    real = decode.in_one_pass
+    monkeypatch.setattr(decode, "in_one_pass", lambda *given: seen.append(given[0].shape) or real(*given))
+    with torch.no_grad():
+        out = attn(q, latents, None, ea.Mask(causal=True))
+        torch.testing.assert_close(out, made()(q, latents, None, ea.Mask(causal=True)), rtol=0, atol=1e-13)
+    assert seen == [(2, 1, HEADS, LATENT + 4)]
+
+
+def test_work_is_counted_by_hand() -> None:
+    """A step behind m keys, absorbed, and the whole, expanded, in pairs of D + R + E multiply-adds."""
+    attn, own = made(), WIDTH - 4
+    pair = WIDTH + VALUE
+    step = 100 * (LATENT + 4 + LATENT) + LATENT * (own + VALUE)
+    assert attn.growth.step_cost(100) == step / pair
+    whole = 100 * 101 // 2 * pair + 100 * LATENT * (own + VALUE)
+    assert attn.growth.cost(100, 100, True) == whole / pair
+    assert made(backend="absorbed").growth.cost(100, 100, True) > attn.growth.cost(100, 100, True)
+
+
+def test_the_state_is_the_latents_and_nothing_else() -> None:
+    attn, (q, latents) = made(), drawn(9, 9)
+    state = attn.init_state(2, 9, torch.float64)
+    assert ea.state_bytes(state) == 2 * 9 * (LATENT + 4) * 8
+    want = attn(q, latents, None, ea.Mask(causal=True))
+    state = attn.absorb(latents[:, :, :3], None, state)
+    for t in range(3, 9):
+        out, state = attn.step(q[:, :, t : t + 1], latents[:, :, t : t + 1], None, state)
+        torch.testing.assert_close(out, want[:, :, t : t + 1], rtol=0, atol=1e-13)
+    assert ea.state_bytes(state) == 2 * 9 * (LATENT + 4) * 8
+    assert torch.equal(state.filled(), latents)
+
+
+def test_an_absorbed_step_makes_no_keys_or_values() -> None:
+    from efficient_attn.instruments.memory import footprint
+
+    attn = ea.create("mla:latent_dim=64", dims=ea.Dims(heads=16, head_dim=32))
+    latents, q = torch.randn(1, 1, 4096, 64), torch.randn(1, 16, 1, 32)
+    with torch.no_grad():
+        peak = footprint(lambda: attn(q, latents, None), device="cpu").peak
+        expanded = ea.create("mla:latent_dim=64:backend=expanded", dims=ea.Dims(heads=16, head_dim=32))
+        more = footprint(lambda: expanded(q, latents, None), device="cpu").peak
+    assert peak is not None
+    assert more is not None
+    assert peak < 4 * 16 * 4096 * 4  # scores of 16 heads, a few times; a head's keys alone would be 2^19 bytes
+    assert more > 2 * peak
+
+
+def test_seeds_and_sizes_of_the_projections() -> None:
+    one, same, other = (ea.create("mla", dims=ea.Dims(heads=8, head_dim=32), seed=s) for s in (1, 1, 2))
+    assert one.w_uk.shape == one.w_uv.shape == (8, 32, 128)  # a latent four heads wide, as in the paper
+    assert torch.equal(one.w_uk, same.w_uk)
+    assert not torch.equal(one.w_uk, other.w_uk)
+    assert one.key_dim == 128
+    assert abs(float(one.w_uk.detach().var()) * 128 - 1) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("given", "dims", "said"),
+    [
+        ({}, {}, "needs dims with heads and head_dim"),
+        ({"latent_dim": 0}, {"heads": 2, "head_dim": 8}, "latent_dim must be at least 1"),
+        ({"rotary_dim": 8}, {"heads": 2, "head_dim": 8}, "rotary_dim=8 is a part of head_dim=8"),
+        ({}, {"heads": 2, "head_dim": 8, "kv_heads": 2}, "one latent for all heads"),
+    ],
+)
+def test_options_that_do_not_fit(given: dict[str, int], dims: dict[str, int], said: str) -> None:
+    with pytest.raises(ea.UsageError, match=said):
+        ea.create("mla", dims=ea.Dims(**dims), **given)
+
+
+def test_tensors_that_do_not_fit() -> None:
+    attn, (q, latents) = made(), drawn(3, 3)
+    with pytest.raises(ea.UsageError, match="give None for v"):
+        attn(q, latents, latents)
+    with pytest.raises(ea.UsageError, match=r"wants as \[B, 1, M, 24\]"):
+        attn(q, latents[..., :-1], None)
+    with pytest.raises(ea.UsageError, match="kv_heads=1"):
+        attn(q, latents.expand(-1, 4, -1, -1), None)
+    with pytest.raises(ea.UsageError, match="v is missing"):
+        ea.create("full")(q, q, None)
