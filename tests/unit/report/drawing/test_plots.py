@@ -44,7 +44,7 @@ def test_colours_are_fixed_for_good() -> None:
 
 
 def test_unknown_names_look_the_same_in_every_process() -> None:
-    code = "from efficient_attn.report import style; print(style.colour_and_marker('my_own'))"
+    code = "from efficient_attn.report.drawing import style; print(style.colour_and_marker('my_own'))"
     said = [
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True
