@@ -12,32 +12,34 @@ import pytest
 import torch
 
 from efficient_attn.bench.case import Case
-from efficient_attn.bench.cell import absent
 from efficient_attn.bench.gate import gate
 from efficient_attn.bench.plan import make_plan
 from efficient_attn.bench.suite import load_suite
 from efficient_attn.bench.workload import Workload
+from efficient_attn.instruments.environment.devices import why_absent
+from efficient_attn.tasks import TABLE
 
 SUITE = os.environ.get("EFFICIENT_ATTN_SUITE", "quickstart")
-CASES = [case for case in make_plan(load_suite(SUITE)) if case.cell.task == "speed"]
+CASES = [case for case in make_plan(load_suite(SUITE, TABLE)) if case.cell.task == "speed"]
 
 
 def _group(case: Case) -> str:
-    cell = case.cell
-    return f"{cell.mode}-n{cell.seq_len}-{'causal' if cell.causal else 'all'}-{cell.dtype}-{cell.device}"
+    at = case.cell.place
+    return f"{at.mode}-n{at.seq_len}-{'causal' if at.causal else 'all'}-{at.dtype}-{at.device}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{_group(c)}-{c.variant}" for c in CASES])
 def test_speed(benchmark, case: Case) -> None:
-    if reason := absent(case.cell.device):
+    place = case.cell.place
+    if reason := why_absent(place.device):
         pytest.skip(reason)
-    if case.cell.threads:
-        torch.set_num_threads(case.cell.threads)
+    if place.threads:
+        torch.set_num_threads(place.threads)
     workload = Workload(case)
     gate(workload)
     subject = workload.subject()
     benchmark.group = _group(case)
-    benchmark.extra_info.update(variant=case.variant, seq_len=case.cell.seq_len, case_key=case.key)
+    benchmark.extra_info.update(variant=case.variant, seq_len=place.seq_len, case_key=case.key)
 
     def prepare() -> tuple[tuple[int], dict[str, object]]:
         subject.reset()

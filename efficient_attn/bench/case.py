@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -16,8 +17,10 @@ from ..contract.shapes import Dims, Shape
 from ..registry import create, effective_options, entry_of
 from ..results.rows import Row
 from ..spec import parse_union
+from .place import Cell
+from .tables import find_task
+from .task import Task
 
-RESERVE = 32  # decode steps behind a context, at most: it then stays what it is said to be
 PROTOCOL = 3  # raise it when measuring changes so that old and new numbers should not stand side by side
 MATERIAL = (
     "kernels/**/*.py",
@@ -31,67 +34,34 @@ MATERIAL = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """Where mechanisms are compared: one shape, dtype, device and mode. All its variants are measured together.
-
-    baseline: the variant that others are compared with; baseline_kv_heads: in which of its cases, where it has several.
-    memory_budget: bytes for the state of a decode step.
-    """
-
-    suite: str
-    part: str
-    task: str
-    mode: str | None
-    device: str
-    dtype: str
-    threads: int | None
-    batch: int
-    heads: int
-    seq_len: int
-    head_dim: int
-    causal: bool
-    max_len: int
-    seed: int
-    rounds: int
-    max_rounds: int
-    processes: int
-    half_width: float
-    budget_s: float
-    cache: str = "warm"
-    compiled: bool = False
-    cuda_graph: bool = False
-    memory: bool = False
-    inputs: str = "normal"
-    layer: int | None = None
-    baseline: str | None = None
-    baseline_kv_heads: int | None = None
-    memory_budget: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Case:
     """One mechanism in a cell. options: all of them, as JSON. fingerprint: of the sources that it runs."""
 
     cell: Cell
     variant: str
     kv_heads: int
-    options: str
-    backend: str | None
-    family: str
     fingerprint: str
+    options: str = "{}"
+    backend: str | None = None
+    family: str | None = None
 
     @property
     def dims(self) -> Dims:
-        c = self.cell
-        value_dim = c.head_dim if c.mode else None  # captured values have widths of their own
-        sizes = {"head_dim": c.head_dim, "value_dim": value_dim, "max_len": c.max_len}
-        return Dims(heads=c.heads, kv_heads=self.kv_heads, **sizes)
+        place = self.cell.place
+        value_dim = place.head_dim if place.mode else None  # captured values have widths of their own
+        sizes = {"head_dim": place.head_dim, "value_dim": value_dim, "max_len": place.max_len}
+        return Dims(heads=place.heads, kv_heads=self.kv_heads, **sizes)
 
     @property
     def shape(self) -> Shape:
         """The shape of a forward call; when decoding, the context's."""
-        c = self.cell
-        return Shape(c.batch, c.heads, self.kv_heads, c.seq_len, c.seq_len, c.head_dim, c.head_dim)
+        p = self.cell.place
+        return Shape(p.batch, p.heads, self.kv_heads, p.seq_len, p.seq_len, p.head_dim, p.head_dim)
+
+    @property
+    def keys(self) -> Any:
+        """What the task wants to know of its cell: a value of the task's own model."""
+        return find_task(self.cell.target).keys(**dict(self.cell.keys))
 
     @property
     def is_baseline(self) -> bool:
@@ -101,18 +71,21 @@ class Case:
     @property
     def key(self) -> str:
         """A name that people can read, and a digest of everything that the result depends on."""
-        c = self.cell
-        what = f"{c.part}/{c.mode or c.task}{'' if c.layer is None else f'-layer{c.layer}'}"
-        sizes = f"n{c.seq_len}-b{c.batch}-h{c.heads}-kv{self.kv_heads}-d{c.head_dim}"
-        how = f"{c.dtype}-{c.device}-t{c.threads or 'default'}-{'causal' if c.causal else 'all'}"
-        unusual = {"cold": c.cache == "cold", "compiled": c.compiled, "graph": c.cuda_graph}
+        c, p = self.cell, self.cell.place
+        what = f"{c.part}/{p.mode or c.task}{'' if p.layer is None else f'-layer{p.layer}'}"
+        sizes = f"n{p.seq_len}-b{p.batch}-h{p.heads}-kv{self.kv_heads}-d{p.head_dim}"
+        how = f"{p.dtype}-{p.device}-t{p.threads or 'default'}-{'causal' if p.causal else 'all'}"
+        unusual = {"cold": p.cache == "cold", "compiled": p.compiled, "graph": p.cuda_graph}
         how += "".join(f"-{name}" for name, so in unusual.items() if so)
         return f"{c.suite}/{what}/{self.variant}/{sizes}/{how}#{self.digest}"
 
     @property
     def digest(self) -> str:
         """Of everything that the result depends on, however the variant was written."""
-        content = asdict(self) | {"protocol": PROTOCOL}
+        cell = asdict(self.cell)
+        del cell["target"]  # where the task is found is no part of what it does
+        cell["keys"] = self.keys.model_dump(mode="json", include=dict(self.cell.keys).keys())
+        content = asdict(self) | {"cell": cell, "protocol": PROTOCOL}
         # parts of a union in another order, or a default written out, are the same case
         content["variant"] = "|".join(sorted(s.name for s in parse_union(self.variant)))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
@@ -122,24 +95,27 @@ class Case:
         import torch
 
         attn = create(
-            _without_backend(self.variant), dims=self.dims, seed=self.cell.seed, backend=backend or self.backend
+            _without_backend(self.variant), dims=self.dims, seed=self.cell.effort.seed, backend=backend or self.backend
         )
-        return attn.to(device=self.cell.device, dtype=getattr(torch, self.cell.dtype))
+        return attn.to(device=self.cell.place.device, dtype=getattr(torch, self.cell.place.dtype))
 
     def row(self) -> Row:
         """The row with everything known before measuring."""
-        c, mine = self.cell, {f.name for f in fields(Row)}
-        wanted = {"rounds", "processes"}  # of these the row tells what was measured
-        known = {name: value for name, value in asdict(c).items() if name in mine - wanted}
+        cell, mine = self.cell, {f.name for f in fields(Row)}
         return Row(
-            **known,
+            **{name: value for name, value in asdict(cell.place).items() if name in mine},
+            suite=cell.suite,
+            part=cell.part,
+            task=cell.task,
+            baseline=cell.baseline,
+            seed=cell.effort.seed,
             case_key=self.key,
             variant=self.variant,
             backend=self.backend,
             family=self.family,
             options=self.options,
             kv_heads=self.kv_heads,
-            kv_len=c.seq_len,
+            kv_len=cell.place.seq_len,
         )
 
 
@@ -148,30 +124,51 @@ def make_case(cell: Cell, variant: str, kv_heads: int | None) -> Case:
 
     Raises `UsageError` for a mechanism or option that does not exist or does not agree with the cell.
     """
-    dims = Dims(heads=cell.heads, head_dim=cell.head_dim, max_len=cell.max_len, kv_heads=kv_heads)
-    plain = _without_backend(variant)
-    attn = create(plain, dims=dims, seed=cell.seed)
+    task = find_task(cell.target)
+    if not task.mechanisms:
+        heads = kv_heads or cell.place.heads
+        return Case(cell=cell, variant=variant, kv_heads=heads, fingerprint=task_fingerprint(task))
+    place = cell.place
+    dims = Dims(heads=place.heads, head_dim=place.head_dim, max_len=place.max_len, kv_heads=kv_heads)
+    attn = create(_without_backend(variant), dims=dims, seed=cell.effort.seed)
     names = [spec.name for spec in parse_union(variant)]
     return Case(
         cell=cell,
         variant=variant,
-        kv_heads=attn.kv_heads or kv_heads or cell.heads,
+        kv_heads=attn.kv_heads or kv_heads or place.heads,
         options=json.dumps(effective_options(attn) if len(names) == 1 else attn.spec, sort_keys=True, default=str),
         backend=parse_union(variant)[0].backend if len(names) == 1 else None,
         family=entry_of(names[0]).family,
-        fingerprint=fingerprint(type(attn)),
+        fingerprint=fingerprint(type(attn)) + task_fingerprint(task),
     )
 
 
 def takes(cell: Cell, variant: str, kv_heads: int | None) -> bool:
     """Whether a variant runs with the cell's key-value heads, or insists on another number."""
-    dims = Dims(heads=cell.heads, head_dim=cell.head_dim, max_len=cell.max_len)
-    own = create(_without_backend(variant), dims=dims, seed=cell.seed).kv_heads
+    if not find_task(cell.target).mechanisms:
+        return True
+    dims = Dims(heads=cell.place.heads, head_dim=cell.place.head_dim, max_len=cell.place.max_len)
+    own = create(_without_backend(variant), dims=dims, seed=cell.effort.seed).kv_heads
     return kv_heads is None or own in (None, kv_heads)
+
+
+def group_by_cell(cases: Iterable[Case]) -> list[tuple[Cell, list[Case]]]:
+    """Cases grouped by the cell in which they are compared, in the plan's order."""
+    groups: dict[Cell, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.cell, []).append(case)
+    return list(groups.items())
 
 
 def _without_backend(variant: str) -> str:
     return "|".join(":".join(p for p in part.split(":") if not p.startswith("backend=")) for part in variant.split("|"))
+
+
+def task_fingerprint(task: Task) -> str:
+    """A digest of the file of a plug-in's task; empty for our own, of which `PROTOCOL` speaks."""
+    file = inspect.getsourcefile(task.plan)
+    own = file is None or Path(file).is_relative_to(Path(sys.modules["efficient_attn"].__file__ or "").parent)
+    return "" if own or file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
 
 
 @cache
@@ -189,4 +186,5 @@ def fingerprint(cls: type[Attention]) -> str:
 def as_json(case: Case) -> dict[str, Any]:
     """A planned case for programs to read."""
     flat = asdict(case)
-    return {"case_key": case.key, **flat.pop("cell"), **flat}
+    cell = flat.pop("cell")
+    return {"case_key": case.key, **cell.pop("place"), **cell.pop("effort"), **cell, "keys": dict(cell["keys"]), **flat}

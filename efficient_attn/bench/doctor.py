@@ -20,11 +20,20 @@ from ..instruments.memory import canary
 from ..instruments.timing import BLOCK_S
 from ..results.exchange import round_values
 from ..results.stats import MARGIN, Estimate, paired_ratio, quantile_t, verdict
-from .case import Cell, make_case
+from .case import make_case
+from .cell import measure
+from .conditions import Conditions
+from .expect import guess_call
+from .place import Cell, Effort, Place
+from .prepare import prepare
+from .task import Task
+from .workload import Workload
 
 Level = Literal["ok", "note", "problem"]
 ROUNDS = 8  # of an ordinary run, for which the noise floor is given
 DTYPE = {"cuda": "bfloat16"}  # of the trials; elsewhere float32
+# a call timed against itself, as calls are timed in any run
+NOISE = Task(name="noise", words=(), plan=lambda asked: (), judge=prepare, guess=guess_call, work=Workload)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,20 +249,19 @@ def _noise(device: str, threads: int | None, quick: bool) -> Finding:
 
 def _aa(device: str, threads: int | None, quick: bool) -> Noise | str:
     """Exact attention against itself, measured as every cell is; or why that failed."""
-    from .cell import measure
-    from .sittings import Setting
-
     rounds, processes = (6, 2) if quick else (16, 4)
     # fmt: off
-    cell = Cell(
-        suite="doctor", part="noise", task="speed", mode="forward", device=device, dtype=DTYPE.get(device, "float32"),
-        threads=threads, batch=1, heads=4, seq_len=512, head_dim=64, causal=False, max_len=512, seed=0, rounds=rounds,
-        max_rounds=rounds, processes=processes, half_width=MARGIN, budget_s=30, baseline="full",
+    place = Place(
+        mode="forward", device=device, dtype=DTYPE.get(device, "float32"), threads=threads,
+        heads=4, seq_len=512, head_dim=64, max_len=512,
     )
     # fmt: on
+    effort = Effort(rounds=rounds, max_rounds=rounds, processes=processes, half_width=MARGIN, budget_s=30)
+    target = f"{__name__}:NOISE"
+    cell = Cell(suite="doctor", part="noise", task="noise", target=target, place=place, effort=effort, baseline="full")
     backend = make_case(cell, "full", None).create().backend
     twice = [make_case(cell, variant, None) for variant in ("full", f"full:backend={backend}")]
-    records = measure(cell, twice, Setting(timeout_s=120))
+    records = measure(cell, twice, Conditions(timeout_s=120))
     if failed := next((r.row.reason for r in records if r.row.status != "ok"), None):
         return failed
     first, second = (round_values(r) for r in records)

@@ -12,13 +12,14 @@ from ..contract.mechanism import Attention
 from ..contract.state import state_bytes
 from ..errors import UnsupportedError
 from ..instruments.ceilings import Ceiling, ceiling
-from ..instruments.timing import BLOCK_S, Pace, turns
+from ..instruments.environment.devices import why_absent
+from ..instruments.timing import BLOCK_S, Pace, share_turns
 from ..kernels.linear.sums import RUN
-from .case import Case, Cell
-from .cell import absent
-from .jobs import BACKWARD
-from .plan import cells
-from .workload import FLUSH, LEAST_STEPS, draw, of_keys
+from .case import Case, group_by_cell
+from .place import Cell
+from .tables import find_task
+from .task import Guess
+from .workload import BACKWARD, FLUSH, LEAST_STEPS, draw, of_keys
 
 # Measured on the machine of the published runs; each is meant to be right within a factor of two elsewhere.
 EFFICIENCY = {"sdpa": 0.75, "dense": 0.25}  # share of a matrix product's rate that a backend reaches
@@ -47,33 +48,24 @@ class Expectation:
     cases: Mapping[str, tuple[float, int]]
 
 
-@dataclass(frozen=True)
-class Guess:
-    """One case: seconds a call, bytes of its inputs, bytes that a call (when decoding: the state) takes beyond them."""
-
-    call_s: float
-    input_bytes: int
-    call_bytes: int
-
-
 def expected(cases: Sequence[Case], *, best: Ceiling | None = None) -> Expectation:
     """The cost of running cases here. best: the machine's rates, measured for a tenth of a second where not given."""
     rates: dict[tuple[str, str, int | None], Ceiling] = {}
     found: dict[str, tuple[float, int]] = {}
     peak = 0
-    for cell, members in cells(cases):
-        if absent(cell.device):
+    for cell, members in group_by_cell(cases):
+        if why_absent(cell.place.device):
             found |= {case.key: (0.0, 0) for case in members}  # they will be skipped
             continue
-        setting = cell.device, cell.dtype, cell.threads
+        setting = cell.place.device, cell.place.dtype, cell.place.threads
         if setting not in rates:
             rates[setting] = best or ceiling(*setting, rough=True)
-        guesses = {case.key: guess(case, rates[setting]) for case in members}
+        guesses = {case.key: guess_case(case, rates[setting]) for case in members}
         seconds = _seconds(cell, guesses, rates[setting])
         found |= {key: (seconds[key], g.input_bytes + g.call_bytes) for key, g in guesses.items()}
         # a sitting holds the inputs of all its cases, and the decode states; calls come one after the other
         held, calls = sum(g.input_bytes for g in guesses.values()), [g.call_bytes for g in guesses.values()]
-        peak = max(peak, held + (sum(calls) if cell.mode == "decode" else max(calls)))
+        peak = max(peak, held + (sum(calls) if cell.place.mode == "decode" else max(calls)))
     wall = sum(seconds for seconds, _ in found.values())
     return Expectation(wall + SESSION_S if wall else 0.0, peak, found)
 
@@ -81,32 +73,32 @@ def expected(cases: Sequence[Case], *, best: Ceiling | None = None) -> Expectati
 # -- one case ------------------------------------------------------------------------------------------------------
 
 
-def guess(case: Case, best: Ceiling) -> Guess:
-    """What one call of a case takes; nothing where the mechanism does not support it, or declares no growth."""
+def guess_case(case: Case, best: Ceiling) -> Guess:
+    """What the case's task expects; nothing where the mechanism does not support it, or declares no growth."""
     try:
-        return _guess(case, case.create(), best)
+        return find_task(case.cell.target).guess(case, best)
     except UnsupportedError:
         return Guess(0.0, 0, 0)
 
 
-def _guess(case: Case, attn: Attention, best: Ceiling) -> Guess:
-    cell, s = case.cell, case.shape
-    size = getattr(torch, cell.dtype).itemsize
+def guess_call(case: Case, best: Ceiling, *, dense: bool = False) -> Guess:
+    """What one call of a case's mechanism takes. dense: it holds the weights of every row, whatever the backend."""
+    place, s, attn = case.cell.place, case.shape, case.create()
+    size = getattr(torch, place.dtype).itemsize
     widths = (attn.key_dim or s.head_dim) + (s.value_dim if attn.traits.values else 0)
     keys = s.batch * s.kv_heads * s.m * widths * size
     queries, output = (s.batch * s.heads * s.n * width * size for width in (s.head_dim, s.value_dim))
-    if cell.mode == "decode":
+    if place.mode == "decode":
         state = _state_bytes(case, attn)
         return Guess(LAUNCH_S + STATE_READS * state / best.bytes_per_s, queries + keys, state)
-    operations = 2 * (s.head_dim + s.value_dim) * s.batch * s.heads * attn.growth.cost(s.n, s.m, cell.causal)
-    training = cell.mode == "forward_backward"
+    operations = 2 * (s.head_dim + s.value_dim) * s.batch * s.heads * attn.growth.cost(s.n, s.m, place.causal)
+    training = place.mode == "forward_backward"
     operations *= 1 + BACKWARD if training else 1
-    output += keys if cell.mode == "prefill" else 0  # the state that comes with it
+    output += keys if place.mode == "prefill" else 0  # the state that comes with it
     moved = (queries + keys + output) * (2 if training else 1)
     rate = EFFICIENCY.get(attn.backend, OTHERWISE) * best.gemm_flops_per_s
     call_s = LAUNCH_S + max(operations / rate, moved / best.bytes_per_s)
-    # fidelity holds the weights of every row, whatever the backend
-    dense = attn.backend == "dense" or cell.task == "fidelity"
+    dense = dense or attn.backend == "dense"
     scores = s.batch * s.heads * s.n * s.m * size if dense else 0
     # linearized attention holds features of a run of positions, three times over, whatever the length
     features = 3 * min(output, RUN * size) if attn.backend in ("chunked", "cpp") and not training else 0
@@ -120,7 +112,7 @@ def _peak(output: int, scores: int, training: bool, fused: bool) -> int:
 
 
 def _state_bytes(case: Case, attn: Attention) -> int:
-    """Bytes of the state behind the context: those of two short contexts, continued as a line."""
+    """Bytes of the state after the context: those of two short contexts, continued as a line."""
     m, (less, more) = case.shape.m, PROBES
     if m <= more:
         return _measured_state(case, attn, m)
@@ -129,7 +121,7 @@ def _state_bytes(case: Case, attn: Attention) -> int:
 
 
 def _measured_state(case: Case, attn: Attention, length: int) -> int:
-    dtype, device = getattr(torch, case.cell.dtype), case.cell.device
+    dtype, device = getattr(torch, case.cell.place.dtype), case.cell.place.device
     sample = draw(case, attn, replace(case.shape, n=length, m=length))
     with torch.no_grad():
         state = attn.init_state(case.shape.batch, length, dtype, device)
@@ -141,34 +133,35 @@ def _measured_state(case: Case, attn: Attention, length: int) -> int:
 
 def _seconds(cell: Cell, guesses: Mapping[str, Guess], best: Ceiling) -> dict[str, float]:
     """Seconds of each case, with its part of what the cell's workers cost."""
-    sittings = cell.processes if cell.mode else 0
+    timed = find_task(cell.target).work is not None
+    sittings = cell.effort.processes if timed else 0
     starts = (START_S * (1 + sittings) + PROFILER_S) / len(guesses)
     found = {key: starts + FIXED_S + CALLS * g.call_s for key, g in guesses.items()}
-    if not cell.mode:
+    if not timed:
         return found
-    paces = {key: _pace(cell, g) for key, g in guesses.items() if 0 < g.call_s <= cell.budget_s}
-    rounds = math.sqrt(cell.rounds * cell.max_rounds)  # noise decides where between the two it ends
-    parts = turns(paces, rounds=cell.rounds, processes=sittings, budget_s=cell.budget_s)
+    paces = {key: _pace(cell, g) for key, g in guesses.items() if 0 < g.call_s <= cell.effort.budget_s}
+    rounds = math.sqrt(cell.effort.rounds * cell.effort.max_rounds)  # noise decides where between the two it ends
+    parts = share_turns(paces, rounds=cell.effort.rounds, processes=sittings, budget_s=cell.effort.budget_s)
     for key, g in guesses.items():
         if key not in paces:  # it is stopped in its first call
-            found[key] = starts + FIXED_S + min(g.call_s, cell.budget_s)
+            found[key] = starts + FIXED_S + min(g.call_s, cell.effort.budget_s)
             continue
         pace, passes = paces[key], parts[key].passes * rounds
-        inputs = DRAW_S * g.input_bytes / getattr(torch, cell.dtype).itemsize
-        found[key] += (inputs + pace.warm_up_s + (COMPILE_S if cell.compiled else 0.0)) * (1 + sittings)
-        found[key] += min(passes * pace.block_s, cell.budget_s) + passes * _between(cell, g, best)
+        inputs = DRAW_S * g.input_bytes / getattr(torch, cell.place.dtype).itemsize
+        found[key] += (inputs + pace.warm_up_s + (COMPILE_S if cell.place.compiled else 0.0)) * (1 + sittings)
+        found[key] += min(passes * pace.block_s, cell.effort.budget_s) + passes * _between(cell, g, best)
     return found
 
 
 def _between(cell: Cell, g: Guess, best: Ceiling) -> float:
     """Seconds before every pass that are not counted: a context set up anew, caches emptied."""
-    context = SET_UP * g.call_bytes if cell.mode == "decode" else 0
-    return (context + (2 * FLUSH if cell.cache == "cold" else 0)) / best.bytes_per_s
+    context = SET_UP * g.call_bytes if cell.place.mode == "decode" else 0
+    return (context + (2 * FLUSH if cell.place.cache == "cold" else 0)) / best.bytes_per_s
 
 
 def _pace(cell: Cell, g: Guess) -> Pace:
     """How many calls make a pass, and how long it takes."""
-    if cell.cache == "cold":
+    if cell.place.cache == "cold":
         return Pace(1, g.call_s)
-    calls = max(math.ceil(BLOCK_S / max(g.call_s, LAUNCH_S)), LEAST_STEPS if cell.mode == "decode" else 1)
+    calls = max(math.ceil(BLOCK_S / max(g.call_s, LAUNCH_S)), LEAST_STEPS if cell.place.mode == "decode" else 1)
     return Pace(calls, calls * g.call_s)

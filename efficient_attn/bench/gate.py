@@ -10,7 +10,7 @@ from torch import Tensor
 from ..contract.mask import Mask
 from ..contract.shapes import Values
 from ..errors import UnsupportedError
-from ..tasks.fidelity import relative_error
+from ..instruments.distance import relative_error
 from .workload import Workload
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2, "float16": 5e-3}  # relative Frobenius error
@@ -28,7 +28,7 @@ def gate(workload: Workload) -> float:
 
     Raises `Invalid`, with what and where, for a wrong shape or dtype, values not finite, or an error over `TOLERANCE`.
     """
-    mode = workload.case.cell.mode
+    mode = workload.case.cell.place.mode
     if mode == "decode":
         return _passed(workload, *_decoded(workload))
     error = _passed(workload, *_rows(workload))
@@ -56,7 +56,7 @@ def _rows(w: Workload) -> tuple[Tensor, Tensor]:
 
 
 def _decoded(w: Workload) -> tuple[Tensor, Tensor]:
-    """One step behind the context, and the row that the oracle gives for it."""
+    """One step after the context, and the row that the oracle gives for it."""
     w.decoding.reset()  # steps may have been taken already
     out, token = w.decoding.step(), w.decoding.token
     sides = w.attn.traits.inputs
@@ -107,7 +107,12 @@ def _passed(w: Workload, out: Tensor, oracle: Tensor) -> float:
         raise Invalid(f"the output is {out.dtype} {list(out.shape)}, the oracle's {oracle.dtype} {list(oracle.shape)}")
     if not torch.isfinite(out).all():
         raise Invalid("the output holds values that are not finite")
-    error, limit = relative_error(out, oracle), TOLERANCE[w.case.cell.dtype]
+    return check_error(relative_error(out, oracle), w.case.cell.place.dtype)
+
+
+def check_error(error: float, dtype: str) -> float:
+    """The error, if it is one that the dtype allows; else `Invalid`."""
+    limit = TOLERANCE[dtype]
     if error > limit:
         raise Invalid(f"the output is not the oracle's: relative error {error:.2e}, allowed {limit:.0e}")
     return error

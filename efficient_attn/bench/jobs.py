@@ -1,4 +1,4 @@
-"""What workers do: prepare a cell's cases, take a sitting of its rounds, judge fidelity, look at the machine."""
+"""What workers do: take a cell's cases to their task, sit through rounds of what is timed, look at the machine."""
 
 from __future__ import annotations
 
@@ -10,26 +10,23 @@ from typing import Any
 
 import torch
 
-from ..contract.capacity import longest_context
-from ..contract.mask import Mask
-from ..contract.state import state_bytes
-from ..engines.local import Board, limit_memory
-from ..errors import UnsupportedError, UsageError
+from ..engines.job import Board
+from ..engines.worker import limit_memory
+from ..errors import UnsupportedError
 from ..instruments.ceilings import Ceiling, ceiling
 from ..instruments.disturbance import Watch
 from ..instruments.energy import joules_a_call, meter
 from ..instruments.environment.gpu import sensors
-from ..instruments.guard import Globals, Meddled, watched
+from ..instruments.guard import Globals, Meddled
 from ..instruments.memory import canary
-from ..instruments.timing import Pace, TooSlow, Turn, calibrate, first_call, sitting
-from ..results.rows import Record, Row, Status, finite
-from ..tasks.activations import Activations
-from ..tasks.fidelity import fidelity, relative_error
-from .case import Case, Cell
-from .gate import TOLERANCE, Invalid, gate
+from ..instruments.timing import Pace, TooSlow, Turn, take_rounds
+from ..results.rows import Record, Row, Status
+from .case import Case
+from .gate import Invalid
+from .place import Cell
+from .tables import find_task
 from .workload import Workload
 
-BACKWARD = 2.5  # a backward pass does five matrix products where the forward does two
 STAGES = (
     "its inputs were made",
     "it was compiled",
@@ -38,9 +35,9 @@ STAGES = (
     "its memory was counted",
     "it was calibrated",
     "it was timed",
-    "its fidelity was measured",
+    "it was judged",
 )
-MAKING, COMPILING, FIRST, GATE, MEMORY, CALIBRATING, TIMING, FIDELITY = range(len(STAGES))
+MAKING, COMPILING, FIRST, GATE, MEMORY, CALIBRATING, TIMING, JUDGING = range(len(STAGES))
 
 
 @dataclass
@@ -67,7 +64,6 @@ class Prepare:
 
     cell: Cell
     cases: tuple[Case, ...]
-    activations: str
     timeout_s: float
     memory_bytes: int | None
 
@@ -83,19 +79,21 @@ class Prepare:
 
             at(MAKING)
             limit_memory(self.memory_bytes)
-            what = self._one(case, at)
+            what = self._judge(case, at)
             tell(Of(place, what, time.perf_counter() - start))
 
-    def _one(self, case: Case, at: Callable[..., None]) -> Prepared | Record:
+    def _judge(self, case: Case, at: Callable[..., None]) -> Prepared | Record:
         row = case.row()
         row.threads = torch.get_num_threads()
+        task = find_task(self.cell.target)
         try:
-            if self.cell.task == "fidelity":
-                at(FIDELITY)
-                return _fidelity(case, row, self.activations)
-            return _prepare(case, row, at)
+            at(JUDGING)
+            found = task.judge(case, row, at)
+            if strange := sorted(found.row.extra.keys() - task.columns.keys()):
+                raise ValueError(f"the task {task.name} declares no column {strange[0]!r}")
+            return found
         except Exception as error:
-            return failed(row, error)
+            return end_failed(row, error)
 
 
 @dataclass(frozen=True)
@@ -131,15 +129,17 @@ class Sit:
     energy: bool  # measured too, where the device tells
 
     def run(self, board: Board, tell: Callable[[Any], None]) -> None:
-        threads, device = _set_threads(self.cell), self.cell.device
+        threads, device = _set_threads(self.cell), self.cell.place.device
+        work = find_task(self.cell.target).work
+        assert work is not None  # only what is timed sits
         limit_memory(self.memory_bytes)
         works: list[Workload] = []
         for place, case in enumerate(self.cases):
             board.at(place, MAKING, self.timeout_s[place])
-            works.append(Workload(case))
+            works.append(work(case))
             works[-1].warm()
         before, watch = Globals.now(), Watch()
-        rounds = sitting(
+        rounds = take_rounds(
             {str(i): work.subject() for i, work in enumerate(works)},
             {str(i): turn for i, turn in enumerate(self.turns)},
             {str(i): count for i, count in enumerate(self.rounds)},
@@ -150,18 +150,20 @@ class Sit:
             after=lambda: _check(before),
         )
         for r in rounds:
-            ends = {int(n): how_it_failed(e) for n, e in r.failed.items()}
+            ends = {int(n): explain_failure(e) for n, e in r.failed.items()}
             tell(Sat(_placed(r.samples), _placed(r.waited), ends))
         seen, waits = watch.lap(), threads if device == "cpu" else None  # for a GPU a thread may well wait
         told = asdict(seen) | ({"gpu": {n: str(v) for n, v in sensors().items()}} if device == "cuda" else {})
         tell(Ended(seen.reason(waits), told, {i: w.graph_breaks for i, w in enumerate(works)}, self._energy(works)))
 
     def _energy(self, works: Sequence[Workload]) -> dict[int, float | None]:
-        read = meter(self.cell.device) if self.energy else None
+        read = meter(self.cell.place.device) if self.energy else None
         if read is None:
             return {}
         calls = [turn.pace.calls for turn in self.turns]
-        return {i: joules_a_call(w.subject(), calls[i], read, device=self.cell.device) for i, w in enumerate(works)}
+        return {
+            i: joules_a_call(w.subject(), calls[i], read, device=self.cell.place.device) for i, w in enumerate(works)
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +189,7 @@ def _placed(by_name: Mapping[str, Any]) -> dict[int, Any]:
 
 def _set_threads(cell: Cell) -> int:
     default = _default_threads()  # asked first: where jobs share a process, one's setting is not the next one's default
-    torch.set_num_threads(cell.threads or default)
+    torch.set_num_threads(cell.place.threads or default)
     return torch.get_num_threads()
 
 
@@ -205,7 +207,7 @@ def _check(before: Globals) -> None:
 # -- how a case fails ----------------------------------------------------------------------------------------------
 
 
-def how_it_failed(error: BaseException) -> tuple[Status, str]:
+def explain_failure(error: BaseException) -> tuple[Status, str]:
     """The status and the reason of a case that raised."""
     if isinstance(error, UnsupportedError):
         return "unsupported", str(error)
@@ -220,93 +222,8 @@ def how_it_failed(error: BaseException) -> tuple[Status, str]:
     return "oom" if out_of_memory else "error", text
 
 
-def failed(row: Row, error: BaseException) -> Record:
-    row.status, row.reason = how_it_failed(error)
+def end_failed(row: Row, error: BaseException) -> Record:
+    row.status, row.reason = explain_failure(error)
     if row.device == "cuda" and row.status == "oom":
         torch.cuda.empty_cache()
     return Record(row)
-
-
-# -- speed and memory ----------------------------------------------------------------------------------------------
-
-
-def _prepare(case: Case, row: Row, at: Callable[..., None]) -> Prepared:
-    """Gate a case, count its memory and find its pace."""
-    cell = case.cell
-    workload = Workload(case)
-    with watched(workload.drawn):
-        at(COMPILING if cell.compiled else FIRST, None if cell.compiled else cell.budget_s)
-        workload.warm()
-        at(FIRST, cell.budget_s)
-        subject = workload.subject()
-        first_call(subject, budget_s=cell.budget_s, device=cell.device)
-        at(GATE)
-        row.oracle_error = finite(gate(workload))
-        row.seed, row.parameters = cell.seed, sum(p.numel() for p in workload.attn.parameters())
-        row.backend_used, row.clamped_rows = workload.attn.backend, workload.clamped_rows()
-        row.bytes_moved = workload.bytes_moved
-        _count_work(workload, row)
-        at(MEMORY)
-        samples = _count_memory(workload, row)
-        at(CALIBRATING)
-        pace = calibrate(subject, budget_s=cell.budget_s, device=cell.device)
-    return Prepared(row, pace, samples | {"bytes_moved": row.bytes_moved})
-
-
-def _count_memory(workload: Workload, row: Row) -> dict[str, Any]:
-    """One call under the profiler: the kernels that it really ran, and its bytes where the suite asks for them."""
-    found = workload.footprint()
-    if workload.case.cell.memory:
-        row.peak_memory_bytes, row.retained_bytes, row.reason = found.peak, found.retained, found.reason
-        row.output_bytes, row.saved_bytes, row.workspace_bytes = found.output, found.saved, found.workspace
-    return {"kernels": list(found.kernels)}
-
-
-def _count_work(workload: Workload, row: Row) -> None:
-    s, attn, decoding = workload.shape, workload.attn, workload.case.cell.mode == "decode"
-    n, causal = (1, True) if decoding else (s.n, workload.case.cell.causal)
-    row.pairs, row.pairs_computed = attn.pairs(n, s.m, causal), attn.pairs_computed(n, s.m, causal)
-    pairs = attn.growth.step_cost(s.m) if decoding else attn.growth.cost(n, s.m, causal)
-    work = pairs * 2 * (s.head_dim + s.value_dim) * s.batch * s.heads
-    row.flops = work * (1 + BACKWARD) if row.mode == "forward_backward" else work
-    if decoding:
-        row.steps = 1
-        row.state_bytes = state_bytes(workload.after_context(s.m))
-        _count_capacity(workload, row)
-    elif row.mode == "forward":
-        row.output_bytes = s.batch * s.heads * s.n * s.value_dim * workload.sample.q.element_size()
-
-
-def _count_capacity(workload: Workload, row: Row) -> None:
-    """How long a context may be until its state is over the budget, if there is one; else the reason is told."""
-    budget, dtype = workload.case.cell.memory_budget, workload.sample.q.dtype
-    if budget is None:
-        return
-    try:
-        row.longest_context = longest_context(workload.attn, budget, batch=workload.shape.batch, dtype=dtype)
-        row.memory_budget_bytes = budget
-    except UsageError as error:  # a state that only its first step allocates cannot be counted ahead
-        row.reason = str(error)
-
-
-# -- fidelity ------------------------------------------------------------------------------------------------------
-
-
-def _fidelity(case: Case, row: Row, activations: str) -> Record:
-    cell = case.cell
-    assert cell.layer is not None
-    arrays = Activations.find(activations).layer(cell.layer)
-    q, k, v = (torch.from_numpy(x).to(device=cell.device, dtype=getattr(torch, cell.dtype)) for x in arrays)
-    attn, mask = case.create(), Mask(causal=cell.causal)
-    with torch.no_grad(), watched((q, k, v)):
-        error = relative_error(attn(q, k, v, mask), case.create(backend="dense")(q, k, v, mask))
-        if error > TOLERANCE[cell.dtype]:
-            raise Invalid(f"the output is not the oracle's: relative error {error:.2e}")
-        found: Mapping[str, float] = asdict(fidelity(attn, q, k, v, mask))
-    row.oracle_error, row.backend_used, row.seed = error, attn.backend, cell.seed
-    row.clamped_rows = attn.clamped_rows(q, k, v, mask)
-    row.parameters = sum(p.numel() for p in attn.parameters())
-    for name, value in found.items():
-        if name != "mean_value_error":
-            setattr(row, name, finite(value))
-    return Record(row, {"mean_value_error": found["mean_value_error"]})

@@ -2,72 +2,45 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
-from typing import Any
+from typing import Any, get_origin
 
 from ..errors import UsageError, unknown
 from ..spec import Spec, parse_union
-from ..tasks.activations import Activations
-from .case import RESERVE, Case, Cell, make_case, takes
-from .suite import Loaded, Part, Suite, Variant
-
-TIMED = ("forward", "forward_backward", "prefill", "decode")
-DEFAULTS: dict[str, tuple[Any, ...]] = {
-    "seq_len": (1024,),
-    "causal": (False,),
-    "dtype": (),
-    "device": ("cpu",),
-    "threads": (None,),
-    "batch": (1,),
-    "heads": (8,),
-    "kv_heads": (None,),
-    "head_dim": (64,),
-    "cache": ("warm",),
-    "compiled": (False,),
-    "cuda_graph": (False,),
-}
-DTYPES = {"cuda": ("float16", "bfloat16")}  # where a suite does not say; elsewhere float32
+from .asked import DEFAULTS, Asked, Grid
+from .case import Case, group_by_cell, make_case, takes
+from .place import Effort
+from .suite import Loaded, Part, Suite, Variant, Wanted, check_keys
+from .tables import find_task
+from .task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """What the command line changes in a suite: axes by name, variants, the activations file; ``quick`` shrinks it."""
+    """What the command line changes in a suite: axes by name, variants, keys of tasks; ``quick`` shrinks it."""
 
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     variants: Sequence[str] = ()
-    activations: str | None = None
+    keys: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
-    memory_budget: int | None = None
     quick: bool = False
 
 
 def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
     """All cases of a suite. Raises `UsageError` for what does not exist or is planned twice."""
-    suite = loaded.suite
-    if overrides.seed is not None:
-        suite = suite.model_copy(update={"seed": overrides.seed})
-    if overrides.memory_budget is not None:
-        suite = suite.model_copy(update={"memory_budget": overrides.memory_budget})
-    if overrides.quick:
-        short = {"rounds": 3, "max_rounds": 3, "processes": 2, "budget_s": min(suite.budget_s, 1.0)}
-        suite = suite.model_copy(update=short)
-    if suite.max_rounds is not None and suite.max_rounds < suite.rounds:
-        raise UsageError(f"{loaded.name}: max_rounds ({suite.max_rounds}) is less than rounds ({suite.rounds})")
-    if overrides.activations and not any("fidelity" in (part.measure or ()) for part in suite.parts()):
-        raise UsageError(f"--activations: the suite {loaded.name} measures no fidelity")
-    if overrides.memory_budget and not any("decode" in (part.measure or ()) for part in suite.parts()):
-        raise UsageError(f"--memory-budget: the suite {loaded.name} measures no decoding")
-    _check_baselines(loaded.name, suite.parts())
+    effort, parts = _make_effort(loaded, overrides), loaded.suite.parts()
+    _check_baselines(loaded.name, parts)
     cases: list[Case] = []
-    for part in suite.parts():
+    for part, wanted in zip(parts, loaded.wanted, strict=True):
         try:
-            cases += _cases(loaded.name, suite, part, overrides)
+            cases += _plan_part(loaded.name, part, wanted, effort, overrides)
         except UsageError as error:
             raise UsageError(f"{loaded.name}, part {part.name!r}: {error}") from error
     if not cases:
         raise UsageError(f"{loaded.name}: no part has key-value heads that {', '.join(overrides.variants)} takes")
+    _check_overrides(loaded.name, overrides.keys, cases)
     seen: dict[str, Case] = {}
     for case in cases:
         same = seen.setdefault(case.digest, case)  # the key shows options as they were written, the digest all of them
@@ -76,35 +49,61 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
     return cases
 
 
-def _cases(name: str, suite: Suite, part: Part, overrides: Overrides) -> list[Case]:
-    specs, grid = _variants(part, overrides.variants), _grid(part, overrides)
-    # what is asked for by name stands in every part whose key-value heads it takes; a suite's own has to fit
-    asked = bool(overrides.variants)
-    baseline = _baseline(part, specs)
+def _make_effort(loaded: Loaded, overrides: Overrides) -> Effort:
+    suite: Suite = loaded.suite
+    if overrides.quick:
+        short = {"rounds": 3, "max_rounds": 3, "processes": 2, "budget_s": min(suite.budget_s, 1.0)}
+        suite = suite.model_copy(update=short)
+    if suite.max_rounds is not None and suite.max_rounds < suite.rounds:
+        raise UsageError(f"{loaded.name}: max_rounds ({suite.max_rounds}) is less than rounds ({suite.rounds})")
+    return Effort(
+        rounds=suite.rounds,
+        max_rounds=suite.max_rounds or 3 * suite.rounds,
+        processes=min(suite.processes, suite.rounds),
+        half_width=suite.half_width,
+        budget_s=suite.budget_s,
+        seed=suite.seed if overrides.seed is None else overrides.seed,
+    )
+
+
+def _plan_part(suite: str, part: Part, wanted: Sequence[Wanted], effort: Effort, overrides: Overrides) -> list[Case]:
+    specs, grid = _choose_variants(part, overrides.variants), _make_grid(part, overrides)
     cases: list[Case] = []
-    if timed := [m for m in part.measure or () if m in TIMED]:
-        cases += _timed(name, suite, part, timed, grid, specs, baseline, asked=asked)
-    if "fidelity" in (part.measure or ()):
-        activations = Activations.find(overrides.activations or suite.activations)
-        cases += _fidelity(name, suite, part, grid, specs, activations, asked=asked)
-    return _compared(cases)
+    for want in wanted:
+        task = find_task(want.target)
+        keys = {**want.keys, **_own_keys(task, overrides.keys)}
+        asked = Asked(
+            suite=suite,
+            part=part.name,
+            task=want.task,
+            target=want.target,
+            words=want.words,
+            keys=check_keys(want.target, keys, "--set"),
+            grid=grid,
+            effort=effort,
+            baseline=_find_baseline(part, specs),
+        )
+        for cell, kv_heads in task.plan(asked):
+            # what is asked for by name stands in every part whose key-value heads it takes; a suite's own has to fit
+            mine = [s for s in specs if not overrides.variants or takes(cell, s, kv_heads)]
+            cases += [make_case(cell, spec, kv_heads) for spec in (mine if task.mechanisms else [want.task])]
+    return _name_baselines(cases)
 
 
-def _compared(cases: Sequence[Case]) -> list[Case]:
+def _own_keys(task: Task, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are the task's. One value of a key that takes several is a list of one."""
+    fields = {name: f for name, f in task.keys.model_fields.items() if name in given}
+    several = {name for name, f in fields.items() if get_origin(f.annotation) in (tuple, list)}
+    return {k: [given[k]] if k in several and not isinstance(given[k], list) else given[k] for k in fields}
+
+
+def _name_baselines(cases: Sequence[Case]) -> list[Case]:
     """The cases, their cells told with how many key-value heads the baseline runs: with the most that it has there."""
     most = {
         cell: max((c.kv_heads for c in members if c.variant == cell.baseline), default=None)
-        for cell, members in cells(cases)
+        for cell, members in group_by_cell(cases)
     }
     return [replace(case, cell=replace(case.cell, baseline_kv_heads=most[case.cell])) for case in cases]
-
-
-def cells(cases: Sequence[Case]) -> list[tuple[Cell, list[Case]]]:
-    """Cases grouped by the cell in which they are compared, in the plan's order."""
-    groups: dict[Cell, list[Case]] = {}
-    for case in cases:
-        groups.setdefault(case.cell, []).append(case)
-    return list(groups.items())
 
 
 def spec_of(variant: Variant) -> str:
@@ -118,7 +117,7 @@ def spec_of(variant: Variant) -> str:
     return str(Spec(own.name, {**own.options, **variant.options}, variant.backend or own.backend))
 
 
-def _variants(part: Part, wanted: Sequence[str]) -> list[str]:
+def _choose_variants(part: Part, wanted: Sequence[str]) -> list[str]:
     """The part's variants; when some are asked for, those: by name as the suite has them, else as they are written."""
     own = [spec_of(v) for v in part.variant or ()]
     if not wanted:
@@ -131,7 +130,7 @@ def _variants(part: Part, wanted: Sequence[str]) -> list[str]:
     return chosen
 
 
-def _baseline(part: Part, specs: Sequence[str]) -> str | None:
+def _find_baseline(part: Part, specs: Sequence[str]) -> str | None:
     """The variant that others are compared with, by its spec or its name; None when the part does not run it."""
     named = [s for s in specs if s == part.baseline or s.split(":")[0] == part.baseline]
     return named[0] if named else None
@@ -144,110 +143,23 @@ def _check_baselines(name: str, parts: Sequence[Part]) -> None:
             raise unknown("baseline", part.baseline, known, where=name)
 
 
-def _grid(part: Part, overrides: Overrides) -> dict[str, tuple[Any, ...]]:
-    grid = dict(DEFAULTS)
-    grid |= {name: (value,) for name, value in part.dims.model_dump(exclude_none=True).items()}
-    grid |= part.axes.model_dump(exclude_none=True)
+def _check_overrides(name: str, keys: Mapping[str, Any], cases: Sequence[Case]) -> None:
+    """Every key that was set on the command line means something to some cell."""
+    cells = {case.cell for case in cases}
+    fields = {f for cell in cells for f in find_task(cell.target).keys.model_fields}
+    told = {key for cell in cells for key, value in cell.keys if value is not None}
+    for key in keys:
+        axis = isinstance(keys[key], list | tuple)  # of which each cell has one value
+        if key not in fields or (key not in told and not axis):
+            near = difflib.get_close_matches(key, fields - {key}, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"{key}: the suite {name} measures nothing that takes this key{hint}")
+
+
+def _make_grid(part: Part, overrides: Overrides) -> Grid:
+    axes = dict(DEFAULTS)
+    axes |= {name: (value,) for name, value in part.dims.model_dump(exclude_none=True).items()}
+    axes |= part.axes.model_dump(exclude_none=True)
     if overrides.quick:
-        grid["seq_len"] = grid["seq_len"][:2]
-    grid |= {name: tuple(dict.fromkeys(values)) for name, values in overrides.axes.items()}
-    return grid
-
-
-def _timed(
-    name: str,
-    suite: Suite,
-    part: Part,
-    modes: Sequence[str],
-    grid: Mapping[str, tuple[Any, ...]],
-    specs: Sequence[str],
-    baseline: str | None,
-    *,
-    asked: bool,
-) -> list[Case]:
-    cases = []
-    for mode, at in product(modes, _settings(grid)):
-        at = dict(at)
-        kv_heads = at.pop("kv_heads")
-        if mode in ("decode", "prefill") and not at["causal"]:
-            if len(grid["causal"]) > 1:
-                continue  # decoding is causal by nature: one of the two is enough
-            at["causal"] = True
-        for seq_len in grid["seq_len"]:
-            cell = Cell(
-                suite=name,
-                part=part.name,
-                task="speed",
-                mode=mode,
-                seq_len=seq_len,
-                max_len=max(grid["seq_len"]) + (RESERVE if mode == "decode" else 0),
-                seed=suite.seed,
-                rounds=suite.rounds,
-                max_rounds=suite.max_rounds or 3 * suite.rounds,
-                processes=min(suite.processes, suite.rounds),
-                half_width=suite.half_width,
-                budget_s=suite.budget_s,
-                memory="peak_memory" in (part.measure or ()) and mode in ("forward", "forward_backward"),
-                baseline=baseline,
-                memory_budget=suite.memory_budget if mode == "decode" else None,
-                **at,
-            )
-            cases += [make_case(cell, spec, kv_heads) for spec in specs if not asked or takes(cell, spec, kv_heads)]
-    return cases
-
-
-def _settings(grid: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """Every combination of the axes other than the length."""
-    order = ("threads", "batch", "heads", "kv_heads", "head_dim", "causal", "cache", "compiled", "cuda_graph")
-    return [
-        {"device": device, "dtype": dtype} | dict(zip(order, values, strict=True))
-        for device in grid["device"]
-        for dtype in _dtypes(grid, device)
-        for values in product(*(grid[axis] for axis in order))
-    ]
-
-
-def _dtypes(grid: Mapping[str, tuple[Any, ...]], device: str) -> tuple[str, ...]:
-    return grid["dtype"] or DTYPES.get(device, ("float32",))
-
-
-def _fidelity(
-    name: str,
-    suite: Suite,
-    part: Part,
-    grid: Mapping[str, tuple[Any, ...]],
-    specs: Sequence[str],
-    activations: Activations,
-    *,
-    asked: bool,
-) -> list[Case]:
-    cases = []
-    _, heads, length, width = activations.q.shape
-    devices = [(device, dtype) for device in grid["device"] for dtype in _dtypes(grid, device)]
-    for (device, dtype), causal, layer in product(devices, grid["causal"], activations.layers):
-        cell = Cell(
-            suite=name,
-            part=part.name,
-            task="fidelity",
-            mode=None,
-            device=device,
-            dtype=dtype,
-            threads=None,
-            batch=1,
-            heads=heads,
-            seq_len=length,
-            head_dim=width,
-            causal=causal,
-            max_len=length,
-            seed=suite.seed,
-            rounds=0,
-            max_rounds=0,
-            processes=1,
-            half_width=suite.half_width,
-            budget_s=suite.budget_s,
-            inputs=activations.label,
-            layer=layer,
-        )
-        kv_heads = activations.k.shape[1]
-        cases += [make_case(cell, spec, kv_heads) for spec in specs if not asked or takes(cell, spec, kv_heads)]
-    return cases
+        axes["seq_len"] = axes["seq_len"][:2]
+    return Grid(axes | {name: tuple(dict.fromkeys(values)) for name, values in overrides.axes.items()})

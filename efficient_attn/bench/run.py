@@ -6,6 +6,7 @@ import datetime as dt
 import secrets
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,22 +14,31 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..engines.local import Died, Limits, Method, carry_out, default_method
+from ..engines.job import Died, Limits
+from ..engines.local import Local, Method, choose_method
 from ..errors import UsageError
 from ..instruments.allocator import settings
 from ..instruments.environment import available_memory, environment, load
+from ..instruments.environment.devices import why_absent
 from ..results.rows import NO_FAILURE, Record
+from ..results.section import Section
+from ..results.shards import stem
 from ..results.store import Writer, about
-from .case import PROTOCOL, Case, Cell
-from .cell import absent, measure
+from .case import PROTOCOL, Case, group_by_cell
+from .cell import measure
+from .conditions import PRELOAD, Conditions
 from .jobs import Inspect
-from .plan import Overrides, cells
-from .sittings import Setting
+from .place import Cell
 from .suite import Loaded
+from .tables import find_task
 
 SPARE = 0.9  # of the memory that is free: what a worker may take unless told otherwise
 ALIKE = ("machine", "torch")  # what must not differ between the sessions of one folder
 INSPECTION_S = 300.0
+
+
+class StaleCases(UserWarning):
+    """Cases whose sources have changed since they were measured."""
 
 
 @dataclass
@@ -58,7 +68,6 @@ def run(
     cases: Sequence[Case],
     folder: Path,
     *,
-    overrides: Overrides,
     resume: bool = False,
     retry_failed: bool = False,
     limits: Limits = Limits(),  # noqa: B008  (frozen)
@@ -73,19 +82,34 @@ def run(
     """
     with Writer(folder, resume=resume) as writer:
         wanted = {c.key for c in cases if _missing(writer.done.get(c.key), retry_failed)}
-        missing = [(cell, members) for cell, members in cells(cases) if any(c.key in wanted for c in members)]
+        missing = [(cell, members) for cell, members in group_by_cell(cases) if any(c.key in wanted for c in members)]
         if missing:
+            _warn_of_stale(writer, wanted)
             session = _Session(loaded, writer, start_method)
-            setting = session.begin([cell for cell, _ in missing], overrides, limits)
+            conditions = session.begin([cell for cell, _ in missing], limits)
             done = len(cases) - len(wanted)
             for cell, members in missing:
-                for record in measure(cell, members, setting):
+                for record in measure(cell, members, conditions):
                     if record.row.case_key in wanted:
                         session.keep(record)
                         done += 1
                         progress(record, done, len(cases))
-            session.end(setting)
+            session.end(conditions)
         return Outcome(folder, Counter(writer.done[case.key] for case in cases), tuple(writer.repairs))
+
+
+def _warn_of_stale(writer: Writer, wanted: set[str]) -> None:
+    """Say which cases are measured again because what they run has changed since."""
+    before = {stem(key) for key in writer.done}
+    if count := sum(stem(key) in before and key not in writer.done for key in wanted):
+        cases = "1 case was" if count == 1 else f"{count} cases were"
+        warnings.warn(f"{writer.folder}: {cases} measured with other sources; measured again", StaleCases, stacklevel=3)
+
+
+def _list_sections(loaded: Loaded) -> list[Section]:
+    """What the suite's tasks say of their rows, so that a reader needs none of them."""
+    targets = dict.fromkeys(want.target for part in loaded.wanted for want in part)
+    return [section for target in targets for section in find_task(target).sections]
 
 
 def _missing(status: str | None, retry_failed: bool) -> bool:
@@ -98,7 +122,7 @@ class _Session:
     def __init__(self, loaded: Loaded, writer: Writer, method: Method | None) -> None:
         now = dt.datetime.now(dt.UTC)
         self.writer = writer
-        self.method: Method = method or default_method()
+        self.engine = Local(method or choose_method(), preload=PRELOAD)
         self.started = time.perf_counter()
         self.about: dict[str, Any] = {
             "run_id": f"{loaded.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
@@ -109,60 +133,63 @@ class _Session:
             "protocol": PROTOCOL,
             "started": _now(),
             "finished": None,
-            "start_method": self.method,
-            "allocator": settings() if self.method != "inline" else {"left alone": "no workers"},
+            "start_method": self.engine.name,
+            "allocator": settings() if self.engine.name != "inline" else {"left alone": "no workers"},
             "environment": environment(),
+            "sections": [section.as_json() for section in _list_sections(loaded)],
         }
         self._timeout_s = loaded.suite.timeout_s
-        self._activations = loaded.suite.activations
 
-    def begin(self, planned: Sequence[Cell], overrides: Overrides, limits: Limits) -> Setting:
+    def begin(self, planned: Sequence[Cell], limits: Limits) -> Conditions:
         """Say what will run, look at the machine, and settle how cells are measured."""
         _same_machine(self.writer.folder, self.about["environment"])
         self.writer.describe(self.about)
         free = available_memory()
         usable = None if free is None else int(SPARE * free)
-        setting = Setting(
-            activations=overrides.activations or self._activations,
+        conditions = Conditions(
             timeout_s=limits.timeout_s or self._timeout_s,
             memory_bytes=limits.memory_bytes or usable,
             available_bytes=usable,
-            method=self.method,
+            engine=self.engine,
         )
         self.about["limits"] = {
-            "timeout_s": setting.timeout_s,
-            "memory_bytes": setting.memory_bytes,
-            "memory_is_enforced": sys.platform == "linux" and self.method != "inline",
+            "timeout_s": conditions.timeout_s,
+            "memory_bytes": conditions.memory_bytes,
+            "memory_is_enforced": sys.platform == "linux" and self.engine.name != "inline",
         }
-        self.about["seed"] = overrides.seed if overrides.seed is not None else planned[0].seed
-        self.about["checks"] = [_inspect(device, planned, setting) for device in sorted({c.device for c in planned})]
+        self.about["seed"] = planned[0].effort.seed
+        self.about["checks"] = [
+            _inspect(device, planned, conditions) for device in sorted({c.place.device for c in planned})
+        ]
         self.writer.describe(self.about)
-        return setting
+        return conditions
 
     def keep(self, record: Record) -> None:
         record.row.run_id, record.row.machine = self.about["run_id"], self.about["environment"]["machine"]
         self.writer.write(record)
 
-    def end(self, setting: Setting) -> None:
-        account = asdict(setting.account)
+    def end(self, conditions: Conditions) -> None:
+        account = asdict(conditions.engine.account)
         account["wall_s"] = time.perf_counter() - self.started
         self.writer.describe(self.about | {"finished": _now(), "account": account, "load_after": load()})
 
 
-def _inspect(device: str, planned: Sequence[Cell], setting: Setting) -> dict[str, Any]:
-    """Is memory counted right here, and how fast could anything be? The ceilings are left with the setting."""
-    if reason := absent(device):
+def _inspect(device: str, planned: Sequence[Cell], conditions: Conditions) -> dict[str, Any]:
+    """Is memory counted right here, and how fast could anything be? The ceilings are left with the conditions."""
+    if reason := why_absent(device):
         return {"device": device, "skipped": reason}
-    settings = sorted({(c.dtype, c.threads) for c in planned if c.device == device and c.mode}, key=str)
+    settings = sorted(
+        {(c.place.dtype, c.place.threads) for c in planned if c.place.device == device and c.place.mode}, key=str
+    )
     found: dict[str, Any] = {"device": device, "ceilings": []}
     try:
         job = Inspect(device=device, settings=tuple(settings), limit_s=INSPECTION_S)
-        for told in carry_out(job, method=setting.method, account=setting.account):
+        for told in conditions.engine.carry_out(job):
             if isinstance(told, dict):
                 found["canary"] = told
             else:
                 dtype, threads, ceiling = told
-                setting.ceilings[device, dtype, threads] = ceiling
+                conditions.ceilings[device, dtype, threads] = ceiling
                 found["ceilings"].append({"dtype": dtype, "threads": threads} | asdict(ceiling))
     except Died as death:
         found["failed"] = death.how  # a machine that cannot be looked at can still measure

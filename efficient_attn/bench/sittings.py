@@ -7,32 +7,18 @@ import zlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..engines.local import Account, Died, Method, carry_out
-from ..instruments.ceilings import Ceiling, share
+from ..engines.job import Died
+from ..instruments.ceilings import share
 from ..instruments.timing import PASSES, Turn
-from ..results.rows import Record, Row, Status
+from ..results.rows import Record, Row
 from ..results.stats import Estimate, middle, paired_ratio, typical
-from .case import Case, Cell
-from .jobs import FIRST, STAGES, Ended, Sat, Sit
+from .case import Case
+from .conditions import Conditions
+from .endings import end_dead
+from .jobs import Ended, Sat, Sit
+from .place import Cell
 
 EXTRA = 2  # sittings more than were wanted, where something else disturbed some
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """How cells are measured, whatever they are.
-
-    timeout_s: what a case may take in all. memory_bytes: what it may take beyond an idle worker; available_bytes: what
-    all of a cell's cases may take together. ceilings: by device, dtype and threads.
-    """
-
-    activations: str = "minilm"
-    timeout_s: float = 600.0
-    memory_bytes: int | None = None
-    available_bytes: int | None = None
-    method: Method | None = None
-    account: Account = field(default_factory=Account)
-    ceilings: dict[tuple[str, str, int | None], Ceiling] = field(default_factory=dict)
 
 
 @dataclass
@@ -79,13 +65,13 @@ class Entrant:
 class Sittings:
     """The sittings of a cell, each in a process of its own, until the intervals are narrow or a limit is reached."""
 
-    def __init__(self, cell: Cell, entrants: dict[str, Entrant], setting: Setting) -> None:
-        self.cell, self.entrants, self.setting = cell, entrants, setting
+    def __init__(self, cell: Cell, entrants: dict[str, Entrant], conditions: Conditions) -> None:
+        self.cell, self.entrants, self.conditions = cell, entrants, conditions
         self.records: dict[str, Record] = {}
         self.seed = zlib.crc32(repr(cell).encode())
-        self.per_sitting = math.ceil(cell.rounds / cell.processes)
-        self.least = math.ceil(cell.rounds / self.per_sitting)
-        self.most = max(self.least, cell.max_rounds // self.per_sitting)
+        self.per_sitting = math.ceil(cell.effort.rounds / cell.effort.processes)
+        self.least = math.ceil(cell.effort.rounds / self.per_sitting)
+        self.most = max(self.least, cell.effort.max_rounds // self.per_sitting)
         self.disturbed: dict[int, str] = {}
         self.seen: list[dict[str, Any]] = []
         self.reason = "rounds"
@@ -117,12 +103,12 @@ class Sittings:
                 return
             except Died as death:
                 key = self._culprit(joining, death, number)
-                self.records[key] = died(self.entrants.pop(key).case, death, self.setting)
+                self.records[key] = end_dead(self.entrants.pop(key).case, death, self.conditions)
                 del joining[key]
 
     def _carry_out(self, joining: dict[str, int], number: int) -> Any:
         members = [self.entrants[key] for key in joining]
-        s = self.setting
+        s = self.conditions
         job = Sit(
             cell=self.cell,
             cases=tuple(e.case for e in members),
@@ -133,7 +119,7 @@ class Sittings:
             memory_bytes=_together(s.memory_bytes, len(members), s.available_bytes),
             energy=number == 0,
         )
-        return carry_out(job, method=s.method, account=s.account)
+        return s.engine.carry_out(job)
 
     def _culprit(self, joining: dict[str, int], death: Died, number: int) -> str:
         """Whose fault it was that a worker died: each alone in a worker, the one that was running first."""
@@ -155,7 +141,7 @@ class Sittings:
                 if message.disturbed:
                     self.disturbed[number] = message.disturbed
                 for place, breaks in message.graph_breaks.items():
-                    if (entrant := self.entrants.get(keys[place])) and self.cell.compiled:
+                    if (entrant := self.entrants.get(keys[place])) and self.cell.place.compiled:
                         entrant.row.graph_breaks = breaks
                 for place, joules in message.energy_j.items():
                     if entrant := self.entrants.get(keys[place]):
@@ -176,16 +162,16 @@ class Sittings:
         base = self._baseline
         going = [e for e in self.entrants.values() if not e.spent and (e is not base or len(self.entrants) == 1)]
         widths = [_speedup(base, e) if base and e is not base else typical(e.medians, e.process) for e in going]
-        return all(width.half_width <= self.cell.half_width for width in widths)
+        return all(width.half_width <= self.cell.effort.half_width for width in widths)
 
     def _record(self, entrant: Entrant) -> Record:
         row, base = entrant.row, self._baseline
-        _finish(entrant, base, self.setting)
+        _finish(entrant, base, self.conditions)
         limited = entrant.spent or entrant.turn.passes < PASSES
         row.stop_reason = "budget" if limited else self.reason
         flagged = [bool(w) or p in self.disturbed for w, p in zip(entrant.waited, entrant.process, strict=True)]
         row.rounds, row.processes, row.contaminated = len(flagged), len(set(entrant.process)), sum(flagged)
-        row.cache, row.cuda_graph = self.cell.cache, self.cell.cuda_graph
+        row.cache, row.cuda_graph = self.cell.place.cache, self.cell.place.cuda_graph
         entrant.samples |= {
             "latency_ms": entrant.rounds,
             "process": entrant.process,
@@ -209,41 +195,19 @@ def _speedup(base: Entrant, other: Entrant) -> Estimate:
     return paired_ratio(base.medians, other.medians, other.process)
 
 
-def _finish(entrant: Entrant, baseline: Entrant | None, setting: Setting) -> None:
+def _finish(entrant: Entrant, baseline: Entrant | None, conditions: Conditions) -> None:
     row, cell, medians = entrant.row, entrant.case.cell, entrant.medians
     latency, about = middle(medians), typical(medians, entrant.process)
     row.latency_ms = latency
     row.latency_ms_low = about.low and min(about.low, latency)
     row.latency_ms_high = about.high and max(about.high, latency)
     seconds = latency / 1e3
-    row.tokens_per_s = cell.batch * (1 if row.mode == "decode" else cell.seq_len) / seconds
+    row.tokens_per_s = cell.place.batch * (1 if row.mode == "decode" else cell.place.seq_len) / seconds
     row.tflops_per_s = None if row.flops is None else row.flops / seconds / 1e12
-    ceiling = setting.ceilings.get((cell.device, cell.dtype, cell.threads))
+    ceiling = conditions.ceilings.get((cell.place.device, cell.place.dtype, cell.place.threads))
     if ceiling is not None and row.bytes_moved is not None:
         row.bandwidth_share = row.bytes_moved / seconds / ceiling.bytes_per_s
         if row.flops is not None:
             row.roofline_share = share(row.flops, row.bytes_moved, seconds, ceiling)
     if baseline is not None:
         row.speedup, row.speedup_low, row.speedup_high = _speedup(baseline, entrant)
-
-
-# -- cases that do not get that far --------------------------------------------------------------------------------
-
-
-def ended(case: Case, status: Status, reason: str) -> Record:
-    row = case.row()
-    row.status, row.reason = status, reason
-    return Record(row)
-
-
-def died(case: Case, death: Died, setting: Setting) -> Record:
-    """The record of a case that took its worker with it."""
-    if death.case < 0:
-        return ended(case, death.status, f"its worker could not start: {death.how}")
-    reason = f"{death.how}, while {STAGES[death.stage]}"
-    if death.status == "timeout":
-        budget = case.cell.budget_s
-        over = death.stage == FIRST and budget < setting.timeout_s
-        limit = f"one call takes longer than its budget of {budget:g} s" if over else f"over {setting.timeout_s:g} s"
-        reason = f"{limit}: {reason}"
-    return ended(case, death.status, reason)

@@ -1,21 +1,25 @@
-"""Suites: TOML files that say what to measure, checked so that a typing error is an error and names its place."""
+"""Suites: TOML files that say what to measure, checked so that a typing error is an error and names its place.
+
+Nothing here needs torch, so that a typing error is told at once.
+"""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import UsageError, unknown
 from ..registry import load_plugin
 from ..shipped import suite_names, suites_folder
-from ..units import parse_size
+from .tables import Table, find_task, find_words, list_tasks
 
-Measure = Literal["forward", "forward_backward", "prefill", "decode", "peak_memory", "fidelity"]
 Count = Annotated[int, Field(ge=1, strict=True)]
-Size = Annotated[int, BeforeValidator(lambda value: parse_size(str(value)))]
 T = TypeVar("T")
 Listed = Annotated[tuple[T, ...], Field(min_length=1)]
 
@@ -59,7 +63,7 @@ class Variant(_Table):
 
 
 class _Grid(_Table):
-    measure: tuple[Measure, ...] | None = Field(default=None, min_length=1)
+    measure: tuple[str, ...] | None = Field(default=None, min_length=1)
     baseline: str | None = None
     axes: Axes = Axes()
     dims: DimsTable = DimsTable()
@@ -78,10 +82,8 @@ class Suite(_Grid):
     rounds: interleaved rounds a cell, at least; max_rounds: at most (default: three times as many). processes: over
     which the rounds are spread, at least. half_width: of the speedups' intervals, at which measuring stops, relative.
     budget_s: seconds of measuring a variant and cell may take. timeout_s: what a case may take with everything before
-    it is given up. seed: of all inputs. memory_budget: a size such as ``16GB``, for which decode rows say the longest
-    context whose state fits it.
-    activations: the file of captured queries, keys and values that fidelity uses. plugins: what registers further
-    mechanisms: Python files (``.py``) beside the suite's own, or modules by their dotted path.
+    it is given up. seed: of all inputs. plugins: what registers further mechanisms and tasks: Python files (``.py``)
+    beside the suite's own, or modules by their dotted path. The keys of tasks stand beside these, or in a part.
     """
 
     title: str
@@ -93,8 +95,6 @@ class Suite(_Grid):
     budget_s: Annotated[float, Field(gt=0)] = 60.0
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
-    memory_budget: Size | None = None
-    activations: str = "minilm"
     plugins: tuple[str, ...] = ()
     part: tuple[Part, ...] = ()
 
@@ -114,16 +114,28 @@ class Suite(_Grid):
         )
 
 
-class Loaded(_Table):
-    """A suite with its name and the text of its file, which is kept beside the results."""
+@dataclass(frozen=True)
+class Wanted:
+    """What a part wants of a task: the words that ask for it, and the task's keys as the file has them."""
+
+    task: str
+    target: str
+    words: tuple[str, ...]
+    keys: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A suite with its name, and the text of its file, which is kept beside the results. wanted: of each part."""
 
     name: str
     text: str
     suite: Suite
+    wanted: tuple[tuple[Wanted, ...], ...] = field(default=())
 
 
-def load_suite(name: str) -> Loaded:
-    """Read a built-in suite by name, or any suite by the path of its ``.toml`` file."""
+def load_suite(name: str, tasks: Table) -> Loaded:
+    """Read a built-in suite by name, or any suite by the path of its ``.toml`` file. tasks: the built-in ones."""
     path = Path(name) if name.endswith(".toml") else suites_folder() / f"{name}.toml"
     if not path.is_file():
         if name.endswith(".toml"):
@@ -131,28 +143,89 @@ def load_suite(name: str) -> Loaded:
         raise unknown("suite", name, suite_names())
     try:
         text = path.read_text(encoding="utf-8")
-        suite = Suite.model_validate(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UsageError(f"{path.name}: not valid TOML: {error}") from error
+    return parse_suite(text, path.stem, tasks, folder=path.parent)
+
+
+def parse_suite(text: str, name: str, tasks: Table, *, folder: Path = Path()) -> Loaded:
+    """Check a suite's text. folder: where its plug-ins lie. Raises `UsageError` for the first thing that is wrong."""
+    file = f"{name}.toml"
+    try:
+        said = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file}: not valid TOML: {error}") from error
+    for plugin in _texts(said.get("plugins")):
+        load_plugin(str(folder / plugin) if plugin.endswith(".py") else plugin)
+    table = list_tasks(tasks)
+    grids = {"": said} | {f"part.{i}.": part for i, part in enumerate(_tables(said.get("part")))}
+    measured = [find_words(_texts(g.get("measure")), table, where=f"{file}: {at}measure") for at, g in grids.items()]
+    fields = {f for task in {*tasks, *chain(*measured)} for f in find_task(table[task]).keys.model_fields}
+    own, theirs = _part(said, fields)
+    parts = [_part(part, fields) for part in _tables(own.get("part"))]
+    if parts and len(parts) == len(own["part"]):
+        own["part"] = [part for part, _ in parts]
+    try:
+        suite = Suite.model_validate(own)
     except ValidationError as error:
-        raise _in_one_line(path.name, error) from error
-    for part in suite.parts():
-        if not part.measure or not part.variant:
-            lacks = "variant" if part.measure else "measure"
-            raise UsageError(f"{path.name}: part {part.name!r} has no {lacks}; add it there or at the top level")
-    for plugin in suite.plugins:
-        load_plugin(str(path.parent / plugin) if plugin.endswith(".py") else plugin)
-    return Loaded(name=path.stem, text=text, suite=suite)
+        raise _in_one_line(file, error, fields) from error
+    wanted = []
+    for part, keys in zip(suite.parts(), [keys for _, keys in parts] or [{}], strict=True):
+        wanted.append(_wants(file, part, keys, theirs, table))
+    return Loaded(name, text, suite, tuple(wanted))
 
 
-def _in_one_line(file: str, error: ValidationError) -> UsageError:
-    """One problem of a suite file: the place, what is wrong, and the nearest valid choice."""
+def check_keys(target: str, keys: Mapping[str, Any], where: str) -> Any:
+    """A task's keys, checked: a value of its own model."""
+    model = find_task(target).keys
+    try:
+        return model.model_validate(keys)
+    except ValidationError as error:
+        raise _in_one_line(where, error, model.model_fields) from error
+
+
+def _wants(
+    file: str, part: Part, keys: Mapping[str, Any], above: Mapping[str, Any], table: Table
+) -> tuple[Wanted, ...]:
+    """What a part wants of each task that it measures; its own keys go before those at the top level."""
+    if not part.measure:
+        raise UsageError(f"{file}: part {part.name!r} has no measure; add it there or at the top level")
+    found = []
+    for name, words in find_words(part.measure, table).items():
+        task = find_task(table[name])
+        if task.mechanisms and not part.variant:
+            raise UsageError(f"{file}: part {part.name!r} has no variant; add it there or at the top level")
+        mine = {key: value for key, value in {**above, **keys}.items() if key in task.keys.model_fields}
+        check_keys(table[name], mine, file)
+        found.append(Wanted(name, table[name], words, mine))
+    taken = {key for wanted in found for key in wanted.keys}
+    if idle := sorted(keys.keys() - taken):
+        raise UsageError(f"{file}: part {part.name!r} measures nothing that takes {idle[0]}; drop it")
+    return tuple(found)
+
+
+def _part(said: Mapping[str, Any], fields: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A table in two: what is the suite's own, and what is the tasks'."""
+    theirs = {key: value for key, value in said.items() if key in fields}
+    return {key: value for key, value in said.items() if key not in theirs}, theirs
+
+
+def _texts(value: Any) -> list[str]:
+    return [x for x in value if isinstance(x, str)] if isinstance(value, list) else []
+
+
+def _tables(value: Any) -> list[dict[str, Any]]:
+    return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
+
+
+def _in_one_line(file: str, error: ValidationError, fields: Iterable[str]) -> UsageError:
+    """One problem of a suite file: the place, what is wrong, and the nearest valid choice. fields: the tasks' keys."""
     # a misspelt key leaves another one missing: the misspelling is what helps
     problem = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     where = ".".join(str(x) for x in problem["loc"])
     if problem["type"] == "extra_forbidden":
         *table, key = problem["loc"]
-        return unknown("key", key, _keys_of(table), where=f"{file}: {'.'.join(map(str, table)) or 'top level'}")
+        return unknown("key", key, _keys_of(table, fields), where=f"{file}: {'.'.join(map(str, table)) or 'top level'}")
     if problem["type"] == "literal_error":
         choices = problem.get("ctx", {}).get("expected", "").replace(" or ", ", ").replace("'", "").split(", ")
         return unknown("value", problem["input"], choices, where=f"{file}: {where}")
@@ -163,7 +236,8 @@ def _in_one_line(file: str, error: ValidationError) -> UsageError:
     return UsageError(f"{file}: {where}: {problem['msg']}, got {problem['input']!r}")
 
 
-def _keys_of(table: list[int | str]) -> list[str]:
+def _keys_of(table: list[int | str], fields: Iterable[str]) -> list[str]:
     names = [x for x in table if isinstance(x, str)]
     kinds: dict[str, type[BaseModel]] = {"axes": Axes, "dims": DimsTable, "variant": Variant, "part": Part}
-    return list((kinds[names[-1]] if names else Suite).model_fields)
+    model = kinds[names[-1]] if names else Suite
+    return [*model.model_fields, *(fields if model in (Suite, Part) else ())]

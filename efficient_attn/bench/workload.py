@@ -18,11 +18,13 @@ from ..contract.state import state_bytes
 from ..errors import UnsupportedError
 from ..instruments.guard import Meddled
 from ..instruments.memory import Footprint, footprint, training_footprint
-from ..instruments.timing import Subject
-from .case import RESERVE, Case
+from ..instruments.timing import Timed
+from .case import Case
+from .place import RESERVE
 
+BACKWARD = 2.5  # a backward pass does five matrix products where the forward does two
 FLUSH = 512 * 2**20  # bytes written to drive everything else out of the caches
-SETTLING = 2  # decode steps behind a new state that are not timed: they find the caches full of what made it
+SETTLING = 2  # decode steps after a new state that are not timed: they find the caches full of what made it
 LEAST_STEPS = 16  # decode steps a pass at least
 
 
@@ -34,43 +36,43 @@ class Workload:
         self.attn: Attention = case.create()
         self.call: Callable[..., Tensor] = self.attn
         self.graph_breaks = 0
-        self.mask = Mask(causal=case.cell.causal)
+        self.mask = Mask(causal=case.cell.place.causal)
         self.sample = draw(case, self.attn, self.shape)
 
     def warm(self) -> None:
         """Have the mechanism compiled where the case asks for that; its first call then takes a while."""
-        if not self.case.cell.compiled:
+        if not self.case.cell.place.compiled:
             return
-        if self.case.cell.mode not in ("forward", "forward_backward"):
-            raise UnsupportedError(f"{self.case.cell.mode}: only forward and forward_backward are compiled")
-        self.call, before = compiled(self.attn), graph_breaks()
-        getattr(self, str(self.case.cell.mode))()
-        self.graph_breaks = graph_breaks() - before
+        if self.case.cell.place.mode not in ("forward", "forward_backward"):
+            raise UnsupportedError(f"{self.case.cell.place.mode}: only forward and forward_backward are compiled")
+        self.call, before = torch.compile(self.attn), count_graph_breaks()
+        getattr(self, str(self.case.cell.place.mode))()
+        self.graph_breaks = count_graph_breaks() - before
 
     @property
     def bytes_moved(self) -> int:
         """What any implementation must read and write: inputs and results once, when decoding the state's tensors."""
-        if self.case.cell.mode == "decode":
+        if self.case.cell.place.mode == "decode":
             return state_bytes(self.after_context(self.shape.m))
         s, size = self.shape, self.sample.q.element_size()
         once = sum(x.numel() for x in self.drawn) + s.batch * s.heads * s.n * s.value_dim
-        return once * size * (2 if self.case.cell.mode == "forward_backward" else 1)
+        return once * size * (2 if self.case.cell.place.mode == "forward_backward" else 1)
 
     def footprint(self) -> Footprint:
         """What one call allocates, and the kernels that it runs."""
-        device = self.case.cell.device
-        if self.case.cell.mode == "forward_backward":
+        device = self.case.cell.place.device
+        if self.case.cell.place.mode == "forward_backward":
             leaves = self._leaves()
             return training_footprint(
                 lambda: self._forward(leaves), lambda out: self._backward(leaves, out), device=device
             )
-        if self.case.cell.mode == "decode":
+        if self.case.cell.place.mode == "decode":
             return footprint(self.decoding.step, device=device)
-        return footprint(getattr(self, str(self.case.cell.mode)), device=device)
+        return footprint(getattr(self, str(self.case.cell.place.mode)), device=device)
 
     def clamped_rows(self) -> int | None:
         """How many of a pass' rows had no sum of weights to be divided by."""
-        if self.case.cell.mode == "decode":
+        if self.case.cell.place.mode == "decode":
             return None
         return self.attn.clamped_rows(*self.tensors, self.mask, **self.sample.inputs)
 
@@ -111,7 +113,7 @@ class Workload:
 
     def _upstream(self, out: Tensor) -> Tensor:
         if not hasattr(self, "_gradient"):
-            generator = torch.Generator().manual_seed(self.case.cell.seed)
+            generator = torch.Generator().manual_seed(self.case.cell.effort.seed)
             self._gradient = torch.randn(out.shape, generator=generator).to(out)
         return self._gradient
 
@@ -134,19 +136,19 @@ class Workload:
     def decoding(self) -> Decoding:
         return Decoding(self)
 
-    def subject(self) -> Subject:
+    def subject(self) -> Timed:
         """What the case's mode times, under the conditions that the cell asks for."""
-        cell = self.case.cell
-        if cell.mode == "decode":
+        place = self.case.cell.place
+        if place.mode == "decode":
             subject = self.decoding.subject()
         else:
-            call = getattr(self, str(cell.mode))
-            subject = repeated(replayed(call) if cell.cuda_graph else call)
-        return subject if cell.cache == "warm" else cold(subject, cell.device)
+            call = getattr(self, str(place.mode))
+            subject = repeat(replay(call) if place.cuda_graph else call)
+        return subject if place.cache == "warm" else chill(subject, place.device)
 
 
 class Decoding:
-    """Single steps behind a context that the state has absorbed, one after the other as in generation."""
+    """Single steps after a context that the state has absorbed, one after the other as in generation."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -158,7 +160,7 @@ class Decoding:
         self.state = self.workload.after_context(self.workload.shape.m + RESERVE)
 
     def settle(self) -> None:
-        """A new state, and the first steps behind it."""
+        """A new state, and the first steps after it."""
         self.reset()
         for _ in range(SETTLING):
             self.step()
@@ -169,11 +171,11 @@ class Decoding:
             out, self.state = self.workload.attn.step(q, k, v, self.state, **inputs)
         return out
 
-    def subject(self) -> Subject:
-        return Subject(repeated(self.step).run, self.settle, limit=RESERVE - SETTLING, least=LEAST_STEPS)
+    def subject(self) -> Timed:
+        return Timed(repeat(self.step).run, self.settle, limit=RESERVE - SETTLING, least=LEAST_STEPS)
 
 
-def cold(subject: Subject, device: str) -> Subject:
+def chill(subject: Timed, device: str) -> Timed:
     """The same with its data driven out of the caches before every call, which is then timed alone."""
     # several times what last-level caches hold today; the larger ones of GPUs have 50 MiB
     other = torch.zeros(FLUSH // 4, device=device)
@@ -182,10 +184,10 @@ def cold(subject: Subject, device: str) -> Subject:
         subject.reset()
         other.add_(1)
 
-    return Subject(subject.run, reset, limit=1)
+    return Timed(subject.run, reset, limit=1)
 
 
-def replayed(call: Callable[[], Any]) -> Callable[[], Any]:
+def replay(call: Callable[[], Any]) -> Callable[[], Any]:
     """The call as a captured CUDA graph, launched whole instead of kernel by kernel."""
     if not torch.cuda.is_available():
         raise UnsupportedError("CUDA graphs need a CUDA device")
@@ -201,24 +203,19 @@ def replayed(call: Callable[[], Any]) -> Callable[[], Any]:
     return graph.replay
 
 
-def compiled(attn: Attention) -> Callable[..., Tensor]:
-    """The mechanism through torch.compile."""
-    return torch.compile(attn)
-
-
-def graph_breaks() -> int:
+def count_graph_breaks() -> int:
     """How often torch.compile had to leave its graph so far, in this process."""
     from torch._dynamo.utils import counters
 
     return sum(counters["graph_break"].values())
 
 
-def repeated(call: Callable[[], Any]) -> Subject:
+def repeat(call: Callable[[], Any]) -> Timed:
     def run(count: int) -> None:
         for _ in range(count):
             call()
 
-    return Subject(run)
+    return Timed(run)
 
 
 def of_keys(attn: Attention, sample: Sample) -> dict[str, Tensor]:
@@ -228,7 +225,9 @@ def of_keys(attn: Attention, sample: Sample) -> dict[str, Tensor]:
 
 def draw(case: Case, attn: Attention, shape: Shape) -> Sample:
     """Inputs of a shape, a pure function of the seed and the sizes: all mechanisms of a cell get the same queries."""
-    sizes = f"{case.cell.seed} {shape.batch} {shape.heads} {shape.n} {shape.m} {shape.head_dim} {shape.value_dim}"
+    sizes = (
+        f"{case.cell.effort.seed} {shape.batch} {shape.heads} {shape.n} {shape.m} {shape.head_dim} {shape.value_dim}"
+    )
     generator = torch.Generator().manual_seed(zlib.crc32(sizes.encode()))  # of a wider seed torch drops the upper half
-    dtype = getattr(torch, case.cell.dtype)
-    return attn.sample(shape, generator=generator, dtype=dtype, device=case.cell.device)
+    dtype = getattr(torch, case.cell.place.dtype)
+    return attn.sample(shape, generator=generator, dtype=dtype, device=case.cell.place.device)

@@ -132,11 +132,11 @@ def _options(options: Mapping[str, Any]) -> str:
 def show_plan(cases: Sequence[Case]) -> None:
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
-        c = case.cell
-        groups.setdefault((c.part, c.mode or c.task, c.device, c.dtype, case.variant), []).append(case)
+        c, p = case.cell, case.cell.place
+        groups.setdefault((c.part, p.mode or c.task, p.device, p.dtype, case.variant), []).append(case)
     rows = []
     for (part, mode, device, dtype, variant), members in groups.items():
-        lengths = sorted({c.cell.seq_len for c in members})
+        lengths = sorted({c.cell.place.seq_len for c in members})
         rows.append([part, mode, device, dtype, variant, " ".join(map(str, lengths)), str(len(members))])
     _table("Plan", ["part", "measures", "device", "dtype", "variant", "lengths", "cases"], rows, right=["cases"])
     print(f"{len(cases)} cases")

@@ -109,6 +109,9 @@ def _suite(verb: argparse.ArgumentParser) -> None:
     )
     for name, (kind, text) in AXES.items():
         verb.add_argument(f"--{name.replace('_', '-')}", type=values.list_of(kind), metavar="X,Y", help=text)
+    verb.add_argument(
+        "--set", type=values.setting, action="append", metavar="KEY=VALUE", help="a task's key, say activations=my.npz"
+    )
     verb.add_argument("--activations", metavar="FILE", help="captured q, k and v (.npz or .safetensors) for fidelity")
     verb.add_argument("--seed", type=values.seed, metavar="N", help="seed of all inputs")
     verb.add_argument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,15 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def setting(text: str) -> tuple[str, Any]:
+    """``KEY=VALUE``, the value as TOML has it; several values with commas between them; any other text as it is."""
+    name, mark, said = text.partition("=")
+    if not mark or not name or not said:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    parts = [_toml(part.strip()) for part in said.split(",")] if said[0] not in "['\"" else [_toml(said)]
+    return name.strip(), parts if len(parts) > 1 else parts[0]
+
+
 def export(text: str) -> tuple[str, Path]:
     """``FORMAT=FILE``."""
     name, mark, file = text.partition("=")
@@ -94,6 +104,13 @@ def picture(text: str) -> Path:
     if Path(text).suffix.lower() not in (".png", ".svg", ".pdf"):
         raise argparse.ArgumentTypeError(f"{text!r} does not end in .png, .svg or .pdf")
     return Path(text)
+
+
+def _toml(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _number(text: str) -> float | None:

@@ -14,7 +14,6 @@ from .stopping import stopped, terminable
 
 if TYPE_CHECKING:
     from ..bench.case import Case
-    from ..bench.plan import Overrides
     from ..bench.suite import Loaded
 
 
@@ -87,8 +86,9 @@ def doctor(args: Namespace) -> int:
 
 def plan(args: Namespace) -> int:
     from ..bench.suite import load_suite
+    from ..tasks import TABLE
 
-    cases, _ = _planned(load_suite(args.suite), args)
+    cases = _make_plan(load_suite(args.suite, TABLE), args)
     from ..bench.expect import expected
 
     expectation = expected(cases)
@@ -113,11 +113,14 @@ def _run(args: Namespace) -> int:
     if args.retry_failed and not args.resume:
         raise UsageError("run: --retry-failed needs --resume: a new run has no failed cases")
     from ..bench.suite import load_suite
-    from ..engines.local import Limits, start_server
+    from ..engines.job import Limits
+    from ..engines.local import Local, choose_method
+    from ..tasks import TABLE
 
-    loaded = load_suite(args.suite)  # a typing error is answered before torch is imported
-    start_server(args.start_method)  # it imports torch while this process does
-    cases, overrides = _planned(loaded, args)
+    loaded = load_suite(args.suite, TABLE)  # a typing error is answered before torch is imported
+    # its server imports torch, and all that measures, while this process does
+    Local(args.start_method or choose_method(), preload=("efficient_attn.bench.jobs",)).start()
+    cases = _make_plan(loaded, args)
     from ..bench.run import default_folder, run
     from . import console
 
@@ -128,7 +131,6 @@ def _run(args: Namespace) -> int:
                 loaded,
                 cases,
                 folder,
-                overrides=overrides,
                 resume=args.resume,
                 retry_failed=args.retry_failed,
                 limits=Limits(timeout_s=args.timeout, memory_bytes=args.memory_limit),
@@ -152,19 +154,17 @@ def _run(args: Namespace) -> int:
     return 1 if outcome.failed else 0
 
 
-def _planned(loaded: Loaded, args: Namespace) -> tuple[list[Case], Overrides]:
+def _make_plan(loaded: Loaded, args: Namespace) -> list[Case]:
     from ..bench.plan import Overrides, make_plan
 
+    keys = dict(args.set or ())
+    for name in ("activations", "memory_budget"):  # flags of their own, because many use them
+        if (value := getattr(args, name)) is not None:
+            keys[name] = value
     axes = {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
-    overrides = Overrides(
-        axes=axes,
-        variants=args.variant or (),
-        activations=args.activations,
-        seed=args.seed,
-        memory_budget=args.memory_budget,
-        quick=args.quick,
+    return make_plan(
+        loaded, Overrides(axes=axes, variants=args.variant or (), keys=keys, seed=args.seed, quick=args.quick)
     )
-    return make_plan(loaded, overrides), overrides
 
 
 # -- results -------------------------------------------------------------------------------------------------------

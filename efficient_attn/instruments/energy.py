@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .timing import Subject, synchronize
+from .timing import Timed, synchronize
 
 LEAST_S = 0.5  # the counter moves every 20 to 100 ms
 
@@ -46,7 +46,7 @@ def _nvml_meter(nvml: Any, uuid: str) -> Meter | None:
 
 
 def joules_a_call(
-    subject: Subject, calls: int, read: Meter, *, device: str, clock: Callable[[], float] = time.perf_counter
+    subject: Timed, calls: int, read: Meter, *, device: str, clock: Callable[[], float] = time.perf_counter
 ) -> float | None:
     """The mean over passes repeated for half a second and more, with nothing between them.
 

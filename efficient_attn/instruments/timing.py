@@ -26,7 +26,7 @@ RETRIES = 2  # passes that are repeated in a round for each mechanism, at most
 
 
 @dataclass
-class Subject:
+class Timed:
     """Something to time. run(count) makes least <= count <= limit calls; reset, untimed, goes before each pass."""
 
     run: Callable[[int], None]
@@ -78,27 +78,27 @@ class TooSlow(Exception):
     """One call alone takes longer than the budget."""
 
 
-def first_call(subject: Subject, *, budget_s: float, device: str) -> float:
+def first_call(subject: Timed, *, budget_s: float, device: str) -> float:
     """Seconds of a first call. Raises `TooSlow` when it does not fit the budget."""
-    seconds = _timed(subject, 1, device)[0]
+    seconds = _time(subject, 1, device)[0]
     if seconds > budget_s:
         raise TooSlow(f"one call takes {seconds:.3g} s, the budget is {budget_s:.3g} s")
     return seconds
 
 
-def calibrate(subject: Subject, *, budget_s: float, device: str) -> Pace:
+def calibrate(subject: Timed, *, budget_s: float, device: str) -> Pace:
     """Find out how many calls make a pass. The subject is warm already."""
     begun = time.perf_counter()
-    once = _timed(subject, 1, device)[0]
+    once = _time(subject, 1, device)[0]
     reset = time.perf_counter() - begun - once
     if once < budget_s / 4 and once < WARM_S:
-        once = min(once, _timed(subject, 1, device)[0])
+        once = min(once, _time(subject, 1, device)[0])
     once = max(once, 1e-7)  # a coarse clock may see nothing at all
     calls = max(subject.least, min(math.ceil(BLOCK_S / once), subject.limit))
     return Pace(calls, once * calls, reset)
 
 
-def turns(paces: Mapping[str, Pace], *, rounds: int, processes: int, budget_s: float) -> dict[str, Turn]:
+def share_turns(paces: Mapping[str, Pace], *, rounds: int, processes: int, budget_s: float) -> dict[str, Turn]:
     """Every subject's part in a round, so that rounds are long enough and each one's own budget holds."""
     together = sum(pace.pass_s for pace in paces.values())
     wanted = min(MOST_PASSES, max(PASSES, math.ceil(ROUND_S / together))) if together else PASSES
@@ -109,8 +109,8 @@ def turns(paces: Mapping[str, Pace], *, rounds: int, processes: int, budget_s: f
     return found
 
 
-def sitting(
-    subjects: Mapping[str, Subject],
+def take_rounds(
+    subjects: Mapping[str, Timed],
     takes: Mapping[str, Turn],
     rounds: Mapping[str, int],
     *,
@@ -124,7 +124,7 @@ def sitting(
 
     rounds: how many each one takes part in. alone: one thread of a CPU, where wall time beyond processor time means
     that something else ran; such passes are kept, counted and repeated. at: told whose turn it is. after: called
-    behind every pass. A subject that raises, or behind which ``after`` does, drops out and the others go on.
+    after every pass. A subject that raises, or after which ``after`` does, drops out and the others go on.
     """
     order, out = random.Random(seed), set()
     with no_collection():
@@ -144,27 +144,27 @@ def sitting(
 
 
 def _warm_up(
-    subjects: Mapping[str, Subject], takes: Mapping[str, Turn], device: str, at: Callable[[str], None]
+    subjects: Mapping[str, Timed], takes: Mapping[str, Turn], device: str, at: Callable[[str], None]
 ) -> dict[str, Exception]:
     failed: dict[str, Exception] = {}
     for name, subject in subjects.items():
         if takes[name].pace.warm_up_s:
             at(name)
             try:
-                _timed(subject, takes[name].pace.calls, device)
+                _time(subject, takes[name].pace.calls, device)
             except Exception as error:
                 failed[name] = error
     return failed
 
 
 def _one_pass(
-    name: str, subject: Subject, turn: Turn, result: Round, device: str, alone: bool, after: Callable[[], None]
+    name: str, subject: Timed, turn: Turn, result: Round, device: str, alone: bool, after: Callable[[], None]
 ) -> None:
     """One pass, and another one for as long as the processor was taken away meanwhile and repeats are left."""
     taken = result.samples.setdefault(name, [])
     while True:
         try:
-            wall, cpu = _timed(subject, turn.pace.calls, device)
+            wall, cpu = _time(subject, turn.pace.calls, device)
             after()
         except Exception as error:
             result.failed[name] = error
@@ -177,7 +177,7 @@ def _one_pass(
             return
 
 
-def _timed(subject: Subject, calls: int, device: str) -> tuple[float, float]:
+def _time(subject: Timed, calls: int, device: str) -> tuple[float, float]:
     """Seconds a call, by the clock and of the processor."""
     subject.reset()
     synchronize(device)

@@ -1,1 +1,33 @@
-"""What mechanisms are judged by besides cost."""
+"""Tasks: what mechanisms are judged by, a file each. This table is all that a new one needs besides its file.
+
+For authors of tasks in files of their own, everything that a task is made of can be imported from here.
+"""
+
+from ..bench.asked import Asked, Grid
+from ..bench.place import Cell, Effort, Place
+from ..bench.tables import register_task
+from ..bench.task import Guess, Keys, Task
+from ..results.rows import Record, Row
+from ..results.section import Column, Section
+
+TABLE = {
+    "speed": "efficient_attn.tasks.speed:SPEED",
+    "fidelity": "efficient_attn.tasks.fidelity:FIDELITY",
+}
+
+__all__ = [
+    "TABLE",
+    "Asked",
+    "Cell",
+    "Column",
+    "Effort",
+    "Grid",
+    "Guess",
+    "Keys",
+    "Place",
+    "Record",
+    "Row",
+    "Section",
+    "Task",
+    "register_task",
+]

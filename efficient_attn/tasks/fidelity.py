@@ -1,70 +1,85 @@
-"""Fidelity: how far a mechanism's output is from exact softmax attention on the same queries, keys and values."""
+"""Fidelity: how far each mechanism is from exact attention on queries, keys and values of a trained model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from pydantic import Field
 
-from ..contract.mask import Mask
-from ..contract.mechanism import Attention
-from ..kernels.dense import expand_heads, masked_softmax
+from ..bench.asked import Asked
+from ..bench.place import Cell, Place
+from ..bench.task import Guess, Keys, Task
+from ..results.rows import Record, Row, finite
+from ..results.section import Section
+from .activations import Activations
 
-
-@dataclass(frozen=True)
-class Fidelity:
-    """Distances from exact attention, over all heads and rows.
-
-    relative_error: ratio of Frobenius norms, |out - exact| / |exact|; predicting zero has 1.
-    mean_value_error: the same of the predictor that always says the mean of the visible values.
-    cosine_similarity: of output rows, averaged. total_variation: half the L1 distance between the weights of a row,
-    averaged. missed_mass: exact weight on keys to which the mechanism gives none, averaged. effective_keys: the
-    exponential of the entropy of exact weights, averaged; how many keys a query really reads.
-    """
-
-    relative_error: float
-    mean_value_error: float
-    cosine_similarity: float
-    total_variation: float
-    missed_mass: float
-    effective_keys: float
+if TYPE_CHECKING:
+    from ..bench.case import Case
+    from ..instruments.ceilings import Ceiling
 
 
-def fidelity(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Fidelity:
-    """Compare a mechanism with exact attention. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D]``; dense."""
-    with torch.no_grad():
-        exact_weights = _exact_weights(q, k, mask)
-        values = expand_heads(v, q.shape[1]).double()
-        exact = exact_weights @ values
-        out = attn(q, k, v, mask).double()
-        weights = _weights(attn, q, k, mask)
-        visible = mask.dense(q.shape[2], k.shape[2], device=q.device).double()
-        mean_value = (visible / visible.sum(-1, keepdim=True).clamp(min=1)) @ values
-        entropy = -(exact_weights * exact_weights.clamp(min=1e-300).log()).sum(-1)
-        return Fidelity(
-            relative_error=relative_error(out, exact),
-            mean_value_error=relative_error(mean_value, exact),
-            cosine_similarity=torch.cosine_similarity(out, exact, dim=-1).mean().item(),
-            total_variation=(weights - exact_weights).abs().sum(-1).mean().item() / 2,
-            missed_mass=exact_weights.masked_fill(weights != 0, 0).sum(-1).mean().item(),
-            effective_keys=entropy.exp().mean().item(),
-        )
+class FidelityKeys(Keys):
+    """activations: ``minilm``, or a file of captured queries, keys and values; its content tells cases apart."""
+
+    activations: str = Field(default="minilm", exclude=True)
 
 
-def relative_error(out: Tensor, reference: Tensor) -> float:
-    """|out - reference| / |reference| in Frobenius norms, in float64; |out| itself where the reference is zero."""
-    difference, size = (out.double() - reference.double()).norm(), reference.double().norm()
-    return (difference / size if size > 0 else difference).item()
+def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
+    """A cell for each layer that was captured, on each device, in each dtype and direction."""
+    found = Activations.find(asked.keys.activations)
+    _, heads, length, width = found.q.shape
+    for at, layer in product(asked.grid.combine("causal"), found.layers):
+        sizes = {"heads": heads, "seq_len": length, "max_len": length, "head_dim": width}
+        place = Place(**at, **sizes, inputs=found.label, layer=layer)
+        yield asked.cell(place, activations=asked.keys.activations), found.k.shape[1]
 
 
-def _exact_weights(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-    scores = q.double() @ expand_heads(k, q.shape[1]).double().mT * q.shape[-1] ** -0.5
-    return masked_softmax(scores, mask.dense(q.shape[2], k.shape[2], device=q.device))
+def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
+    """Prove a case right on its layer, then compare it with exact attention there."""
+    from dataclasses import asdict
+
+    import torch
+
+    from ..bench.gate import check_error
+    from ..contract.mask import Mask
+    from ..instruments.distance import relative_error
+    from ..instruments.guard import watched
+    from .distances import measure_distances
+
+    place = case.cell.place
+    assert place.layer is not None
+    arrays = Activations.find(case.keys.activations).layer(place.layer)
+    q, k, v = (torch.from_numpy(x).to(device=place.device, dtype=getattr(torch, place.dtype)) for x in arrays)
+    attn, mask = case.create(), Mask(causal=place.causal)
+    with torch.no_grad(), watched((q, k, v)):
+        error = relative_error(attn(q, k, v, mask), case.create(backend="dense")(q, k, v, mask))
+        row.oracle_error = check_error(error, place.dtype)
+        found = asdict(measure_distances(attn, q, k, v, mask))
+    row.backend_used, row.clamped_rows = attn.backend, attn.clamped_rows(q, k, v, mask)
+    row.parameters = sum(p.numel() for p in attn.parameters())
+    mean_value_error = found.pop("mean_value_error")
+    for name, value in found.items():
+        setattr(row, name, finite(value))
+    return Record(row, {"mean_value_error": mean_value_error})
 
 
-def _weights(attn: Attention, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-    """The weights ``[B, H, N, M]`` that a mechanism gives: its output is linear in v, so v = identity shows them."""
-    m = k.shape[2]
-    identity = torch.eye(m, dtype=q.dtype, device=q.device).expand(k.shape[0], k.shape[1], m, m)
-    return attn(q, k, identity, mask).double()
+def guess(case: Case, best: Ceiling) -> Guess:
+    """The weights of every row are held, whatever the backend."""
+    from ..bench.expect import guess_call
+
+    return guess_call(case, best, dense=True)
+
+
+FIDELITY = Task(
+    name="fidelity",
+    words=("fidelity",),
+    keys=FidelityKeys,
+    plan=plan,
+    judge=judge,
+    guess=guess,
+    sections=(
+        Section(name="fidelity", task="fidelity", title="Fidelity", layout="fidelity", x="layer", y="relative_error"),
+    ),
+)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from efficient_attn.contract.state import KVCache, RollingCache
-from efficient_attn.instruments.timing import Subject, calibrate, sitting, turns
+from efficient_attn.instruments.timing import Timed, calibrate, share_turns, take_rounds
 from efficient_attn.results.stats import Estimate, exponent, middle, paired_ratio, typical
 
 LENGTHS = tuple(2**n for n in range(10, 17))
@@ -27,7 +27,7 @@ WAYS = ("append", "rolling", "cat")
 
 
 def ways(length: int) -> dict[str, Callable[[], object]]:
-    """One more position behind so many: three ways to come to keys and values that hold it."""
+    """One more position after so many: three ways to come to keys and values that hold it."""
     k, v = (torch.randn(1, HEADS, 1, WIDTH) for _ in range(2))
     buffers = [torch.randn(1, HEADS, length + 1, WIDTH) for _ in range(2)]
     ring = [torch.randn(1, HEADS, WINDOW, WIDTH) for _ in range(2)]
@@ -42,12 +42,12 @@ def ways(length: int) -> dict[str, Callable[[], object]]:
     return dict(zip(WAYS, calls, strict=True))
 
 
-def subject(call: Callable[[], object]) -> Subject:
+def subject(call: Callable[[], object]) -> Timed:
     def run(count: int) -> None:
         for _ in range(count):
             call()
 
-    return Subject(run)
+    return Timed(run)
 
 
 def microseconds(rounds: int) -> dict[tuple[str, int], list[float]]:
@@ -58,9 +58,9 @@ def microseconds(rounds: int) -> dict[tuple[str, int], list[float]]:
     for timed in subjects.values():
         timed.run(2)
     paces = {name: calibrate(timed, budget_s=BUDGET_S, device="cpu") for name, timed in subjects.items()}
-    takes = turns(paces, rounds=rounds, processes=1, budget_s=BUDGET_S)
+    takes = share_turns(paces, rounds=rounds, processes=1, budget_s=BUDGET_S)
     found: dict[tuple[str, int], list[float]] = {key: [] for key in keys.values()}
-    for each in sitting(subjects, takes, dict.fromkeys(subjects, rounds), seed=0, device="cpu", alone=True):
+    for each in take_rounds(subjects, takes, dict.fromkeys(subjects, rounds), seed=0, device="cpu", alone=True):
         if each.failed:
             raise next(iter(each.failed.values()))
         for name, samples in each.samples.items():

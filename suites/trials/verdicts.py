@@ -10,18 +10,19 @@ from __future__ import annotations
 import multiprocessing as mp
 import sys
 import time
-import tomllib
 from collections import Counter
 from pathlib import Path
 
+from efficient_attn.bench.case import group_by_cell
 from efficient_attn.bench.cell import measure
-from efficient_attn.bench.plan import Overrides, cells, make_plan
-from efficient_attn.bench.sittings import Setting
-from efficient_attn.bench.suite import Loaded, Suite
+from efficient_attn.bench.conditions import Conditions
+from efficient_attn.bench.plan import Overrides, make_plan
+from efficient_attn.bench.suite import parse_suite
 from efficient_attn.registry import load_plugin
 from efficient_attn.results.exchange import round_values
 from efficient_attn.results.rows import Record
 from efficient_attn.results.stats import VERDICT_CONFIDENCE, paired_ratio, verdict
+from efficient_attn.tasks import TABLE
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 TRUTH = {"twin": 1.0, "slower": 1 / 1.05}  # speedup over full
@@ -56,15 +57,15 @@ def spin() -> None:
 
 def main(repeats: int, *, hog: bool) -> None:
     load_plugin(str(Path(__file__).parents[1] / "plugins" / "twins.py"))
-    suite = Loaded(name="verdicts", text=SUITE, suite=Suite.model_validate(tomllib.loads(SUITE)))
+    suite = parse_suite(SUITE, "verdicts", TABLE)
     beside = mp.get_context("spawn").Process(target=spin, daemon=True)
     if hog:
         beside.start()
     counts: Counter[tuple[str, str]] = Counter()
     start, rounds = time.perf_counter(), 0
     for repeat in range(repeats):
-        for cell, cases in cells(make_plan(suite, Overrides(seed=repeat))):
-            base, *others = measure(cell, cases, Setting())
+        for cell, cases in group_by_cell(make_plan(suite, Overrides(seed=repeat))):
+            base, *others = measure(cell, cases, Conditions())
             rounds += base.row.rounds or 0
             for other in others:
                 judge(base, other, counts)

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from planted import load_suite
 from safetensors.torch import save_file
 from shell import TINY, WRONG, Command, Finished
 
 import efficient_attn as ea
 from efficient_attn.bench.plan import Overrides, make_plan
-from efficient_attn.bench.suite import load_suite
 from efficient_attn.results.rows import COLUMNS
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planted import load_suite
 from shell import WRONG
 
 from efficient_attn.bench.plan import Overrides, make_plan
-from efficient_attn.bench.suite import load_suite
 from efficient_attn.registry import names
 
 SLOWEST_S = 0.5

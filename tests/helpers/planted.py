@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +12,11 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn import registry
+from efficient_attn.bench import suite, tables
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.plan import Overrides, make_plan
-from efficient_attn.bench.suite import Loaded, Suite
+from efficient_attn.bench.suite import Loaded, parse_suite
+from efficient_attn.tasks import TABLE
 
 TINY = """
 title    = "Tiny"
@@ -32,7 +33,11 @@ name = "full"
 
 
 def loaded(text: str = TINY, name: str = "trial") -> Loaded:
-    return Loaded(name=name, text=text, suite=Suite.model_validate(tomllib.loads(text)))
+    return parse_suite(text, name, TABLE)
+
+
+def load_suite(name: str) -> Loaded:
+    return suite.load_suite(name, TABLE)
 
 
 def plan(text: str = TINY, **overrides: Any) -> list[Case]:
@@ -85,13 +90,15 @@ def raising(error: BaseException) -> Twist:
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """What was registered inside is forgotten behind."""
-    before, loaded = dict(registry._registered), dict(registry._plugins)
+    """What was registered inside is forgotten after."""
+    before, loaded, tasks = dict(registry._registered), dict(registry._plugins), dict(tables._registered)
     try:
         yield
     finally:
         for module in registry._plugins.keys() - loaded:
             sys.modules.pop(module, None)  # a module that is imported again must register again
+        tables._registered.clear()
+        tables._registered.update(tasks)
         registry._registered.clear()
         registry._registered.update(before)
         registry._plugins.clear()

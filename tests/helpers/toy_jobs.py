@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from efficient_attn.engines.local import Board, limit_memory
+from efficient_attn.engines.job import Board
+from efficient_attn.engines.worker import limit_memory
 
 
 def segfault() -> None:

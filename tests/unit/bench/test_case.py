@@ -21,7 +21,13 @@ CASE = planted.case()
 
 
 def _changed(**fields: Any) -> Any:
-    return dataclasses.replace(CASE, cell=dataclasses.replace(CASE.cell, **fields))
+    """The case with fields of its cell, of the place or the effort changed."""
+    cell = CASE.cell
+    parts = {name: {k: v for k, v in fields.items() if hasattr(getattr(cell, name), k)} for name in ("place", "effort")}
+    inner = {name: dataclasses.replace(getattr(cell, name), **own) for name, own in parts.items()}
+    known = parts["place"] | parts["effort"]
+    own = {name: value for name, value in fields.items() if name not in known}
+    return dataclasses.replace(CASE, cell=dataclasses.replace(cell, **inner, **own))
 
 
 def test_the_key_is_readable_and_stable() -> None:
@@ -43,10 +49,10 @@ def test_the_key_is_readable_and_stable() -> None:
         _changed(batch=2),
         _changed(baseline=None),
         _changed(baseline_kv_heads=1),
-        _changed(memory_budget=10**9),
+        _changed(keys=(("memory_budget", 10**9), ("peak_memory", False))),
         _changed(inputs="other"),
         _changed(layer=3),
-        _changed(memory=True),
+        _changed(keys=(("memory_budget", None), ("peak_memory", True))),
         _changed(part="b"),
         _changed(suite="b"),
         dataclasses.replace(CASE, fingerprint="another"),
@@ -58,6 +64,14 @@ def test_the_key_is_readable_and_stable() -> None:
 )
 def test_the_digest_changes_with_everything_that_matters(other: Any) -> None:
     assert other.digest != CASE.digest
+
+
+def test_where_a_task_or_its_data_lie_does_not_change_the_digest() -> None:
+    text = planted.TINY.replace('"forward"', '"fidelity"')
+    (case, *_) = planted.plan(text, variants=["full"])
+    keys = (("activations", "elsewhere.npz"),)  # what it holds is told by its label
+    assert dataclasses.replace(case, cell=dataclasses.replace(case.cell, keys=keys)).digest == case.digest
+    assert dataclasses.replace(CASE, cell=dataclasses.replace(CASE.cell, target=CASE.cell.target)).digest == CASE.digest
 
 
 def test_the_digest_changes_with_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:

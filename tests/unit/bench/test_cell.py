@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.bench import jobs
-from efficient_attn.bench.case import Case
+from efficient_attn.bench import jobs, prepare
+from efficient_attn.bench.case import Case, group_by_cell
 from efficient_attn.bench.cell import measure
-from efficient_attn.bench.plan import cells
-from efficient_attn.bench.sittings import Setting
+from efficient_attn.bench.conditions import Conditions
 from efficient_attn.contract.state import KVCache
+from efficient_attn.engines.local import Local
 from efficient_attn.instruments.ceilings import Ceiling
 from efficient_attn.results.exchange import round_values
 from efficient_attn.results.rows import Record
@@ -42,8 +42,8 @@ def _measured(*variants: str, mode: str = "forward", **axes: Any) -> list[Record
 
 
 def _of(cases: Sequence[Case]) -> list[Record]:
-    ((cell, members),) = cells(cases)
-    records = measure(cell, members, Setting(method="inline"))
+    ((cell, members),) = group_by_cell(cases)
+    records = measure(cell, members, Conditions(engine=Local("inline")))
     assert [r.row.case_key for r in records] == [c.key for c in members]  # exactly one a case, in order
     for record in records:
         Record.from_line(record.to_line())  # and each can be kept
@@ -98,13 +98,13 @@ def test_of_several_key_value_heads_the_most_are_the_baseline(order: Sequence[in
 
 
 def test_a_baseline_that_fails_is_not_replaced_by_the_same_with_fewer_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def prepared(case: Case, row: Any, at: Any) -> Any:
+    def fail_baseline(case: Case, row: Any, at: Any, **options: Any) -> Any:
         if case.is_baseline:
             raise MemoryError("too many heads")
-        return original(case, row, at)
+        return original(case, row, at, **options)
 
-    original = jobs._prepare
-    monkeypatch.setattr(jobs, "_prepare", prepared)
+    original = prepare.prepare
+    monkeypatch.setattr(prepare, "prepare", fail_baseline)
     records = {(r.row.variant, r.row.kv_heads): r.row for r in _several_heads((4, 2))}
     assert records.pop(("full", 4)).status == "oom"
     assert {(row.status, row.speedup) for row in records.values()} == {("ok", None)}
@@ -135,7 +135,7 @@ def test_work_is_counted() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_what_must_be_moved_is_held_against_the_memorys_rate(mode: str) -> None:
     (case,) = planted.plan(planted.TINY.replace('"forward"', f'"{mode}"'))
-    setting = Setting(method="inline")
+    setting = Conditions(engine=Local("inline"))
     setting.ceilings["cpu", "float32", 1] = Ceiling(gemm_flops_per_s=1e15, bytes_per_s=1e6)
     (record,) = measure(case.cell, [case], setting)
     row, once = record.row, 4 * 2 * 16 * 8 * 4  # q, k, v and the output
@@ -144,14 +144,14 @@ def test_what_must_be_moved_is_held_against_the_memorys_rate(mode: str) -> None:
     assert row.bytes_moved == {"forward_backward": 2 * once, "decode": once // 2}.get(mode, once)
     assert row.bandwidth_share == pytest.approx(row.bytes_moved / (row.latency_ms / 1e3) / 1e6)
     assert row.roofline_share == pytest.approx(row.bandwidth_share)  # at such a rate nothing else counts
-    (other,) = measure(case.cell, [case], Setting(method="inline"))
+    (other,) = measure(case.cell, [case], Conditions(engine=Local("inline")))
     assert (other.row.bytes_moved, other.row.bandwidth_share) == (row.bytes_moved, None)
 
 
 def _with_budget(variant: str, **axes: Any) -> Any:
     text = planted.TINY.replace('"forward"', '"decode"')
     given = {name: [value] for name, value in axes.items()}
-    return _of(planted.plan(text, variants=[variant], memory_budget=10**6, axes=given))[0].row
+    return _of(planted.plan(text, variants=[variant], keys={"memory_budget": 10**6}, axes=given))[0].row
 
 
 def test_the_longest_context_in_a_budget_is_counted() -> None:
@@ -224,7 +224,8 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(end: str, mode: str) ->
     name = planted.plant("zz_ends", twist)
     cases = planted.plan(planted.TINY.replace('"forward"', f'"{mode}"'), variants=["full", name, "linear"])
     if end == "slow":
-        cell = dataclasses.replace(cases[0].cell, budget_s=0.1)
+        first = cases[0].cell
+        cell = dataclasses.replace(first, effort=dataclasses.replace(first.effort, budget_s=0.1))
         cases = [dataclasses.replace(c, cell=cell) for c in cases]
     full, failed, linear = _of(cases)
     assert failed.row.status == status
@@ -252,14 +253,14 @@ def test_a_case_that_fails_while_it_is_timed_does_not_take_the_others_with_it(mo
         return out
 
     name = planted.plant("zz_later", twist)
-    original = jobs.sitting
+    original = jobs.take_rounds
 
-    def sitting(*args: Any, **options: Any) -> Any:
+    def take_rounds(*args: Any, **options: Any) -> Any:
         nonlocal timing
         timing = True
         return original(*args, **options)
 
-    monkeypatch.setattr(jobs, "sitting", sitting)
+    monkeypatch.setattr(jobs, "take_rounds", take_rounds)
     full, failed, linear = _measured("full", name, "linear")
     assert (failed.row.status, failed.row.reason) == ("error", "RuntimeError: on a later call")
     assert failed.row.latency_ms is None
@@ -278,7 +279,7 @@ def test_a_backend_that_does_not_exist_is_unsupported() -> None:
 def test_cuda_rows_are_skipped_where_there_is_none(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     text = planted.TINY.replace('"forward"', f'"{mode}"')
-    first = cells(planted.plan(text, variants=["full", "linear"], axes={"device": ["cuda"]}))[0][1]
+    first = group_by_cell(planted.plan(text, variants=["full", "linear"], axes={"device": ["cuda"]}))[0][1]
     for record in _of(first):
         assert (record.row.status, record.row.reason) == ("skipped", "no CUDA device on this machine")
         assert (record.row.device, record.row.latency_ms, record.row.relative_error) == ("cuda", None, None)
@@ -294,7 +295,7 @@ def test_an_interrupt_is_nobodys_result() -> None:
 
 def _faithful(*variants: str) -> list[Record]:
     cases = planted.plan(planted.TINY.replace('"forward"', '"fidelity"'), variants=variants)
-    return _of([c for c in cases if c.cell.layer == 2])
+    return _of([c for c in cases if c.cell.place.layer == 2])
 
 
 def test_fidelity_rows_hold_errors_and_no_times() -> None:

@@ -11,12 +11,13 @@ from typing import Any
 
 import planted
 import pytest
+from planted import load_suite
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
-from efficient_attn.bench.expect import SESSION_S, Guess, expected, guess
+from efficient_attn.bench.expect import SESSION_S, expected, guess_case
 from efficient_attn.bench.plan import make_plan
-from efficient_attn.bench.suite import load_suite
+from efficient_attn.bench.task import Guess
 from efficient_attn.instruments.ceilings import Ceiling
 from efficient_attn.results import store
 from efficient_attn.results.shards import stem
@@ -44,7 +45,7 @@ def _published(suite: str) -> list[tuple[Case, Any]]:
 def test_times_are_within_a_factor_of_two_of_published_ones(suite: str) -> None:
     found = _published(suite)
     assert len(found) > 40
-    ratios = [guess(case, BEST).call_s * 1e3 / row.latency_ms for case, row in found]
+    ratios = [guess_case(case, BEST).call_s * 1e3 / row.latency_ms for case, row in found]
     near = sum(0.5 <= ratio <= 2 for ratio in ratios)
     assert near >= 0.95 * len(ratios), sorted(ratios)
     assert 0.7 < statistics.geometric_mean(ratios) < 1.4
@@ -52,7 +53,7 @@ def test_times_are_within_a_factor_of_two_of_published_ones(suite: str) -> None:
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_memory_is_within_a_factor_of_two_of_published_ones(suite: str) -> None:
-    sizes = [(guess(case, BEST).call_bytes, r.peak_memory_bytes or r.state_bytes) for case, r in _published(suite)]
+    sizes = [(guess_case(case, BEST).call_bytes, r.peak_memory_bytes or r.state_bytes) for case, r in _published(suite)]
     ratios = [said / was for said, was in sizes if was]
     assert len(ratios) > 30
     assert sum(0.5 <= ratio <= 2 for ratio in ratios) >= 0.95 * len(ratios), sorted(ratios)
@@ -63,7 +64,7 @@ def test_the_time_measured_is_within_a_factor_of_two(suite: str) -> None:
     """Of all cases together: the time that the published samples took, as many as the plan would take of each."""
     published = _published(suite)
     took = sum(row.latency_ms / 1e3 for _, row in published)
-    assert 0.5 < sum(guess(case, BEST).call_s for case, _ in published) / took < 2
+    assert 0.5 < sum(guess_case(case, BEST).call_s for case, _ in published) / took < 2
 
 
 def test_looking_costs_little() -> None:
@@ -85,21 +86,21 @@ def test_the_parts_make_the_whole() -> None:
     found = expected(cases, best=BEST)
     assert found.wall_s == pytest.approx(SESSION_S + sum(seconds for seconds, _ in found.cases.values()))
     assert all(seconds > 0 and size > 0 for seconds, size in found.cases.values())
-    held = sum(guess(case, BEST).input_bytes for case in cases[2:])
-    assert found.peak_bytes == held + max(guess(case, BEST).call_bytes for case in cases[2:])
+    held = sum(guess_case(case, BEST).input_bytes for case in cases[2:])
+    assert found.peak_bytes == held + max(guess_case(case, BEST).call_bytes for case in cases[2:])
 
 
 def test_exact_sizes() -> None:
-    assert guess(planted.case("full", seq_len=128), BEST).input_bytes == 3 * 2 * 128 * 8 * 4
-    whole = guess(planted.case("full", mode="decode", seq_len=2048), BEST)
+    assert guess_case(planted.case("full", seq_len=128), BEST).input_bytes == 3 * 2 * 128 * 8 * 4
+    whole = guess_case(planted.case("full", mode="decode", seq_len=2048), BEST)
     assert whole.call_bytes == 2 * 2 * 2048 * 8 * 4  # keys and values
-    fixed = [guess(planted.case("linear", mode="decode", seq_len=n), BEST).call_bytes for n in (1024, 8192)]
+    fixed = [guess_case(planted.case("linear", mode="decode", seq_len=n), BEST).call_bytes for n in (1024, 8192)]
     assert fixed[0] == fixed[1]
 
 
 def test_more_work_costs_more() -> None:
     def cost(variant: str = "full", **axes: Any) -> Guess:
-        return guess(planted.case(variant, **axes), BEST)
+        return guess_case(planted.case(variant, **axes), BEST)
 
     assert cost(seq_len=4096).call_s > 3 * cost(seq_len=2048).call_s
     assert cost(seq_len=2048).call_s > 1.5 * cost(seq_len=2048, causal=True).call_s
@@ -110,9 +111,9 @@ def test_more_work_costs_more() -> None:
 
 def test_a_dense_backend_holds_its_scores() -> None:
     n = 512
-    fused, dense = (guess(planted.case(f"full{b}", seq_len=n), BEST).call_bytes for b in ("", ":backend=dense"))
+    fused, dense = (guess_case(planted.case(f"full{b}", seq_len=n), BEST).call_bytes for b in ("", ":backend=dense"))
     assert dense - fused == 2 * (2 * n * n * 4)
-    training = guess(planted.case("full:backend=dense", mode="forward_backward", seq_len=n), BEST)
+    training = guess_case(planted.case("full:backend=dense", mode="forward_backward", seq_len=n), BEST)
     assert training.call_bytes >= 2 * (dense - fused)
 
 
@@ -120,7 +121,7 @@ def test_a_budget_bounds_a_case() -> None:
     costs = []
     for n in (2**16, 2**17, 2**18):
         (case,) = planted.plan(axes={"seq_len": [n]})
-        assert guess(case, BEST).call_s > case.cell.budget_s
+        assert guess_case(case, BEST).call_s > case.cell.effort.budget_s
         costs += [seconds for seconds, _ in expected([case], best=BEST).cases.values()]
     assert costs[0] == costs[1] == costs[2]
 
@@ -147,5 +148,5 @@ def test_what_a_mechanism_cannot_do_costs_little() -> None:
     with planted.undone():
         planted.plant("no_decoding", traits=ea.Traits(decode=False))
         case = planted.case("no_decoding", mode="decode")
-        assert guess(case, BEST) == Guess(0.0, 0, 0)
+        assert guess_case(case, BEST) == Guess(0.0, 0, 0)
         assert expected([case], best=BEST).wall_s < SESSION_S + 2

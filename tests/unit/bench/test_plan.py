@@ -7,7 +7,7 @@ from typing import Any
 import planted
 import pytest
 
-from efficient_attn.bench.plan import cells
+from efficient_attn.bench.case import group_by_cell
 from efficient_attn.errors import UsageError
 
 SEVERAL = """
@@ -30,7 +30,11 @@ name = "linear"
 
 
 def _values(cases: list[Any], axis: str) -> list[Any]:
-    return list(dict.fromkeys(c.kv_heads if axis == "kv_heads" else getattr(c.cell, axis) for c in cases))
+    def value(case: Any) -> Any:
+        owners = (case, case.cell, case.cell.place, case.cell.effort)
+        return next(getattr(owner, axis) for owner in owners if hasattr(owner, axis))
+
+    return list(dict.fromkeys(map(value, cases)))
 
 
 def test_every_combination_is_a_case() -> None:
@@ -38,11 +42,11 @@ def test_every_combination_is_a_case() -> None:
     assert len({c.key for c in cases}) == len(cases) == 3 * 2 * 4
     assert _values(cases, "seq_len") == [16, 32, 64]
     assert {c.cell.baseline for c in cases} == {"full"}
-    assert all(c.cell.memory for c in cases)
+    assert all(c.keys.peak_memory for c in cases)
 
 
 def test_the_mechanisms_of_one_cell_stand_together() -> None:
-    found = cells(planted.plan(SEVERAL))
+    found = group_by_cell(planted.plan(SEVERAL))
     assert len(found) == 6
     names = ["full", "sliding_window:window=4", "sliding_window:window=8", "linear"]
     assert all([c.variant for c in members] == names for _, members in found)
@@ -155,7 +159,7 @@ def test_a_baseline_that_is_no_variant_is_refused() -> None:
 def test_of_several_key_value_heads_the_most_are_the_baselines(order: list[int]) -> None:
     text = SEVERAL.replace("heads = 2", "heads = 4")
     cases = planted.plan(text, axes={"kv_heads": order, "seq_len": [16], "causal": [True]})
-    assert len(cells(cases)) == 1
+    assert len(group_by_cell(cases)) == 1
     assert _values(cases, "kv_heads") == order
     assert [(c.variant, c.kv_heads) for c in cases if c.is_baseline] == [("full", 4)]
     assert all(c.cell.baseline_kv_heads == 4 for c in cases)
@@ -201,13 +205,13 @@ def test_decoding_is_causal_and_planned_once(mode: str, causal: str) -> None:
     cases = planted.plan(text)
     assert len(cases) == 3 * 4
     assert _values(cases, "causal") == [True]
-    assert not any(c.cell.memory for c in cases)
+    assert not any(c.keys.peak_memory for c in cases)
 
 
 def test_decoding_beside_forward_leaves_forward_as_it_is() -> None:
     cases = planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))
-    assert _values([c for c in cases if c.cell.mode == "forward"], "causal") == [False, True]
-    assert _values([c for c in cases if c.cell.mode == "decode"], "causal") == [True]
+    assert _values([c for c in cases if c.cell.place.mode == "forward"], "causal") == [False, True]
+    assert _values([c for c in cases if c.cell.place.mode == "decode"], "causal") == [True]
 
 
 def test_max_len_is_the_longest_length() -> None:
@@ -221,34 +225,34 @@ def test_fidelity_has_a_case_for_every_layer_and_takes_sizes_from_the_file() -> 
     )
     assert len(cases) == 3 * 2 * 4
     assert _values(cases, "layer") == [0, 2, 5]
-    assert {(c.cell.seq_len, c.cell.heads, c.kv_heads, c.cell.head_dim, c.cell.batch) for c in cases} == {
-        (384, 12, 1 if c.family == "shared_kv" else 12, 32, 1) for c in cases
-    }
-    assert {c.cell.inputs.split("@")[0] for c in cases} == {"minilm"}
-    assert {c.cell.mode for c in cases} == {None}
+    assert {
+        (c.cell.place.seq_len, c.cell.place.heads, c.kv_heads, c.cell.place.head_dim, c.cell.place.batch) for c in cases
+    } == {(384, 12, 1 if c.family == "shared_kv" else 12, 32, 1) for c in cases}
+    assert {c.cell.place.inputs.split("@")[0] for c in cases} == {"minilm"}
+    assert {c.cell.place.mode for c in cases} == {None}
 
 
 def test_activations_for_a_suite_without_fidelity_are_refused() -> None:
-    with pytest.raises(UsageError, match="measures no fidelity"):
-        planted.plan(SEVERAL, activations="mine.npz")
+    with pytest.raises(UsageError, match="activations: the suite trial measures nothing that takes this key"):
+        planted.plan(SEVERAL, keys={"activations": "mine.npz"})
 
 
 def test_a_memory_budget_is_for_decoding_and_the_command_lines_counts() -> None:
     text = SEVERAL.replace('"peak_memory"', '"decode"').replace("dims ", 'memory_budget = "2kB"\ndims ')
 
     def budgets(**overrides: Any) -> set[Any]:
-        return {(c.cell.mode, c.cell.memory_budget) for c in planted.plan(text, **overrides)}
+        return {(c.cell.place.mode, c.keys.memory_budget) for c in planted.plan(text, **overrides)}
 
     assert budgets() == {("forward", None), ("decode", 2000)}
-    assert budgets(memory_budget=5) == {("forward", None), ("decode", 5)}
-    assert {c.cell.memory_budget for c in planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))} == {None}
-    with pytest.raises(UsageError, match="--memory-budget: the suite trial measures no decoding"):
-        planted.plan(SEVERAL, memory_budget=5)
+    assert budgets(keys={"memory_budget": 5}) == {("forward", None), ("decode", 5)}
+    assert {c.keys.memory_budget for c in planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))} == {None}
+    with pytest.raises(UsageError, match="memory_budget: the suite trial measures nothing that takes this key"):
+        planted.plan(SEVERAL, keys={"memory_budget": 5})
 
 
 def test_missing_activations_are_refused_while_planning() -> None:
     with pytest.raises(UsageError, match=r"gone\.npz: no such file"):
-        planted.plan(SEVERAL.replace('"forward"', '"fidelity"'), activations="gone.npz")
+        planted.plan(SEVERAL.replace('"forward"', '"fidelity"'), keys={"activations": "gone.npz"})
 
 
 def test_options_of_a_union_belong_into_its_name() -> None:
@@ -271,14 +275,14 @@ def test_key_value_heads_come_from_the_cell_the_mechanism_or_the_heads() -> None
 
 def test_gpus_compute_in_half_precision_unless_the_suite_says_otherwise() -> None:
     both = {"device": ["cpu", "cuda"]}
-    found = {(c.cell.device, c.cell.dtype) for c in planted.plan(axes=both)}
+    found = {(c.cell.place.device, c.cell.place.dtype) for c in planted.plan(axes=both)}
     assert found == {("cpu", "float32"), ("cuda", "float16"), ("cuda", "bfloat16")}
-    assert {c.cell.dtype for c in planted.plan(axes=both | {"dtype": ["float32"]})} == {"float32"}
+    assert {c.cell.place.dtype for c in planted.plan(axes=both | {"dtype": ["float32"]})} == {"float32"}
 
 
 def test_rounds_are_spread_over_processes_and_bounded() -> None:
     (case,) = planted.plan(planted.TINY.replace("max_rounds=2\n", ""))
-    assert (case.cell.rounds, case.cell.max_rounds, case.cell.processes) == (2, 6, 2)
+    assert (case.cell.effort.rounds, case.cell.effort.max_rounds, case.cell.effort.processes) == (2, 6, 2)
     with pytest.raises(UsageError, match=r"max_rounds \(2\) is less than rounds \(3\)"):
         planted.plan(planted.TINY.replace("rounds   = 2", "rounds   = 3"))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from efficient_attn.bench import run as run_module
-from efficient_attn.bench.plan import Overrides, make_plan
+from efficient_attn.bench.plan import make_plan
 from efficient_attn.bench.run import Outcome, default_folder, run
 from efficient_attn.errors import UsageError
 from efficient_attn.results.rows import Record
@@ -50,13 +50,13 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def _known_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """A machine that need not be looked at, but for the tests of just that."""
     if "looks" not in request.keywords:
-        monkeypatch.setattr(run_module, "_inspect", lambda device, planned, setting: {"device": device})
+        monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
 
 
 def _run(folder: Path, text: str = TEXT, **options: Any) -> Outcome:
-    loaded, overrides = planted.loaded(text), Overrides()
+    loaded = planted.loaded(text)
     options = {"start_method": "inline"} | options
-    return run(loaded, make_plan(loaded, overrides), folder, overrides=overrides, **options)
+    return run(loaded, make_plan(loaded), folder, **options)
 
 
 def _keys(folder: Path) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from planted import load_suite
 
 import efficient_attn as ea
 from efficient_attn.bench.plan import Overrides, make_plan
-from efficient_attn.bench.suite import load_suite
 from efficient_attn.shipped import suite_names, suites_folder
 from efficient_attn.variants import CATALOGUE
 
@@ -26,7 +26,9 @@ def _installed(request: pytest.FixtureRequest) -> None:
 def test_it_plans(name: str) -> None:
     cases = make_plan(load_suite(name))
     assert cases
-    assert all(case.cell.threads for case in cases if case.cell.device == "cpu" and case.cell.task == "speed")
+    assert all(
+        case.cell.place.threads for case in cases if case.cell.place.device == "cpu" and case.cell.task == "speed"
+    )
     assert len({case.key for case in cases}) == len(cases)
 
 
@@ -38,7 +40,7 @@ def test_quick_is_smaller(name: str) -> None:
 
 def test_the_quickstart_covers_what_the_readme_says() -> None:
     cases = make_plan(load_suite("quickstart"))
-    assert {c.cell.mode or c.cell.task for c in cases} == {"forward", "forward_backward", "decode", "fidelity"}
+    assert {c.cell.place.mode or c.cell.task for c in cases} == {"forward", "forward_backward", "decode", "fidelity"}
     assert {c.variant.split(":")[0] for c in cases} == {"full", "sliding_window", "linear", "mqa", "gqa"}
 
 
@@ -73,16 +75,16 @@ def test_the_linear_suite_has_the_families_in_every_direction_against_full_atten
         timed = {c.variant.split(":")[0] for c in cases if c.cell.part.startswith(part)}
         assert timed >= {e.name for e in CATALOGUE if e.family in families}
     for causal, part in ((False, "crossover"), (True, "crossover, causal")):
-        assert {c.cell.causal for c in cases if c.cell.part == part} == {causal}
+        assert {c.cell.place.causal for c in cases if c.cell.part == part} == {causal}
         assert "full" in {c.variant for c in cases if c.cell.part == part}
 
 
 def test_the_decode_suite_has_every_way_to_share_keys_and_every_kind_of_state() -> None:
     cases = make_plan(load_suite("decode"))
-    assert {c.cell.mode for c in cases} == {"decode", "prefill"}
-    steps = [c for c in cases if c.cell.mode == "decode"]
-    assert {c.cell.memory_budget for c in steps} == {16 * 10**9}
-    assert {c.cell.batch for c in steps} == {1, 4, 16}
+    assert {c.cell.place.mode for c in cases} == {"decode", "prefill"}
+    steps = [c for c in cases if c.cell.place.mode == "decode"]
+    assert {c.keys.memory_budget for c in steps} == {16 * 10**9}
+    assert {c.cell.place.batch for c in steps} == {1, 4, 16}
     contexts = {c.variant.split(":")[0] for c in steps if c.cell.part == "contexts"}
     assert contexts >= {"full", *(e.name for e in CATALOGUE if e.family == "shared_kv")}
     kinds = {type(c.create().init_state(1, 8)).__name__ for c in steps}

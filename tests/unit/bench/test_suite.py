@@ -6,9 +6,11 @@ from pathlib import Path
 
 import planted
 import pytest
+from planted import load_suite
 
 from efficient_attn import registry
-from efficient_attn.bench.suite import load_suite
+from efficient_attn.bench.plan import Overrides, make_plan
+from efficient_attn.bench.suite import check_keys
 from efficient_attn.errors import UsageError
 from efficient_attn.shipped import suite_names
 
@@ -130,8 +132,10 @@ def test_a_part_takes_what_it_leaves_out_from_the_top() -> None:
 @pytest.mark.parametrize(("said", "count"), [('"16GB"', 16 * 10**9), ('"512 MiB"', 2**29), ("2e9", 2 * 10**9)])
 def test_a_memory_budget_is_a_size_as_on_the_command_line(said: str, count: int) -> None:
     text = planted.TINY.replace("rounds ", f"memory_budget = {said}\nrounds ")
-    assert planted.loaded(text).suite.memory_budget == count
-    assert planted.loaded().suite.memory_budget is None
+    ((wanted,),) = planted.loaded(text).wanted
+    assert check_keys(wanted.target, wanted.keys, "here").memory_budget == count
+    ((wanted,),) = planted.loaded().wanted
+    assert check_keys(wanted.target, wanted.keys, "here").memory_budget is None
 
 
 def test_a_suite_without_parts_is_one_grid() -> None:
@@ -152,8 +156,8 @@ def test_plugins_beside_the_suite_are_loaded(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PLUGIN)
     text = planted.TINY.replace("rounds ", 'plugins = ["mine.py"]\nrounds ')
     with planted.undone():
-        load_suite(planted.suite_file(tmp_path, text))
-        assert [c.variant for c in planted.plan(text, variants=["zz_suite_plugin"])] == ["zz_suite_plugin"]
+        found = make_plan(load_suite(planted.suite_file(tmp_path, text)), Overrides(variants=["zz_suite_plugin"]))
+        assert [c.variant for c in found] == ["zz_suite_plugin"]
 
 
 def test_a_plugin_that_is_no_file_is_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,9 +167,9 @@ def test_a_plugin_that_is_no_file_is_a_module(tmp_path: Path, monkeypatch: pytes
     text = planted.TINY.replace("rounds ", 'plugins = ["zz_package.mine"]\nrounds ')
     for _ in range(2):  # loaded, forgotten, and loaded again
         with planted.undone():
-            load_suite(planted.suite_file(tmp_path, text))
+            found = make_plan(load_suite(planted.suite_file(tmp_path, text)), Overrides(variants=["zz_suite_plugin"]))
             assert registry.plugins()[-1] == "zz_package.mine"  # what workers load as well
-            assert [c.variant for c in planted.plan(text, variants=["zz_suite_plugin"])] == ["zz_suite_plugin"]
+            assert [c.variant for c in found] == ["zz_suite_plugin"]
 
 
 @pytest.mark.parametrize(("plugin", "says"), [("gone.py", r"gone\.py: no such file"), ("zz_gone.mine", "zz_gone")])

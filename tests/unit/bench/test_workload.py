@@ -14,7 +14,8 @@ import torch
 import efficient_attn as ea
 from efficient_attn.bench import workload as workload_module
 from efficient_attn.bench.gate import gate
-from efficient_attn.bench.workload import LEAST_STEPS, RESERVE, SETTLING, Decoding, Workload, draw, of_keys, repeated
+from efficient_attn.bench.place import Effort
+from efficient_attn.bench.workload import LEAST_STEPS, RESERVE, SETTLING, Decoding, Workload, draw, of_keys, repeat
 
 
 def _workload(variant: str = "full", mode: str = "forward", **axes: Any) -> Workload:
@@ -31,7 +32,7 @@ def test_inputs_are_a_function_of_seed_and_sizes() -> None:
     assert _same(base.tensors, _workload("linear").tensors)  # all mechanisms of a cell get the same
     assert torch.equal(base.sample.q, _workload("mqa").sample.q)  # the queries, whatever the key-value heads
     assert _same(base.tensors, _workload(causal=True).tensors)
-    other = replace(base.case, cell=replace(base.case.cell, seed=1))
+    other = replace(base.case, cell=replace(base.case.cell, effort=Effort(seed=1)))
     assert not torch.equal(base.sample.q, Workload(other).sample.q)
     assert not torch.equal(base.sample.q, _workload(batch=2).sample.q[:1])
 
@@ -109,9 +110,9 @@ def test_the_subject_calls_what_the_mode_says(mode: str, monkeypatch: pytest.Mon
     assert calls == [mode] * 3
 
 
-def test_repeated_makes_as_many_calls_as_asked() -> None:
+def test_repeat_makes_as_many_calls_as_asked() -> None:
     calls: list[int] = []
-    repeated(lambda: calls.append(1)).run(5)
+    repeat(lambda: calls.append(1)).run(5)
     assert len(calls) == 5
 
 
@@ -190,7 +191,8 @@ def test_what_is_not_compiled_says_so(mode: str) -> None:
 
 def test_compiling_counts_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a backend that compiles nothing: what is compiled, and what breaks, is the same."""
-    monkeypatch.setattr(workload_module, "compiled", lambda attn: torch.compile(attn, backend="eager"))
+    original = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda attn: original(attn, backend="eager"))
 
     def twist(out: torch.Tensor) -> torch.Tensor:
         torch._dynamo.graph_break()

@@ -1,4 +1,4 @@
-"""Workers: what they tell arrives, and whatever becomes of them is noticed, named, and leaves nothing behind."""
+"""Workers: what they tell arrives, and whatever becomes of them is noticed, named, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import toy_jobs
 from processes import still_there
 from toy_jobs import Allocates, Ends, Tells
 
-from efficient_attn.engines.local import METHODS, Account, Died, Limits, carry_out, default_method
+from efficient_attn.engines.job import Died, Limits
+from efficient_attn.engines.local import METHODS, Local, choose_method
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 PROCESSES = tuple(m for m in METHODS if m != "inline")
@@ -23,27 +24,27 @@ PROCESSES = tuple(m for m in METHODS if m != "inline")
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_worker_tells_arrives_in_order(method: Any) -> None:
-    account = Account()
-    *things, (pid, torch_was_there) = carry_out(Tells(("a", 2, [3.0])), method=method, account=account)
+    engine = Local(method)
+    *things, (pid, torch_was_there) = engine.carry_out(Tells(("a", 2, [3.0])))
     assert things == ["a", 2, [3.0]]
     assert (pid == os.getpid()) == (method == "inline")
-    assert account.starts == (method != "inline")
-    assert account.working_s >= 0
+    assert engine.account.starts == (method != "inline")
+    assert engine.account.working_s >= 0
     if method == "forkserver":
         assert torch_was_there  # the server had imported it
 
 
 def test_each_job_has_a_process_of_its_own() -> None:
-    pids = {list(carry_out(Tells()))[-1][0] for _ in range(3)}
+    pids = {list(Local().carry_out(Tells()))[-1][0] for _ in range(3)}
     assert len(pids) == 3
     assert not still_there(pids)
 
 
-def test_a_fork_works_behind_tensor_operations_of_many_threads() -> None:
+def test_a_fork_works_after_tensor_operations_of_many_threads() -> None:
     multiplied = torch.ones(600, 600) @ torch.ones(600, 600)  # here: the server must not have run any itself
     assert multiplied[0, 0] == 600
     for _ in range(2):
-        assert list(carry_out(Ends("multiply", 60.0))) == ["begun"]
+        assert list(Local().carry_out(Ends("multiply", 60.0))) == ["begun"]
 
 
 ENDINGS = {
@@ -64,7 +65,7 @@ ENDINGS = {
 def test_every_end_is_told_with_the_case_the_stage_and_the_reason(how: str) -> None:
     told = []
     with pytest.raises(Died) as caught:
-        told.extend(carry_out(Ends(how, 0.5 if how.startswith("hang") else None)))
+        told.extend(Local().carry_out(Ends(how, 0.5 if how.startswith("hang") else None)))
     status, says = ENDINGS[how]
     death = caught.value
     assert told == ["begun"]  # what came before the end is not lost
@@ -76,19 +77,19 @@ def test_every_end_is_told_with_the_case_the_stage_and_the_reason(how: str) -> N
 @LINUX
 def test_spawned_workers_are_watched_as_well() -> None:
     with pytest.raises(Died, match="killed by SIGSEGV, in segfault"):
-        list(carry_out(Ends("segfault"), method="spawn"))
+        list(Local("spawn").carry_out(Ends("segfault")))
 
 
 @LINUX
 def test_an_allocation_beyond_the_limit_fails_and_one_within_it_does_not() -> None:
     mib = 2**20
-    (refused,) = carry_out(Allocates(64 * mib, 80 * mib))
+    (refused,) = Local().carry_out(Allocates(64 * mib, 80 * mib))
     assert "can't allocate memory" in refused
-    assert list(carry_out(Allocates(64 * mib, 48 * mib))) == [48 * mib]
+    assert list(Local().carry_out(Allocates(64 * mib, 48 * mib))) == [48 * mib]
 
 
 def test_a_worker_goes_when_nobody_listens_any_more() -> None:
-    messages = carry_out(Ends("hang_in_python"))
+    messages = Local().carry_out(Ends("hang_in_python"))
     assert next(messages) == "begun"
     messages.close()
 
@@ -98,8 +99,8 @@ def test_a_worker_goes_when_nobody_listens_any_more() -> None:
 @pytest.mark.parametrize("how", ["hang_in_c", "hang_in_python"])
 def test_workers_die_with_their_parent(how: str, method: str) -> None:
     code = (
-        "import toy_jobs\nfrom efficient_attn.engines.local import carry_out\n"
-        f"for told in carry_out(toy_jobs.HangsAndTells({how!r}), method={method!r}): print(told, flush=True)"
+        "import toy_jobs\nfrom efficient_attn.engines.local import Local\n"
+        f"for told in Local({method!r}).carry_out(toy_jobs.HangsAndTells({how!r})): print(told, flush=True)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -119,9 +120,9 @@ def test_workers_die_with_their_parent(how: str, method: str) -> None:
 def test_the_default_is_what_the_system_has(monkeypatch: pytest.MonkeyPatch) -> None:
     import multiprocessing as mp
 
-    assert default_method() == "forkserver"
+    assert choose_method() == "forkserver"
     monkeypatch.setattr(mp, "get_all_start_methods", lambda: ["spawn"])
-    assert default_method() == "spawn"
+    assert choose_method() == "spawn"
 
 
 def test_a_death_and_limits_are_values() -> None:

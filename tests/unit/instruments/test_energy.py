@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from efficient_attn.instruments.energy import LEAST_S, _nvml_meter, joules_a_call, meter
-from efficient_attn.instruments.timing import Subject
+from efficient_attn.instruments.timing import Timed
 
 
 class Device:
@@ -15,7 +15,7 @@ class Device:
 
     def __init__(self, limit: int = 1_000_000) -> None:
         self.seconds = self.joules = 0.0
-        self.subject = Subject(self.run, self.reset, limit=limit)
+        self.subject = Timed(self.run, self.reset, limit=limit)
 
     def run(self, count: int) -> None:
         self.seconds += 0.1 * count

@@ -16,13 +16,13 @@ from efficient_attn.instruments.timing import (
     RETRIES,
     Pace,
     Round,
-    Subject,
+    Timed,
     TooSlow,
     Turn,
     calibrate,
     first_call,
-    sitting,
-    turns,
+    share_turns,
+    take_rounds,
 )
 
 
@@ -37,12 +37,12 @@ class Clock:
         self.now += seconds + waiting
         self.processor += seconds
 
-    def subject(self, seconds: float, name: str = "", *, limit: int = 1_000_000) -> Subject:
+    def subject(self, seconds: float, name: str = "", *, limit: int = 1_000_000) -> Timed:
         def run(count: int) -> None:
             self.order.append(name)
             self.pass_by(seconds * count)
 
-        return Subject(run, lambda: self.order.append(f"reset {name}"), limit)
+        return Timed(run, lambda: self.order.append(f"reset {name}"), limit)
 
 
 @pytest.fixture
@@ -66,17 +66,17 @@ def test_calls_fill_a_block(clock: Clock, seconds: float, calls: int) -> None:
 
 
 def test_what_setting_up_takes_counts_too(clock: Clock) -> None:
-    subject = Subject(lambda count: clock.pass_by(0.001 * count), lambda: clock.pass_by(0.1))
+    subject = Timed(lambda count: clock.pass_by(0.001 * count), lambda: clock.pass_by(0.1))
     pace = calibrate(subject, budget_s=60, device="cpu")
     assert pace == Pace(2, pytest.approx(0.002), pytest.approx(0.1))
-    assert turns({"a": pace}, rounds=8, processes=4, budget_s=60)["a"].passes == PASSES
-    assert turns({"a": pace}, rounds=8, processes=4, budget_s=1)["a"].passes == 1
+    assert share_turns({"a": pace}, rounds=8, processes=4, budget_s=60)["a"].passes == PASSES
+    assert share_turns({"a": pace}, rounds=8, processes=4, budget_s=1)["a"].passes == 1
 
 
 def test_limits_hold(clock: Clock) -> None:
     assert calibrate(clock.subject(1e-6, limit=32), budget_s=60, device="cpu").calls == 32
     most = clock.subject(1.0)
-    assert calibrate(Subject(most.run, least=16), budget_s=60, device="cpu").calls == 16
+    assert calibrate(Timed(most.run, least=16), budget_s=60, device="cpu").calls == 16
 
 
 def test_one_call_over_the_budget_is_too_slow(clock: Clock) -> None:
@@ -94,19 +94,19 @@ def test_one_call_over_the_budget_is_too_slow(clock: Clock) -> None:
     ],
 )
 def test_rounds_of_fast_cells_get_more_passes(seconds: tuple[float, ...], passes: int) -> None:
-    found = turns({str(i): Pace(1, s) for i, s in enumerate(seconds)}, rounds=8, processes=4, budget_s=60)
+    found = share_turns({str(i): Pace(1, s) for i, s in enumerate(seconds)}, rounds=8, processes=4, budget_s=60)
     assert {turn.passes for turn in found.values()} == {passes}
 
 
 def test_a_slow_one_gets_fewer_passes_than_the_others() -> None:
-    found = turns({"fast": Pace(1, 0.5), "slow": Pace(1, 5.0)}, rounds=8, processes=4, budget_s=60)
+    found = share_turns({"fast": Pace(1, 0.5), "slow": Pace(1, 5.0)}, rounds=8, processes=4, budget_s=60)
     assert (found["fast"].passes, found["slow"].passes) == (3, 1)
 
 
 @settings(max_examples=100, deadline=None)
 @given(block=st.floats(1e-4, 100), budget=st.floats(0.1, 100), rounds=st.integers(2, 20), per=st.integers(1, 4))
 def test_no_sitting_costs_more_than_what_is_left(block: float, budget: float, rounds: int, per: int) -> None:
-    turn = turns({"a": Pace(1, block)}, rounds=rounds, processes=4, budget_s=budget)["a"]
+    turn = share_turns({"a": Pace(1, block)}, rounds=rounds, processes=4, budget_s=budget)["a"]
     assert 1 <= turn.passes <= MOST_PASSES
     left, taken = budget, 0
     while count := min(per, turn.affordable(left)):
@@ -128,7 +128,7 @@ def _sat(clock: Clock, seed: int, *, rounds: dict[str, int] | None = None) -> li
     subjects = {n: clock.subject(0.001 * (i + 1), n) for i, n in enumerate(NAMES)}
     takes = {n: Turn(Pace(2, 0.002 * (i + 1)), 3) for i, n in enumerate(NAMES)}
     counts = dict.fromkeys(NAMES, 4) | (rounds or {})
-    return list(sitting(subjects, takes, counts, seed=seed, device="cpu"))
+    return list(take_rounds(subjects, takes, counts, seed=seed, device="cpu"))
 
 
 def _runs(clock: Clock) -> list[str]:
@@ -172,23 +172,23 @@ def test_a_subject_with_fewer_rounds_stops_and_the_others_go_on(clock: Clock) ->
 
 
 def test_what_takes_long_is_not_warmed_up(clock: Clock) -> None:
-    list(sitting({"a": clock.subject(2, "a")}, {"a": Turn(Pace(1, 2.0), 1)}, {"a": 1}, seed=0, device="cpu"))
+    list(take_rounds({"a": clock.subject(2, "a")}, {"a": Turn(Pace(1, 2.0), 1)}, {"a": 1}, seed=0, device="cpu"))
     assert _runs(clock) == ["a"]
 
 
 def test_nothing_to_time_is_no_error() -> None:
-    assert list(sitting({}, {}, {}, seed=0, device="cpu")) == []
+    assert list(take_rounds({}, {}, {}, seed=0, device="cpu")) == []
 
 
-def _during(subject: Subject, **options: object) -> list[Round]:
+def _during(subject: Timed, **options: object) -> list[Round]:
     takes, counts = {"a": Turn(Pace(1, 2.0), 3)}, {"a": 2}
-    return list(sitting({"a": subject}, takes, counts, seed=0, device="cpu", **options))  # type: ignore[arg-type]
+    return list(take_rounds({"a": subject}, takes, counts, seed=0, device="cpu", **options))  # type: ignore[arg-type]
 
 
 def test_garbage_is_not_collected_while_timing_and_is_again_behind() -> None:
     seen = []
     assert gc.isenabled()
-    _during(Subject(lambda count: seen.append(gc.isenabled())))
+    _during(Timed(lambda count: seen.append(gc.isenabled())))
     assert set(seen) == {False}
     assert gc.isenabled()
 
@@ -196,17 +196,17 @@ def test_garbage_is_not_collected_while_timing_and_is_again_behind() -> None:
 def test_garbage_collection_stays_off_where_it_was_off() -> None:
     gc.disable()
     try:
-        _during(Subject(lambda count: None))
+        _during(Timed(lambda count: None))
         assert not gc.isenabled()
     finally:
         gc.enable()
 
 
-def _failing(error: BaseException) -> Subject:
+def _failing(error: BaseException) -> Timed:
     def run(count: int) -> None:
         raise error
 
-    return Subject(run)
+    return Timed(run)
 
 
 def test_garbage_collection_comes_back_after_an_interrupt() -> None:
@@ -225,8 +225,8 @@ def test_a_subject_that_fails_drops_out_and_the_others_go_on(clock: Clock, at_ca
             raise RuntimeError("enough")
 
     takes = {name: Turn(Pace(1, 0.1), 3) for name in ("a", "b")}
-    subjects = {"a": clock.subject(0.1, "a"), "b": Subject(run)}
-    found = list(sitting(subjects, takes, {"a": 4, "b": 4}, seed=0, device="cpu"))
+    subjects = {"a": clock.subject(0.1, "a"), "b": Timed(run)}
+    found = list(take_rounds(subjects, takes, {"a": 4, "b": 4}, seed=0, device="cpu"))
     assert [str(e) for r in found for e in r.failed.values()] == ["enough"]
     assert [len(r.samples["a"]) for r in found] == [3] * 4
     assert next(calls, None) is None  # and it was not asked again
@@ -235,9 +235,9 @@ def test_a_subject_that_fails_drops_out_and_the_others_go_on(clock: Clock, at_ca
 # -- disturbance -------------------------------------------------------------------------------------------------
 
 
-def _waiting(clock: Clock, *waits: float) -> Subject:
+def _waiting(clock: Clock, *waits: float) -> Timed:
     remaining = iter(waits)
-    return Subject(lambda count: clock.pass_by(0.1, waiting=next(remaining, 0.0)))
+    return Timed(lambda count: clock.pass_by(0.1, waiting=next(remaining, 0.0)))
 
 
 def test_a_pass_that_had_to_wait_is_kept_counted_and_repeated(clock: Clock) -> None:

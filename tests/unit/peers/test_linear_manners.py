@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 from linear_peers import PACKAGES, create, draw, loaded, skip_unless_installed
+from planted import load_suite
 from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn import cli
 from efficient_attn.bench.plan import make_plan
-from efficient_attn.bench.suite import load_suite
 from efficient_attn.contract.shapes import Shape
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of theirs
@@ -158,7 +158,7 @@ def test_each_part_of_the_suite_has_its_peer_as_baseline() -> None:
     parts = {(c.cell.part, c.cell.baseline) for c in cases}
     assert len(parts) == 7
     assert all(baseline is not None and baseline.startswith("peer_") for _, baseline in parts)
-    assert {c.variant for c in cases if c.cell.causal} == {
+    assert {c.variant for c in cases if c.cell.place.causal} == {
         *("linear", "peer_linear_transformer:bucket_size=1", "peer_linear_transformer:bucket_size=64"),
         *("performer:n_features=256", "peer_performer:n_features=256"),
         *("reformer:bucket_size=64:n_hashes=4", "peer_reformer:bucket_size=64:n_hashes=4"),

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.tasks.fidelity import fidelity, relative_error
+from efficient_attn.instruments.distance import relative_error
+from efficient_attn.tasks.distances import measure_distances
 
 N = 24
 
@@ -40,7 +41,7 @@ def _exact(q: Tensor, k: Tensor, *, causal: bool) -> Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("variant", ["full", "full:backend=dense", "sliding_window:window=24"])
 def test_exact_attention_is_faithful(variant: str, causal: bool, qkv: tuple[Tensor, Tensor, Tensor]) -> None:
-    found = fidelity(ea.create(variant), *qkv, ea.Mask(causal=causal))
+    found = measure_distances(ea.create(variant), *qkv, ea.Mask(causal=causal))
     assert found.relative_error < 1e-10
     assert found.total_variation < 1e-10
     assert found.missed_mass < 1e-10
@@ -58,7 +59,7 @@ class MeanOfValues(ea.SoftmaxAttention):
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_mean_of_the_values_has_the_mean_value_error(causal: bool, qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v = qkv
-    found = fidelity(MeanOfValues(), q, k, v, ea.Mask(causal=causal))
+    found = measure_distances(MeanOfValues(), q, k, v, ea.Mask(causal=causal))
     assert found.relative_error == pytest.approx(found.mean_value_error)
     visible = torch.ones(N, N, dtype=torch.float64).tril() if causal else torch.ones(N, N, dtype=torch.float64)
     mean, exact = visible / visible.sum(-1, keepdim=True) @ v, _exact(q, k, causal=causal) @ v
@@ -69,7 +70,7 @@ def test_the_mean_of_the_values_has_the_mean_value_error(causal: bool, qkv: tupl
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_window_misses_the_mass_outside_it(causal: bool, qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v = qkv
-    found = fidelity(ea.create("sliding_window:window=3"), q, k, v, ea.Mask(causal=causal))
+    found = measure_distances(ea.create("sliding_window:window=3"), q, k, v, ea.Mask(causal=causal))
     i = torch.arange(N)
     outside = (i[:, None] - i).abs() > 3
     weights = _exact(q, k, causal=causal)
@@ -85,20 +86,20 @@ def test_a_window_misses_the_mass_outside_it(causal: bool, qkv: tuple[Tensor, Te
 def test_uniform_weights_read_every_key(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v = qkv
     zero = torch.zeros_like(q)
-    assert fidelity(ea.create("full"), zero, k, v, ea.Mask()).effective_keys == pytest.approx(N)
-    causal = fidelity(ea.create("full"), zero, k, v, ea.Mask(causal=True)).effective_keys
+    assert measure_distances(ea.create("full"), zero, k, v, ea.Mask()).effective_keys == pytest.approx(N)
+    causal = measure_distances(ea.create("full"), zero, k, v, ea.Mask(causal=True)).effective_keys
     assert causal == pytest.approx((N + 1) / 2)  # row i reads i + 1 keys
 
 
 def test_weights_on_a_single_key_read_one(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     _, _, v = qkv
     one_hot = torch.eye(N, dtype=torch.float64).expand(2, 4, N, N) * 100
-    assert fidelity(ea.create("full"), one_hot, one_hot, v, ea.Mask()).effective_keys == pytest.approx(1)
+    assert measure_distances(ea.create("full"), one_hot, one_hot, v, ea.Mask()).effective_keys == pytest.approx(1)
 
 
 def test_grouped_heads_are_compared_with_their_own_keys(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v = qkv
-    found = fidelity(ea.create("gqa:kv_heads=2"), q, k[:, :2], v[:, :2], ea.Mask())
+    found = measure_distances(ea.create("gqa:kv_heads=2"), q, k[:, :2], v[:, :2], ea.Mask())
     assert found.relative_error < 1e-10
     assert found.total_variation < 1e-10
 
@@ -106,8 +107,8 @@ def test_grouped_heads_are_compared_with_their_own_keys(qkv: tuple[Tensor, Tenso
 def test_padding_counts_for_nothing(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v = qkv
     mask = ea.Mask(key_lengths=torch.tensor([10, 10]))
-    padded = asdict(fidelity(ea.create("linear"), q, k, v, mask))
-    cut = asdict(fidelity(ea.create("linear"), q, k[:, :, :10], v[:, :, :10], ea.Mask()))
+    padded = asdict(measure_distances(ea.create("linear"), q, k, v, mask))
+    cut = asdict(measure_distances(ea.create("linear"), q, k[:, :, :10], v[:, :, :10], ea.Mask()))
     assert padded == pytest.approx(cut)
 
 

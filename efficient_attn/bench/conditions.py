@@ -1,0 +1,24 @@
+"""The conditions under which a session measures its cells, whatever they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..engines.job import Engine
+from ..engines.local import Local
+from ..instruments.ceilings import Ceiling
+
+PRELOAD = ("efficient_attn.bench.jobs",)  # all that measures, imported once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """timeout_s: what a case may take in all. memory_bytes: what it may take beyond an idle worker; available_bytes:
+    what all of a cell's cases may take together. ceilings: by device, dtype and threads.
+    """
+
+    timeout_s: float = 600.0
+    memory_bytes: int | None = None
+    available_bytes: int | None = None
+    engine: Engine = field(default_factory=lambda: Local(preload=PRELOAD))
+    ceilings: dict[tuple[str, str, int | None], Ceiling] = field(default_factory=dict)

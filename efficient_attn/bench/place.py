@@ -1,0 +1,64 @@
+"""Where and how hard: the place in which mechanisms are compared, the effort spent there, and a cell of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+RESERVE = 32  # decode steps after a context, at most: it then stays what it is said to be
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One shape, dtype, device, mode and number of threads, on given inputs. layer: of a model that was captured.
+
+    mode: None for tasks that time nothing. max_len: the longest length that mechanisms are made for.
+    """
+
+    seq_len: int
+    max_len: int
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int | None = None
+    batch: int = 1
+    heads: int = 1
+    head_dim: int = 1
+    causal: bool = False
+    mode: str | None = None
+    cache: str = "warm"
+    compiled: bool = False
+    cuda_graph: bool = False
+    inputs: str = "normal"
+    layer: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How hard a cell is measured: rounds and processes, at which half width of the intervals it is enough, and what a
+    variant may take. seed: of all that is drawn."""
+
+    rounds: int = 8
+    max_rounds: int = 24
+    processes: int = 4
+    half_width: float = 0.02
+    budget_s: float = 60.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A place in one part of a suite, for one task, with its effort. All its variants are measured together.
+
+    target: where the task is found. baseline: the variant that others are compared with; baseline_kv_heads: in which
+    of its cases, where it has several. keys: the values of the task's keys, as pairs.
+    """
+
+    suite: str
+    part: str
+    task: str
+    target: str
+    place: Place
+    effort: Effort
+    baseline: str | None = None
+    baseline_kv_heads: int | None = None
+    keys: tuple[tuple[str, Any], ...] = ()

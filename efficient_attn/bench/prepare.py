@@ -1,0 +1,81 @@
+"""A case taken to where it can be timed: proved right, its memory and its work counted, its pace found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..contract.capacity import longest_context
+from ..contract.state import state_bytes
+from ..errors import UsageError
+from ..instruments.guard import watched
+from ..instruments.timing import calibrate, first_call
+from ..results.rows import Row, finite
+from .case import Case
+from .gate import gate
+from .jobs import CALIBRATING, COMPILING, FIRST, GATE, MAKING, MEMORY, Prepared
+from .workload import BACKWARD, Workload
+
+
+def prepare(
+    case: Case, row: Row, at: Callable[..., None], *, peak_memory: bool = False, memory_budget: int | None = None
+) -> Prepared:
+    """Gate a case, count its memory and find its pace. at: told the stage, and for how many seconds at most.
+
+    peak_memory: whether rows tell a call's bytes. memory_budget: for which they tell the longest context, in decoding.
+    """
+    place, budget_s = case.cell.place, case.cell.effort.budget_s
+    at(MAKING)
+    workload = Workload(case)
+    with watched(workload.drawn):
+        at(COMPILING if place.compiled else FIRST, None if place.compiled else budget_s)
+        workload.warm()
+        at(FIRST, budget_s)
+        subject = workload.subject()
+        first_call(subject, budget_s=budget_s, device=place.device)
+        at(GATE)
+        row.oracle_error = finite(gate(workload))
+        row.parameters = sum(p.numel() for p in workload.attn.parameters())
+        row.backend_used, row.clamped_rows = workload.attn.backend, workload.clamped_rows()
+        row.bytes_moved = workload.bytes_moved
+        _count_work(workload, row)
+        if memory_budget is not None:
+            _count_capacity(workload, row, memory_budget)
+        at(MEMORY)
+        samples = _count_memory(workload, row, told=peak_memory)
+        at(CALIBRATING)
+        pace = calibrate(subject, budget_s=budget_s, device=place.device)
+    return Prepared(row, pace, samples | {"bytes_moved": row.bytes_moved})
+
+
+def _count_memory(workload: Workload, row: Row, *, told: bool) -> dict[str, Any]:
+    """One call under the profiler: the kernels that it really ran, and its bytes where the suite asks for them."""
+    found = workload.footprint()
+    if told:
+        row.peak_memory_bytes, row.retained_bytes, row.reason = found.peak, found.retained, found.reason
+        row.output_bytes, row.saved_bytes, row.workspace_bytes = found.output, found.saved, found.workspace
+    return {"kernels": list(found.kernels)}
+
+
+def _count_work(workload: Workload, row: Row) -> None:
+    s, attn, decoding = workload.shape, workload.attn, workload.case.cell.place.mode == "decode"
+    n, causal = (1, True) if decoding else (s.n, workload.case.cell.place.causal)
+    row.pairs, row.pairs_computed = attn.pairs(n, s.m, causal), attn.pairs_computed(n, s.m, causal)
+    pairs = attn.growth.step_cost(s.m) if decoding else attn.growth.cost(n, s.m, causal)
+    work = pairs * 2 * (s.head_dim + s.value_dim) * s.batch * s.heads
+    row.flops = work * (1 + BACKWARD) if row.mode == "forward_backward" else work
+    if decoding:
+        row.steps = 1
+        row.state_bytes = state_bytes(workload.after_context(s.m))
+    elif row.mode == "forward":
+        row.output_bytes = s.batch * s.heads * s.n * s.value_dim * workload.sample.q.element_size()
+
+
+def _count_capacity(workload: Workload, row: Row, budget: int) -> None:
+    """How long a context may be until its state is over the budget; else the reason is told."""
+    dtype = workload.sample.q.dtype
+    try:
+        row.longest_context = longest_context(workload.attn, budget, batch=workload.shape.batch, dtype=dtype)
+        row.memory_budget_bytes = budget
+    except UsageError as error:  # a state that only its first step allocates cannot be counted ahead
+        row.reason = str(error)

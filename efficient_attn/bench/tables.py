@@ -1,0 +1,68 @@
+"""Tasks by name: the built-in table, which is given from above, other packages' entry points, and plug-ins' own."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+
+from ..errors import UsageError, unknown
+from .task import Task
+
+GROUP = "efficient_attn.tasks"  # the entry-point group of packages that bring tasks of their own
+Table = Mapping[str, str]  # a task's name to ``module:attribute``; of a plug-in's task, to its name
+
+_registered: dict[str, Task] = {}
+
+
+def register_task(task: Task) -> Task:
+    """Enter a plug-in's task under its name. Raises `UsageError` for a name that another module has taken."""
+    other = _registered.get(task.name)
+    if other is not None and other.plan.__module__ != task.plan.__module__:
+        raise UsageError(f"register_task: the name {task.name!r} is taken by {other.plan.__module__}")
+    _registered[task.name] = task
+    return task
+
+
+def list_tasks(built_in: Table) -> dict[str, str]:
+    """Every task's name, and where it is found. Nothing is imported. `UsageError` for a name that is taken twice."""
+    found = dict(built_in)
+    for names, whose in ((_advertised(), "an entry point"), ({name: name for name in _registered}, "a plug-in")):
+        if twice := names.keys() & found.keys():
+            raise UsageError(f"the task {min(twice)!r} of {whose} has a name that is taken")
+        found |= names
+    return found
+
+
+def find_task(target: str) -> Task:
+    """The task that a table names by this. Raises `UsageError` where it cannot be imported."""
+    if target in _registered:
+        return _registered[target]
+    module, _, attribute = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise UsageError(f"the task {target} cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Task):
+        raise UsageError(f"{target} is not a task")
+    return found
+
+
+def find_words(words: Iterable[str], table: Table, *, where: str = "measure") -> dict[str, tuple[str, ...]]:
+    """By the task's name, in the table's order, those of the words that ask for it. `UsageError` for unknown ones."""
+    given: list[str] = list(words)
+    owners: dict[str, str] = {}
+    for name, target in table.items():
+        if all(word in owners for word in given):
+            break  # what stands later is not even imported
+        owners |= {word: name for word in find_task(target).words if word not in owners}
+    for place, word in enumerate(given):
+        if word not in owners:
+            raise unknown("value", word, owners, where=f"{where}.{place}")
+    return {name: mine for name in table if (mine := tuple(w for w in given if owners[w] == name))}
+
+
+@cache
+def _advertised() -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=GROUP)}

@@ -1,0 +1,55 @@
+"""A task: what mechanisms are judged by, as a value. bench/ knows tasks only through this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from ..results.rows import Record, Row
+from ..results.section import Section
+from .place import Cell
+
+if TYPE_CHECKING:
+    from ..instruments.ceilings import Ceiling
+    from .asked import Asked
+    from .case import Case
+    from .jobs import Prepared
+    from .workload import Workload
+
+
+class Keys(BaseModel):
+    """A task's keys of a suite's part. A field with ``exclude=True`` does not tell one case from another."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Guess(NamedTuple):
+    """What a case costs: seconds a call, bytes of its inputs, bytes that a call (in decoding, its state) takes."""
+
+    call_s: float
+    input_bytes: int
+    call_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """words: of a suite's ``measure`` that ask for it. plan: the cells, each with its number of key-value heads.
+
+    judge: in a worker, takes a case to its record, or, where it is timed in turns with others, to a pace; it says what
+    it is at. work: what is timed then. guess: the cost, given the machine's rates. mechanisms: whether it takes
+    variants. columns: what it adds to rows (`Row.extra`, ``task.column`` in frames), with a sentence each.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    plan: Callable[[Asked], Iterable[tuple[Cell, int | None]]]
+    judge: Callable[[Case, Row, Callable[..., None]], Record | Prepared]
+    guess: Callable[[Case, Ceiling], Guess]
+    keys: type[Keys] = Keys
+    work: Callable[[Case], Workload] | None = None
+    mechanisms: bool = True
+    columns: Mapping[str, str] = field(default_factory=dict)
+    sections: tuple[Section, ...] = ()

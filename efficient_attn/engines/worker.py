@@ -1,0 +1,103 @@
+"""A worker's side: tied to its parent's life, told what to load, held to its memory."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import multiprocessing as mp
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from ..instruments.allocator import keep_pages
+from ..registry import load_plugin
+from .job import Board, Job
+
+PDEATHSIG = 1  # prctl's name for "send me this signal when my parent dies"
+
+
+@dataclass(frozen=True)
+class Up:
+    """A worker's first word."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A worker's last word: the seconds that it worked, and what went wrong with the job itself."""
+
+    seconds: float
+    error: str | None = None
+
+
+def work(job: Job, connection: Connection, fields: Any, to_load: tuple[str, ...], trace: str) -> None:
+    """A worker's whole life."""
+    _settle(trace)
+    connection.send(Up())
+    start = time.perf_counter()
+    error = None
+    try:
+        for plugin in to_load:
+            load_plugin(plugin)
+        job.run(Board(fields), connection.send)
+    except Exception as problem:  # of the job itself: what a case raises is the case's result, and told as such
+        error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:500]
+    connection.send(Finished(time.perf_counter() - start, error))
+
+
+def _settle(trace: str) -> None:
+    """Tie the worker's life to its parent's, leave Ctrl-C to the parent, and have crashes say where they happened."""
+    keep_pages()
+    gc.freeze()  # collections then need not look through all of torch
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+        _end_with_parent()
+        with suppress(OSError):  # not allowed everywhere; then the system chooses by itself whom to kill
+            Path("/proc/self/oom_score_adj").write_text("1000")
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    os.dup2(2, 1)  # what mechanisms print must not get between the results
+    where = open(trace, "w")  # noqa: SIM115  (faulthandler keeps it for the life of the process)
+    faulthandler.enable(where, all_threads=False)
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, where, all_threads=False)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel send a signal that ends this process when the pipe from the parent closes.
+
+    A fork server outlives the parent for as long as its workers live, and a thread that waits for the pipe does not run
+    while C code keeps the interpreter's lock: neither would end a worker that hangs there.
+    """
+    import fcntl
+
+    if (parent := mp.parent_process()) is not None:
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _leave_with_parent() -> None:
+    parent = mp.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def limit_memory(allowed: int | None) -> None:
+    """Let allocations beyond so many bytes fail from here on. Only Linux holds a process to that."""
+    if allowed is None or sys.platform != "linux":
+        return
+    import resource
+
+    status = Path("/proc/self/status").read_text()
+    now = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
+    resource.setrlimit(resource.RLIMIT_DATA, (now + allowed, resource.RLIM_INFINITY))

@@ -1,0 +1,92 @@
+"""Speed and memory: what a call of each mechanism costs, timed in turns with its baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator
+
+from ..bench.asked import Asked
+from ..bench.place import RESERVE, Cell, Place
+from ..bench.task import Guess, Keys, Task
+from ..results.rows import Record, Row
+from ..results.section import Section
+from ..units import parse_size
+
+if TYPE_CHECKING:
+    from ..bench.case import Case
+    from ..bench.jobs import Prepared
+    from ..bench.workload import Workload
+    from ..instruments.ceilings import Ceiling
+
+MODES = ("forward", "forward_backward", "prefill", "decode")
+AXES = ("threads", "batch", "heads", "kv_heads", "head_dim", "causal", "cache", "compiled", "cuda_graph")
+
+
+class SpeedKeys(Keys):
+    """memory_budget: a size such as ``16GB``, for which decode rows say the longest context whose state fits it.
+
+    peak_memory: whether a call's bytes are counted; ``measure`` says so.
+    """
+
+    memory_budget: Annotated[int, BeforeValidator(lambda value: parse_size(str(value)))] | None = None
+    peak_memory: bool = False
+
+
+def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
+    """A cell for each mode, length, and combination of all other axes."""
+    lengths = asked.grid["seq_len"]
+    for mode, at in product((w for w in asked.words if w in MODES), asked.grid.combine(*AXES)):
+        at, steps = dict(at), mode in ("decode", "prefill")
+        if steps and not at["causal"] and len(asked.grid["causal"]) > 1:
+            continue  # decoding is causal by nature: one of the two is enough
+        at["causal"], kv_heads = at["causal"] or steps, at.pop("kv_heads")
+        decode, counted = mode == "decode", mode in ("forward", "forward_backward")
+        for seq_len in lengths:
+            max_len = max(lengths) + (RESERVE if decode else 0)
+            place = Place(mode=mode, seq_len=seq_len, max_len=max_len, **at)
+            yield (
+                asked.cell(
+                    place,
+                    memory_budget=asked.keys.memory_budget if decode else None,
+                    peak_memory=counted and (asked.keys.peak_memory or "peak_memory" in asked.words),
+                ),
+                kv_heads,
+            )
+
+
+def judge(case: Case, row: Row, at: Callable[..., None]) -> Record | Prepared:
+    """Prove a case right, count its memory, find its pace."""
+    from ..bench.prepare import prepare
+
+    keys = case.keys
+    return prepare(case, row, at, peak_memory=keys.peak_memory, memory_budget=keys.memory_budget)
+
+
+def make_workload(case: Case) -> Workload:
+    from ..bench.workload import Workload
+
+    return Workload(case)
+
+
+def guess(case: Case, best: Ceiling) -> Guess:
+    from ..bench.expect import guess_call
+
+    return guess_call(case, best)
+
+
+SPEED = Task(
+    name="speed",
+    words=(*MODES, "peak_memory"),
+    keys=SpeedKeys,
+    plan=plan,
+    judge=judge,
+    work=make_workload,
+    guess=guess,
+    sections=(
+        Section(name="speed", task="speed", title="Speed and memory", layout="speed", x="seq_len", y="latency_ms"),
+        Section(name="decoding", task="speed", title="Decoding", layout="decoding", x="seq_len", y="latency_ms"),
+    ),
+)
