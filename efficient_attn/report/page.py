@@ -70,7 +70,7 @@ def make_content(found: Gathered) -> Content:
         sentences=sentences,
         sections=sections,
         missing=appendix.list_lost(rows, found.cpus),
-        rows=appendix.list_rows(found.rows.drop(columns=["baseline", "baseline_kv_heads"])),
+        rows=appendix.list_rows(found.loaded.assign(mean_value_error=found.rows["mean_value_error"])),
         environment=appendix.list_environments((s["run"], s.get("environment") or {}) for s in found.sessions),
         sessions=[appendix.describe_session(session) for session in found.sessions],
     )
