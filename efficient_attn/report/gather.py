@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..errors import UsageError
 from ..results import frames, store
-from ..results.exchange import cell
+from ..results.exchange import name_cell
 from ..results.rows import Record, Row
 from ..results.shards import Damage, warn
 
@@ -25,20 +25,20 @@ Column: TypeAlias = Any
 class Gathered:
     """Every row of the runs, in the order in which they were written, and what wrote them.
 
-    rows: the columns of `Row`, then ``baseline`` (what speedups are against: its part's, else the suite's),
-    ``baseline_kv_heads`` (those of the case, where the baseline has several in a cell) and ``mean_value_error`` (the
-    error of predicting the mean of v, where it was measured). sessions: run.json's, each with its ``run``.
-    damaged: where the lines are that were left out.
+    loaded: the rows as `ea.load` gives them. rows: the same, each with its ``baseline`` (its own, else what was paired
+    with itself in its part, else the suite's), then ``baseline_kv_heads`` (those of the case, where the baseline has
+    several in a cell) and ``mean_value_error`` (the error of predicting the mean of v, where it was measured).
+    sessions: run.json's, each with its ``run``. damaged: where the lines are that were left out.
     """
 
+    loaded: Frame
     rows: Frame
     sessions: tuple[dict[str, Any], ...]
     damaged: tuple[str, ...] = ()
 
     @property
     def csv(self) -> str:
-        """The rows as they are loaded, without what was added here."""
-        return self.rows[list(frames.DTYPES)].to_csv(index=False)
+        return self.loaded.to_csv(index=False)
 
     @property
     def cpus(self) -> dict[str, str]:
@@ -69,18 +69,17 @@ def gather(runs: Sequence[Path]) -> Gathered:
         rows += [record.row for record in records]
         means += [_mean(record.samples.get("mean_value_error")) for record in records]
         baseline, own = _baseline(described), _baselines_of_parts(record.row for record in records)
-        named = [own.get(_part(record.row), baseline) for record in records]
+        named = [record.row.baseline or own.get(record.row.part, baseline) for record in records]
         baselines += named
         heads += _baselines_heads(records, named)
         sessions += described
-    added = pd.DataFrame(
-        {
-            "baseline": pd.array(baselines, dtype="string"),
-            "baseline_kv_heads": pd.array(heads, dtype="Int64"),
-            "mean_value_error": np.array(means, dtype=float),
-        }
-    )
-    return Gathered(pd.concat([frames.frame(rows), added], axis=1), tuple(sessions), tuple(damaged))
+    loaded = frames.frame(rows)
+    added = {
+        "baseline": pd.array(baselines, dtype="string"),
+        "baseline_kv_heads": pd.array(heads, dtype="Int64"),
+        "mean_value_error": np.array(means, dtype=float),
+    }
+    return Gathered(loaded, loaded.assign(**added), tuple(sessions), tuple(damaged))
 
 
 def _distinct(runs: Iterable[Path]) -> list[Path]:
@@ -101,15 +100,15 @@ def _baseline(sessions: Iterable[dict[str, Any]]) -> str | None:
     return next((str(name) for name in named if name), None)
 
 
-def _baselines_of_parts(rows: Iterable[Row]) -> dict[str, str]:
+def _baselines_of_parts(rows: Iterable[Row]) -> dict[str | None, str]:
     """For suites whose parts have baselines of their own: in each part, the variant that was paired with itself."""
-    return {_part(row): row.variant for row in rows if _is_one(row)}
+    return {row.part: row.variant for row in rows if _is_one(row)}
 
 
 def _baselines_heads(records: Sequence[Record], baselines: Sequence[str | None]) -> list[int | None]:
     """For cells in which the baseline runs with several numbers of key-value heads: those of the case that others were
     paired with, or else the most, even if that case failed."""
-    cells = [cell(record) for record in records]
+    cells = [name_cell(record) for record in records]
     found: dict[str, tuple[bool, int]] = {}
     for name, record, baseline in zip(cells, records, baselines, strict=True):
         row = record.row
@@ -121,11 +120,6 @@ def _baselines_heads(records: Sequence[Record], baselines: Sequence[str | None])
 def _is_one(row: Row) -> bool:
     """Whether it was paired with itself."""
     return (row.speedup, row.speedup_low, row.speedup_high) == (1, 1, 1)
-
-
-def _part(row: Row) -> str:
-    """The part of its suite that a row comes from, as its key has it."""
-    return "/".join((row.case_key or "").split("/")[:2])
 
 
 def _mean(value: Any) -> float:

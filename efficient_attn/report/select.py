@@ -1,6 +1,6 @@
-"""From rows to what is shown together: settings, their cells, one label a variant. Only pandas.
+"""From rows to what is shown together: settings, their slices, one label a variant. Only pandas.
 
-A *setting* is everything that must agree before two numbers may stand in one table or plot. A *cell* is a setting's
+A *setting* is everything that must agree before two numbers may stand in one table or plot. A *slice* is a setting's
 rows of one mode and direction.
 """
 
@@ -18,7 +18,7 @@ from ..results.stats import Estimate, exponent
 from .gather import Frame
 
 SETTING = ["suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "baseline"]
-# what may differ between two rows of one variant at one place of a cell; then the label says it
+# what may differ between two rows of one variant at one place of a slice; then the label says it
 APART = ["kv_heads", "kv_len", "cache", "compiled", "cuda_graph", "inputs", "seed", "backend_used", "run_id"]
 
 # what two results of one variant may not share
@@ -36,10 +36,10 @@ class Setting:
     rows: Frame
 
     @cached_property
-    def cells(self) -> tuple[Cell, ...]:
+    def slices(self) -> tuple[Slice, ...]:
         """By mode in order of appearance, bidirectional before causal."""
         modes = _parts(self.rows, "mode")
-        return tuple(Cell(mode, causal, rows) for mode, part in modes for causal, rows in _directions(part))
+        return tuple(Slice(mode, causal, rows) for mode, part in modes for causal, rows in _directions(part))
 
     @cached_property
     def baseline(self) -> str:
@@ -50,7 +50,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Slice:
     """The rows of one setting, mode and direction; fidelity has no mode, but inputs and a length."""
 
     mode: str | None
@@ -60,7 +60,7 @@ class Cell:
     length: int | None = None
 
 
-def labelled(rows: Frame) -> Frame:
+def add_labels(rows: Frame) -> Frame:
     """Rows with ``label``, the variant as it is shown, and ``is_baseline``; plain numbers, and None for what is empty.
 
     Two rows that would lie on each other get in their labels what tells them apart, say ``gqa (kv_heads=2)``.
@@ -93,13 +93,18 @@ def _plain_columns(rows: Frame) -> Frame:
     return pd.DataFrame(columns)
 
 
-def timed(rows: Frame) -> Frame:
+def keep_task(rows: Frame, task: str) -> Frame:
+    """The rows of a task; those that name none may be anybody's."""
+    return rows[(rows["task"] == task) | rows["task"].isna()]
+
+
+def keep_timed(rows: Frame) -> Frame:
     """The rows that measured time, memory or state."""
     measured = rows[["latency_ms", "peak_memory_bytes", "state_bytes"]].notna().any(axis=1)
     return _latest(rows[(rows["status"] == "ok") & rows["mode"].notna() & rows["seq_len"].notna() & measured])
 
 
-def faithful(rows: Frame) -> Frame:
+def keep_faithful(rows: Frame) -> Frame:
     """The rows that measured how far an output is from exact attention."""
     return _latest(rows[(rows["status"] == "ok") & rows["relative_error"].notna() & rows["mode"].isna()])
 
@@ -110,7 +115,7 @@ def _latest(rows: Frame) -> Frame:
     return paired_last.drop_duplicates(PLACE, keep="last").sort_index()
 
 
-def settings(rows: Frame) -> Iterator[Setting]:
+def split_settings(rows: Frame) -> Iterator[Setting]:
     """Rows apart by everything that forbids a comparison, in the order in which they were measured."""
     for values, part in rows.groupby(SETTING, dropna=False, sort=False):
         yield Setting(dict(zip(SETTING, values, strict=True)), part)
@@ -128,13 +133,13 @@ def _parts(rows: Frame, column: str) -> Iterator[tuple[Any, Frame]]:
         yield value, rows if len(found) == 1 else rows[[_plain(v) == value for v in values]]
 
 
-def fidelity_cells(rows: Frame) -> Iterator[Cell]:
+def slice_fidelity(rows: Frame) -> Iterator[Slice]:
     """A setting's fidelity rows by inputs, direction and length."""
-    for (inputs, causal, length), cell in rows.groupby(["inputs", "causal", "seq_len"], dropna=False):
-        yield Cell(None, _plain(causal), cell, _plain(inputs), int(length) if length > 0 else None)
+    for (inputs, causal, length), part in rows.groupby(["inputs", "causal", "seq_len"], dropna=False):
+        yield Slice(None, _plain(causal), part, _plain(inputs), int(length) if length > 0 else None)
 
 
-def headline(rows: Frame, column: str) -> Frame:
+def find_headline(rows: Frame, column: str) -> Frame:
     """The rows at the length where most variants have a speedup, then this value; the longest such, smallest first."""
     values, lengths, labels = (rows[name].to_numpy() for name in (column, "seq_len", "label"))
     have: dict[float, set[str]] = {}
@@ -153,7 +158,7 @@ def headline(rows: Frame, column: str) -> Frame:
 Columns: TypeAlias = Mapping[str, Any]  # arrays of one length by their column's name
 
 
-def variants(rows: Frame) -> dict[str, Columns]:
+def split_variants(rows: Frame) -> dict[str, Columns]:
     """Each variant's numbers, in order of appearance: as arrays, for thousands of small frames would cost seconds."""
     codes, labels = pd.factorize(rows["label"])
     order, cuts = codes.argsort(kind="stable"), np.cumsum(np.bincount(codes))[:-1]
@@ -161,23 +166,23 @@ def variants(rows: Frame) -> dict[str, Columns]:
     return {label: {name: parts[name][i] for name in CURVES} for i, label in enumerate(labels)}
 
 
-def series(own: Columns, *columns: str) -> tuple[tuple[float, ...], ...]:
+def order_series(own: Columns, *columns: str) -> tuple[tuple[float, ...], ...]:
     """One variant's lengths in order, and its values of each column, where the first is positive and so can grow."""
     found = np.array([own[name] for name in ("seq_len", *columns)])
     found = found[:, found[1] > 0]
     return tuple(map(tuple, found[:, found[0].argsort(kind="stable")].tolist()))
 
 
-def growth(own: Columns, column: str) -> Estimate | None:
+def fit_growth(own: Columns, column: str) -> Estimate | None:
     """The exponent with which one variant's values grow over all its lengths; None for fewer than two."""
-    lengths, values = series(own, column)
+    lengths, values = order_series(own, column)
     return exponent(lengths, values) if len(set(lengths)) > 1 else None
 
 
-def worth_from(own: Columns) -> int | None:
+def find_worth(own: Columns) -> int | None:
     """The length from which on one variant is faster than the baseline at every longer length; None for none."""
     start = None
-    for length, _, low in zip(*series(own, "speedup", "speedup_low"), strict=True):
+    for length, _, low in zip(*order_series(own, "speedup", "speedup_low"), strict=True):
         start = (start or int(length)) if low > 1 else None
     return start
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ RATES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 
 def there(value: Any) -> bool:
-    """Whether a frame's cell holds something."""
+    """Whether a place in a frame holds something."""
     return value is not None and value is not pd.NA and value == value  # what is not a number equals nothing
 
 
@@ -86,14 +87,21 @@ def short_length(length: Any) -> str:
     return str(length)
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def count(n: int, noun: str) -> str:
+    """``1 case``, ``3 cases``."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def listed(items: Iterable[str]) -> str:
+def join(items: Iterable[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *most, last = list(items) or [""]
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def slug(*parts: object) -> str:
+    """The parts as a name for a file, which is an id in the page as well."""
+    text = "-".join(str(part) for part in parts if part is not None and str(part))
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def direction(causal: Any) -> str:
@@ -104,8 +112,8 @@ def mode_words(mode: Any) -> str:
     return "" if not there(mode) else {"forward_backward": "forward + backward"}.get(str(mode), str(mode))
 
 
-def cell_words(mode: Any, causal: Any) -> str:
-    """A cell's own part of its name: ``forward, causal``."""
+def slice_words(mode: Any, causal: Any) -> str:
+    """A slice's own part of its name: ``forward, causal``."""
     return ", ".join(filter(None, (mode_words(mode), direction(causal))))
 
 
@@ -119,9 +127,9 @@ def setting_words(setting: dict[str, Any], cpus: dict[str, str]) -> str:
     """Where and at which sizes something was measured, in one line."""
     get = setting.get
     parts = [get("device"), get("dtype")]
-    parts += [counted(int(setting[k]), noun) for k, noun in (("threads", "thread"),) if there(get(k))]
+    parts += [count(int(setting[k]), noun) for k, noun in (("threads", "thread"),) if there(get(k))]
     parts += [f"batch {get('batch')}" if there(get("batch")) else None]
-    heads = counted(int(setting["heads"]), "head") if there(get("heads")) else ""
+    heads = count(int(setting["heads"]), "head") if there(get("heads")) else ""
     heads += (" of size " if heads else "head size ") + str(get("head_dim")) if there(get("head_dim")) else ""
     parts += [heads, f"suite {get('suite')}" if there(get("suite")) else None]
     if there(get("machine")):
@@ -139,7 +147,7 @@ def verdict(low: Any, high: Any) -> str:
 
 
 def claims(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = None) -> str:
-    """One sentence about a cell's variants at one length; claims a difference only where its interval excludes 1.
+    """One sentence about a slice's variants at one length; claims a difference only where its interval excludes 1.
 
     rows: label, speedup, speedup_low, speedup_high. most: how many differences to name, the largest first.
     """
@@ -157,7 +165,7 @@ def claims(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = N
         ]
         if names:
             few = names if most is None or len(names) <= most else [*names[:most], f"{len(names) - most} more"]
-            parts.append(f"{words} for {listed(few)}")
+            parts.append(f"{words} for {join(few)}")
     return "; ".join(parts)
 
 

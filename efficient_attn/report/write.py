@@ -32,7 +32,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Written:
     """
     with no_collection():  # of 10,000 rows nearly all live to the end, and looking through them takes a tenth more
         found = gather([Path(run) for run in runs])
-        shown = page.content(found)
+        shown = page.make_content(found)
         texts = {"report.html": page.as_html(shown), "report.md": page.as_markdown(shown), "rows.csv": found.csv}
     images = {f"{p.panel.name}.{kind}": data for p in shown.plots for kind, data in (("png", p.png), ("svg", p.svg))}
     try:

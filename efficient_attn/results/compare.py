@@ -1,4 +1,4 @@
-"""Two runs side by side: case by case faster, slower, the same or not to be told, and what broke.
+"""Two runs side by side: case by case faster, slower, the same or inconclusive, and what broke.
 
 Ratios are time in BASE / time in NEW: above 1 NEW is faster. All intervals of a comparison hold at once.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import UsageError
-from .exchange import LIKENESS, Run, cell, latest, round_values
+from .exchange import LIKENESS, Run, latest, name_cell, round_values
 from .rows import Record, Row
 from .stats import MARGIN, Mean, Verdict, mean_of, verdict
 
@@ -160,10 +160,10 @@ def _entries(records: Iterable[Record]) -> dict[str, _Entry]:
     for record in found.values():
         row = record.row
         if row.status == "ok" and row.speedup == row.speedup_low == row.speedup_high == 1:
-            baselines[cell(record), row.run_id].append(record)
+            baselines[name_cell(record), row.run_id].append(record)
     entries = {}
     for name, record in found.items():
-        beside = baselines[cell(record), record.row.run_id]
+        beside = baselines[name_cell(record), record.row.run_id]
         entries[name] = _Entry(record, beside[0] if len(beside) == 1 and beside[0] is not record else None)
     return entries
 

@@ -47,7 +47,7 @@ def stem(record: Record) -> str:
     return stem_of(record.row.case_key)
 
 
-def cell(record: Record) -> str:
+def name_cell(record: Record) -> str:
     """What all variants of a cell share of their stem: all but the mechanism and its number of key-value heads."""
     before, _, after = stem(record).rpartition(f"/{record.row.variant}/")
     return f"{before}/{re.sub(r'-kv[0-9]+(?=-d[0-9])', '', after, count=1)}"
@@ -129,9 +129,9 @@ def _timed(run: Run) -> list[Record]:
 
 
 def _exported(record: Record) -> dict[str, Any]:
-    known = {name: value for name, value in vars(record.row).items() if value is not None}
+    known = {name: value for name, value in vars(record.row).items() if value not in (None, {})}
     return {
-        "group": cell(record),
+        "group": name_cell(record),
         "name": record.row.variant,
         "fullname": stem(record),
         "params": None,

@@ -1,4 +1,4 @@
-"""The row: what one planned case came to. Its columns are a contract with everyone who reads results."""
+"""The row: the result of one planned case. Its columns are a contract with everyone who reads results."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-SCHEMA = 4
+SCHEMA = 5
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
+
+Value: TypeAlias = float | int | str | bool | None  # of what a task adds
 
 
 @dataclass(kw_only=True)
@@ -35,6 +37,8 @@ class Row:
     memory_budget_bytes: for decode states, where one was set; longest_context: the most positions whose state fits it,
     None beside a budget where any length fits, because the state does not grow.
     backend: the one asked for, if any; backend_used: the one that ran.
+    part: of the suite; baseline: what the variants of the cell are compared with, where the row's writer said so.
+    extra: what the task adds, by name; a column ``task.name`` each in frames.
     """
 
     run_id: str | None = None
@@ -106,6 +110,9 @@ class Row:
     bandwidth_share: float | None = None
     memory_budget_bytes: int | None = None
     longest_context: int | None = None
+    part: str | None = None
+    baseline: str | None = None
+    extra: dict[str, Value] = field(default_factory=dict)
     schema: int = SCHEMA
 
 
@@ -131,8 +138,14 @@ def _to_4(body: dict[str, Any]) -> dict[str, Any]:
     return body | dict.fromkeys(added) | {"schema": 4}
 
 
+def _to_5(body: dict[str, Any]) -> dict[str, Any]:
+    """Schema 5 says the part of the suite, which was in the key only, and the baseline; and tasks add values."""
+    part = str(body.get("case_key") or "").split("/")[1:2]
+    return body | {"part": part[0] if part else None, "baseline": None, "extra": {}, "schema": 5}
+
+
 # from each older schema to the next
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2, 2: _to_3, 3: _to_4}
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5}
 
 
 class NewerSchemaError(ValueError):
@@ -149,6 +162,7 @@ class Record:
     def to_line(self) -> str:
         """One line of JSON, ending in a checksum of the rest. Numbers that are not finite are refused, not written."""
         body = {name: getattr(self.row, name) for name in COLUMNS} | {"samples": self.samples}
+        _check_extra(self.row.extra)
         text = json.dumps(body, allow_nan=False, separators=(",", ":"))
         return f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n'
 
@@ -164,8 +178,18 @@ class Record:
         if body.keys() != _MEMBERS:
             name = min(body.keys() ^ _MEMBERS)
             raise ValueError(f"{'unknown' if name in body else 'missing'} column {name}")
+        _check_extra(body["extra"])
         samples = body.pop("samples")
         return cls(Row(**body), samples)
+
+
+def _check_extra(extra: Any) -> None:
+    """`ValueError` for what could not be columns."""
+    if not isinstance(extra, dict):
+        raise ValueError(f"extra is not a table of names and values, but {extra!r}")
+    for name, value in extra.items():
+        if not isinstance(name, str) or not isinstance(value, float | int | str | None):
+            raise ValueError(f"extra: {name!r} is neither a number, nor text, nor true or false: {value!r}")
 
 
 def _migrated(body: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..gather import Column, Frame
 from ..tables import Shown, Table
 
 
-def not_ok(rows: Frame, cpus: dict[str, str]) -> Table | None:
+def list_lost(rows: Frame, cpus: dict[str, str]) -> Table | None:
     """Everything that did not run, with its reason; what differs in nothing but lengths or names shares a line."""
     lost = rows[rows["status"] != "ok"]
     if lost.empty:
@@ -22,8 +23,8 @@ def not_ok(rows: Frame, cpus: dict[str, str]) -> Table | None:
     body = []
     for known, lengths, names in _alike(lost):
         where = words.setting_words({name: known[name] for name in apart}, cpus)
-        body.append(_lost(known, lengths, names, where))
-    caption = f"{words.counted(len(lost), 'case')} of {len(rows)} did not give a result"
+        body.append(_show_lost(known, lengths, names, where))
+    caption = f"{words.count(len(lost), 'case')} of {len(rows)} did not give a result"
     head = ("Status", "Variants", "What", "Lengths", "Cases", "Where", "Reason")
     return Table(caption, head, body, text_columns=7, note=f"All of them: {alike}." if alike else "")
 
@@ -43,13 +44,13 @@ def _alike(lost: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, ...], dict[
         yield dict(zip(place, values, strict=True)), lengths, names
 
 
-def _lost(place: dict[str, Any], lengths: tuple[int, ...], names: dict[str, int], where: str) -> list[Shown]:
+def _show_lost(place: dict[str, Any], lengths: tuple[int, ...], names: dict[str, int], where: str) -> list[Shown]:
     task = None if place["mode"] else place["task"]
     layer = None if place["layer"] is None else f"layer {int(place['layer'])}"
-    what = ", ".join(filter(None, (task, words.cell_words(place["mode"], place["causal"]), place["inputs"], layer)))
-    told = [place["status"], ", ".join(names), what or words.NONE, ", ".join(map(str, lengths)) or words.NONE]
+    what = ", ".join(filter(None, (task, words.slice_words(place["mode"], place["causal"]), place["inputs"], layer)))
+    texts = [place["status"], ", ".join(names), what or words.NONE, ", ".join(map(str, lengths)) or words.NONE]
     cases, reason = sum(names.values()), place["reason"] or "no reason was given"
-    return [*(Shown(text, text) for text in told), Shown(str(cases), cases), Shown(where), Shown(reason, reason)]
+    return [*(Shown(text, text) for text in texts), Shown(str(cases), cases), Shown(where), Shown(reason, reason)]
 
 
 LONGEST_FACT = 300  # characters of one line about the environment; torch describes its build in thousands
@@ -61,7 +62,7 @@ KEPT = (
 )
 
 
-def everything(rows: Frame) -> tuple[list[str], list[list[str]], list[tuple[str, str]]]:
+def list_rows(rows: Frame) -> tuple[list[str], list[list[str]], list[tuple[str, str]]]:
     """All rows as text: the columns that vary, their cells, and apart from them the columns that hold one value."""
     same, varying = [], []
     for name in rows.columns:
@@ -82,7 +83,7 @@ def _texts(values: Column) -> list[str]:
     return list(said)
 
 
-def environments(found: Iterable[tuple[str, dict[str, Any]]]) -> Table | None:
+def list_environments(found: Iterable[tuple[str, dict[str, Any]]]) -> Table | None:
     """Where the runs were made: a line for everything that is known, a column for each environment that differs."""
     several: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for run, environment in found:
@@ -105,3 +106,16 @@ def _flat(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
         text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         text = text if len(text) <= LONGEST_FACT else f"{text[:LONGEST_FACT]}... (whole in run.json)"
         yield name, f"{words.size(value)} ({value})" if name.endswith("_bytes") and isinstance(value, int) else text
+
+
+def describe_session(session: dict[str, Any]) -> dict[str, Any]:
+    """How to make a run's rows again: its command and its suite, and when that was done."""
+    command = session.get("command") or ""
+    return {
+        "run": session["run"],
+        "command": command if isinstance(command, str) else shlex.join(map(str, command)),
+        "suite_text": str(session.get("suite_text") or "").strip("\n"),
+        "version": session.get("version"),
+        "started": session.get("started"),
+        "finished": session.get("finished"),
+    }

@@ -1,13 +1,18 @@
-"""The tables of decoding: a step behind a context, then by key-value heads, then many sequences at once."""
+"""What a step costs and what is kept for it: after a context, by key-value heads, and for many sequences at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ...results.section import Section
 from .. import select, tables, words
+from ..drawing import plots
 from ..gather import Frame
 from ..tables import Shown, Table
+from .blocks import Block, Chapter, Material, explain, find_tops, make_blocks
+
+INTRO = "One step adds a position behind a context; the state is what a mechanism keeps between steps."
 
 TRAFFIC = ("Bytes a token", "Of the bandwidth")
 TRAFFIC_SAID = (
@@ -17,46 +22,67 @@ TRAFFIC_SAID = (
 CAPACITY = "Longest context"
 
 
-def tables_of(setting: select.Setting, cell: select.Cell, top: Frame) -> list[Table]:
-    """What is shown of one cell at the context that `select.headline` chose."""
-    by_heads = _by_heads(setting, top)
-    return [_step(setting, cell, top), *([by_heads] if by_heads else [])]
+STEP = plots.Kind("decode", "latency_ms", "time", "Time a step", "time a step", plots.MEDIAN)
+_KEPT = f"What is kept between steps{plots.GROWN}"
+STATE = plots.Kind("state", "state_bytes", "bytes", "State", "state", _KEPT, late=2)
 
 
-def _step(setting: select.Setting, cell: select.Cell, top: Frame) -> Table:
+def make_chapter(section: Section, material: Material) -> Chapter:
+    """All single steps; those of several batch sizes once more, beside each other."""
+    rows = select.keep_timed(select.keep_task(material.rows, section.task))
+    rows = rows[rows["mode"] == "decode"]
+    blocks = make_blocks(rows, material, _fill)
+    blocks += [Block(title, tables=[table]) for title, table in _make_by_batch(rows, material.cpus)]
+    intro = INTRO + explain(blocks, [(tables.PAIRS, tables.PAIRS_SAID), (TRAFFIC, TRAFFIC_SAID)])
+    return Chapter(section.title, intro, blocks)
+
+
+def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
+    for piece, top in find_tops(setting):
+        block.say(setting, piece, top)
+        by_heads = _by_heads(setting, top)
+        block.tables += [_step(setting, piece, top), *([by_heads] if by_heads else [])]
+    block.panels += plots.plan_over_length(setting, (STEP, plots.SPEEDUP, STATE), scene)
+
+
+def _step(setting: select.Setting, piece: select.Slice, top: Frame) -> Table:
     """What one step costs each variant, and what it keeps for it."""
-    groups, ran = select.variants(cell.rows), tables.served(cell.rows)
-    found = tables.records(top)
+    groups, ran = select.split_variants(piece.rows), tables.find_backends(piece.rows)
+    found = tables.list_shown(top)
     budgets = {row["memory_budget_bytes"] for row in found if words.there(row["memory_budget_bytes"])}
     rows = []
     for row in found:
         own = groups[row["label"]]
-        shown = [tables.name_cell(row), tables.backend_cell(row, ran), tables.time_cell(row)]
-        shown += [tables.rate_cell(row["tokens_per_s"]), tables.speedup_cell(row)]
-        shown += [tables.size_cell(row["state_bytes"]), _capacity(row, told=len(budgets) > 1), *_traffic(row)]
-        shown += [tables.growth_cell(own, column) for column in ("latency_ms", "state_bytes")]
-        rows.append([*shown, *tables.pairs_cells(row, 1)])
+        shown = [tables.show_name(row), tables.show_backend(row, ran), tables.show_time(row)]
+        shown += [tables.show_rate(row["tokens_per_s"]), tables.show_speedup(row)]
+        shown += [
+            tables.show_size(row["state_bytes"]),
+            _show_capacity(row, beside=len(budgets) > 1),
+            *_show_traffic(row),
+        ]
+        shown += [tables.show_growth(own, column) for column in ("latency_ms", "state_bytes")]
+        rows.append([*shown, *tables.show_pairs(row, 1)])
     longest = f"{CAPACITY} in {words.budget(*budgets)}" if len(budgets) == 1 else CAPACITY
     head = ("Variant", "Backend", "Time a step", "Tokens a second", f"Speedup over {setting.baseline}", "State")
     head = (*head, longest, *TRAFFIC, "Time exponent", "State exponent", *tables.PAIRS)
     caption = f"Decoding behind a context of {tables.length_of(top)}"
-    return tables.trimmed(Table(caption, head, rows, 2, tables.absent(cell, top)))
+    return tables.trim(Table(caption, head, rows, 2, tables.name_absent(piece.rows, top)))
 
 
-def _traffic(row: dict[str, Any]) -> list[Shown]:
+def _show_traffic(row: dict[str, Any]) -> list[Shown]:
     moved, share = row["bytes_moved"], row["bandwidth_share"]
     each = moved / row["batch"] if words.there(moved) and words.there(row["batch"]) else None
     used = Shown(f"{words.number(100 * share)}%", share) if words.there(share) else Shown(words.NONE)
-    return [tables.size_cell(each), used]
+    return [tables.show_size(each), used]
 
 
-def _capacity(row: dict[str, Any], *, told: bool) -> Shown:
+def _show_capacity(row: dict[str, Any], *, beside: bool) -> Shown:
     """The longest context; beside its budget where that differs within a table."""
     budget, longest = row["memory_budget_bytes"], row["longest_context"]
     if not words.there(budget):
         return Shown(words.NONE)
     text = f"{longest:,}" if words.there(longest) else "any"
-    return Shown(f"{text} in {words.budget(budget)}" if told else text, longest if text != "any" else float("inf"))
+    return Shown(f"{text} in {words.budget(budget)}" if beside else text, longest if text != "any" else float("inf"))
 
 
 # -- by key-value heads, by batch size ------------------------------------------------------------------------------
@@ -65,26 +91,26 @@ def _capacity(row: dict[str, Any], *, told: bool) -> Shown:
 def _by_heads(setting: select.Setting, top: Frame) -> Table | None:
     """A step of each variant that was measured with several numbers of key-value heads; None where none was."""
     found: dict[str, dict[int, Shown]] = {}
-    for row in tables.records(top):
+    for row in tables.list_shown(top):
         if words.there(row["kv_heads"]):
             heads = int(row["kv_heads"])
             name = row["label"].replace(f" (kv_heads={heads})", "")
-            found.setdefault(name, {})[heads] = _time_and_speedup(row)
+            found.setdefault(name, {})[heads] = _show_time_and_speedup(row)
     several = {name: cells for name, cells in found.items() if len(cells) > 1}
     if not several:
         return None
     counts = sorted({heads for cells in several.values() for heads in cells}, reverse=True)
     caption = f"A step by key-value heads, behind a context of {tables.length_of(top)}"
     caption += f", with its speedup over {setting.baseline}" if top["speedup"].notna().any() else ""
-    return _grid(caption, several, {heads: words.counted(heads, "key-value head") for heads in counts})
+    return _grid(caption, several, {heads: words.count(heads, "key-value head") for heads in counts})
 
 
-def _time_and_speedup(row: dict[str, Any]) -> Shown:
-    time, speedup = words.duration(row["latency_ms"]), tables.speedup_cell(row)
+def _show_time_and_speedup(row: dict[str, Any]) -> Shown:
+    time, speedup = words.duration(row["latency_ms"]), tables.show_speedup(row)
     return speedup._replace(text=f"{time}, {speedup.text}" if speedup.text != words.NONE else time)
 
 
-def by_batch(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str, Table]]:
+def _make_by_batch(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str, Table]]:
     """What becomes of the tokens a second when more sequences are decoded at once, a table for all else that must
     agree, with its name: only where there are several batch sizes."""
     setting = [name for name in select.SETTING if name != "batch"]
@@ -102,8 +128,8 @@ def _by_batch(rows: Frame) -> Table | None:
     top = rows[rows["seq_len"] == measured[measured == measured.max()].index.max()]
     top = top.sort_values(["batch", "tokens_per_s"], ascending=False, kind="stable")  # the fastest at the largest first
     found: dict[str, dict[int, Shown]] = {}
-    for row in tables.records(top):
-        found.setdefault(row["label"], {})[int(row["batch"])] = tables.rate_cell(row["tokens_per_s"])
+    for row in tables.list_shown(top):
+        found.setdefault(row["label"], {})[int(row["batch"])] = tables.show_rate(row["tokens_per_s"])
     several = {name: cells for name, cells in found.items() if len(cells) > 1}
     if not several:
         return None

@@ -13,12 +13,13 @@ import report_runs as runs
 
 from efficient_attn.report import gather, page, select, tables, words, write_report
 from efficient_attn.report.drawing import plots, style
+from efficient_attn.report.sections import blocks, speed
 from efficient_attn.results.rows import Record
 from efficient_attn.results.shards import DamagedRecord
 
 
 def _rows(records: list[Record], folder: Path) -> Any:
-    return select.labelled(gather.gather([runs.write_run(folder / "run", records)]).rows)
+    return select.add_labels(gather.gather([runs.write_run(folder / "run", records)]).rows)
 
 
 def _numbered(records: list[Record]) -> list[Record]:
@@ -64,7 +65,7 @@ def test_a_report_draws_so_many_plots_and_lines(
     count: int, variants: int, drawn: int, limit: str, tmp_path: Path
 ) -> None:
     run = runs.write_run(tmp_path / "run", _wide(count, variants))
-    text = page.as_markdown(page.content(gather.gather([run])))
+    text = page.as_markdown(page.make_content(gather.gather([run])))
     assert text.count("](plots/") == drawn
     assert text.count("Not drawn, because a report draws at most ") == count - drawn
     assert text.count(f"at most {limit}: Time: forward") == count - drawn
@@ -75,16 +76,16 @@ def test_only_what_is_drawn_is_gathered(tmp_path: Path, monkeypatch: pytest.Monk
     really = plots._length_line
     monkeypatch.setattr(plots, "_length_line", lambda label, *rest: made.append(label) or really(label, *rest))
     run = runs.write_run(tmp_path / "run", _wide(30, 3))
-    page.content(gather.gather([run]))
-    assert len(made) == page.MOST_PLOTS * 3
+    page.make_content(gather.gather([run]))
+    assert len(made) == blocks.MOST_PLOTS * 3
 
 
 def test_directions_share_their_limits_and_files_their_names(tmp_path: Path) -> None:
-    rows = select.timed(_rows([*runs.speed(), *runs.speed(causal=True)], tmp_path))
-    (setting,) = select.settings(rows)
-    assert [(cell.mode, cell.causal) for cell in setting.cells] == [("forward", False), ("forward", True)]
+    rows = select.keep_timed(_rows([*runs.speed(), *runs.speed(causal=True)], tmp_path))
+    (setting,) = select.split_settings(rows)
+    assert [(piece.mode, piece.causal) for piece in setting.slices] == [("forward", False), ("forward", True)]
     scene = plots.Scene(style.looks(rows["label"]))
-    planned = list(plots.over_length(setting, (plots.TIME, plots.SPEEDUP), scene))
+    planned = list(plots.plan_over_length(setting, (speed.TIME, plots.SPEEDUP), scene))
     panels = [each.make() for each in planned]
     assert [(p.name, p.title, p.kind) for p in planned] == [(p.name, p.title, p.kind) for p in panels]
     assert [p.lines for p in planned] == [len(p.lines) for p in panels] == [4, 4, 3, 3]
@@ -97,25 +98,25 @@ def test_directions_share_their_limits_and_files_their_names(tmp_path: Path) -> 
 
 
 def test_variants_are_the_rows_own_numbers_in_order(tmp_path: Path) -> None:
-    rows = select.timed(_rows(list(runs.speed()), tmp_path))
-    found = select.variants(rows)
+    rows = select.keep_timed(_rows(list(runs.speed()), tmp_path))
+    found = select.split_variants(rows)
     assert list(found) == list(dict.fromkeys(rows["label"]))
     for label, own in found.items():
         expected = rows[rows["label"] == label]
         for name in select.CURVES:
             np.testing.assert_array_equal(own[name], expected[name].to_numpy())
-    assert select.variants(rows[:0]) == {}
+    assert select.split_variants(rows[:0]) == {}
 
 
 def test_the_headline_is_the_longest_length_that_most_reached(tmp_path: Path) -> None:
     records = [r for r in runs.speed() if not (r.row.variant == "full" and (r.row.seq_len or 0) > 2048)]
-    rows = select.timed(_rows(records, tmp_path))
-    top = select.headline(rows, "latency_ms")
+    rows = select.keep_timed(_rows(records, tmp_path))
+    top = select.find_headline(rows, "latency_ms")
     assert set(top["seq_len"]) == {2048}
     assert list(top["latency_ms"]) == sorted(top["latency_ms"])
     assert len(top) == 4
-    assert select.headline(rows, "state_bytes").empty
-    assert tables.records(top)[0]["label"] == top["label"].iloc[0]
+    assert select.find_headline(rows, "state_bytes").empty
+    assert tables.list_shown(top)[0]["label"] == top["label"].iloc[0]
 
 
 def test_all_cells_are_escaped() -> None:

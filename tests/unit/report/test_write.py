@@ -268,7 +268,7 @@ def test_parts_with_baselines_of_their_own_stand_apart(tmp_path: Path, of_suite:
     records = []
     for part, base in (("one", "full"), ("two", "linear")):
         for each in runs.speed(lengths=(512, 8192)):
-            row = replace(each.row, case_key=f"peers/{part}/{each.row.case_key}")
+            row = replace(each.row, part=part, case_key=f"peers/{part}/{each.row.case_key}")
             own = {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0} if row.variant == base else {}
             records.append(Record(replace(row, **own)))
     _, text = report(tmp_path, records, suite=runs.about()["suite"] | {"baseline": of_suite})
@@ -278,6 +278,22 @@ def test_parts_with_baselines_of_their_own_stand_apart(tmp_path: Path, of_suite:
         assert f"faster than {base}" in text
     assert "the baseline;" not in text
     assert text.count("| baseline |") >= 2
+
+
+def test_rows_that_say_their_baseline_keep_it(tmp_path: Path) -> None:
+    """Whatever the suite says, and whatever was paired with itself."""
+    said = [Record(replace(each.row, baseline="linear")) for each in runs.speed(lengths=(512, 8192))]
+    _, text = report(tmp_path, said)
+    assert "Speedup over linear |" in text
+    assert "faster than linear" in text
+    written = (tmp_path / "out" / "rows.csv").read_text().splitlines()
+    named = [dict(zip(written[0].split(","), line.split(","), strict=False))["baseline"] for line in written[1:]]
+    assert set(named) == {"linear"}
+
+
+def test_a_baseline_that_was_not_said_is_not_in_the_csv(tmp_path: Path) -> None:
+    report(tmp_path, list(runs.speed(lengths=(512, 8192))))
+    assert pd.read_csv(tmp_path / "out" / "rows.csv")["baseline"].isna().all()
 
 
 def test_too_many_plots_are_named_not_dropped(tmp_path: Path) -> None:

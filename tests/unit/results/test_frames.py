@@ -25,7 +25,7 @@ def run(folder: Path, *rows: Row) -> Path:
 
 def test_columns_and_types_are_the_rows_own() -> None:
     empty = frame([])
-    assert tuple(empty.columns) == COLUMNS
+    assert (*empty.columns[:-1], "extra", empty.columns[-1]) == COLUMNS
     assert len(empty) == 0
     full = frame([Row(seq_len=3, causal=True, latency_ms=1.5, variant="full")])
     assert dict(full.dtypes.astype(str)) == dict(empty.dtypes.astype(str)) == DTYPES
@@ -40,6 +40,29 @@ def test_empty_cells_stay_empty_and_numbers_stay_whole() -> None:
     assert df.seq_len.isna().tolist() == [False, True]
     assert df.causal[0] is False or not df.causal[0]
     assert pd.isna(df.causal[1])
+
+
+def test_what_tasks_add_are_columns_of_their_own() -> None:
+    sort = {"seconds": 0.5, "rounds": 3, "order": "up", "stable": True, "big": 2**80, "mixed": 1, "nothing": None}
+    rows = [Row(task="sort", extra=sort), Row(task="speed"), Row(task="sort", extra={"seconds": 2, "mixed": "x"})]
+    rows.append(Row(task="recall", extra={"seconds": False}))
+    df = frame(rows)
+    assert "extra" not in df
+    assert list(df.columns) == [*DTYPES, *(f"sort.{name}" for name in sort), "recall.seconds"]
+    assert {name: str(df.dtypes[name]) for name in df.columns if "." in name} == {
+        "sort.seconds": "float64", "sort.rounds": "Int64", "sort.order": "string", "sort.stable": "boolean",
+        "sort.big": "float64", "sort.mixed": "object", "sort.nothing": "object", "recall.seconds": "boolean",
+    }  # fmt: skip
+    assert df["sort.seconds"].fillna(-1).tolist() == [0.5, -1, 2, -1]
+    assert df["sort.mixed"].tolist() == [1, None, "x", None]
+    assert df["recall.seconds"].isna().tolist() == [True, True, True, False]
+
+
+def test_what_tasks_add_is_loaded(tmp_path: Path) -> None:
+    one = run(tmp_path / "one", Row(case_key="a", task="sort", extra={"seconds": 0.25}))
+    two = run(tmp_path / "two", Row(case_key="b", task="speed"))
+    assert ea.load([two, one])["sort.seconds"].isna().tolist() == [True, False]
+    assert list(ea.load(two).columns) == list(DTYPES)
 
 
 def test_load_joins_runs_given_in_any_way(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ FIXED = (
     "pairs_computed peak_memory_bytes output_bytes saved_bytes workspace_bytes state_bytes task inputs layer "
     "relative_error oracle_error cosine_similarity total_variation missed_mass effective_keys metric accuracy "
     "loss steps parameters seed stop_reason cache cuda_graph graph_breaks retained_bytes rounds processes contaminated "
-    "energy_j clamped_rows bytes_moved bandwidth_share memory_budget_bytes longest_context schema "
+    "energy_j clamped_rows bytes_moved bandwidth_share memory_budget_bytes longest_context part baseline "
+    "extra schema "
 )
 
 VALUES = {
@@ -33,11 +34,12 @@ VALUES = {
     "bool": st.booleans(),
     "Status": st.sampled_from(["ok", "oom", "timeout"]),
 }
+VALUES["dict[str,"] = st.dictionaries(VALUES["str"], st.one_of(*VALUES.values(), st.none()), max_size=3)
 
 
 def _cells() -> dict[str, st.SearchStrategy[object]]:
     kinds = {f.name: str(f.type).split(" ") for f in fields(Row) if f.name != "schema"}
-    return {name: VALUES[kind[0]] | (st.none() if "None" in kind else st.nothing()) for name, kind in kinds.items()}
+    return {name: VALUES[kind[0]] | (st.none() if kind[-1] == "None" else st.nothing()) for name, kind in kinds.items()}
 
 
 rows = st.fixed_dictionaries({}, optional=_cells()).map(lambda cells: Row(**cells))  # pyright: ignore
@@ -90,7 +92,17 @@ def test_numbers_that_are_not_finite_are_not_written(bad: float) -> None:
     for record in (Record(Row(latency_ms=bad)), Record(Row(), {"times": [1.0, bad]})):
         with pytest.raises(ValueError, match="JSON compliant"):
             record.to_line()
+    with pytest.raises(ValueError, match="JSON compliant"):
+        Record(Row(extra={"seconds": bad})).to_line()
     assert finite(bad) is None
+
+
+@pytest.mark.parametrize("extra", [None, [1], "text", {"times": [1.0, 2.0]}, {"inner": {"a": 1}}])
+def test_what_a_task_adds_is_plain_values_or_no_row(extra: Any) -> None:
+    with pytest.raises(ValueError, match=r"^extra"):
+        Record(Row(extra=extra)).to_line()
+    with pytest.raises(ValueError, match=r"^extra"):
+        Record.from_line(line(body(extra=extra)))
 
 
 def test_finite_keeps_numbers() -> None:
@@ -143,6 +155,7 @@ ADDED = {
     2: ("cache", "cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j"),
     3: ("clamped_rows",),
     4: ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context"),
+    5: ("part", "baseline", "extra"),
 }
 
 
@@ -167,18 +180,36 @@ def test_later_schemas_become_the_present_one_too(schema: int, known: dict[str, 
     assert [getattr(record.row, name) for name in ADDED[4]] == [None] * 4
 
 
+@pytest.mark.parametrize(
+    ("key", "part"),
+    [
+        ("quickstart/length/forward/full/n512#a1", "length"),
+        ("sparse/against full/forward/full", "against full"),
+        ("alone", None),
+        ("", None),
+    ],
+)
+def test_the_part_of_schema_4_is_read_off_its_key(key: str, part: str | None) -> None:
+    record = Record.from_line(line(older(4, case_key=key, variant="full")))
+    assert record == Record(Row(case_key=key, variant="full", part=part, baseline=None, extra={}))
+
+
 def test_an_unknown_column_of_an_older_schema_is_told_too() -> None:
     with pytest.raises(ValueError, match="unknown column colour"):
         Record.from_line(line(older(1, colour="red")))
 
 
-@pytest.mark.parametrize("schema", [1, 3])
+@pytest.mark.parametrize("schema", [1, 3, 4])
 def test_a_published_run_of_an_older_schema_is_read(schema: int) -> None:
     lines = (DATA / f"rows_schema_{schema}.jsonl").read_text().splitlines()
     old, new = [json.loads(each) for each in lines], [Record.from_line(each) for each in lines]
     assert {each["schema"] for each in old} == {schema}
-    assert {each["mode"] for each in old} == {"forward", "forward_backward", "decode", None}
+    assert {each["mode"] for each in old} == {"forward", "forward_backward", "decode", None} | (
+        {"prefill"} if schema == 4 else set()
+    )
     for before, after in zip(old, new, strict=True):
         assert after.samples == before.pop("samples")
         assert vars(after.row).items() >= {k: v for k, v in before.items() if k not in ("schema", "crc")}.items()
+        assert after.row.part == before["case_key"].split("/")[1]
+        assert (after.row.baseline, after.row.extra) == (None, {})
         assert after.row.cache == before.get("cache", None if after.row.mode is None else "warm")

@@ -53,9 +53,9 @@ def test_the_machine_is_one_word_that_stays() -> None:
 
 
 def test_the_report_can_show_it() -> None:
-    from efficient_attn.report.sections.appendix import environments
+    from efficient_attn.report.sections.appendix import list_environments
 
-    shown = environments([("a run", environment())])
+    shown = list_environments([("a run", environment())])
     assert shown is not None
     assert {"cpu", "torch", "blas", "topology.sockets"} <= {str(row[0].text) for row in shown.rows}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attn.report.drawing import figures, plots, style
+from efficient_attn.report.sections import decoding, speed
 
 ROOT = Path(__file__).parents[4]
 
@@ -114,9 +115,9 @@ def test_names_do_not_overlap_and_stay_inside() -> None:
 
 def test_what_shows_one_length_is_drawn_last() -> None:
     def planned(kind: plots.Kind, *, flat: bool) -> plots.Planned:
-        return plots.Planned("p", kind.name, "", 1, panel, flat=flat)
+        return plots.Planned("p", kind.name, "", 1, panel, kind.late, flat)
 
-    every = [planned(kind, flat=flat) for flat in (True, False) for kind in (plots.STATE, plots.TIME, plots.SPEEDUP)]
+    every = [planned(kind, flat=flat) for flat in (True, False) for kind in (decoding.STATE, speed.TIME, plots.SPEEDUP)]
     drawn = [(p.flat, p.kind) for p in sorted(every, key=plots.rank)]
-    kinds = [kind.name for kind in (plots.TIME, plots.SPEEDUP, plots.STATE)]
+    kinds = [kind.name for kind in (speed.TIME, plots.SPEEDUP, decoding.STATE)]
     assert drawn == [(flat, kind) for flat in (False, True) for kind in kinds]

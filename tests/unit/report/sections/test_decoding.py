@@ -13,6 +13,7 @@ import report_runs as runs
 from efficient_attn.report import select, words, write_report
 from efficient_attn.report.drawing import plots
 from efficient_attn.report.gather import gather
+from efficient_attn.report.sections.decoding import STATE, STEP
 from efficient_attn.results.rows import Record, Row
 
 FULL, ONE = {8: 1.0, 2: 0.4, 1: 0.25}, {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0}
@@ -216,6 +217,6 @@ def test_variants_of_one_batch_size_are_not_in_the_table_of_batches(tmp_path: Pa
 @pytest.mark.parametrize("lengths", [[1024], [1024, 4096]])
 def test_plots_know_whether_they_show_one_length(tmp_path: Path, lengths: list[int]) -> None:
     rows = gather([runs.write_run(tmp_path / "run", steps(lengths, [8]))]).rows
-    (setting,) = select.settings(select.timed(select.labelled(rows)))
-    planned = list(plots.over_length(setting, (plots.STEP, plots.STATE), plots.Scene({})))
+    (setting,) = select.split_settings(select.keep_timed(select.add_labels(rows)))
+    planned = list(plots.plan_over_length(setting, (STEP, STATE), plots.Scene({})))
     assert [p.flat for p in planned] == [len(lengths) == 1] * 2

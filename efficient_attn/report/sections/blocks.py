@@ -1,0 +1,122 @@
+"""What sections are made of: a block a setting, with its sentences, tables and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import pandas as pd
+
+from .. import select, tables, words
+from ..drawing import figures, plots
+from ..drawing.style import Look
+from ..gather import Frame
+
+# nobody looks at hundreds of plots, and each costs a tenth of a second: half for its lines and their names
+MOST_PLOTS, MOST_LINES = 24, 240
+
+
+@dataclass(frozen=True)
+class Material:
+    """What every section is made from: all rows with their labels, what processors are called, how variants look."""
+
+    rows: Frame
+    cpus: dict[str, str]
+    looks: Mapping[str, Look]
+
+
+@dataclass
+class Block:
+    """What is said of one setting: sentences, tables, plots. apart: what tells it from the others of its section."""
+
+    setting: str
+    apart: str = ""
+    sentences: list[str] = field(default_factory=list)
+    tables: list[tables.Table] = field(default_factory=list)
+    panels: list[plots.Planned] = field(default_factory=list)
+    plots: list[figures.Plot] = field(default_factory=list)
+    note: str = ""
+    highlights: list[str] = field(default_factory=list)
+
+    @property
+    def aligned(self) -> bool:
+        """Whether each kind of plot starts a line of its own: not where every kind has but one."""
+        return len({plot.panel.kind for plot in self.plots}) < len(self.plots)
+
+    def say(self, setting: select.Setting, piece: select.Slice, top: Frame) -> None:
+        """What a slice's speedups show at its headline length, whole and in short; nothing where there are none."""
+        compared = [row for row in tables.list_shown(top) if not row["is_baseline"] and row["speedup"] > 0]
+        if compared:
+            decode = piece.mode == "decode"
+            place = [f"{'context ' if decode else ''}{int(top['seq_len'].iloc[0])}", self.apart]
+            place.append(words.slice_words(piece.mode, None if decode else piece.causal))
+            start = f"At {', '.join(filter(None, place))}: "
+            for texts, most in ((self.sentences, None), (self.highlights, 3)):
+                texts.append(f"{start}{words.claims(compared, setting.baseline, most=most)}.")
+
+    def draw(self, chosen: set[str], limit: str) -> None:
+        """Draw the chosen panels and say which were left out, and for which limit."""
+        self.plots = [figures.draw(panel.make()) for panel in self.panels if panel.name in chosen]
+        left = [panel.title for panel in self.panels if panel.name not in chosen]
+        if left:
+            few = words.join(left[:4] + ([f"{len(left) - 4} more"] if len(left) > 4 else []))
+            self.note = f"Not drawn, because a report draws at most {limit}: {few}. Report fewer runs at once."
+
+
+@dataclass
+class Chapter:
+    """A section as the page shows it; nothing is shown of one without blocks."""
+
+    title: str
+    intro: str
+    blocks: list[Block]
+    anchor: str = ""
+
+
+Fill: TypeAlias = Callable[[Block, select.Setting, plots.Scene], object]
+
+
+def make_blocks(rows: Frame, material: Material, fill: Fill) -> list[Block]:
+    """A block a setting, as ``fill`` fills it; files' names tell settings apart only where there are several."""
+    blocks = []
+    every = list(select.split_settings(rows))
+    titles = [words.setting_words(setting.key, material.cpus) for setting in every]
+    apart = [name for name in select.SETTING if len({str(setting.key[name]) for setting in every}) > 1]
+    for number, (setting, title) in enumerate(zip(every, titles, strict=True), 1):
+        device = "" if pd.isna(setting.key["device"]) else f"-{setting.key['device']}"
+        title = title if titles.count(title) == 1 else f"{title} \u00b7 against {setting.baseline}"
+        block = Block(title, words.setting_words({name: setting.key[name] for name in apart}, material.cpus))
+        fill(block, setting, plots.Scene(material.looks, f"{number}{device}" if len(every) > 1 else ""))
+        blocks += [block] if block.tables or block.panels else []
+    return blocks
+
+
+def explain(blocks: Iterable[Block], said: Sequence[tuple[Sequence[str], str]]) -> str:
+    """Of texts about columns, those whose columns a table of these blocks has, each after a space."""
+    heads = {name for block in blocks for table in block.tables for name in table.head}
+    return "".join(f" {text}" for names, text in said if heads.intersection(names))
+
+
+def find_tops(setting: select.Setting) -> Iterator[tuple[select.Slice, Frame]]:
+    """Each slice with its rows at the length that its table is about."""
+    for piece in setting.slices:
+        for column in ("latency_ms", "peak_memory_bytes", "state_bytes"):
+            top = select.find_headline(piece.rows, column)
+            if len(top):
+                yield piece, top
+                break
+
+
+def draw_plots(blocks: Sequence[Block]) -> None:
+    """The plots: all of them where they are few, else what tells most of each setting before the rest of any."""
+    chosen: set[str] = set()
+    lines, limit = 0, ""
+    for panel in sorted((panel for block in blocks for panel in block.panels), key=plots.rank):
+        lines += panel.lines
+        limit = f"{MOST_PLOTS} plots" if len(chosen) == MOST_PLOTS else f"{MOST_LINES} lines"
+        if len(chosen) == MOST_PLOTS or lines > MOST_LINES:
+            break
+        chosen.add(panel.name)
+    for block in blocks:
+        block.draw(chosen, limit)

@@ -1,0 +1,143 @@
+"""What is lost against exact attention: errors beside predictors that know nothing, and layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from ...results.section import Section
+from .. import select, words
+from ..drawing import plots
+from ..drawing.figures import Line, Panel
+from ..drawing.style import NULL
+from ..gather import Column, Frame
+from ..tables import Shown, Table, show_number, trim
+from .blocks import Block, Chapter, Material, make_blocks
+
+INTRO = (
+    "The relative error is the norm of the difference from exact softmax attention over the norm of the exact output, "
+    "on the same queries, keys and values. Two predictors that know nothing give it a scale: the mean of v, and zero, "
+    "whose error is 1 by definition."
+)
+ROUNDING = 1e-4  # errors below are rounding: such variants are named, not drawn
+
+
+def make_chapter(section: Section, material: Material) -> Chapter:
+    rows = select.keep_faithful(select.keep_task(material.rows, section.task))
+    return Chapter(section.title, INTRO, make_blocks(rows, material, _fill))
+
+
+def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
+    for piece in select.slice_fidelity(setting.rows):
+        found = [_distance(piece), _by_layer(piece)]
+        block.tables += [table for table in found if table]
+        panel = _errors(piece, scene)
+        block.panels += [plots.plan_drawn(panel)] if panel else []
+
+
+def _where(piece: select.Slice) -> str:
+    return words.inputs_words(piece.inputs, piece.causal, piece.length)
+
+
+# -- tables --------------------------------------------------------------------------------------------------------
+
+
+def _distance(piece: select.Slice) -> Table:
+    """How far each variant is from exact attention, averaged over layers, beside predictors that know nothing."""
+    columns = ["relative_error", "mean_value_error", "cosine_similarity", "total_variation", "missed_mass"]
+    columns.append("effective_keys")
+    rows = piece.rows
+    means = rows.groupby("label", sort=False)[columns].mean().sort_values("relative_error", kind="stable")
+    worst = rows.groupby("label")["oracle_error"].max()
+    clamped = rows.groupby("label")["clamped_rows"].sum(min_count=1)
+    body = []
+    for label, mean in means.iterrows():
+        first, null, *rest = (show_number(mean[column]) for column in columns)
+        rest += [show_number(clamped[label]), show_number(worst[label])]
+        body.append([Shown(str(label), str(label)), first, null, show_number(1.0), *rest])
+    head = ("Variant", "Relative error", "Null: mean of v", "Null: zero", "Cosine similarity", "Total variation")
+    layers = rows["layer"].nunique()
+    over = f", mean over {words.count(layers, 'layer')}" if layers > 1 else ""
+    note = "An approximation that does not stay well below both nulls has lost what attention adds."
+    head = (*head, "Missed mass", "Effective keys", "Rows clamped", "Error against own oracle (worst)")
+    return trim(Table(f"Distance from exact attention{_after_colon(piece)}{over}", head, body, note=note))
+
+
+def _by_layer(piece: select.Slice) -> Table | None:
+    """The relative error of each variant in each layer, the nulls below; None where there is one layer or none."""
+    rows = piece.rows
+    if rows["layer"].nunique() < 2:
+        return None
+    errors = rows.pivot(index="label", columns="layer", values="relative_error")
+    errors = errors.loc[errors.mean(axis=1).sort_values(kind="stable").index]
+    body = [_show_line(str(label), line) for label, line in zip(errors.index, errors.to_numpy(), strict=True)]
+    null = rows.groupby("layer")["mean_value_error"].median().reindex(errors.columns)
+    named = [("null: mean of v", null.tolist()), ("null: zero", [1.0] * len(null))]
+    body += [_show_line(name, values, "null") for name, values in named if not pd.isna(values).all()]
+    head = ("Variant", *(f"Layer {int(layer)}" for layer in errors.columns))
+    return Table(f"Relative error by layer{_after_colon(piece)}", head, body)
+
+
+def _show_line(label: str, values: Iterable[Any], mark: str = "") -> list[Shown]:
+    return [Shown(label, label, mark), *map(show_number, values)]
+
+
+def _after_colon(piece: select.Slice) -> str:
+    return f": {where}" if (where := _where(piece)) else ""
+
+
+# -- the plot ------------------------------------------------------------------------------------------------------
+
+
+def _errors(piece: select.Slice, scene: plots.Scene) -> Panel | None:
+    """Error against exact attention by layer, between the two predictors that know nothing; None if all are exact."""
+    rows = piece.rows
+    top = rows.groupby("label")["relative_error"].transform("max")
+    exact = list(dict.fromkeys(rows.loc[top < ROUNDING, "label"]))
+    drawn = rows[(top >= ROUNDING) & (rows["relative_error"] > 0)].sort_values("layer", kind="stable")
+    if drawn.empty:
+        return None
+    places = {layer: i for i, layer in enumerate(sorted(drawn["layer"].fillna(-1).unique()))}
+    drawn = drawn.assign(place=drawn["layer"].fillna(-1).map(places).astype(float))
+    lines = tuple(_line(part, scene) for _, part in drawn.groupby("label", sort=False)) + _nulls(drawn)
+    where = _where(piece)
+    also = f" Exact up to rounding, so not drawn: {words.join(exact)}." if exact else ""
+    return Panel(
+        name=words.slug("error", piece.inputs, words.direction(piece.causal), piece.length, scene.suffix),
+        kind="error",
+        title=f"Error: {where}" if where else "Error",
+        caption=f"Relative error against exact attention ({where}); dashed: two predictors that know nothing.{also}",
+        xlabel="layer",
+        ylabel="relative error",
+        unit="error",
+        lines=lines,
+        ticks={float(i): "all" if layer < 0 else str(int(layer)) for layer, i in places.items()},
+        log_x=False,
+        alt=f"Relative error by layer for {words.join(line.label for line in lines)}.",
+    )
+
+
+def _line(rows: Frame, scene: plots.Scene) -> Line:
+    label, mean = rows["label"].iloc[0], rows["relative_error"].mean()
+    x, y = _floats(rows["place"]), _floats(rows["relative_error"])
+    return Line(label, scene.looks[label], x, y, note=words.number(mean))
+
+
+def _nulls(rows: Frame) -> tuple[Line, ...]:
+    """The dashed lines: predicting zero, and the mean of v where it was measured."""
+    places = sorted(rows["place"].unique())
+    span = (places[0] - 0.3, places[-1] + 0.3)
+    lines = [Line("null: zero", NULL, span, (1.0, 1.0), note="1")]
+    mean = rows[rows["mean_value_error"] > 0].groupby("place")["mean_value_error"].median()
+    if len(mean):
+        note = words.number(mean.mean())
+        at = _floats(mean.index) if len(mean) > 1 else (mean.index[0] - 0.3, mean.index[0] + 0.3)
+        value = _floats(mean) if len(mean) > 1 else (mean.iloc[0],) * 2
+        lines.append(Line("null: mean of v", NULL, at, value, note=note))
+    return tuple(lines)
+
+
+def _floats(values: Column) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
