@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn import registry
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.plan import Overrides, make_plan
 from efficient_attn.bench.suite import Loaded, Suite
+from efficient_attn.registry import entries
 
 TINY = """
 title    = "Tiny"
@@ -85,17 +85,17 @@ def raising(error: BaseException) -> Twist:
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """What was registered inside is forgotten behind."""
-    before, loaded = dict(registry._registered), dict(registry._plugins)
+    """What was registered inside is forgotten after."""
+    before, loaded = dict(entries._registered), dict(entries._plugins)
     try:
         yield
     finally:
-        for module in registry._plugins.keys() - loaded:
+        for module in entries._plugins.keys() - loaded:
             sys.modules.pop(module, None)  # a module that is imported again must register again
-        registry._registered.clear()
-        registry._registered.update(before)
-        registry._plugins.clear()
-        registry._plugins.update(loaded)
+        entries._registered.clear()
+        entries._registered.update(before)
+        entries._plugins.clear()
+        entries._plugins.update(loaded)
 
 
 def suite_file(folder: Path, text: str, name: str = "trial.toml") -> str:

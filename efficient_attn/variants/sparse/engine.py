@@ -29,13 +29,14 @@ from ..full.engine import cache_sizes
 class SparseAttention(Attention):
     """Softmax attention over a pattern. A subclass passes its pattern to ``super().__init__``; nothing else is needed.
 
-    time: the published growth, in letters. Backends: ``windows`` (zero-copy views) serves one contiguous window,
-    ``parts`` (views, columns and gathered blocks, joined by their log-sum-exps) every pattern of bands, keys, queries
-    and blocks, ``blocks`` (gathered key blocks under masks) any pattern at all. ``flex`` is torch's flex_attention, for
-    CUDA; like the others it computes the pattern's own key blocks and no others.
+    time: the published growth, in letters. Backends: ``parts`` (views, columns and gathered blocks, joined by their
+    log-sum-exps) serves every pattern of bands, keys, queries and blocks, ``blocks`` (gathered key blocks under masks)
+    any pattern at all. ``flex`` is torch's flex_attention, for CUDA; like the others it computes the pattern's own key
+    blocks and no others.
     """
 
-    backends = ("windows", "parts", "blocks", "flex", "dense")
+    backends = ("parts", "blocks", "flex", "dense")
+    renamed: ClassVar[Mapping[str, str]] = {"windows": "parts"}
     only_on: ClassVar[Mapping[str, str]] = {"flex": "cuda"}
 
     def __init__(self, pattern: Pattern | Fact, *, time: str = "O(N P), P keys a query") -> None:
@@ -54,8 +55,6 @@ class SparseAttention(Attention):
         return Growth(self._time, "O(N)", self.pairs)
 
     def why_not(self, backend: str) -> str | None:
-        if backend == "windows" and self.pattern.window is None:
-            return "the pattern is not one contiguous window; 'parts' or 'blocks' may serve it"
         if backend == "parts" and not all(isinstance(f, KNOWN) for f in self.pattern.facts):
             return "a fact of the pattern does not name its tiles; 'blocks' serves any pattern"
         if backend == "flex" and not torch.cuda.is_available():
