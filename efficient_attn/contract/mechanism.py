@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -92,12 +92,13 @@ class Attention(nn.Module):
 
     def run(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         """The oracle or the fast form, as the backend says; unlike `forward` it checks nothing."""
-        return (self.oracle if self.backend == "dense" else self.compute)(q, k, v, mask, **inputs)
+        run = self.oracle if self.backend == "dense" else self.compute
+        return run(q, k, cast(Tensor, v), mask, **inputs)  # those without `Traits.values` take None as well
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
         raise UnsupportedError(f"{self.label} has no decode state")
 
-    def advance(self, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         raise UnsupportedError(f"{self.label} cannot decode")
 
     def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
@@ -111,7 +112,7 @@ class Attention(nn.Module):
             for name, i in self.traits.inputs.items()
             if i.side == "query"
         }
-        return self.advance(nobody, k, v, state, **inputs, **of_queries)[1]
+        return self.advance(nobody, k, cast(Tensor, v), state, **inputs, **of_queries)[1]
 
     def pairs(self, n: int, m: int, causal: bool) -> int | None:
         """Query-key pairs of one head that the mechanism defines; None where it has no pairs."""
@@ -121,7 +122,7 @@ class Attention(nn.Module):
         """Pairs of one head that the fast form really computes; None where its kernel does not tell."""
         return None
 
-    def clamped_rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> int | None:
+    def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
         """How many rows' sums of weights come too close to zero to be divided by; None where weights have one sign."""
         return None
 
@@ -228,7 +229,7 @@ class Attention(nn.Module):
         if shape.n != shape.m or shape.n < 1:
             raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {shape.n} and {shape.m}")
         self._admit(shape, Mask(causal=True), inputs, q.device)
-        return self.advance(q, k, v, state, **inputs)
+        return self.advance(q, k, cast(Tensor, v), state, **inputs)
 
     def sample(
         self,

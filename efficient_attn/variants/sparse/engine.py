@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
+from ...contract.shapes import Values, needed
 from ...contract.state import KVCache, RollingCache, preallocate
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
@@ -147,8 +148,8 @@ class SparseAttention(Attention):
         kept = np.r_[: reach.prefix, i - reach.back : i + 1]
         return bool(np.all(self.pattern.allows(i, kept, Geometry(1, i + 1, i, True))))
 
-    def absorb(self, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> Any:
-        return state.append(k, v)
+    def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
+        return state.append(k, needed(v))
 
 
 def pattern_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, pattern: Pattern) -> Tensor:
