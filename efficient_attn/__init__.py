@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .errors import UnsupportedError as UnsupportedError
     from .errors import UsageError as UsageError
     from .feature_maps import FeatureMap as FeatureMap
-    from .functional import attention as attention
     from .layers.grouping import mean_pool_kv as mean_pool_kv
     from .layers.multi_head import MultiHeadAttention as MultiHeadAttention
     from .registry import create as create
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from .registry import load_plugin as load_plugin
     from .registry import names as names
     from .registry import register as register
+    from .registry.call import attention as attention
     from .results.frames import load as load
     from .variants.full.engine import SoftmaxAttention as SoftmaxAttention
     from .variants.linear.engine import LinearAttention as LinearAttention
@@ -47,7 +47,7 @@ _HOME = {
     "Traits": "contract.traits",
     "UnsupportedError": "errors",
     "UsageError": "errors",
-    "attention": "functional",
+    "attention": "registry.call",
     "create": "registry",
     "info": "registry",
     "load": "results.frames",

@@ -68,7 +68,7 @@ def _decoded(w: Workload) -> tuple[Tensor, Tensor]:
 
 def _joined(context: Values, token: Values) -> Values:
     """All positions: those of the context and the newest."""
-    return None if context is None else torch.cat([context, token], 2)
+    return None if context is None or token is None else torch.cat([context, token], 2)
 
 
 def _gradients(w: Workload) -> list[tuple[Tensor, Tensor]]:

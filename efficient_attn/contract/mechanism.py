@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import UnsupportedError, UsageError
+from ..spec import Spec, Union
 from .mask import Mask
 from .packing import each_alone
 from .shapes import Dims, Sample, Shape, Values
 from .traits import Growth, Traits
 
 MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What an instance was made from. options: all of them, defaults included. Empty where no registry made it."""
+
+    spec: Spec | Union | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dims: Dims = Dims()  # noqa: RUF009  (frozen)
+    seed: int = 0
 
 
 class Attention(nn.Module):
@@ -26,15 +38,23 @@ class Attention(nn.Module):
     """
 
     backends: ClassVar[tuple[str, ...]] = ("dense",)  # in order of preference; "dense" is the oracle
+    renamed: ClassVar[Mapping[str, str]] = {}  # names that backends had once, and those that they have now
     only_on: ClassVar[Mapping[str, str]] = {}  # backends that run on one type of device, and which
     known_mask_fields: ClassVar[frozenset[str]] = MASK_FIELDS
-    spec: str = ""  # the name with its options, set by the registry
-    dims: Dims = Dims()
-    seed: int = 0
+    origin: Origin = Origin()
     _backend: str | None = None
 
     def __init__(self) -> None:
         super().__init__()
+
+    @classmethod
+    def made_from(cls, origin: Origin, /, *, backend: str | None = None, **given: Any) -> Self:
+        """An instance that knows what it was made from, in its constructor already. given: the constructor's own."""
+        attn = cls.__new__(cls)
+        attn.origin = origin
+        attn.__init__(**given)
+        attn.backend = backend
+        return attn
 
     # -- what a mechanism declares ------------------------------------------------------------------------------
 
@@ -72,12 +92,13 @@ class Attention(nn.Module):
 
     def run(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         """The oracle or the fast form, as the backend says; unlike `forward` it checks nothing."""
-        return (self.oracle if self.backend == "dense" else self.compute)(q, k, v, mask, **inputs)
+        run = self.oracle if self.backend == "dense" else self.compute
+        return run(q, k, cast(Tensor, v), mask, **inputs)  # those without `Traits.values` take None as well
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
         raise UnsupportedError(f"{self.label} has no decode state")
 
-    def advance(self, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         raise UnsupportedError(f"{self.label} cannot decode")
 
     def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
@@ -91,7 +112,7 @@ class Attention(nn.Module):
             for name, i in self.traits.inputs.items()
             if i.side == "query"
         }
-        return self.advance(nobody, k, v, state, **inputs, **of_queries)[1]
+        return self.advance(nobody, k, cast(Tensor, v), state, **inputs, **of_queries)[1]
 
     def pairs(self, n: int, m: int, causal: bool) -> int | None:
         """Query-key pairs of one head that the mechanism defines; None where it has no pairs."""
@@ -101,7 +122,7 @@ class Attention(nn.Module):
         """Pairs of one head that the fast form really computes; None where its kernel does not tell."""
         return None
 
-    def clamped_rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> int | None:
+    def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
         """How many rows' sums of weights come too close to zero to be divided by; None where weights have one sign."""
         return None
 
@@ -110,6 +131,29 @@ class Attention(nn.Module):
         return None
 
     # -- what users call ----------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> str:
+        """The name with its options; empty where no registry made the instance."""
+        return str(self.origin.spec or "")
+
+    @property
+    def dims(self) -> Dims:
+        """What is known of the tensors."""
+        return self.origin.dims
+
+    @dims.setter
+    def dims(self, dims: Dims) -> None:
+        self.origin = replace(self.origin, dims=dims)
+
+    @property
+    def seed(self) -> int:
+        """Where everything random comes from."""
+        return self.origin.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self.origin = replace(self.origin, seed=seed)
 
     @property
     def label(self) -> str:
@@ -127,6 +171,7 @@ class Attention(nn.Module):
     @backend.setter
     def backend(self, name: str | None) -> None:
         if name is not None:
+            name = self.renamed.get(name, name)
             if name not in self.backends:
                 raise UnsupportedError(f"{self.label} has no backend {name!r} (it has: {', '.join(self.backends)})")
             if reason := self.why_not(name):
@@ -184,7 +229,7 @@ class Attention(nn.Module):
         if shape.n != shape.m or shape.n < 1:
             raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {shape.n} and {shape.m}")
         self._admit(shape, Mask(causal=True), inputs, q.device)
-        return self.advance(q, k, v, state, **inputs)
+        return self.advance(q, k, cast(Tensor, v), state, **inputs)
 
     def sample(
         self,

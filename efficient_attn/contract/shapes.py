@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
 
 from ..errors import UsageError
 
-Values: TypeAlias = Any  # a Tensor ``[B, Hkv, M, E]``, or None for mechanisms that make their values from k
+Values: TypeAlias = Tensor | None  # a Tensor ``[B, Hkv, M, E]``, or None for mechanisms that make their values from k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,7 @@ class Shape:
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Values) -> Shape:
         """Read the sizes off three tensors that belong together; `UsageError` says which one does not."""
-        if v is None:
-            raise UsageError("v is missing: this mechanism takes q, k and v")
+        v = needed(v)
         check_tensors(q=q, k=k, v=v)
         (batch, heads, n, width), (kb, kv_heads, m, kd), (*front, value_dim) = q.shape, k.shape, v.shape
         if kb != batch or kd != width or front != [batch, kv_heads, m]:
@@ -55,6 +54,13 @@ class Shape:
         if kv_heads == 0 or heads % kv_heads:
             raise UsageError(f"the {heads} heads of q are not a multiple of the {kv_heads} heads of k and v")
         return cls(batch, heads, kv_heads, n, m, width, value_dim)
+
+
+def needed(v: Values) -> Tensor:
+    """The values, of which a mechanism that takes them can make no use of None."""
+    if v is None:
+        raise UsageError("v is missing: this mechanism takes q, k and v")
+    return v
 
 
 def check_tensors(*, q: Tensor, **others: Tensor) -> None:

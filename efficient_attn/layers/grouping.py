@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..contract.mechanism import Attention
 from ..errors import UnsupportedError, UsageError, unknown
 from ..registry import create
-from ..spec import parse_union
+from ..spec import Spec
 from .multi_head import MultiHeadAttention, projection
 
 How = Literal["mean", "first", "random"]
@@ -63,12 +63,13 @@ def pooled(x: Tensor, heads: int, kv_heads: int, how: Literal["mean", "first"]) 
 
 def _regrouped(attn: Attention, kv_heads: int) -> Attention:
     """The same mechanism for another number of key-value heads, as it is when it is new."""
-    if not attn.spec:
+    spec = attn.origin.spec
+    if spec is None:
         raise UnsupportedError(f"mean_pool_kv: {attn.label} cannot be made anew, as ea.create did not make it")
-    parts = parse_union(attn.spec)
-    told = [replace(p, options={**p.options, "kv_heads": kv_heads}) if "kv_heads" in p.options else p for p in parts]
-    made = create("|".join(map(str, told)), dims=replace(attn.dims, kv_heads=kv_heads), seed=attn.seed)
-    made.backend = attn._backend
+    if isinstance(spec, Spec) and "kv_heads" in spec.options:
+        spec = replace(spec, options={**spec.options, "kv_heads": kv_heads})
+    made = create(str(spec), dims=replace(attn.dims, kv_heads=kv_heads), seed=attn.seed)
+    made.backend = attn.backend
     return made
 
 

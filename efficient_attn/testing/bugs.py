@@ -21,9 +21,7 @@ Method = Callable[..., Any]
 Methods = Callable[[type[Attention]], dict[str, Any]]
 
 
-def compute(
-    before: Callable[..., tuple[Tensor, Tensor, Tensor, Mask]] | None = None, after: Method | None = None
-) -> Methods:
+def compute(before: Method | None = None, after: Method | None = None) -> Methods:
     """Methods with a ``compute`` whose arguments, or whose output, are tampered with."""
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
@@ -94,13 +92,13 @@ def interleaved(cls: type[Attention]) -> dict[str, Any]:
     return {"compute": compute}
 
 
-def each_head(x: Values, q: Tensor) -> Values:
+def each_head(x: Tensor, q: Tensor) -> Tensor:
     """What key-value heads hold, once for each head of their groups."""
-    return None if x is None else x.repeat_interleave(q.shape[1] // x.shape[1], 1)
+    return x if x is None else x.repeat_interleave(q.shape[1] // x.shape[1], 1)  # no values where none are taken
 
 
 def expands_groups(cls: type[Attention]) -> dict[str, Any]:
-    def compute(self: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
+    def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         for name, i in self.traits.inputs.items():
             if i.side == "key" and i.per_head:
                 inputs[name] = each_head(inputs[name], q)
@@ -117,7 +115,7 @@ def expands_gradients(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tens
 
 
 def expands_cache(cls: type[Attention]) -> dict[str, Any]:
-    def advance(self: Attention, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+    def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         kept = {f.name: x for f in fields(state) if isinstance(x := getattr(state, f.name), Tensor)}
         expanded = replace(state, **{name: each_head(x, q) for name, x in kept.items()})
         out, _ = cls.advance(self, q, each_head(k, q), each_head(v, q), expanded, **inputs)

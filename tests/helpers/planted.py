@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn import registry
 from efficient_attn.bench import suite, tables
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.plan import Overrides, make_plan
 from efficient_attn.bench.suite import Loaded, parse_suite
+from efficient_attn.registry import entries
 from efficient_attn.tasks import TABLE
 
 TINY = """
@@ -91,18 +91,18 @@ def raising(error: BaseException) -> Twist:
 @contextmanager
 def undone() -> Iterator[None]:
     """What was registered inside is forgotten after."""
-    before, loaded, tasks = dict(registry._registered), dict(registry._plugins), dict(tables._registered)
+    before, loaded, tasks = dict(entries._registered), dict(entries._plugins), dict(tables._registered)
     try:
         yield
     finally:
-        for module in registry._plugins.keys() - loaded:
+        for module in entries._plugins.keys() - loaded:
             sys.modules.pop(module, None)  # a module that is imported again must register again
         tables._registered.clear()
         tables._registered.update(tasks)
-        registry._registered.clear()
-        registry._registered.update(before)
-        registry._plugins.clear()
-        registry._plugins.update(loaded)
+        entries._registered.clear()
+        entries._registered.update(before)
+        entries._plugins.clear()
+        entries._plugins.update(loaded)
 
 
 def suite_file(folder: Path, text: str, name: str = "trial.toml") -> str:

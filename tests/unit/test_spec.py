@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from efficient_attn.errors import UsageError
-from efficient_attn.spec import Spec, parse_union
+from efficient_attn.spec import Spec, Union, label_of, names_in, parse, parse_union
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 texts = st.from_regex(r"[a-zA-Z0-9_.+-]{1,8}", fullmatch=True)
 options = st.dictionaries(names.filter(lambda n: n != "backend"), texts, max_size=4)
 specs = st.builds(Spec, names, options, st.none() | names)
+plain = st.builds(Spec, names, options)
 
 
 @given(specs)
@@ -23,6 +24,90 @@ def test_text_and_back(spec: Spec) -> None:
 @given(st.lists(specs, min_size=1, max_size=3))
 def test_unions_and_back(parts: list[Spec]) -> None:
     assert parse_union("|".join(map(str, parts))) == tuple(parts)
+
+
+@given(st.lists(plain, min_size=2, max_size=3))
+def test_a_union_has_one_text_whatever_the_order(parts: list[Spec]) -> None:
+    union = Union(tuple(parts))
+    assert parse("|".join(map(str, parts))) == union
+    assert str(parse(str(union))) == str(union) == str(Union(tuple(reversed(parts))))
+
+
+@given(st.lists(plain, min_size=1, max_size=3), st.sampled_from(["", " (kv_heads=2)", " (cache=cold) (seed=1)"]))
+def test_names_are_told_of_one_and_of_several_and_of_labels(parts: list[Spec], suffix: str) -> None:
+    spec = parse("|".join(map(str, parts)))
+    assert spec.names == tuple(part.name for part in parts)
+    assert spec.parts == tuple(parts)
+    assert names_in("|".join(map(str, parts)) + suffix) == spec.names
+
+
+@given(specs)
+def test_without_backend_all_else_stays(spec: Spec) -> None:
+    assert spec.without_backend() == Spec(spec.name, spec.options)
+    assert str(spec).startswith(str(spec.without_backend()))
+
+
+def test_a_union_has_no_backend() -> None:
+    union = parse("a:x=1|b:y=2")
+    assert (union.backend, union.without_backend()) == (None, union)
+    for text in ("a:x=1|b:backend=dense", "a:backend=dense|b"):
+        with pytest.raises(UsageError, match=r"only patterns can be joined by '\|', without a backend; .*=dense asks"):
+            parse(text)
+
+
+def test_what_is_given_beside_a_spec_joins_it() -> None:
+    assert parse("x:a=1").given({"b": 2}, "dense") == Spec("x", {"a": "1", "b": 2}, "dense")
+    assert parse("x:backend=dense").given({}, "dense") == Spec("x", {}, "dense")
+    assert parse("a|b").given({}) == parse("a|b")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "backend", "words"),
+    [
+        ("x:a=1", {"a": 1}, None, "x:a=1: option 'a' is given twice"),
+        ("x:backend=fast", {}, "dense", "backend is given twice, as 'fast' and 'dense'"),
+        ("b|a", {"x": 1}, None, r"a\|b: options of a union belong to its parts, in the string"),
+        ("b|a", {}, "dense", "options of a union belong to its parts"),
+    ],
+)
+def test_what_cannot_be_given_is_told(text: str, options: dict[str, int], backend: str | None, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        parse(text).given(options, backend)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "answers"),
+    [
+        ("x:a=1:b=2", "x:b=2:a=1", True),
+        ("x:a=1:b=2", "x", True),
+        ("x:a=1:b=2", "x:a=1", False),
+        ("x:a=1:backend=dense", "x:a=1", False),
+        ("x:a=1|y", "y|x:a=1", True),
+        ("x:a=1|y", "x", False),
+        ("x", "y", False),
+    ],
+)
+def test_a_spec_answers_to_its_text_and_its_name(spec: str, text: str, answers: bool) -> None:
+    assert parse(spec).answers_to(text) is answers
+
+
+@pytest.mark.parametrize(
+    ("variant", "backend", "label"),
+    [
+        ("x:a=1", None, "x:a=1"),
+        ("x:a=1", "dense", "x:a=1:backend=dense"),
+        ("x:a=1:backend=windows", "windows", "x:a=1:backend=windows"),
+        ("x|y", "blocks", "x|y:backend=blocks"),
+        ("x:broken", "blocks", "x:broken:backend=blocks"),
+    ],
+)
+def test_a_label_says_the_backend_once(variant: str, backend: str | None, label: str) -> None:
+    assert label_of(variant, backend) == label
+
+
+@pytest.mark.parametrize("label", ["", "|", ":", "x:", "x | y (seed=1)", "x:a= | :=y"])
+def test_labels_are_read_without_judging(label: str) -> None:
+    assert len(names_in(label)) == label.count("|") + 1
 
 
 @given(names, options)

@@ -27,7 +27,6 @@ LAYERS = (
     "kernels",
     "variants.*",
     "registry",
-    "functional",
     "layers",
     "testing  peers",
     "engines",

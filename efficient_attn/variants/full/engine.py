@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
+from ...contract.shapes import Values, needed
 from ...contract.state import KVCache, preallocate
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
@@ -58,8 +59,8 @@ class SoftmaxAttention(Attention):
         state = state.append(k, v)
         return self.run(q, *state.filled(), Mask(causal=True)), state
 
-    def absorb(self, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> KVCache:
-        return state.append(k, v)
+    def absorb(self, k: Tensor, v: Values, state: KVCache, **inputs: Tensor) -> KVCache:
+        return state.append(k, needed(v))
 
 
 def cache_sizes(attn: Attention, batch: int) -> tuple[int | None, int | None, int | None, int | None]:

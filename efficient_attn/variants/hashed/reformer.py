@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ...contract.shapes import Dims, Sample, Shape
+from ...contract.shapes import Dims, Sample, Shape, Values
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import softmax_attention, wide
@@ -83,7 +83,7 @@ class Reformer(Attention):
         drawn = super().sample(shape, **how)
         return drawn._replace(k=drawn.q)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Values, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
         if q.shape == k.shape and not _same(q, k):
             raise UsageError(f"{self.label}: k must be q, its queries are its keys")
         return super().forward(q, k, v, mask, **inputs)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ... import feature_maps
 from ...contract.mask import Mask
-from ...contract.shapes import Dims
+from ...contract.shapes import Dims, Values
 from ...contract.traits import Traits
 from ...errors import UsageError
 from .engine import LinearAttention, LinearState
@@ -32,7 +32,7 @@ class CosFormer(LinearAttention):
     def traits(self) -> Traits:
         return replace(super().traits, normalised=False)
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+    def run(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
         start = mask.start(n, m)
         self._within(max(start + n, m if mask.causal else m - min(start, 0)))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
+from ...contract.shapes import Values, needed
 from ...contract.traits import Growth, Traits
 from ...feature_maps import FeatureMap
 from ...kernels.dense import expand_heads
@@ -127,7 +128,7 @@ class LinearAttention(Attention):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return self._attend(q, k, v, mask, self.divisor, **inputs)
 
-    def clamped_rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> int | None:
+    def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
         if self.divisor is not away_from_zero:
             return None
         counts = []
@@ -137,7 +138,7 @@ class LinearAttention(Attention):
             return away_from_zero(total)
 
         with torch.no_grad():
-            self._attend(q, k, v, mask, counted, **inputs)
+            self._attend(q, k, needed(v), mask, counted, **inputs)
         return sum(counts)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, divisor: Divisor | None, **inputs: Tensor) -> Tensor:
@@ -181,10 +182,10 @@ class LinearAttention(Attention):
             after.append(lane.counted_on(past))
         return _unfolded(out, q), LinearState(tuple(after), state.length + q.shape[2])
 
-    def absorb(self, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor) -> LinearState:
+    def absorb(self, k: Tensor, v: Values, state: LinearState, **inputs: Tensor) -> LinearState:
         if self.rates(k.shape[1]) is not None:
             return super().absorb(k, v, state, **inputs)
-        job, keys, values = self._job(0, state.length), k.flatten(0, 1), v.flatten(0, 1)
+        job, keys, values = self._job(0, state.length), k.flatten(0, 1), needed(v).flatten(0, 1)
         (lane,) = self._lanes(k, k, None, **inputs)
         past = sums.summed(job, keys, values, None, lane.logs, state.sums[0] if state.sums else None)
         return LinearState((lane.counted_on(past),), state.length + k.shape[2])

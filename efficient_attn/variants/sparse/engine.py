@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
+from ...contract.shapes import Values, needed
 from ...contract.state import KVCache, RollingCache, preallocate
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
@@ -29,13 +30,14 @@ from ..full.engine import cache_sizes
 class SparseAttention(Attention):
     """Softmax attention over a pattern. A subclass passes its pattern to ``super().__init__``; nothing else is needed.
 
-    time: the published growth, in letters. Backends: ``windows`` (zero-copy views) serves one contiguous window,
-    ``parts`` (views, columns and gathered blocks, joined by their log-sum-exps) every pattern of bands, keys, queries
-    and blocks, ``blocks`` (gathered key blocks under masks) any pattern at all. ``flex`` is torch's flex_attention, for
-    CUDA; like the others it computes the pattern's own key blocks and no others.
+    time: the published growth, in letters. Backends: ``parts`` (views, columns and gathered blocks, joined by their
+    log-sum-exps) serves every pattern of bands, keys, queries and blocks, ``blocks`` (gathered key blocks under masks)
+    any pattern at all. ``flex`` is torch's flex_attention, for CUDA; like the others it computes the pattern's own key
+    blocks and no others.
     """
 
-    backends = ("windows", "parts", "blocks", "flex", "dense")
+    backends = ("parts", "blocks", "flex", "dense")
+    renamed: ClassVar[Mapping[str, str]] = {"windows": "parts"}
     only_on: ClassVar[Mapping[str, str]] = {"flex": "cuda"}
 
     def __init__(self, pattern: Pattern | Fact, *, time: str = "O(N P), P keys a query") -> None:
@@ -54,8 +56,6 @@ class SparseAttention(Attention):
         return Growth(self._time, "O(N)", self.pairs)
 
     def why_not(self, backend: str) -> str | None:
-        if backend == "windows" and self.pattern.window is None:
-            return "the pattern is not one contiguous window; 'parts' or 'blocks' may serve it"
         if backend == "parts" and not all(isinstance(f, KNOWN) for f in self.pattern.facts):
             return "a fact of the pattern does not name its tiles; 'blocks' serves any pattern"
         if backend == "flex" and not torch.cuda.is_available():
@@ -148,8 +148,8 @@ class SparseAttention(Attention):
         kept = np.r_[: reach.prefix, i - reach.back : i + 1]
         return bool(np.all(self.pattern.allows(i, kept, Geometry(1, i + 1, i, True))))
 
-    def absorb(self, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> Any:
-        return state.append(k, v)
+    def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
+        return state.append(k, needed(v))
 
 
 def pattern_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, pattern: Pattern) -> Tensor:

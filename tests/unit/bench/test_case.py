@@ -198,7 +198,7 @@ import efficient_attn as ea
 from efficient_attn import registry
 
 @ea.register("zz_derived", family="full")
-class Derived(registry._registered["zz_print"][1]):
+class Derived(registry.class_of("zz_print")):
     "The same."
 """
 

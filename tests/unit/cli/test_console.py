@@ -40,7 +40,7 @@ def test_the_catalogue_shows_every_mechanism_whole(capsys: Capture) -> None:
 def test_a_mechanism_is_described_with_its_options_and_what_it_cannot(capsys: Capture) -> None:
     console.show_info(info("sliding_window:window=7"))
     text = _printed(capsys)
-    for piece in ("sliding_window:window=7 (sparse)", "window=7", "windows, ", "dense (runs windows)", "arXiv"):
+    for piece in ("sliding_window:window=7 (sparse)", "window=7", "parts, ", "dense (runs parts)", "arXiv"):
         assert piece in text
     assert "mixes_queries" in next(x for x in text.splitlines() if x.startswith("not"))
     json.dumps(console.info_as_json(info("sliding_window:window=7")))

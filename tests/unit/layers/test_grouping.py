@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import efficient_attn as ea
-from efficient_attn import registry
 from efficient_attn.layers.grouping import How
+from efficient_attn.registry import entries
 from efficient_attn.testing.compare import assert_close, assert_same
 from efficient_attn.variants.full.engine import SoftmaxAttention
 
@@ -224,7 +224,7 @@ class Tabled(SoftmaxAttention):
 
 @pytest.mark.parametrize("how", ["mean", "random"])
 def test_the_device_is_kept(monkeypatch: pytest.MonkeyPatch, how: How) -> None:
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(entries, "_registered", {})
     ea.register("tabled", family="full")(Tabled)
     grouped = ea.mean_pool_kv(trained("tabled").to("meta"), 2, how=how)
     assert {x.device.type for x in (*grouped.parameters(), *grouped.buffers())} == {"meta"}
@@ -291,7 +291,7 @@ class ByHead(SoftmaxAttention):
 
 @pytest.mark.parametrize(("learned", "name"), [(True, "mine"), (False, "drawn")])
 def test_what_goes_by_head_in_some_other_way(monkeypatch: pytest.MonkeyPatch, learned: bool, name: str) -> None:
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(entries, "_registered", {})
     ea.register("by_head", family="full")(ByHead)
     layer = trained(f"by_head:learned={str(learned).lower()}")
     with pytest.raises(ea.UnsupportedError, match=f"attn.{name} of by_head:learned=.* nothing says how to pool it"):

@@ -14,6 +14,9 @@ import efficient_attn as ea
 from efficient_attn import registry
 from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Dims
+from efficient_attn.patterns import Where
+from efficient_attn.registry import entries
+from efficient_attn.spec import parse
 from efficient_attn.variants import CATALOGUE, FAMILIES
 from efficient_attn.variants.full.engine import SoftmaxAttention
 
@@ -37,11 +40,11 @@ class Mine(ea.SoftmaxAttention):
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Registrations of a test end with it."""
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
-    registry._entry_points.cache_clear()
+    monkeypatch.setattr(entries, "_registered", dict(entries._registered))
+    monkeypatch.setattr(entries, "_plugins", dict(entries._plugins))
+    entries._entry_points.cache_clear()
     yield
-    registry._entry_points.cache_clear()
+    entries._entry_points.cache_clear()
 
 
 def plugin(folder: Path, name: str = "mine", text: str = PLUGIN) -> str:
@@ -53,7 +56,7 @@ def plugin(folder: Path, name: str = "mine", text: str = PLUGIN) -> str:
 class TestCatalogue:
     def test_every_entry_is_what_it_says(self) -> None:
         for entry in CATALOGUE:
-            cls = registry._load(entry.name)
+            cls = registry.class_of(entry.name)
             assert issubclass(cls, Attention)
             assert cls.__doc__, f"{entry.name} has no docstring"
             assert entry.family in FAMILIES
@@ -95,6 +98,28 @@ class TestCreate:
         attn = ea.create("full", dims=Dims(heads=2), seed=9)
         assert (attn.dims, attn.seed) == (Dims(heads=2), 9)
 
+    def test_a_constructor_knows_what_it_is_made_from(self) -> None:
+        known = []
+
+        @ea.register("curious", family="full")
+        class Curious(SoftmaxAttention):
+            def __init__(self, *, width: int = 3, depth: int = 4) -> None:
+                known.append((self.spec, self.dims, self.seed, dict(self.origin.options)))
+                super().__init__()
+
+        attn = ea.create("curious:width=5:backend=dense", dims=Dims(heads=2), seed=9)
+        assert known == [("curious:width=5:backend=dense", Dims(heads=2), 9, {"width": 5, "depth": 4})]
+        assert (attn.spec, attn.dims, attn.seed, attn.origin.options) == known[0]
+        assert attn.backend == "dense"
+
+    def test_an_instance_of_no_registry_has_no_origin(self) -> None:
+        attn = SoftmaxAttention()
+        assert (attn.spec, attn.dims, attn.seed) == ("", Dims(), 0)
+        assert registry.effective_options(attn) == {}
+        attn.dims, attn.seed = Dims(heads=2), 9
+        assert (attn.dims, attn.seed) == (Dims(heads=2), 9)
+        assert (SoftmaxAttention().dims, SoftmaxAttention().seed) == (Dims(), 0)  # nobody else's
+
     @pytest.mark.parametrize(
         ("text", "options", "words"),
         [
@@ -127,9 +152,31 @@ class TestCreate:
         assert ea.create("full:backend=dense", backend="dense").backend == "dense"
         with pytest.raises(ea.UnsupportedError, match=r"full has no backend 'flash'|no backend 'flash'"):
             ea.create("full", backend="flash")
-        union = "sliding_window:window=1|sliding_window:window=2"
-        with pytest.raises(ea.UnsupportedError, match="'windows' cannot serve it: the pattern is not one contiguous"):
-            ea.create(union, backend="windows")
+        anywhere = ea.SparseAttention(Where(lambda i, j: i == j))
+        with pytest.raises(ea.UnsupportedError, match="'parts' cannot serve it: a fact of the pattern does not name"):
+            anywhere.backend = "parts"
+
+    @pytest.mark.parametrize("how", [("sliding_window:backend=windows", None), ("sliding_window", "windows")])
+    def test_an_old_name_of_a_backend_is_told_as_the_new_one(self, how: tuple[str, str | None]) -> None:
+        attn = ea.create(how[0], backend=how[1])
+        assert (attn.backend, attn.spec) == ("parts", "sliding_window:backend=parts")
+        assert ea.info("sliding_window:backend=windows").spec == attn.spec
+        assert ea.info("sliding_window").backends == ("parts", "blocks", "flex", "dense")
+        union = ea.create("sliding_window:window=1|sliding_window:window=2", backend="windows")
+        assert union.backend == "parts"
+
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            ("sliding_window:window=3:backend=windows", "sliding_window:window=3:backend=parts"),
+            ("sliding_window:backend=blocks", "sliding_window:backend=blocks"),
+            ("full:backend=windows", "full:backend=windows"),
+            ("no_such_mechanism", "no_such_mechanism"),
+            ("strided|fixed", "fixed|strided"),
+        ],
+    )
+    def test_backends_are_renamed_where_the_mechanism_has_renamed_them(self, text: str, told: str) -> None:
+        assert str(registry.rename_backend(parse(text))) == told
 
     def test_options_against_dims(self) -> None:
         with pytest.raises(ea.UsageError, match=r"kv_heads=2 disagrees with dims.kv_heads=4"):
@@ -198,9 +245,7 @@ class TestRegister:
         assert "mine_too" in ea.names(family="full")
 
     def test_a_taken_name_is_refused(self) -> None:
-        with pytest.raises(
-            ea.UsageError, match=r"the name 'full' is taken by efficient_attn\.variants\.full\.full:Full"
-        ):
+        with pytest.raises(ea.UsageError, match=r"the name 'full' is taken by efficient_attn\..*\.full:Full"):
             ea.register("full", family="full")(SoftmaxAttention)
 
     @pytest.mark.parametrize("name", ["a-b", "a:b", "a|b", "1a", "_a", "a b"])
@@ -249,7 +294,7 @@ class TestPlugin:
 class TestEntryPoints:
     def advertise(self, monkeypatch: pytest.MonkeyPatch, name: str, target: str) -> None:
         points = [EntryPoint(name, target, registry.GROUP)]
-        monkeypatch.setattr(registry, "entry_points", lambda group: points)
+        monkeypatch.setattr(entries, "entry_points", lambda group: points)
 
     def test_bring_mechanisms_of_other_packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.advertise(monkeypatch, "theirs", "efficient_attn.variants.full.full:Full")

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .contract.mask import Mask
-from .contract.mechanism import Attention
-from .contract.shapes import Dims, Shape
-from .errors import UnsupportedError, UsageError
-from .registry import create
+from ..contract.mask import Mask
+from ..contract.mechanism import Attention
+from ..contract.shapes import Dims, Shape
+from ..errors import UnsupportedError, UsageError
+from .making import create
 
 
 def attention(

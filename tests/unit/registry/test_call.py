@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import efficient_attn as ea
-from efficient_attn import registry
-from efficient_attn.functional import _created
+from efficient_attn.registry import entries
+from efficient_attn.registry.call import _created
 
 
 def tensors(heads: int = 4, kv_heads: int = 4) -> tuple[Tensor, Tensor, Tensor]:
@@ -89,8 +89,8 @@ def test_says_what_is_wrong(how: dict[str, object], error: type[Exception], word
 
 
 def test_learned_mechanisms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    monkeypatch.setattr(registry, "_plugins", dict(registry._plugins))
+    monkeypatch.setattr(entries, "_registered", dict(entries._registered))
+    monkeypatch.setattr(entries, "_plugins", dict(entries._plugins))
 
     @ea.register("learned_once", family="full")
     class Learned(ea.SoftmaxAttention):

@@ -1,0 +1,25 @@
+"""The registry: names to mechanisms, built in, from plug-ins, or from other packages' entry points.
+
+Reading names needs no torch; a mechanism's module is imported when it is created or described.
+"""
+
+from .describing import Info, effective_options, info
+from .entries import GROUP, catalogue, class_of, entry_of, load_plugin, names, plugins, register
+from .making import RESERVED, create, rename_backend
+
+__all__ = [
+    "GROUP",
+    "RESERVED",
+    "Info",
+    "catalogue",
+    "class_of",
+    "create",
+    "effective_options",
+    "entry_of",
+    "info",
+    "load_plugin",
+    "names",
+    "plugins",
+    "register",
+    "rename_backend",
+]

@@ -1,0 +1,139 @@
+"""Who is there: the catalogue, what plug-ins register, and what other packages advertise by entry points."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import zlib
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import UsageError, unknown
+from ..variants import CATALOGUE, FAMILIES, Entry
+
+if TYPE_CHECKING:
+    from ..contract.mechanism import Attention
+
+GROUP = "efficient_attn.variants"  # the entry-point group of packages that bring mechanisms of their own
+
+_registered: dict[str, tuple[Entry, type[Attention]]] = {}
+_plugins: dict[str, None] = {}  # in the order in which they were loaded
+A = TypeVar("A", bound="type[Attention]")
+
+
+def register(name: str, *, family: str, sentence: str = "") -> Callable[[A], A]:
+    """Class decorator that enters a mechanism under a name. Without a sentence, its docstring's first line serves.
+
+    Raises `UsageError` for a name that is taken or a family that does not exist.
+    """
+    if family not in FAMILIES:
+        raise unknown("family", family, FAMILIES, where=f"register({name!r})")
+
+    def enter(cls: A) -> A:
+        target = f"{cls.__module__}:{cls.__qualname__}"
+        if name in _entries() and _entries()[name].target != target:
+            raise UsageError(f"register: the name {name!r} is taken by {_entries()[name].target}")
+        if not name.replace("_", "").isalnum() or not name[0].isalpha():
+            raise UsageError(f"register: a name is letters, digits and underscores, not {name!r}")
+        first_line = (inspect.getdoc(cls) or "").partition("\n")[0]
+        _registered[name] = Entry(name, target, family, sentence or first_line), cls
+        return cls
+
+    return enter
+
+
+def names(*, family: str | None = None) -> list[str]:
+    """The names of all mechanisms, or of one family, in the catalogue's order."""
+    return [e.name for e in catalogue(family=family)]
+
+
+def catalogue(*, family: str | None = None) -> list[Entry]:
+    """Every mechanism's entry; nothing is imported for it."""
+    if family is not None and family not in FAMILIES:
+        raise unknown("family", family, FAMILIES)
+    return [e for e in _entries().values() if family in (None, e.family)]
+
+
+def entry_of(name: str) -> Entry:
+    """The entry of a name; `UsageError` names the nearest when there is none."""
+    entries = _entries()
+    if name not in entries:
+        raise unknown("mechanism", name, entries)
+    return entries[name]
+
+
+def class_of(name: str) -> type[Attention]:
+    """The class of a name; imports its module. Raises `UsageError` where there is none or an entry point fails."""
+    entry = entry_of(name)
+    if name in _registered:
+        return _registered[name][1]
+    module, _, attribute = entry.target.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        if name in {e.name for e in CATALOGUE}:
+            raise
+        raise UsageError(f"{name}: the entry point {entry.target} failed: {type(error).__name__}: {error}") from error
+    return found
+
+
+def load_plugin(target: str) -> list[str]:
+    """Import a plug-in, a ``.py`` file or a dotted module path; returns the names that it registered."""
+    path = Path(target)
+    is_file = target.endswith(".py")
+    if is_file and not path.is_file():
+        raise UsageError(f"--plugin {target}: no such file")
+    before = set(_registered)
+    try:
+        module = _import_file(path.resolve()) if is_file else importlib.import_module(target)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"--plugin {target}: import failed: {type(error).__name__}: {error}") from error
+    _plugins[str(path.resolve()) if is_file else target] = None
+    mine = [n for n, (_, cls) in _registered.items() if cls.__module__ == module.__name__]
+    return mine or sorted(set(_registered) - before)
+
+
+def plugins() -> tuple[str, ...]:
+    """What `load_plugin` has loaded, for a worker process to load as well."""
+    return tuple(_plugins)
+
+
+# -- underneath --------------------------------------------------------------------------------------------------
+
+
+def _entries() -> dict[str, Entry]:
+    merged = {e.name: e for e in CATALOGUE}
+    for name, point in _entry_points().items():
+        package = point.dist.name if point.dist else point.value
+        merged.setdefault(name, Entry(name, point.value, "", f"From the package {package}."))
+    merged.update({name: entry for name, (entry, _) in _registered.items()})
+    return merged
+
+
+@cache
+def _entry_points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def _import_file(path: Path) -> Any:
+    name = f"efficient_attn_plugin_{path.stem}_{zlib.crc32(bytes(path)):08x}"  # files of one name in two folders differ
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--plugin {path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
