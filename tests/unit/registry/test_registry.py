@@ -198,7 +198,9 @@ class TestRegister:
         assert "mine_too" in ea.names(family="full")
 
     def test_a_taken_name_is_refused(self) -> None:
-        with pytest.raises(ea.UsageError, match=r"the name 'full' is taken by efficient_attn\.variants\.full\.full:Full"):
+        with pytest.raises(
+            ea.UsageError, match=r"the name 'full' is taken by efficient_attn\.variants\.full\.full:Full"
+        ):
             ea.register("full", family="full")(SoftmaxAttention)
 
     @pytest.mark.parametrize("name", ["a-b", "a:b", "a|b", "1a", "_a", "a b"])
