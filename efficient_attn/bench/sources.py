@@ -18,6 +18,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from ..contract.mechanism import Attention
 from ..variants import CATALOGUE
 
 PACKAGE = Path(__file__).resolve().parents[1]
-FINDERS = ("__init__.py", "variants/__init__.py", "registry.py")  # they lead to a mechanism by its name only
+FINDERS = ("__init__.py", "variants/__init__.py", "registry*.py")  # they lead to a mechanism by its name only
 LIBRARIES = {*sys.stdlib_module_names, "torch"}  # whose classes are bases of everything
 ALL = "*"
 
@@ -126,7 +127,8 @@ def _leads(asked: Asked, packages: frozenset[Path]) -> set[Asked]:
 
 def _finds(file: Path, packages: frozenset[Path]) -> bool:
     """Whether a file of ours, or of a copy of ours, finds mechanisms by name."""
-    return any(file == package / name for package in packages if package.name == PACKAGE.name for name in FINDERS)
+    ours = [p for p in packages if p.name == PACKAGE.name and file.is_relative_to(p)]
+    return any(fnmatch(file.relative_to(package).as_posix(), name) for package in ours for name in FINDERS)
 
 
 def _wanted(source: Source, asked: Asked, finds: bool) -> list[Import]:
