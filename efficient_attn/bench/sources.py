@@ -1,0 +1,280 @@
+"""The sources of a mechanism: every file whose change may change what it computes. A digest of them names its cases.
+
+They are read, not run: from the files of a class and of its bases, along every import (at the top, inside functions,
+lazy tables, strings that name modules) to other files of this package, and to the C++ that they build. An
+``__init__`` counts, but leads only to the homes of the names that are asked of it: whoever counts pairs with
+`patterns.counting` does not depend on drawn blocks. Files that find mechanisms by name are sources of none, or every
+new mechanism would make all rows stale. Of other people's code a plug-in's own package counts, and single files
+beside it; libraries never do.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from ..contract.mechanism import Attention
+from ..variants import CATALOGUE
+
+PACKAGE = Path(__file__).resolve().parents[1]
+FINDERS = ("__init__.py", "variants/__init__.py", "registry*.py")  # they lead to a mechanism by its name only
+LIBRARIES = {*sys.stdlib_module_names, "torch"}  # whose classes are bases of everything
+ALL = "*"
+
+
+class Import(NamedTuple):
+    """``name`` (or nothing) of a module, called ``bound`` in the file; level: the dots before the module."""
+
+    level: int
+    module: str
+    name: str = ""
+    bound: str = ""
+
+
+class Asked(NamedTuple):
+    """A file and what is wanted of it: a name, `ALL` of it, or nothing but that it is read on the way."""
+
+    file: Path
+    name: str
+
+
+@dataclass
+class Source:
+    """What one file says. read: names read off a name, `ALL` where it is used as it is. calls: function, its text."""
+
+    imports: list[Import] = field(default_factory=list)
+    read: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    calls: list[tuple[str, str, str]] = field(default_factory=list)  # root of the function, its last name, first text
+    homes: dict[str, Import] = field(default_factory=dict)  # the names of a lazy table
+
+
+@cache
+def fingerprint(*classes: type[Attention]) -> str:
+    """Twelve hexadecimal digits that move with any source of a mechanism, wherever its files lie."""
+    return digest(sources(*classes))
+
+
+def sources(*classes: type[Attention]) -> tuple[Path, ...]:
+    """The files that a mechanism is made of, sorted; those of a union's parts together."""
+    return tuple(sorted({file for cls in classes for file in trace(_own_files(cls))}))
+
+
+def _own_files(cls: type[Attention]) -> list[Path]:
+    """Where a class and its bases are written, itself first."""
+    own = [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in LIBRARIES]
+    return [Path(file).resolve() for c in own if (file := inspect.getsourcefile(c))]
+
+
+def digest(files: Iterable[Path]) -> str:
+    """Of what files hold, whatever they are called and in whatever order."""
+    contents = sorted(hashlib.sha256(_content(file)).digest() for file in files)
+    return hashlib.sha256(b"".join(contents)).hexdigest()[:12]
+
+
+@cache
+def _content(file: Path) -> bytes:
+    """A file as it was when this process first read it, which is how it runs."""
+    return file.read_bytes()
+
+
+def trace(starts: Iterable[Path], package: Path = PACKAGE) -> tuple[Path, ...]:
+    """All files that some files lead to, themselves included. The first one's own package is followed as ours is."""
+    todo = [Asked(file, ALL) for file in starts]
+    packages = frozenset({package, _top(todo[0].file)})
+    seen: set[Asked] = set()
+    while todo:
+        asked = todo.pop()
+        if asked not in seen:
+            seen.add(asked)
+            todo += _leads(asked, packages)
+    return tuple(sorted({asked.file for asked in seen if not _finds(asked.file, packages)}))
+
+
+def _top(file: Path) -> Path:
+    """The outermost package that a file lies in; the file's folder where it lies in none."""
+    folder = file.parent
+    while (folder.parent / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
+# -- from file to file ---------------------------------------------------------------------------------------------
+
+
+@cache
+def _leads(asked: Asked, packages: frozenset[Path]) -> set[Asked]:
+    """What is asked of other files because something is asked of this one."""
+    file, name = asked
+    found = {Asked(init, "") for folder in packages for init in _on_the_way(file, folder)}
+    if file.suffix != ".py":
+        return found | {Asked(header, ALL) for header in _included(file)}
+    if name:
+        source, finds = _read(file), _finds(file, packages)
+        found.update(*(_asked(one, file, source, packages) for one in _wanted(source, asked, finds)))
+        found.update(() if finds else _called(source, file, packages))
+    return found
+
+
+def _finds(file: Path, packages: frozenset[Path]) -> bool:
+    """Whether a file of ours, or of a copy of ours, finds mechanisms by name."""
+    ours = [p for p in packages if p.name == PACKAGE.name and file.is_relative_to(p)]
+    return any(fnmatch(file.relative_to(package).as_posix(), name) for package in ours for name in FINDERS)
+
+
+def _wanted(source: Source, asked: Asked, finds: bool) -> list[Import]:
+    """The imports of a file that serve what is asked of it."""
+    homes = [home for name, home in source.homes.items() if asked.name in (name, ALL)]
+    if finds:
+        return homes
+    if asked.name != ALL and (named := homes + [i for i in source.imports if i.bound == asked.name]):
+        return named
+    return source.imports + list(source.homes.values())
+
+
+def _on_the_way(file: Path, package: Path) -> Iterator[Path]:
+    """The files that Python runs before it runs this one of a package."""
+    if file.is_relative_to(package):
+        folders = [f for f in file.parents if f.is_relative_to(package)]
+        yield from (init for f in folders if (init := f / "__init__.py").is_file())
+
+
+def _asked(one: Import, file: Path, source: Source, packages: frozenset[Path]) -> Iterator[Asked]:
+    """The file that an import leads to, once for each name that is wanted of it; none for a library's."""
+    base = _base(one, file, packages)
+    inner = _module(base / one.name) if base and one.name else None
+    target = inner or (_module(base) if base else None)
+    if target is None or not (target.parent == file.parent or any(target.is_relative_to(p) for p in packages)):
+        return
+    if target.name != "__init__.py":
+        names = {ALL}
+    elif one.name and inner is None:
+        names = {one.name}
+    else:
+        names = source.read[one.bound] if one.bound and file.name != "__init__.py" else {ALL}
+    for name in names or {""}:
+        below = _module(target.parent / name) if name not in ("", ALL) and target.name == "__init__.py" else None
+        yield Asked(below, ALL) if below else Asked(target, name)
+
+
+def _base(one: Import, file: Path, packages: frozenset[Path]) -> Path | None:
+    """Where an import's module would be, without its suffix."""
+    parts = one.module.split(".") if one.module else []
+    if one.level:
+        return file.parents[one.level - 1].joinpath(*parts)
+    for package in packages:
+        if package.name == parts[0] and (package / "__init__.py").is_file():
+            return package.joinpath(*parts[1:])
+    return file.parent / parts[0] if len(parts) == 1 and (file.parent / f"{parts[0]}.py").is_file() else None
+
+
+def _module(base: Path) -> Path | None:
+    return next((f for f in (base / "__init__.py", base.with_name(f"{base.name}.py")) if f.is_file()), None)
+
+
+def _called(source: Source, file: Path, packages: frozenset[Path]) -> Iterator[Asked]:
+    """What calls name by a text: the C++ beside the module of the function, and mechanisms that are created."""
+    bound = {i.bound: i for i in source.imports if i.bound}
+    for root, function, text in source.calls:
+        if root in bound:
+            for asked in _asked(bound[root], file, source, packages):
+                if re.fullmatch(r"\w+", text) and (made := asked.file.with_name(f"{text}.cpp")).is_file():
+                    yield Asked(made, ALL)
+        if function == "create":
+            names = {part.partition(":")[0] for part in text.split("|")}
+            for entry in (e for e in CATALOGUE if e.name in names):
+                yield from _asked(Import(0, entry.target.partition(":")[0]), file, source, packages)
+
+
+def _included(file: Path) -> list[Path]:
+    named = re.findall(r'^\s*#\s*include\s*"([^"]+)"', _content(file).decode(), re.MULTILINE)
+    return [path for name in named if (path := (file.parent / name).resolve()).is_file()]
+
+
+# -- from text to what it says --------------------------------------------------------------------------------------
+
+
+@cache
+def _read(file: Path) -> Source:
+    source, inner = Source(), set()
+    tree = ast.parse(_content(file))
+    for node in _nodes(tree):
+        if isinstance(node, ast.Import):
+            source.imports += [Import(0, a.name, bound=a.asname or a.name.partition(".")[0]) for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            source.imports += [Import(node.level, module, a.name, a.asname or a.name) for a in node.names]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            source.read[node.value.id].add(node.attr)
+            inner.add(node.value)
+        elif isinstance(node, ast.Name) and node not in inner:
+            source.read[node.id].add(ALL)
+        elif isinstance(node, ast.Call) and node.args and (text := _text(node.args[0])):
+            source.calls.append((*_called_as(node.func), text))
+            source.imports += _imported_by_text(source.calls[-1][1], text)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            source.imports += _named(node.value)
+    if file.name == "__init__.py":
+        source.homes = _homes(tree)
+    return source
+
+
+def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node below one, but nothing that only type checkers read."""
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            todo += node.orelse
+        else:
+            todo += ast.iter_child_nodes(node)
+
+
+def _named(text: str) -> list[Import]:
+    """The module that a text like ``efficient_attn.kernels.dense:wide`` names; what is not there leads nowhere."""
+    found = re.fullmatch(r"([A-Za-z_]\w*(?:\.\w+)+)(?::\w+)?", text)
+    return [Import(0, found[1])] if found else []
+
+
+def _imported_by_text(function: str, text: str) -> list[Import]:
+    """The module that ``import_module(".dense", __package__)`` names."""
+    if function != "import_module" or not text.startswith("."):
+        return []
+    plain = text.lstrip(".")
+    return [Import(len(text) - len(plain), plain)]
+
+
+def _called_as(function: ast.expr) -> tuple[str, str]:
+    """The first and the last name of a function: ``ea`` and ``create`` of ``ea.create``."""
+    last = function.attr if isinstance(function, ast.Attribute) else ""
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    first = function.id if isinstance(function, ast.Name) else ""
+    return first, last or first
+
+
+def _text(node: ast.expr) -> str:
+    """A text as far as it is written out: ``.write`` of ``f"{__name__}.write"``, ``linear:`` of ``f"linear:{x}"``."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    if len(parts) > 1 and isinstance(parts[0], ast.FormattedValue):
+        parts = parts[1:] if ast.unparse(parts[0].value) in ("__name__", "__package__") else []
+    first = parts[0] if parts else None
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+
+
+def _homes(tree: ast.Module) -> dict[str, Import]:
+    """The dictionaries of an ``__init__`` that say in which of its modules a name is: ``{"Mask": "contract.mask"}``."""
+    tables = [node.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)]
+    pairs = [(key, value) for table in tables for key, value in zip(table.keys, table.values, strict=True)]
+    texts = [(k.value, v.value) for k, v in pairs if isinstance(k, ast.Constant) and isinstance(v, ast.Constant)]
+    return {k: Import(1, v, k) for k, v in texts if isinstance(k, str) and isinstance(v, str)}

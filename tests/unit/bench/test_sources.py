@@ -1,0 +1,252 @@
+"""The sources of a mechanism: what they hold, and that the digest moves with each of them and with nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import planted
+import pytest
+import torch
+
+import efficient_attn as ea
+from efficient_attn.bench import sources as module
+from efficient_attn.bench.sources import FINDERS, PACKAGE, digest, fingerprint, sources, trace
+from efficient_attn.contract.shapes import Shape
+from efficient_attn.variants import CATALOGUE
+
+HOMES = {entry.name: entry.target.partition(":")[0].partition(".")[2].replace(".", "/") + ".py" for entry in CATALOGUE}
+DIMS = ea.Dims(heads=2, head_dim=8, value_dim=8, max_len=300)
+DOOR = ("spec.py", "errors.py", *FINDERS)  # what runs on the way to any mechanism, and is no part of it
+
+
+def _inside(files: tuple[Path, ...], package: Path = PACKAGE) -> set[str]:
+    return {file.relative_to(package).as_posix() for file in files if file.is_relative_to(package)}
+
+
+# -- what they hold ------------------------------------------------------------------------------------------------
+
+SHARED = {"contract/mechanism.py", "contract/mask.py", "kernels/dense.py", "errors.py", "kernels/__init__.py"}
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "absent"),
+    [
+        (
+            "bigbird",
+            {"variants/sparse/bigbird.py", "variants/sparse/engine.py", "patterns/draws.py", "patterns/facts.py"}
+            | {f"kernels/sparse/{part}.py" for part in ("blocks", "columns", "flex", "merge", "parts", "plan", "tiles")}
+            | {"patterns/classics.py", "patterns/__init__.py", "kernels/sparse/windows.py"},
+            {"kernels/linear", "kernels/hashed", "kernels/low_rank", "variants/linear", "feature_maps.py"},
+        ),
+        (
+            "linear",
+            {"kernels/native/scan.cpp", "kernels/native/registers.h", "kernels/native/building.py", "feature_maps.py"}
+            | {"kernels/linear/sums.py", "kernels/linear/chunks.py", "variants/linear/engine.py"},
+            {"kernels/sparse", "kernels/hashed", "patterns", "kernels/native/decode.cpp", "variants/sparse"},
+        ),
+        ("full", {"kernels/native/decode.cpp", "patterns/counting.py"}, {"patterns/draws.py", "kernels/sparse"}),
+        ("reformer", {"kernels/hashed/lsh.py", "kernels/hashed/tiles.py"}, {"kernels/linear", "patterns"}),
+        ("linformer", {"kernels/low_rank/projection.py"}, {"kernels/low_rank/landmarks.py", "kernels/sparse"}),
+        ("mla", {"kernels/softmax/latent.py", "contract/state.py"}, {"kernels/sparse", "kernels/linear"}),
+    ],
+)
+def test_what_a_mechanism_is_made_of(name: str, held: set[str], absent: set[str]) -> None:
+    found = _inside(sources(_class(name)))
+    assert held | SHARED <= found
+    assert [file for file in found if any(file == a or file.startswith(f"{a}/") for a in absent)] == []
+    assert found.isdisjoint({"__init__.py", "variants/__init__.py", "registry.py", "registry/__init__.py"})
+
+
+@pytest.mark.parametrize("name", sorted(HOMES))
+def test_every_file_that_runs_is_a_source(name: str) -> None:
+    """Measured, not read: the files whose functions run in a forward and backward pass and in decoding."""
+    ran: set[str] = set()
+    cls = _class(name)  # what is imported runs as well, and is not meant
+
+    def note(frame: FrameType, _event: str, _argument: Any) -> None:
+        ran.add(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        _use(name)
+    finally:
+        sys.setprofile(None)
+    inside = {Path(file).relative_to(PACKAGE).as_posix() for file in ran if Path(file).is_relative_to(PACKAGE)}
+    assert "contract/mechanism.py" in inside
+    missed = inside - _inside(sources(cls))
+    assert [file for file in missed if not any(fnmatch(file, name) for name in DOOR)] == []
+
+
+def _class(name: str) -> type[ea.Attention]:
+    return type(ea.create(name, dims=DIMS))
+
+
+def _use(name: str) -> None:
+    """A forward and a backward pass over 300 positions, a prefill and a step."""
+    attn = ea.create(name, dims=DIMS)
+    causal = attn.traits.causal
+    q, k, v, inputs = attn.sample(Shape(1, 2, attn.kv_heads or 2, 300, 300, 8, 8), generator=torch.Generator())
+    q.requires_grad_()
+    attn(q, k, v, ea.Mask(causal=causal), **inputs).sum().backward()
+    if attn.traits.decode:
+        state = attn.init_state(1, 300, torch.float32, torch.device("cpu"))
+        for some in (slice(0, 299), slice(299, 300)):
+            rows = [x if x is None else x[:, :, some] for x in (q, k, v)]
+            _, state = attn.step(*rows, state, **{name: x[:, :, some] for name, x in inputs.items()})
+
+
+# -- the digest ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the package."""
+    return Path(shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def _print(start: Path, package: Path = PACKAGE) -> str:
+    """The digest that a new process would find."""
+    for kept in (module._content, module._read, module._leads):
+        kept.cache_clear()
+    return digest(trace([start], package))
+
+
+@pytest.mark.parametrize("name", ["bigbird", "linear", "reformer"])
+def test_the_digest_moves_with_each_source_and_with_no_other_file(name: str, copy: Path) -> None:
+    start = copy / HOMES[name]
+    files, before = trace([start], copy), _print(start, copy)
+    assert before == fingerprint(_class(name))  # wherever the files lie
+    for path in (p for p in copy.rglob("*") if p.suffix in (".py", ".cpp", ".h")):
+        old = path.read_bytes()
+        path.write_bytes(old + b"\n")
+        module._content.cache_clear()
+        assert (digest(trace([start], copy)) != before) == (path in files), path
+        path.write_bytes(old)
+    assert _print(start, copy) == before
+
+
+def test_a_new_mechanism_in_the_catalogue_moves_nothing(copy: Path) -> None:
+    start = copy / HOMES["bigbird"]
+    before = _print(start, copy)
+    for path in (p for name in FINDERS for p in copy.glob(name)):
+        path.write_text(path.read_text() + "\nfrom efficient_attn.variants.linear import engine\n")
+    assert _print(start, copy) == before
+
+
+def test_an_import_that_is_added_counts(copy: Path) -> None:
+    start, before = copy / HOMES["full"], len(trace([copy / HOMES["full"]], copy))
+    start.write_text(start.read_text() + "\ndef later():\n    from ...kernels.hashed import lsh\n")
+    _print(start, copy)
+    added = {"kernels/hashed/__init__.py", "kernels/hashed/lsh.py"}
+    assert added <= _inside(trace([start], copy), copy)
+    assert len(trace([start], copy)) == before + len(added)
+
+
+def test_a_header_of_a_header_counts(copy: Path) -> None:
+    (copy / "kernels/native/registers.h").write_text('#include "more.h"\n')
+    (copy / "kernels/native/more.h").write_text("// more\n")
+    before = _print(copy / HOMES["linear"], copy)
+    (copy / "kernels/native/more.h").write_text("// other\n")
+    assert _print(copy / HOMES["linear"], copy) != before
+
+
+def test_the_order_of_files_does_not_matter() -> None:
+    files = sources(_class("bigbird"))
+    assert digest(files) == digest(reversed(files)) == digest(sorted(files, key=lambda p: p.name))
+    assert len(fingerprint(_class("bigbird"))) == 12
+
+
+def test_a_union_is_made_of_its_parts() -> None:
+    one, other = _class("strided"), _class("bigbird")
+    assert set(sources(one, other)) == {*sources(one), *sources(other)}
+    assert fingerprint(one, other) == fingerprint(other, one) != fingerprint(one)
+
+
+# -- plug-ins ------------------------------------------------------------------------------------------------------
+
+PLUGIN = """
+import torch, numpy.linalg, efficient_attn as ea
+{}
+
+@ea.register("zz_mine", family="full")
+class Mine(ea.SoftmaxAttention):
+    "Exact attention."
+"""
+
+
+def _plugin(folder: Path, line: str = "", **beside: str) -> Path:
+    for name, text in {"mine": PLUGIN.format(line), **beside}.items():
+        path = folder / f"{name.replace('__in__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "mine.py"
+
+
+def test_a_plugin_leads_to_what_it_names_and_to_nothing_else(tmp_path: Path) -> None:
+    files = trace([_plugin(tmp_path)])
+    assert tmp_path / "mine.py" in files
+    assert set(files) - {tmp_path / "mine.py"} == set(trace([PACKAGE / "variants/full/engine.py"]))
+
+
+def test_a_registered_plugin_is_found_by_its_class(tmp_path: Path) -> None:
+    with planted.undone():
+        ea.load_plugin(str(_plugin(tmp_path)))
+        assert sources(type(ea.create("zz_mine"))) == trace([tmp_path / "mine.py"])
+
+
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("import beside", "beside.py"),
+        ("from beside import x", "beside.py"),
+        ("def f():\n    import beside as b", "beside.py"),
+        ("from .beside import x", "beside.py"),
+        ("from . import beside", "beside.py"),
+        ("import first", "beside.py"),
+        ("from efficient_attn.kernels import products", "kernels/products.py"),
+        ("import efficient_attn.kernels.products", "kernels/products.py"),
+        ("ea.MultiHeadAttention", "layers/multi_head.py"),
+        ("ea.patterns.Blocks", "patterns/draws.py"),
+        ("from efficient_attn import patterns\npatterns.sinks", "patterns/classics.py"),
+        ("from efficient_attn.patterns import *", "patterns/classics.py"),
+        ("getattr(ea, name)", "variants/sparse/engine.py"),
+        ("ea.create('performer:n_features=8')", "variants/linear/performer.py"),
+        ("ea.create(f'strided|performer:n_features={n}')", "variants/linear/performer.py"),
+        ("importlib.import_module('efficient_attn.kernels.products')", "kernels/products.py"),
+        ("HOME = 'efficient_attn.kernels.linear.sums:Sums'", "kernels/linear/sums.py"),
+    ],
+)
+def test_ways_to_import(line: str, file: str, tmp_path: Path) -> None:
+    start = _plugin(tmp_path, line, beside="x = 1", first="from beside import x")
+    found = trace([start])
+    assert {tmp_path / file, PACKAGE / file} & set(found)
+    before = _print(start)
+    (tmp_path / "beside.py").write_text("x = 2")
+    assert (_print(start) != before) == (file == "beside.py")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import beside",
+        "import numpy as beside",
+        "from other.beside import x",
+        "'beside'",
+        "ea.create(beside)",
+    ],
+)
+def test_ways_not_to_import(line: str, tmp_path: Path) -> None:
+    found = trace([_plugin(tmp_path, line, beside="x = 1", other__in__beside="x = 1")])
+    assert [file.name for file in found if not file.is_relative_to(PACKAGE)] == ["mine.py"]
+
+
+def test_a_package_of_plugins_counts_as_far_as_it_is_imported(tmp_path: Path) -> None:
+    files = {"__init__": "", "deep__in____init__": "", "deep__in__fast": "from ..tools import x", "tools": "x = 1"}
+    start = _plugin(tmp_path / "theirs", "from theirs.deep import fast", **files, unused="x = 1")
+    found = [file.relative_to(start.parent).as_posix() for file in trace([start]) if start.parent in file.parents]
+    assert found == ["__init__.py", "deep/__init__.py", "deep/fast.py", "mine.py", "tools.py"]
