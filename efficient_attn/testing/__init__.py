@@ -7,8 +7,9 @@
 It needs no test framework. A factory ``(dims, seed, backend) -> Attention`` serves where there is no registered name.
 """
 
+from .checking import Check, Outcome, check, run_check
 from .checks import CHECKS
-from .conformance import Check, Outcome, check, run_check, run_checks
+from .conformance import run_checks
 from .mutants import MUTANTS, Kill, Mutant, kill_matrix
 from .subject import Call, Subject
 

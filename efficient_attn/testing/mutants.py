@@ -13,9 +13,10 @@ from typing import Any, Literal
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims
 from . import bugs
+from .checking import Check, run_check
+from .checks import CHECKS
 from .checks.decoding import not_bound
 from .checks.grouping import own_keys
-from .conformance import Check, run_check
 from .subject import Factory, Subject
 
 
@@ -72,8 +73,6 @@ def kill_matrix(
     checks: Iterable[Check] | None = None,
 ) -> list[Kill]:
     """Plant every mutant in every mechanism and tell which check caught it first."""
-    from .checks import CHECKS
-
     every = tuple(CHECKS if checks is None else checks)
     subjects = [s if isinstance(s, Subject) else Subject(s) for s in sources]
     return [_kill(mutant, s, every) for s in subjects for mutant in (MUTANTS if mutants is None else mutants)]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
+from ..checking import check
 from ..compare import assert_close, assert_same, assert_zero, describe
-from ..conformance import check
 from ..subject import Call, Subject
 
 CUTS = (1, 16, 64, 129, 256)  # row counts that end inside chunks and on their borders

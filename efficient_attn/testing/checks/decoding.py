@@ -11,8 +11,8 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Dims
 from ...contract.state import state_bytes
 from ...errors import UnsupportedError, UsageError
+from ..checking import check
 from ..compare import EPSILONS, assert_close, assert_same, refuses
-from ..conformance import check
 from ..subject import MAX_LEN, Call, Subject
 
 N = 150

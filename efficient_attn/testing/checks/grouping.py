@@ -11,7 +11,7 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Dims, Shape
 from ...contract.state import state_bytes
 from ...instruments.memory import COUNTED, footprint
-from ..conformance import check
+from ..checking import check
 from ..subject import Call, Subject
 
 # Few queries of many heads over many keys, so that what heads need for themselves is small beside a copy of the keys

@@ -8,8 +8,8 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
+from ..checking import check
 from ..compare import assert_close, describe
-from ..conformance import check
 from ..subject import Call, Subject
 
 

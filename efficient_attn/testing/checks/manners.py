@@ -11,8 +11,8 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...errors import UnsupportedError, UsageError
 from ...registry import create, effective_options
+from ..checking import check
 from ..compare import assert_close, assert_same, describe, refuses
-from ..conformance import check
 from ..subject import MAX_LEN, Call, Subject
 from .laws import has_values, weights
 

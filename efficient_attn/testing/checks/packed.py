@@ -11,8 +11,8 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...errors import UnsupportedError, UsageError
+from ..checking import check
 from ..compare import assert_close, assert_zero, describe, refuses
-from ..conformance import check
 from ..subject import Call, Subject
 
 # scattered and adjacent equals, one row, no row, odd, across chunk borders; all equal; each its own, in order

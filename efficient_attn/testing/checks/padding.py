@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
+from ..checking import check
 from ..compare import assert_close, assert_finite, assert_same, assert_zero, describe
-from ..conformance import check
 from ..subject import Call, Subject
 
 GARBAGE = (1e30, -torch.finfo(torch.float64).max, torch.finfo(torch.float64).max)

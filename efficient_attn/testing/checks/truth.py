@@ -8,8 +8,8 @@ from torch.autograd.gradcheck import GradcheckError
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
+from ..checking import check
 from ..compare import EPSILONS, assert_close, assert_finite, describe
-from ..conformance import check
 from ..subject import STARTS, Call, Subject
 
 HALF = (torch.float16, torch.bfloat16)
