@@ -5,32 +5,22 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims, Shape
-from ..registry import create, effective_options, entry_of
+from ..registry import class_of, create, effective_options, entry_of
 from ..results.rows import Row
-from ..spec import parse_union
+from ..spec import Spec, parse
 from .place import Cell
+from .sources import PACKAGE, digest, fingerprint, trace
 from .tables import find_task
 from .task import Task
 
 PROTOCOL = 3  # raise it when measuring changes so that old and new numbers should not stand side by side
-MATERIAL = (
-    "kernels/**/*.py",
-    "kernels/**/*.cpp",
-    "kernels/**/*.h",
-    "feature_maps.py",
-    "variants/linear/random_features.py",
-    "contract/*.py",
-    "patterns/*.py",
-)  # what any mechanism may run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +77,7 @@ class Case:
         cell["keys"] = self.keys.model_dump(mode="json", include=dict(self.cell.keys).keys())
         content = asdict(self) | {"cell": cell, "protocol": PROTOCOL}
         # parts of a union in another order, or a default written out, are the same case
-        content["variant"] = "|".join(sorted(s.name for s in parse_union(self.variant)))
+        content["variant"] = "|".join(sorted(parse(self.variant).names))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def create(self, *, backend: str | None = None) -> Attention:
@@ -95,7 +85,10 @@ class Case:
         import torch
 
         attn = create(
-            _without_backend(self.variant), dims=self.dims, seed=self.cell.effort.seed, backend=backend or self.backend
+            str(parse(self.variant).without_backend()),
+            dims=self.dims,
+            seed=self.cell.effort.seed,
+            backend=backend or self.backend,
         )
         return attn.to(device=self.cell.place.device, dtype=getattr(torch, self.cell.place.dtype))
 
@@ -126,20 +119,17 @@ def make_case(cell: Cell, variant: str, kv_heads: int | None) -> Case:
     """
     task = find_task(cell.target)
     if not task.mechanisms:
-        heads = kv_heads or cell.place.heads
-        return Case(cell=cell, variant=variant, kv_heads=heads, fingerprint=task_fingerprint(task))
-    place = cell.place
-    dims = Dims(heads=place.heads, head_dim=place.head_dim, max_len=place.max_len, kv_heads=kv_heads)
-    attn = create(_without_backend(variant), dims=dims, seed=cell.effort.seed)
-    names = [spec.name for spec in parse_union(variant)]
+        return Case(cell=cell, variant=variant, kv_heads=kv_heads or cell.place.heads, fingerprint=of_task(task))
+    spec, attn = parse(variant), _make_mechanism(cell, variant, kv_heads)
+    options = effective_options(attn) if isinstance(spec, Spec) else str(spec)
     return Case(
         cell=cell,
         variant=variant,
-        kv_heads=attn.kv_heads or kv_heads or place.heads,
-        options=json.dumps(effective_options(attn) if len(names) == 1 else attn.spec, sort_keys=True, default=str),
-        backend=parse_union(variant)[0].backend if len(names) == 1 else None,
-        family=entry_of(names[0]).family,
-        fingerprint=fingerprint(type(attn)) + task_fingerprint(task),
+        kv_heads=attn.kv_heads or kv_heads or cell.place.heads,
+        options=json.dumps(options, sort_keys=True, default=str),
+        backend=spec.backend,
+        family=entry_of(spec.names[0]).family,
+        fingerprint=fingerprint(*dict.fromkeys(map(class_of, spec.names))) + of_task(task),
     )
 
 
@@ -147,9 +137,20 @@ def takes(cell: Cell, variant: str, kv_heads: int | None) -> bool:
     """Whether a variant runs with the cell's key-value heads, or insists on another number."""
     if not find_task(cell.target).mechanisms:
         return True
-    dims = Dims(heads=cell.place.heads, head_dim=cell.place.head_dim, max_len=cell.place.max_len)
-    own = create(_without_backend(variant), dims=dims, seed=cell.effort.seed).kv_heads
-    return kv_heads is None or own in (None, kv_heads)
+    return kv_heads is None or _make_mechanism(cell, variant, None).kv_heads in (None, kv_heads)
+
+
+def _make_mechanism(cell: Cell, variant: str, kv_heads: int | None) -> Attention:
+    """A mechanism to ask, whatever runs it."""
+    place = cell.place
+    dims = Dims(heads=place.heads, head_dim=place.head_dim, max_len=place.max_len, kv_heads=kv_heads)
+    return create(str(parse(variant).without_backend()), dims=dims, seed=cell.effort.seed)
+
+
+def of_task(task: Task) -> str:
+    """A digest of what a plug-in's task is made of; empty for our own, of which `PROTOCOL` speaks."""
+    file = Path(inspect.getsourcefile(task.plan) or PACKAGE)
+    return "" if file.is_relative_to(PACKAGE) else digest(trace([file]))
 
 
 def group_by_cell(cases: Iterable[Case]) -> list[tuple[Cell, list[Case]]]:
@@ -158,29 +159,6 @@ def group_by_cell(cases: Iterable[Case]) -> list[tuple[Cell, list[Case]]]:
     for case in cases:
         groups.setdefault(case.cell, []).append(case)
     return list(groups.items())
-
-
-def _without_backend(variant: str) -> str:
-    return "|".join(":".join(p for p in part.split(":") if not p.startswith("backend=")) for part in variant.split("|"))
-
-
-def task_fingerprint(task: Task) -> str:
-    """A digest of the file of a plug-in's task; empty for our own, of which `PROTOCOL` speaks."""
-    file = inspect.getsourcefile(task.plan)
-    own = file is None or Path(file).is_relative_to(Path(sys.modules["efficient_attn"].__file__ or "").parent)
-    return "" if own or file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
-
-
-@cache
-def fingerprint(cls: type[Attention]) -> str:
-    """A digest of the sources a mechanism runs: its own class's and bases' files, and all that they are made of."""
-    files = {inspect.getsourcefile(c) for c in cls.__mro__ if c.__module__.split(".")[0] not in ("builtins", "torch")}
-    package = Path(sys.modules["efficient_attn"].__file__ or "").parent
-    files |= {str(path) for pattern in MATERIAL for path in package.glob(pattern)}
-    digest = hashlib.sha256()
-    for content in sorted(Path(file).read_bytes() for file in files if file):  # wherever they lie, whatever their order
-        digest.update(content)
-    return digest.hexdigest()[:12]
 
 
 def as_json(case: Case) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_origin
 
 from ..errors import UsageError, unknown
-from ..spec import Spec, parse_union
+from ..registry import rename_backend
+from ..spec import parse
 from .asked import DEFAULTS, Asked, Grid
 from .case import Case, group_by_cell, make_case, takes
 from .place import Effort
@@ -107,14 +108,8 @@ def _name_baselines(cases: Sequence[Case]) -> list[Case]:
 
 
 def spec_of(variant: Variant) -> str:
-    """A suite's variant as the one string that names it."""
-    parts = parse_union(variant.name)
-    if len(parts) != 1:
-        if variant.options or variant.backend:
-            raise UsageError(f"{variant.name}: options of a union belong to its parts, in the name")
-        return "|".join(sorted(str(p) for p in parts))
-    own = parts[0]
-    return str(Spec(own.name, {**own.options, **variant.options}, variant.backend or own.backend))
+    """A suite's variant as the one string that names it, the backend by the name that it goes by today."""
+    return str(rename_backend(parse(variant.name).given(variant.options, variant.backend)))
 
 
 def _choose_variants(part: Part, wanted: Sequence[str]) -> list[str]:
@@ -125,15 +120,14 @@ def _choose_variants(part: Part, wanted: Sequence[str]) -> list[str]:
     chosen: list[str] = []
     for text in wanted:
         spec = spec_of(Variant(name=text))
-        same = [s for s in own if s == spec or ("|" not in s and ":" not in spec and parse_union(s)[0].name == spec)]
+        same = [s for s in own if parse(s).answers_to(text) or s == spec]
         chosen += [s for s in (same or [spec]) if s not in chosen]
     return chosen
 
 
 def _find_baseline(part: Part, specs: Sequence[str]) -> str | None:
     """The variant that others are compared with, by its spec or its name; None when the part does not run it."""
-    named = [s for s in specs if s == part.baseline or s.split(":")[0] == part.baseline]
-    return named[0] if named else None
+    return next((s for s in specs if part.baseline and parse(s).answers_to(part.baseline)), None)
 
 
 def _check_baselines(name: str, parts: Sequence[Part]) -> None:

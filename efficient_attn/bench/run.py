@@ -38,7 +38,7 @@ INSPECTION_S = 300.0
 
 
 class StaleCases(UserWarning):
-    """Cases whose sources have changed since they were measured."""
+    """Cases that have changed since they were measured, or whose sources have."""
 
 
 @dataclass
@@ -99,11 +99,12 @@ def run(
 
 
 def _warn_of_stale(writer: Writer, wanted: set[str]) -> None:
-    """Say which cases are measured again because what they run has changed since."""
+    """Say which cases are measured again because they, or what they run, have changed since."""
     before = {stem(key) for key in writer.done}
     if count := sum(stem(key) in before and key not in writer.done for key in wanted):
         cases = "1 case was" if count == 1 else f"{count} cases were"
-        warnings.warn(f"{writer.folder}: {cases} measured with other sources; measured again", StaleCases, stacklevel=3)
+        said = f"{writer.folder}: {cases} measured from other sources, or in another way; measured again"
+        warnings.warn(said, StaleCases, stacklevel=3)
 
 
 def _list_sections(loaded: Loaded) -> list[Section]:

@@ -13,7 +13,7 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.bench import case as case_module
-from efficient_attn.bench.case import as_json, fingerprint
+from efficient_attn.bench.case import as_json
 from efficient_attn.errors import UnsupportedError
 from efficient_attn.results.rows import COLUMNS
 
@@ -171,21 +171,6 @@ def _print_of(folder: Path, word: str) -> str:
 
 def test_the_fingerprint_follows_the_source(tmp_path: Path) -> None:
     assert _print_of(tmp_path, "one") != _print_of(tmp_path, "two")
-
-
-def test_the_fingerprint_covers_bases_and_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    original = Path.read_bytes
-
-    def reading(path: Path) -> bytes:
-        read.append("/".join(path.parts[-2:]))
-        return original(path)
-
-    monkeypatch.setattr(Path, "read_bytes", reading)
-    fingerprint.__wrapped__(type(ea.create("sliding_window")))
-    wanted = {"sparse/sliding_window.py", "sparse/engine.py", "contract/mechanism.py", "sparse/tiles.py"}
-    assert wanted <= set(read)
-    assert {"patterns/facts.py", "efficient_attn/feature_maps.py", "contract/mask.py"} <= set(read)
 
 
 def test_the_fingerprint_is_the_same_for_equal_sources() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from efficient_attn.bench import run as run_module
 from efficient_attn.bench.plan import make_plan
-from efficient_attn.bench.run import Outcome, default_folder, run
+from efficient_attn.bench.run import Outcome, StaleCases, default_folder, run
 from efficient_attn.errors import UsageError
 from efficient_attn.results.rows import Record
 from efficient_attn.results.store import read
@@ -39,7 +39,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     original: Callable[..., list[Record]] = run_module.measure
 
     def measure(cell: Any, cases: Any, setting: Any) -> list[Record]:
-        lengths.append(cell.seq_len)
+        lengths.append(cell.place.seq_len)
         return original(cell, cases, setting)
 
     monkeypatch.setattr(run_module, "measure", measure)
@@ -129,7 +129,8 @@ def test_a_changed_plan_takes_the_place_of_what_it_replaces(tmp_path: Path) -> N
     _run(tmp_path)
     before = (tmp_path / "rows.jsonl").read_bytes()
     wider = TEXT.replace("rounds   = 2", "rounds   = 3")
-    _run(tmp_path, wider, resume=True)
+    with pytest.warns(StaleCases, match="6 cases were measured from other sources, or in another way; measured again"):
+        _run(tmp_path, wider, resume=True)
     assert _keys(tmp_path) == _planned(wider)
     assert (tmp_path / "rows.jsonl").read_bytes().startswith(before)  # nothing was taken away
 
