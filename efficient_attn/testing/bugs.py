@@ -26,7 +26,7 @@ def compute(before: Method | None = None, after: Method | None = None) -> Method
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
         def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-            given = (q, k, v, mask) if before is None else before(q, k, v, mask)
+            given: Any = (q, k, v, mask) if before is None else before(q, k, v, mask)
             out = cls.compute(self, *given, **inputs)
             return out if after is None else after(out, q, k, v, mask)
 
