@@ -17,6 +17,9 @@ from .packing import each_alone
 from .shapes import Dims, Sample, Shape, Values
 from .traits import Growth, Traits
 
+# What a call holds beside its output, in sizes of it, and a dense one of matrices N x M: scores, weights, their gradients
+WORKSPACE, TRAINING_WORKSPACE = 0.5, 8.0
+MATRICES, TRAINING_MATRICES = 2, 4
 MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens"})
 
 
@@ -121,6 +124,15 @@ class Attention(nn.Module):
     def pairs_computed(self, n: int, m: int, causal: bool) -> int | None:
         """Pairs of one head that the fast form really computes; None where its kernel does not tell."""
         return None
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        """Bytes that a call is expected to hold beyond its inputs and its output, for the backend that runs.
+
+        training: with the backward pass, gradients included. Meant to be right within a factor of two.
+        """
+        rows = shape.batch * shape.heads * shape.n * itemsize
+        share, matrices = (TRAINING_WORKSPACE, TRAINING_MATRICES) if training else (WORKSPACE, MATRICES)
+        return int(share * rows * shape.value_dim) + (matrices * rows * shape.m if self.backend == "dense" else 0)
 
     def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
         """How many rows' sums of weights come too close to zero to be divided by; None where weights have one sign."""

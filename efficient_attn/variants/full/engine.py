@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ...contract.shapes import Values, needed
+from ...contract.shapes import Shape, Values, needed
 from ...contract.state import KVCache, preallocate
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
@@ -19,6 +19,7 @@ from ...kernels.softmax.sdpa import attend
 from ...patterns.counting import possible_pairs
 
 EXACT = Traits(exact=True)  # made once: a call asks for it
+FUSED_TRAINING_WORKSPACE = 4.5  # in sizes of the output: torch's kernel keeps no more than it has to
 
 
 class SoftmaxAttention(Attention):
@@ -48,6 +49,11 @@ class SoftmaxAttention(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return attend(q, k, v, mask, compiled=self.backend == "cpp")
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        if not training or self.backend != "sdpa":
+            return super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        return int(FUSED_TRAINING_WORKSPACE * shape.batch * shape.heads * shape.n * shape.value_dim * itemsize)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
         return possible_pairs(n, m, causal)

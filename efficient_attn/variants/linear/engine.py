@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ...contract.shapes import Values, needed
+from ...contract.shapes import Shape, Values, needed
 from ...contract.traits import Growth, Traits
 from ...feature_maps import FeatureMap
 from ...kernels.dense import expand_heads
@@ -101,6 +101,14 @@ class LinearAttention(Attention):
         """In pairs: F x E multiply-adds a key and a query, and half a chunk's pairs a query when causal."""
         features = self.feature_map.width(self.dims.head_dim or 64)
         return (n + m) * features / 2 + (n * CHUNK if causal else 0)
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        """Forward, also the features of some positions, three times over, whatever the length."""
+        found = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        if training or self.backend == "dense":
+            return found
+        output = shape.batch * shape.heads * shape.n * shape.value_dim
+        return found + 3 * min(output, sums.RUN) * itemsize
 
     # -- three forms: dense, chunked, step by step ----------------------------------------------------------------
 
