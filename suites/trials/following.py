@@ -1,8 +1,9 @@
 """Which files somebody opens to follow a call, read from the sources of a package; nothing of it is executed.
 
-The rule: begin with some functions or classes. Go on to all that their code calls, to the bases of a class, and to each
-method that is called by name, in every class on the way that has it. Keep to the main line: what an ``if`` guards that
-leaves (by return or raise) is passed over, and so is what a ``raise`` makes. The files of all that are to be opened.
+The rule: begin with some functions or classes. Go on to all that their code calls, to the bases of a class, to all that
+the tables which they read name, and to each method that is called by name, in every class (or module in a table) on the
+way that has it. Keep to the main line: what an ``if`` guards that leaves (by return or raise) is passed over, and so is
+what a ``raise`` makes. The files of all that are to be opened.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ class Follower:
         self.defined = {name: dict(_definitions(tree)) for name, tree in self.trees.items()}
         self.bound = {name: dict(self._bindings(Module(name, known[name], folder.name, known))) for name in known}
 
-    def find(self, name: str) -> Definition:
-        """The one function or class of a name at the top of some module. Raises ValueError for none or several."""
-        kinds = (*FUNCTIONS, ast.ClassDef)
-        homes = [module for module, found in self.defined.items() if isinstance(found.get(name), kinds)]
-        if len(homes) != 1:
-            raise ValueError(f"{name} is defined in {len(homes)} modules: {', '.join(homes) or 'none'}")
-        return homes[0], name
+    def find(self, names: str) -> Definition:
+        """The one function or class of a name at the top of some module; ``new|old`` where it was called otherwise.
+
+        Raises ValueError for none or several.
+        """
+        kinds, wanted = (*FUNCTIONS, ast.ClassDef), names.split("|")
+        found = [(m, n) for m, known in self.defined.items() for n in wanted if isinstance(known.get(n), kinds)]
+        if len(found) != 1:
+            raise ValueError(f"{names} is defined {len(found)} times: {', '.join(m for m, _ in found) or 'nowhere'}")
+        return found[0]
 
     def follow(self, starts: list[Definition], methods: set[str]) -> list[str]:
         """The modules to open, from some definitions where methods of some names are called."""
@@ -47,15 +51,18 @@ class Follower:
         return sorted({module for module, _ in reached})
 
     def _called(self, code: ast.AST, module: str, called: set[str]) -> Iterator[Definition]:
-        """What a piece of code calls, or is called itself where it is a base or a decorator."""
-        functions = [node.func for node in _main_line(code) if isinstance(node, ast.Call)]
+        """What a piece of code calls, and the tables that it reads; all that a table (or a list of bases) names."""
+        nodes = list(_main_line(code))
+        functions = [node.func for node in nodes if isinstance(node, ast.Call)]
         called.update(function.attr for function in functions if isinstance(function, ast.Attribute))
-        for function in (code, *functions):
-            if isinstance(function, ast.Name | ast.Attribute):
-                yield from self._resolve(module, ast.unparse(function).split("."))
+        for node in nodes:
+            if isinstance(node, ast.Name | ast.Attribute):
+                found = list(self._resolve(module, ast.unparse(node).split("."), called))
+                tables = [(home, name) for home, name in found if isinstance(self.defined[home][name], ast.expr)]
+                yield from found if node in functions or isinstance(code, ast.expr) else tables
 
-    def _resolve(self, module: str, parts: list[str]) -> Iterator[Definition]:
-        """The definition that a name like ``dense.wide`` stands for in a module; none for what is not the package's."""
+    def _resolve(self, module: str, parts: list[str], called: set[str]) -> Iterator[Definition]:
+        """The definition that a name like ``dense.wide`` stands for in a module; of a whole module what is called."""
         if parts[0] in self.defined[module]:
             yield module, parts[0]
         elif bound := self.bound[module].get(parts[0]):
@@ -64,7 +71,9 @@ class Follower:
             while rest and f"{home}.{rest[0]}" in self.trees:
                 home, *rest = f"{home}.{rest[0]}", *rest[1:]
             if rest and home != module:
-                yield from self._resolve(home, rest)
+                yield from self._resolve(home, rest, called)
+            elif not rest:
+                yield from ((home, function) for function in self.defined[home] if function in called)
 
     def _bindings(self, module: Module) -> Iterator[tuple[str, Definition]]:
         """What the names stand for that a module imports from its package: a module, or a name in one."""

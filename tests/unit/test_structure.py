@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from following import Follower
 from imports import Import, circles, imports, modules, room
+from structure import WAYS
 
 CHECKOUT = Path(__file__).parents[2]
 PACKAGE = CHECKOUT / "efficient_attn"  # the sources: what is installed holds the suites' files too
@@ -98,6 +100,12 @@ def astray(tests: Path, folder: Path) -> list[str]:
 
 
 # -- the package ---------------------------------------------------------------------------------------------------
+
+
+def test_the_ways_of_the_trial_begin_somewhere() -> None:
+    follower = Follower(PACKAGE)
+    for starts, methods in WAYS.values():
+        assert len(follower.follow([follower.find(name) for name in starts], methods)) > 9
 
 
 def test_imports_go_down_only() -> None:
