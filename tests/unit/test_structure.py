@@ -1,105 +1,56 @@
-"""The structure: imports go down only, no cycles, no long files, and nothing heavy is imported before it is used."""
+"""The structure: imports go down only, no circles, no long files, tests in their place, nothing heavy too early."""
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from following import Follower
+from imports import Import, circles, imports, modules, room
+from structure import WAYS
 
 CHECKOUT = Path(__file__).parents[2]
 PACKAGE = CHECKOUT / "efficient_attn"  # the sources: what is installed holds the suites' files too
-LONGEST = 320  # lines of a file
+LONGEST = 300  # lines of a file
+MOST_LOOSE = 7  # modules at the top that are in no room
+ENDS = ("__init__", "__main__")
 
-# From low to high. A module imports its own unit and units of lower lines, never the same line or a higher one.
-# "variants" is the package's table, "variants.*" are its modules. From results and report on no torch is in reach.
+# From low to high. A module imports its own room and those of lower lines, never the same line or a higher one.
+# From results and report on no torch is in reach.
 LAYERS = (
     "errors",
-    "spec  units  variants  shipped",
-    "results",
-    "instruments",
-    "contract  patterns",
-    "feature_maps",
+    "spec  units  shipped",
+    "instruments  results",
+    "contract  patterns  feature_maps",
     "kernels",
-    "variants.*",
+    "variants",
     "registry",
     "layers",
-    "testing  peers",
-    "engines",
-    "tasks",
+    "engines  testing  peers",
     "bench",
-    "report",
+    "tasks  report",
     "cli",
     "__main__  __init__",
 )
 
+# Folders that hold a single file beside their `__init__`, and why they are there already.
+SMALL = {
+    "engines": "jobs are carried out on this machine; Ray and Slurm come beside it",
+    "variants/hashed": "a family is a folder, and Reformer is its only mechanism so far",
+}
 
-class Import(NamedTuple):
-    """One import of a module of the package by another; names are relative to the package."""
-
-    importer: str
-    imported: str
-    line: int
-    at_start: bool  # when the module is imported, not when a function of it is called
-
-
-def modules(folder: Path) -> dict[str, Path]:
-    """Every module under a package's folder by its dotted name; the package itself is ``__init__``."""
-    found = {}
-    for path in sorted(folder.rglob("*.py")):
-        parts = path.relative_to(folder).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
-    return found
-
-
-def imports(folder: Path) -> list[Import]:
-    """All imports within a package, those for type checkers excluded."""
-    known = modules(folder)
-    found = []
-    for name, path in known.items():
-        here = [] if name == "__init__" else name.split(".")
-        package = here if path.name == "__init__.py" else here[:-1]
-        for node, at_start in _statements(ast.parse(path.read_text(encoding="utf-8")), True):
-            targets = _targets(node, package, folder.name, known)
-            found += [Import(name, target, node.lineno, at_start) for target in targets if target != name]
-    return found
-
-
-def _statements(node: ast.AST, at_start: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        yield node, at_start
-        return
-    for_checkers = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-    later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    for child in node.orelse if for_checkers else ast.iter_child_nodes(node):
-        yield from _statements(child, at_start and not later)
-
-
-def _targets(node: ast.Import | ast.ImportFrom, package: list[str], top: str, known: dict[str, Path]) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        bases = [a.name.split(".") for a in node.names]
-        yield from (".".join(b[1:]) or "__init__" for b in bases if b[0] == top)
-        return
-    if node.level:
-        base = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
-    else:
-        first, *base = (node.module or "").split(".")
-        if first != top:
-            return
-    plain = ".".join(part for part in base if part)
-    for alias in node.names:
-        inner = f"{plain}.{alias.name}".lstrip(".")
-        yield inner if inner in known else plain or "__init__"
-
-
-def unit(module: str) -> str:
-    """What the table calls a module's place."""
-    first, _, rest = module.partition(".")
-    return "variants.*" if first == "variants" and rest else first
+# Tests that are called after no module, and what they are about.
+NAMED_OTHERWISE = {
+    "bench/test_shipped_suites.py": "the suites of suites/",
+    "layers/test_from_torch.py": "weights of torch's own layer",
+    "report/test_large.py": "the report as a whole",
+    "test_docs.py": "docs/ and README",
+    "test_packaging.py": "what is installed",
+    "test_structure.py": "all of the package",
+    "testing/test_kit.py": "the kit as a whole",
+}
 
 
 def upward(found: list[Import], layers: tuple[str, ...]) -> list[str]:
@@ -107,7 +58,7 @@ def upward(found: list[Import], layers: tuple[str, ...]) -> list[str]:
     height = {name: at for at, line in enumerate(layers) for name in line.split()}
     wrong = []
     for importer, imported, line, _ in found:
-        low, high = unit(imported), unit(importer)
+        low, high = room(imported), room(importer)
         if missing := {low, high} - height.keys():
             wrong.append(f"{importer}:{line}: {min(missing)} has no place in LAYERS; give it one")
         elif low != high and height[low] >= height[high]:
@@ -115,34 +66,45 @@ def upward(found: list[Import], layers: tuple[str, ...]) -> list[str]:
     return wrong
 
 
-def cycle(found: list[Import]) -> list[str]:
-    """Modules that import each other in a circle when they are imported; empty when there are none."""
-    graph: dict[str, list[str]] = {}
-    for importer, imported, _, at_start in found:
-        if at_start:
-            graph.setdefault(importer, []).append(imported)
-    done: set[str] = set()
-
-    def visit(module: str, way: list[str]) -> list[str]:
-        if module in way:
-            return [*way[way.index(module) :], module]
-        if module in done:
-            return []
-        for other in graph.get(module, ()):
-            if circle := visit(other, [*way, module]):
-                return circle
-        done.add(module)
-        return []
-
-    return next((c for start in graph if (c := visit(start, []))), [])
-
-
 def too_long(*folders: Path) -> list[str]:
     counted = {p: len(p.read_text(encoding="utf-8").splitlines()) for f in folders for p in f.rglob("*.py")}
     return [f"{path}: {lines} lines" for path, lines in sorted(counted.items()) if lines > LONGEST]
 
 
+def loose(folder: Path) -> list[str]:
+    """The modules of a package that are in no room."""
+    return [name for name, path in modules(folder).items() if path.parent == folder and name not in ENDS]
+
+
+def small(folder: Path) -> list[str]:
+    """Folders of a package with fewer than two files of source beside their ``__init__``."""
+    inits = [path for path in folder.rglob("__init__.py") if path.parent != folder]
+    beside = {i.parent: [p for p in i.parent.iterdir() if p != i and p.suffix in (".py", ".cpp", ".h")] for i in inits}
+    inner = {f: [i for i in inits if i.parent.parent == f] for f in beside}
+    return sorted(f.relative_to(folder).as_posix() for f in beside if len(beside[f]) + len(inner[f]) < 2)
+
+
+def astray(tests: Path, folder: Path) -> list[str]:
+    """Files of tests that are not in the folder of what they are called after: ``test_plan_long`` after ``plan``."""
+    known = {tuple(name.split(".")) for name in modules(folder)}
+    lost = []
+    for path in sorted(tests.rglob("test_*.py")):
+        where = path.parent.relative_to(tests).parts
+        named = path.stem.removeprefix("test_")
+        names = [n[-1] for n in known if n[:-1] == where] + list(where[-1:])
+        in_place = not where or where in known
+        if not (in_place and any(named == n or named.startswith(f"{n}_") for n in names)):
+            lost.append(path.relative_to(tests).as_posix())
+    return lost
+
+
 # -- the package ---------------------------------------------------------------------------------------------------
+
+
+def test_the_ways_of_the_trial_begin_somewhere() -> None:
+    follower = Follower(PACKAGE)
+    for starts, methods in WAYS.values():
+        assert len(follower.follow([follower.find(name) for name in starts], methods)) > 9
 
 
 def test_imports_go_down_only() -> None:
@@ -153,16 +115,29 @@ def test_imports_go_down_only() -> None:
 
 def test_every_module_has_a_place() -> None:
     places = {name for line in LAYERS for name in line.split()}
-    assert sorted({unit(m) for m in modules(PACKAGE)} - places) == []
-    assert sorted(places - {unit(m) for m in modules(PACKAGE)}) == []
+    assert sorted({room(m) for m in modules(PACKAGE)} - places) == []
+    assert sorted(places - {room(m) for m in modules(PACKAGE)}) == []
 
 
-def test_no_module_imports_itself_in_a_circle() -> None:
-    assert cycle(imports(PACKAGE)) == []
+def test_no_modules_lead_to_each_other() -> None:
+    assert circles(imports(PACKAGE)) == []
 
 
 def test_no_file_is_too_long() -> None:
     assert too_long(CHECKOUT / "efficient_attn", CHECKOUT / "suites", CHECKOUT / "tests") == []
+
+
+def test_few_modules_are_in_no_room() -> None:
+    assert len(loose(PACKAGE)) <= MOST_LOOSE, loose(PACKAGE)
+
+
+def test_no_room_is_nearly_empty() -> None:
+    assert small(PACKAGE) == sorted(SMALL)
+
+
+def test_tests_stand_where_their_modules_do() -> None:
+    lost = astray(CHECKOUT / "tests" / "unit", PACKAGE)
+    assert lost == sorted(NAMED_OTHERWISE)
 
 
 HEAVY = ("torch", "pandas", "matplotlib", "scipy")
@@ -182,7 +157,7 @@ def test_light_modules_import_nothing_heavy(module: str) -> None:
 
 
 def test_results_and_reports_are_read_without_torch() -> None:
-    names = [f"efficient_attn.{m}" for m in modules(PACKAGE) if unit(m) in ("results", "report")]
+    names = [f"efficient_attn.{m}" for m in modules(PACKAGE) if room(m) in ("results", "report")]
     assert "efficient_attn.report.write" in names
     assert _imported_by(", ".join(names), ("torch", "pandas", "matplotlib")) == ["pandas", "matplotlib"]
 
@@ -240,16 +215,85 @@ def test_modules_of_packages_are_resolved(tmp_path: Path) -> None:
     assert upward(imports(made), ("p", "q", "__init__")) == ["p.a:1: imports q, which is not below it"]
 
 
-def test_a_cycle_is_found(tmp_path: Path) -> None:
-    made = _package(tmp_path, __init__="", a="from .b import x", b="from . import c", c="import made.a")
-    assert cycle(imports(made)) == ["a", "b", "c", "a"]
+@pytest.mark.parametrize("text", ["import made.a", "def f():\n    from . import a", "NAME = 'made.a:x'"])
+def test_a_circle_is_found(text: str, tmp_path: Path) -> None:
+    made = _package(tmp_path, __init__="", a="from .b import x", b="from . import c", c=text, d="from . import a")
+    assert circles(imports(made)) == [["a", "b", "c"]]
 
 
-def test_an_import_inside_a_function_closes_no_cycle(tmp_path: Path) -> None:
-    made = _package(tmp_path, __init__="", a="from .b import x", b="def f():\n    from . import a")
-    assert cycle(imports(made)) == []
+def test_a_chain_is_no_circle(tmp_path: Path) -> None:
+    made = _package(tmp_path, __init__="", a="from .b import x\nfrom . import c", b="from . import c", c="x = 1")
+    assert circles(imports(made)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NAMES = ('torch', 'made.high')",
+        "NAME = 'made.high:Thing'",
+        "NAME = 'made.high.Thing'",
+        "def f(name='made.high'): ...",
+        "def f(name):\n    return load(f'made.high.{name}')",
+        "import importlib\nimportlib.import_module('.high', __package__)",
+        "def f():\n    return import_module(f'{__package__}.high')",
+        "def f(name):\n    return import_module(f'{__package__}.{name}')\nHOME = {'x': 'high'}",
+        "from importlib.metadata import entry_points\nGROUP = 'made.high'\nload(GROUP)",
+    ],
+)
+def test_a_text_that_names_a_module_is_an_import(text: str, tmp_path: Path) -> None:
+    found = imports(_package(tmp_path, __init__="", low=text, high="x = 1"))
+    assert {(i.importer, i.imported, i.at_start) for i in found} == {("low", "high", False)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NAME = 'high'",
+        "NAME = 'see made.high'",
+        "NAME = 'made.other'",
+        "NAME = 'others.high'",
+        "NAME = 'made.low:x'",
+        "GROUP = 'made.high'\nfound = entry_points(group=GROUP)",
+        "found = entry_points(group='made.high')",
+    ],
+)
+def test_other_texts_are_none(text: str, tmp_path: Path) -> None:
+    assert imports(_package(tmp_path, __init__="", low=text, high="x = 1")) == []
+
+
+def test_a_lazy_table_of_a_package_leads_to_its_modules(tmp_path: Path) -> None:
+    lazy = "import importlib\nHOME = {'x': 'a'}\ndef __getattr__(n):\n    return importlib.import_module(HOME[n])"
+    made = _package(tmp_path, __init__="", p__in____init__=lazy, p__in__a="OWN = 'made.p'")
+    assert [(i.importer, i.imported) for i in imports(made)] == [("p", "p.a")]  # a package comes before its modules
 
 
 def test_a_long_file_is_found(tmp_path: Path) -> None:
     made = _package(tmp_path, short="x = 1\n" * LONGEST, long="x = 1\n" * (LONGEST + 1))
     assert too_long(made) == [f"{made / 'long.py'}: {LONGEST + 1} lines"]
+
+
+def test_loose_modules_are_counted(tmp_path: Path) -> None:
+    made = _package(tmp_path, __init__="", __main__="", a="", p__in____init__="", p__in__b="")
+    assert loose(made) == ["a"]
+
+
+def test_a_nearly_empty_folder_is_found(tmp_path: Path) -> None:
+    files = {
+        "__init__": "",
+        "p__in____init__": "",
+        "p__in__a": "",
+        "q__in____init__": "",
+        "q__in__a": "",
+        "q__in__b": "",
+    }
+    assert small(_package(tmp_path, **files)) == ["p"]
+
+
+def test_a_test_astray_is_found(tmp_path: Path) -> None:
+    made = _package(tmp_path / "of", __init__="", a="", p__in____init__="", p__in__b="")
+    names = ("a", "a_long", "nothing", "p/b", "p/b_long", "p/p", "p/a", "q/b")
+    for name in names:
+        path = tmp_path / "tests" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(f"test_{path.name}.py").touch()
+    assert astray(tmp_path / "tests", made) == ["p/test_a.py", "q/test_b.py", "test_nothing.py"]

@@ -1,0 +1,193 @@
+"""Who imports whom in a package, read from its sources; nothing of it is executed.
+
+A text that names a module of the package counts as an import, wherever it stands: ``"efficient_attn.bench.jobs"``,
+``"efficient_attn.variants.full.full:Full"``, and names relative to a package in the tables of a file that calls
+``import_module``. Only the name of a group of entry points is none. Used by structure.py and by the structure test.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Import(NamedTuple):
+    """One import of a module of the package by another; names are relative to the package, which is ``__init__``."""
+
+    importer: str
+    imported: str
+    line: int
+    at_start: bool  # when the module is imported, not when a function of it is called
+
+
+@dataclass(frozen=True)
+class Module:
+    """A file whose imports are read, in a package of known modules."""
+
+    name: str
+    path: Path
+    top: str  # the package's own name
+    known: dict[str, Path]
+
+    @property
+    def package(self) -> list[str]:
+        """The package that it is in, or is, as parts of a name."""
+        here = [] if self.name == "__init__" else self.name.split(".")
+        return here if self.path.name == "__init__.py" else here[:-1]
+
+    def full(self, name: str) -> str | None:
+        """The module that a full name like ``efficient_attn.report.write`` names, or that it names a part of."""
+        first, _, rest = name.partition(":")[0].partition(".")
+        parts = rest.rstrip(".").split(".")
+        names = (".".join(parts), ".".join(parts[:-1])) if first == self.top else ()
+        return next((n for n in names if n and n in self.known), None)
+
+    def relative(self, level: int, name: str) -> list[str]:
+        """The parts of a name that is seen from this module, after as many dots."""
+        return [*self.package[: len(self.package) - level + 1], *(part for part in name.split(".") if part)]
+
+
+def modules(folder: Path) -> dict[str, Path]:
+    """Every module under a package's folder by its dotted name; the package itself is ``__init__``."""
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
+    return found
+
+
+def imports(folder: Path) -> list[Import]:
+    """All imports within a package, in statements and in texts, those for type checkers excluded."""
+    known = modules(folder)
+    found = []
+    for name, path in known.items():
+        module = Module(name, path, folder.name, known)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        targets = [*_in_statements(tree, module), *_in_texts(tree, module)]
+        found += [Import(name, target, line, at_start) for target, line, at_start in targets if target != name]
+    return found
+
+
+def room(module: str) -> str:
+    """The folder or loose module at the top of the package that a module belongs to."""
+    return module.partition(".")[0]
+
+
+def circles(found: list[Import]) -> list[list[str]]:
+    """The groups of modules that lead to each other, imports inside functions counted."""
+    graph: dict[str, set[str]] = {}
+    for one in found:
+        graph.setdefault(one.importer, set()).add(one.imported)
+    reached = {module: _reached(graph, module) for module in graph}
+    mutual = {tuple(sorted(o for o in reached[m] if m in reached.get(o, ()))) for m in graph if m in reached[m]}
+    return sorted(list(group) for group in mutual)
+
+
+def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    todo = list(graph[start])
+    while todo:
+        module = todo.pop()
+        if module not in seen:
+            seen.add(module)
+            todo += graph.get(module, ())
+    return seen
+
+
+# -- statements ----------------------------------------------------------------------------------------------------
+
+
+def _in_statements(tree: ast.AST, module: Module) -> Iterator[tuple[str, int, bool]]:
+    for node, at_start in nodes(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+            yield from ((".".join(n[1:]) or "__init__", node.lineno, at_start) for n in names if n[0] == module.top)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((target, node.lineno, at_start) for target in _from(node, module))
+
+
+def nodes(node: ast.AST, at_start: bool = True) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node with whether it runs when the module is imported, but nothing that only type checkers read."""
+    yield node, at_start
+    later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    children = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        children = list(node.orelse)
+    for child in children:
+        yield from nodes(child, at_start and not later)
+
+
+def _from(node: ast.ImportFrom, module: Module) -> Iterator[str]:
+    base = module.relative(node.level, node.module or "") if node.level else (node.module or "").split(".")
+    if not node.level and base.pop(0) != module.top:
+        return
+    plain = ".".join(base)
+    for alias in node.names:
+        inner = f"{plain}.{alias.name}".lstrip(".")
+        yield inner if inner in module.known else plain or "__init__"
+
+
+# -- texts ---------------------------------------------------------------------------------------------------------
+
+
+def _in_texts(tree: ast.Module, module: Module) -> Iterator[tuple[str, int, bool]]:
+    """The modules that texts name. A package that a module is in has been imported before it: its name is no import."""
+    groups, inner = _groups(tree), f"{module.name}."
+    read = [node for node, _ in nodes(tree)]
+    pieces = {part for node in read if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in read:
+        if isinstance(node, ast.JoinedStr):
+            target = _in_pieces(node, module)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in pieces | groups:
+            target = _in_text(node.value, module)
+        else:
+            continue
+        if target and not inner.startswith(f"{target}."):
+            yield target, node.lineno, False
+    if any(isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") for node in read):
+        yield from _in_tables(tree, module)
+
+
+def _in_text(text: str, module: Module) -> str | None:
+    if re.fullmatch(r"\.+[\w.]+", text):
+        level = len(text) - len(text.lstrip("."))
+        named = ".".join(module.relative(level, text))
+        return named if named in module.known else None
+    return module.full(text) if re.fullmatch(r"\w+(\.\w+)+(:[\w.]+)?", text) else None
+
+
+def _in_pieces(node: ast.JoinedStr, module: Module) -> str | None:
+    """``f"{__name__}.write"`` and ``f"efficient_attn.tasks.{name}"``, as far as they are written out."""
+    first, *rest = node.values
+    if isinstance(first, ast.Constant):
+        return module.full(str(first.value)) if re.fullmatch(r"\w+(\.\w+)*\.", str(first.value)) else None
+    own = isinstance(first, ast.FormattedValue) and ast.unparse(first.value) in ("__name__", "__package__")
+    if own and rest and isinstance(rest[0], ast.Constant):
+        named = ".".join(module.relative(1, str(rest[0].value)))
+        return named if named in module.known else None
+    return None
+
+
+def _in_tables(tree: ast.Module, module: Module) -> Iterator[tuple[str, int, bool]]:
+    """What the tables of a file that imports by name say: ``{"Mask": "contract.mask"}``."""
+    tables = [n.value for n in tree.body if isinstance(n, ast.Assign | ast.AnnAssign) and n.value]
+    for node in (n for table in tables for n in ast.walk(table)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named = ".".join([*module.package, node.value.partition(":")[0]])
+            if named in module.known:
+                yield named, node.lineno, False
+
+
+def _groups(tree: ast.Module) -> set[ast.expr]:
+    """The texts that are names of groups of entry points: ``entry_points(group=...)``, written there or in a constant.
+
+    They look like modules, and lead to other people's.
+    """
+    keywords = [node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "group"]
+    names = {node.value.id for node in keywords if isinstance(node.value, ast.Name)}
+    constants = [n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) in names]
+    return {node.value for node in (*keywords, *constants)}
