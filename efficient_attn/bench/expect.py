@@ -14,7 +14,6 @@ from ..errors import UnsupportedError
 from ..instruments.ceilings import Ceiling, ceiling
 from ..instruments.environment.devices import why_absent
 from ..instruments.timing import BLOCK_S, Pace, share_turns
-from ..kernels.linear.sums import RUN
 from .case import Case, group_by_cell
 from .place import Cell
 from .tables import find_task
@@ -35,8 +34,6 @@ START_S = 0.2  # for a worker, and for torch's first products in it
 PROFILER_S = 0.7  # for the first profile in the worker that prepares a cell
 SESSION_S = 4.0  # for imports, the fork server, a look at the machine, and the report
 COMPILE_S = 15.0  # for torch.compile, in every worker
-# What a call holds in all, in sizes of its output
-FORWARD_PEAK, TRAINING_PEAK, FUSED_TRAINING_PEAK = 1.5, 9.0, 5.5
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,8 @@ def guess_case(case: Case, best: Ceiling) -> Guess:
         return Guess(0.0, 0, 0)
 
 
-def guess_call(case: Case, best: Ceiling, *, dense: bool = False) -> Guess:
-    """What one call of a case's mechanism takes. dense: it holds the weights of every row, whatever the backend."""
+def guess_call(case: Case, best: Ceiling) -> Guess:
+    """What one call of a case's mechanism takes."""
     place, s, attn = case.cell.place, case.shape, case.create()
     size = getattr(torch, place.dtype).itemsize
     widths = (attn.key_dim or s.head_dim) + (s.value_dim if attn.traits.values else 0)
@@ -98,17 +95,8 @@ def guess_call(case: Case, best: Ceiling, *, dense: bool = False) -> Guess:
     moved = (queries + keys + output) * (2 if training else 1)
     rate = EFFICIENCY.get(attn.backend, OTHERWISE) * best.gemm_flops_per_s
     call_s = LAUNCH_S + max(operations / rate, moved / best.bytes_per_s)
-    dense = dense or attn.backend == "dense"
-    scores = s.batch * s.heads * s.n * s.m * size if dense else 0
-    # linearized attention holds features of a run of positions, three times over, whatever the length
-    features = 3 * min(output, RUN * size) if attn.backend in ("chunked", "cpp") and not training else 0
-    return Guess(call_s, queries + keys, _peak(output, scores, training, attn.backend == "sdpa") + features)
-
-
-def _peak(output: int, scores: int, training: bool, fused: bool) -> int:
-    """Bytes of a call: what it returns, what it works with, and the matrices of scores and weights where there are."""
-    share = (FUSED_TRAINING_PEAK if fused else TRAINING_PEAK) if training else FORWARD_PEAK
-    return int(share * output + (4 if training else 2) * scores)
+    workspace = attn.workspace_bytes(s, size, causal=place.causal, training=training)
+    return Guess(call_s, queries + keys, output + workspace)
 
 
 def _state_bytes(case: Case, attn: Attention) -> int:
