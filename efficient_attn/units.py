@@ -1,23 +1,170 @@
-"""Sizes in bytes as people write them: on the command line and in suites."""
+"""Numbers and sizes, read and written: units that people know, and three significant digits.
+
+Light: nothing heavy is imported, so that the command line may use it; a frame's empty cells are known without pandas.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from .errors import UsageError
 
-SIZE = re.compile(r"([0-9.]+(?:e[0-9]+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
+NONE = "\u2013"  # what an empty cell shows
+TO = "\u2013"  # between the ends of an interval
+MICRO = "\u00b5"
+TIMES = (("s", 1e3), ("ms", 1.0), (f"{MICRO}s", 1e-3), ("ns", 1e-6))
+SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+DECIMAL_SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+RATES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+SIZE = re.compile(r"([0-9.]+(?:e[0-9]+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
     """Bytes: ``8GB`` is decimal, ``512MiB`` binary, ``2e9`` bytes. Raises `UsageError` for anything else."""
+    from pydantic import ByteSize, TypeAdapter
+
     found = SIZE.fullmatch(text.strip())
     try:
-        value = float(found[1]) if found else 0.0
-    except ValueError:
+        value = float(found[1]) * TypeAdapter(ByteSize).validate_python(f"1{found[2] or ''}B") if found else 0.0
+    except ValueError:  # 1.2.3
         value = 0.0
-    if found and found[2]:
-        value *= (1024 if found[3] else 1000) ** ("kmgt".index(found[2].lower()) + 1)
     if not 1 <= value < 2**63:
         raise UsageError(f"{text!r} is not a size such as 8GB, 512MiB or 2e9")
     return int(value)
+
+
+def there(value: Any) -> bool:
+    """Whether a frame's cell holds something."""
+    try:
+        return value is not None and bool(value == value)  # what is not a number equals nothing
+    except TypeError:  # pandas' NA does not say what it equals
+        return False
+
+
+def number(value: Any) -> str:
+    """Three significant digits; powers of ten only where zeros would have to be counted."""
+    if not there(value):
+        return NONE
+    value = float(value)
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    decimals = max(0, 2 - math.floor(math.log10(abs(float(f"{value:.2e}")))))
+    return f"{value:.{decimals}f}"
+
+
+def duration(ms: Any, low: Any = None, high: Any = None) -> str:
+    """Milliseconds in the unit that fits, an interval's ends in the same unit: ``12.3 ms (12.1-12.6)``."""
+    return _scaled(ms, TIMES, low, high)
+
+
+def seconds(value: Any, low: Any = None, high: Any = None) -> str:
+    """Seconds in the unit that fits, as `duration` writes milliseconds."""
+    return duration(*(x * 1e3 if there(x) else None for x in (value, low, high)))
+
+
+def rough_duration(wall_s: float) -> str:
+    """``2 min 10 s``: what is expected, where more digits would promise more than is known."""
+    if round(wall_s) < 60:
+        return f"{max(1, round(wall_s))} s"
+    minutes, rest = divmod(round(wall_s / 10) * 10, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def size(count: Any) -> str:
+    """Bytes in binary units: ``1.50 MiB``; whole bytes stay whole."""
+    if there(count) and 0 <= float(count) < 1024:
+        return f"{int(count)} B"
+    return _scaled(count, SIZES)
+
+
+def rough_size(count: float) -> str:
+    """``1.3 GiB``, ``5 MiB``: of what is expected."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(1, round(count / 2**20))} MiB"
+
+
+def budget(count: Any) -> str:
+    """Bytes as people set them: ``16 GB`` where three decimal digits say it all, else in binary units."""
+    unit, scale = next((u for u in DECIMAL_SIZES if float(count) >= u[1]), ("B", 1.0))
+    value = f"{float(count) / scale:.3g}"
+    return f"{value} {unit}" if float(value) * scale == float(count) else size(count)
+
+
+def rate(value: Any) -> str:
+    """A count a second, shortened: ``12.3 k``."""
+    return _scaled(value, RATES).rstrip()
+
+
+def whole(value: Any) -> str:
+    """A count: ``65,536``; a mean of counts as `number` writes it."""
+    if not there(value) or float(value) != round(float(value)):
+        return number(value)
+    return f"{int(value):,}"
+
+
+def percent(share: Any) -> str:
+    """A share as ``3.12%``; never 100% for less than all."""
+    return NONE if not there(share) else f"{number(min(100 * share, 99.9) if share < 1 else 100 * share)}%"
+
+
+def ratio(value: Any, low: Any = None, high: Any = None) -> str:
+    """A factor with its interval: ``24.1x (23.0-25.3)``."""
+    return NONE if not there(value) else f"{number(value)}x{_interval(low, high)}"
+
+
+def power(value: Any, low: Any = None, high: Any = None) -> str:
+    """A growth exponent with its interval, two decimals each."""
+    if not there(value):
+        return NONE
+    if not (there(low) and there(high)):
+        return f"{value:.2f}"
+    return f"{value:.2f} ({low:.2f}{' to ' if low < 0 else TO}{high:.2f})"
+
+
+def short_length(length: Any) -> str:
+    """A length as an axis shows it: 512, 1K, 2K, 1M; lengths that are no such multiple stay as they are."""
+    length = int(length)
+    for unit, scale in (("M", 1 << 20), ("K", 1 << 10)):
+        if length >= scale and length % scale == 0:
+            return f"{length // scale}{unit}"
+    return str(length)
+
+
+Unit = Literal["time", "seconds", "bytes", "ratio", "share", "error", "count", "number"]
+WRITERS: Mapping[str, Callable[[Any], str]] = {
+    "time": duration,
+    "seconds": seconds,
+    "bytes": size,
+    "ratio": ratio,
+    "share": percent,
+    "error": number,
+    "count": whole,
+    "number": number,
+}
+
+
+def write(value: Any, unit: Unit) -> str:
+    """A value of a column, whatever it is: a number in its unit, text and truth as words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else WRITERS[unit](value)
+
+
+def _scaled(value: Any, units: Sequence[tuple[str, float]], low: Any = None, high: Any = None) -> str:
+    if not there(value):
+        return NONE
+    # 999.7 shows as 1000 in three digits, so that it belongs to the next unit already
+    unit, scale = next((u for u in units if abs(float(value)) >= 0.9995 * u[1]), units[-1])
+    ends = (low / scale, high / scale) if there(low) and there(high) else (None, None)
+    return f"{number(float(value) / scale)} {unit}{_interval(*ends)}"
+
+
+def _interval(low: Any, high: Any) -> str:
+    return f" ({number(low)}{TO}{number(high)})" if there(low) and there(high) else ""

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
+
+from .. import units
 
 if TYPE_CHECKING:
     from ..bench.case import Case
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from ..results.rows import Record
     from ..testing import Outcome
     from ..variants import Entry
+
+
+PLAIN = str.maketrans({units.NONE: "-", units.MICRO: "u"})  # where a terminal knows ASCII only
 
 
 def _console() -> Console:
@@ -35,7 +40,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *,
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(_printable(text, sys.stdout) for text in row))
     console = _console()
     console.print(table)
     console.print()
@@ -61,7 +66,7 @@ def show_info(about: Info) -> None:
         from ..patterns.grids import views
 
         found = views(about.pattern, directions=about.traits.directions, rows=ROWS, columns=COLUMNS)
-        print("\n".join(pattern_lines(found, plain=not _can_print(BLOCKS + BOX))))
+        print("\n".join(pattern_lines(found, plain=not _can_print(BLOCKS + BOX, sys.stdout))))
 
 
 # two of these beside each other, with their frames, fit 80 columns; a character is about twice as high as wide
@@ -98,15 +103,20 @@ def _level(share: float) -> int:
 def keeps(grid: Grid) -> str:
     """``keeps 23.5% of all pairs``, or of what causality leaves of them; "about" where only some were looked at."""
     about, which = "" if grid.exact else "about ", "causal" if grid.geometry.causal else "all"
-    return f"keeps {about}{100 * grid.share:.3g}% of {which} pairs"
+    return f"keeps {about}{units.percent(grid.share)} of {which} pairs"
 
 
-def _can_print(text: str) -> bool:
+def _can_print(text: str, out: TextIO) -> bool:
     try:
-        text.encode(sys.stdout.encoding or "ascii")
+        text.encode(out.encoding or "ascii")
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _printable(text: str, out: TextIO) -> str:
+    """The text with plain letters for what numbers and units are written with, where those cannot be printed."""
+    return text if _can_print(text, out) else text.translate(PLAIN)
 
 
 def info_as_json(about: Info) -> dict[str, Any]:
@@ -144,18 +154,7 @@ def show_plan(cases: Sequence[Case]) -> None:
 
 def show_expectation(wall_s: float, peak_bytes: int) -> None:
     """``about 2 min 10 s, peak memory about 1.3 GiB``; more digits would promise more than is known."""
-    size = f"{peak_bytes / 2**30:.1f} GiB" if peak_bytes >= 2**30 else f"{max(1, round(peak_bytes / 2**20))} MiB"
-    print(f"about {_while(wall_s)}, peak memory about {size}")
-
-
-def _while(seconds: float) -> str:
-    if round(seconds) < 60:
-        return f"{max(1, round(seconds))} s"
-    minutes, rest = divmod(round(seconds / 10) * 10, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    print(f"about {units.rough_duration(wall_s)}, peak memory about {units.rough_size(peak_bytes)}")
 
 
 # -- while a suite runs --------------------------------------------------------------------------------------------
@@ -192,10 +191,11 @@ class _Lines:
 
     def tell(self, record: Record, done: int, total: int) -> None:
         row = record.row
-        came_to = f"{row.latency_ms:.3g} ms" if row.latency_ms else row.status
+        result = units.duration(row.latency_ms) if row.latency_ms else row.status
         reason = f" ({row.reason})" if row.status != "ok" and row.reason else ""
         elapsed = time.monotonic() - self.start
-        print(f"[{done}/{total}] {elapsed:6.1f} s  {_what(record)}: {came_to}{reason}", file=sys.stderr, flush=True)
+        line = f"[{done}/{total}] {elapsed:6.1f} s  {_what(record)}: {result}{reason}"
+        print(_printable(line, sys.stderr), file=sys.stderr, flush=True)
 
 
 def _what(record: Record) -> str:
@@ -217,18 +217,16 @@ def show_results(rows: Any) -> None:  # a DataFrame: Any, because pandas types i
         longest = part[part.seq_len == part.seq_len.max()]
         title = f"{mode}{', causal' if causal and mode != 'decode' else ''}, length {part.seq_len.max()}"
         cells = [
-            [name, f"{r.latency_ms:.3g}", _speedup(r), _bytes(r.peak_memory_bytes), _bytes(r.state_bytes)]
+            [name, units.duration(r.latency_ms), _speedup(r), *map(units.size, (r.peak_memory_bytes, r.state_bytes))]
             for name, r in zip(_names(longest), longest.itertuples(), strict=True)
         ]
-        columns = ["variant", "ms", "speedup (95%)", "peak memory", "state"]
-        used = [i for i, _ in enumerate(columns) if any(row[i] != "" for row in cells)]
+        columns = ["variant", "time", "speedup (95%)", "peak memory", "state"]
+        used = [i for i, _ in enumerate(columns) if any(row[i] != units.NONE for row in cells)]
         _table(title, [columns[i] for i in used], [[row[i] for i in used] for row in cells], right=columns[1:])
     real = ok[ok.task == "fidelity"]
     if len(real):
         means = real.groupby("variant", sort=False)[["relative_error", "cosine_similarity", "missed_mass"]].mean()
-        cells = [
-            [str(name), *(f"{x:.3g}" for x in row)] for name, row in zip(means.index, means.to_numpy(), strict=True)
-        ]
+        cells = [[str(name), *map(units.number, row)] for name, row in zip(means.index, means.to_numpy(), strict=True)]
         title = f"fidelity on {real.inputs.iloc[0]}, mean over layers (predicting zero has error 1)"
         columns = ["variant", "relative error", "cosine", "missed mass"]
         _table(title, columns, cells, right=columns[1:])
@@ -248,19 +246,9 @@ def _names(rows: Any) -> list[str]:
 
 
 def _speedup(row: Any) -> str:
-    import pandas as pd
-
-    if pd.isna(row.speedup):
-        return ""
-    if pd.isna(row.speedup_low) or row.speedup_low == row.speedup_high:
-        return f"{row.speedup:.3g}x"
-    return f"{row.speedup:.3g}x ({row.speedup_low:.3g}-{row.speedup_high:.3g})"
-
-
-def _bytes(value: Any) -> str:
-    import pandas as pd
-
-    return "" if pd.isna(value) else f"{value / 2**20:.3g} MiB"
+    """With its interval; the baseline's own has none."""
+    exact = row.speedup_low == row.speedup_high if units.there(row.speedup_low) else True
+    return units.ratio(row.speedup) if exact else units.ratio(row.speedup, row.speedup_low, row.speedup_high)
 
 
 def show_statuses(statuses: Counter[str]) -> None:

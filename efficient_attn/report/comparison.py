@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ..results.compare import KINDS, Change, Comparison
+from ..units import number
 
 SCHEMA = 1
 QUIET = ("same",)  # what only its count is said of, unless all is asked for
@@ -65,9 +65,9 @@ def says(change: Change) -> str:
         return f"{kind} ({change.reason})" if change.reason else kind
     if kind == "slower":
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    factor = f"{_number(ratio)}x " if kind in ("faster", "slower") else ""
+    factor = f"{number(ratio)}x " if kind in ("faster", "slower") else ""
     more = f"; {change.reason}" if change.reason else ""
-    return f"{factor}{kind} ({_number(low)}-{_number(high)}{more})"
+    return f"{factor}{kind} ({number(low)}-{number(high)}{more})"
 
 
 def summary(found: Comparison) -> str:
@@ -113,19 +113,14 @@ def _elsewhere(found: Comparison) -> Iterator[tuple[Sequence[str], str]]:
 def _times(change: Change) -> str:
     if change.base_ms is None or change.new_ms is None:
         return ""
-    return f"{_number(change.base_ms)} -> {_number(change.new_ms)} ms"
+    return f"{number(change.base_ms)} -> {number(change.new_ms)} ms"
 
 
 def _memory(change: Change) -> str:
     if change.base_bytes is None or change.new_bytes is None:
         return ""
-    before, after = (_number(count / 2**20) for count in (change.base_bytes, change.new_bytes))
+    before, after = (number(count / 2**20) for count in (change.base_bytes, change.new_bytes))
     return f"memory {before} -> {after} MiB"
-
-
-def _number(value: float) -> str:
-    """Three significant digits. report/words.py has more of this, and needs pandas, which is slow to import."""
-    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import units
 from ..patterns.counting import possible_pairs
 from . import select, words
 from .gather import Frame
@@ -57,7 +58,7 @@ def find_backends(rows: Frame) -> dict[str, set[str]]:
     """The backends that ran each variant, at any length."""
     found: dict[str, set[str]] = {}
     for label, backend in zip(rows["label"].tolist(), rows["backend_used"].tolist(), strict=True):
-        found.setdefault(label, set()).update([backend] if words.there(backend) else [])
+        found.setdefault(label, set()).update([backend] if units.there(backend) else [])
     return found
 
 
@@ -68,8 +69,8 @@ def show_name(row: dict[str, Any]) -> Shown:
 def show_backend(row: dict[str, Any], ran: dict[str, set[str]]) -> Shown:
     """What ran the variant here, and what did at other lengths, for its exponents mix them."""
     used = row["backend_used"]
-    if not words.there(used):
-        return Shown(words.NONE)
+    if not units.there(used):
+        return Shown(units.NONE)
     others = sorted(ran[row["label"]] - {used})
     return Shown(f"{used} (elsewhere {words.join(others)})" if others else used)
 
@@ -77,56 +78,56 @@ def show_backend(row: dict[str, Any], ran: dict[str, set[str]]) -> Shown:
 def show_pairs(row: dict[str, Any], queries: int) -> list[Shown]:
     """The kept share of the pairs, and how many are computed for each that is kept; dashes where there are none."""
     kept, computed = row["pairs"], row["pairs_computed"]
-    keys = row["kv_len"] if words.there(row["kv_len"]) else row["seq_len"]
-    if not words.there(kept) or not kept > 0:
-        return [Shown(words.NONE)] * 2
+    keys = row["kv_len"] if units.there(row["kv_len"]) else row["seq_len"]
+    if not units.there(kept) or not kept > 0:
+        return [Shown(units.NONE)] * 2
     share = kept / possible_pairs(queries, int(keys), bool(row["causal"]))
-    shown = Shown(ALL if share == 1 else words.percent(share), share)
-    if not words.there(computed):
-        return [shown, Shown(words.NONE)]
-    return [shown, Shown(ONCE if computed == kept else words.number(computed / kept), computed / kept)]
+    shown = Shown(ALL if share == 1 else units.percent(share), share)
+    if not units.there(computed):
+        return [shown, Shown(units.NONE)]
+    return [shown, Shown(ONCE if computed == kept else units.number(computed / kept), computed / kept)]
 
 
 def show_time(row: dict[str, Any]) -> Shown:
     value, low, high = row["latency_ms"], row["latency_ms_low"], row["latency_ms_high"]
-    return Shown(words.duration(value, low, high), sort_value(value))
+    return Shown(units.duration(value, low, high), sort_value(value))
 
 
 def show_speedup(row: dict[str, Any]) -> Shown:
     value, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
     if row["is_baseline"]:
         return Shown("baseline", 1.0, "base")
-    mark = words.verdict(low, high) if words.there(value) else ""
-    return Shown(f"{words.ratio(value, low, high)} {MARKS.get(mark, '')}".rstrip(), sort_value(value), mark)
+    mark = words.verdict(low, high) if units.there(value) else ""
+    return Shown(f"{units.ratio(value, low, high)} {MARKS.get(mark, '')}".rstrip(), sort_value(value), mark)
 
 
 def show_growth(own: select.Columns, column: str) -> Shown:
     found = select.fit_growth(own, column)
-    return Shown(words.power(*found), found.value) if found else Shown(words.NONE)
+    return Shown(units.power(*found), found.value) if found else Shown(units.NONE)
 
 
 def show_rate(value: Any) -> Shown:
-    return Shown(words.rate(value), sort_value(value))
+    return Shown(units.rate(value), sort_value(value))
 
 
 def show_size(value: Any) -> Shown:
-    return Shown(words.size(value), sort_value(value))
+    return Shown(units.size(value), sort_value(value))
 
 
 def show_number(value: Any) -> Shown:
-    return Shown(words.number(value), sort_value(value))
+    return Shown(units.number(value), sort_value(value))
 
 
 def sort_value(value: Any) -> float | None:
     """What a table's cell sorts by; None for what is empty or endless."""
-    return float(value) if words.there(value) and np.isfinite(float(value)) else None
+    return float(value) if units.there(value) and np.isfinite(float(value)) else None
 
 
 def trim(table: Table) -> Table:
     """The table without the columns in which nothing was measured, or nothing but what goes without saying."""
 
     def empty(name: str) -> tuple[str, ...]:
-        return words.NONE, "baseline", *((ALL, ONCE) if name in PAIRS else ())
+        return units.NONE, "baseline", *((ALL, ONCE) if name in PAIRS else ())
 
     said = [any(row[i].text not in empty(name) for row in table.rows) for i, name in enumerate(table.head)]
     kept = [i for i, shown in enumerate(said) if shown or not i]

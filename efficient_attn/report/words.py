@@ -1,4 +1,4 @@
-"""Numbers and claims in words: units that people read, three significant digits, and no claim that noise could make."""
+"""What rows say in words: where they come from, and no claim that noise could make."""
 
 from __future__ import annotations
 
@@ -7,84 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import pandas as pd
-
-NONE = "\u2013"  # what an empty cell shows
-TO = "\u2013"  # between the ends of an interval
-TIMES = (("s", 1e3), ("ms", 1.0), ("\u00b5s", 1e-3), ("ns", 1e-6))
-SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
-DECIMAL_SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-RATES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
-
-
-def there(value: Any) -> bool:
-    """Whether a place in a frame holds something."""
-    return value is not None and value is not pd.NA and value == value  # what is not a number equals nothing
-
-
-def number(value: Any) -> str:
-    """Three significant digits; powers of ten only where zeros would have to be counted."""
-    if not there(value):
-        return NONE
-    value = float(value)
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    if not 1e-3 <= abs(value) < 1e6:
-        return f"{value:.2e}"
-    decimals = max(0, 2 - math.floor(math.log10(abs(float(f"{value:.2e}")))))
-    return f"{value:.{decimals}f}"
-
-
-def duration(ms: Any, low: Any = None, high: Any = None) -> str:
-    """Milliseconds in the unit that fits, an interval's ends in the same unit: ``12.3 ms (12.1-12.6)``."""
-    return _scaled(ms, TIMES, low, high)
-
-
-def size(count: Any) -> str:
-    """Bytes in binary units: ``1.50 MiB``; whole bytes stay whole."""
-    if there(count) and 0 <= float(count) < 1024:
-        return f"{int(count)} B"
-    return _scaled(count, SIZES)
-
-
-def budget(count: Any) -> str:
-    """Bytes as people set them: ``16 GB`` where three decimal digits say it all, else in binary units."""
-    unit, scale = next((u for u in DECIMAL_SIZES if float(count) >= u[1]), ("B", 1.0))
-    value = f"{float(count) / scale:.3g}"
-    return f"{value} {unit}" if float(value) * scale == float(count) else size(count)
-
-
-def rate(value: Any) -> str:
-    """A count a second, shortened: ``12.3 k``."""
-    return _scaled(value, RATES).rstrip()
-
-
-def percent(share: Any) -> str:
-    """A share as ``3.12%``; never 100% for less than all."""
-    return NONE if not there(share) else f"{number(min(100 * share, 99.9) if share < 1 else 100)}%"
-
-
-def ratio(value: Any, low: Any = None, high: Any = None) -> str:
-    """A factor with its interval: ``24.1x (23.0-25.3)``."""
-    return NONE if not there(value) else f"{number(value)}x{_interval(low, high)}"
-
-
-def power(value: Any, low: Any = None, high: Any = None) -> str:
-    """A growth exponent with its interval, two decimals each."""
-    if not there(value):
-        return NONE
-    if not (there(low) and there(high)):
-        return f"{value:.2f}"
-    return f"{value:.2f} ({low:.2f}{' to ' if low < 0 else TO}{high:.2f})"
-
-
-def short_length(length: Any) -> str:
-    """A length as an axis shows it: 512, 1K, 2K, 1M; lengths that are no such multiple stay as they are."""
-    length = int(length)
-    for unit, scale in (("M", 1 << 20), ("K", 1 << 10)):
-        if length >= scale and length % scale == 0:
-            return f"{length // scale}{unit}"
-    return str(length)
+from ..units import ratio, there
 
 
 def count(n: int, noun: str) -> str:
@@ -178,16 +101,3 @@ def _claim(rows: Iterable[dict[str, Any]], kind: str, against: str) -> str:
             factor = ratio(value, low, high) if kind == "faster" else ratio(1 / value, 1 / high, 1 / low)
             told.append(f"{row['label']} is {factor}" + ("" if told else f" {kind} than {against}"))
     return ", ".join(told)
-
-
-def _scaled(value: Any, units: Sequence[tuple[str, float]], low: Any = None, high: Any = None) -> str:
-    if not there(value):
-        return NONE
-    # 999.7 shows as 1000 in three digits, so that it belongs to the next unit already
-    unit, scale = next((u for u in units if abs(float(value)) >= 0.9995 * u[1]), units[-1])
-    ends = (low / scale, high / scale) if there(low) and there(high) else (None, None)
-    return f"{number(float(value) / scale)} {unit}{_interval(*ends)}"
-
-
-def _interval(low: Any, high: Any) -> str:
-    return f" ({number(low)}{TO}{number(high)})" if there(low) and there(high) else ""

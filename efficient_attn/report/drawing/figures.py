@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from .. import words
+from ... import units
 from .style import FAINT, GRID, INK, Look
 
 WIDTH, LEFT, AXES, TOP, BOTTOM, LINE = 5.85, 0.92, 2.6, 0.36, 0.52, 0.158  # inches; LINE is a label's line of text
@@ -248,7 +248,7 @@ def _thinned(panel: Panel) -> dict[float, str]:
 
 def _y_ticks(unit: str, low: float, high: float) -> dict[float, str]:
     """Round values between the limits, at most eight or so, in words."""
-    say = {"time": words.duration, "bytes": words.size, "ratio": words.ratio}.get(unit, words.number)
+    say = units.WRITERS[unit]
     if unit == "bytes":
         first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
         step = max(1, math.ceil((last - first + 1) / 7))

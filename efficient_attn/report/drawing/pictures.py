@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
-from .. import words
+from ... import units
 from .figures import SETTINGS
 from .style import FAINT, GRID, INK
 
@@ -100,7 +100,7 @@ def _square(axes: Axes, square: Square, caption: str, *, first: bool, last: bool
     axes.set_ylim((1 + MARGIN) * n, -MARGIN * n)
     for axis, name, shown in ((axes.xaxis, "key", last), (axes.yaxis, "query", first)):
         axis.set_major_locator(FixedLocator([0, n / 2, n]))
-        axis.set_major_formatter(FixedFormatter(["0", words.short_length(n // 2), words.short_length(n)]))
+        axis.set_major_formatter(FixedFormatter(["0", units.short_length(n // 2), units.short_length(n)]))
         if shown:
             axis.set_label_text(name, color=INK)
     axes.tick_params(colors=FAINT, labelcolor=INK, length=2.5, labelsize=7.4)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ... import units
 from .. import select, words
 from ..gather import Column, Frame
 from .figures import Line, Panel, limits
@@ -105,7 +106,7 @@ def _by_family(
         return
     others = rows[~rows["is_baseline"]]
     for family, part in others.groupby("family", dropna=False, sort=False):
-        name = str(family) if words.there(family) else "other"
+        name = str(family) if units.there(family) else "other"
         labels = list(dict.fromkeys(part["label"]))
         groups = [labels[i : i + MOST_LINES - 1] for i in range(0, len(labels), MOST_LINES - 1)]
         for number, group in enumerate(groups, 1):
@@ -132,7 +133,7 @@ def _panel(
         ylabel=kind.ylabel.format(baseline=setting.baseline),
         unit=kind.unit,
         lines=lines,
-        ticks={x: words.short_length(x) for x in sorted({x for line in lines for x in line.x})},
+        ticks={x: units.short_length(x) for x in sorted({x for line in lines for x in line.x})},
         level=kind.level,
         bounds=bounds,
         alt=f"{title}, by length, for {words.join(line.label for line in lines)}.",
@@ -142,7 +143,7 @@ def _panel(
 def _length_line(label: str, own: select.Columns, kind: Kind, scene: Scene) -> Line:
     x, y, *interval = select.order_series(own, kind.column, *_ends(kind))
     grown = select.fit_growth(own, kind.column) if kind.level is None else None
-    note = words.ratio(y[-1]) if kind.level is not None else f"N^{grown.value:.2f}" if grown else ""
+    note = units.ratio(y[-1]) if kind.level is not None else f"N^{grown.value:.2f}" if grown else ""
     line = Line(label, scene.looks[label], x, y, note=note)
     known = len(interval) == 2 and all(value > 0 for end in interval for value in end)
     return replace(line, low=interval[0], high=interval[1]) if known else line

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from ... import units
 from .. import select, words
 from ..gather import Column, Frame
 from ..tables import Shown, Table
@@ -34,11 +35,11 @@ def _alike(lost: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, ...], dict[
     place = [*select.SETTING, "task", "mode", "causal", "inputs", "layer", "status", "reason"]
     alone: dict[tuple[Any, ...], list[Any]] = {}
     for *values, length in zip(*(lost[name].tolist() for name in [*place, "label", "seq_len"]), strict=True):
-        known = tuple(value if words.there(value) else None for value in values)
+        known = tuple(value if units.there(value) else None for value in values)
         alone.setdefault(known, []).append(length)
     groups: dict[tuple[Any, ...], dict[str, int]] = {}
     for (*values, label), found in alone.items():
-        lengths = tuple(sorted({int(length) for length in found if words.there(length)}))
+        lengths = tuple(sorted({int(length) for length in found if units.there(length)}))
         groups.setdefault((*values, lengths), {})[label] = len(found)
     for (*values, lengths), names in groups.items():
         yield dict(zip(place, values, strict=True)), lengths, names
@@ -48,7 +49,7 @@ def _show_lost(place: dict[str, Any], lengths: tuple[int, ...], names: dict[str,
     task = None if place["mode"] else place["task"]
     layer = None if place["layer"] is None else f"layer {int(place['layer'])}"
     what = ", ".join(filter(None, (task, words.slice_words(place["mode"], place["causal"]), place["inputs"], layer)))
-    texts = [place["status"], ", ".join(names), what or words.NONE, ", ".join(map(str, lengths)) or words.NONE]
+    texts = [place["status"], ", ".join(names), what or units.NONE, ", ".join(map(str, lengths)) or units.NONE]
     cases, reason = sum(names.values()), place["reason"] or "no reason was given"
     return [*(Shown(text, text) for text in texts), Shown(str(cases), cases), Shown(where), Shown(reason, reason)]
 
@@ -93,7 +94,7 @@ def list_environments(found: Iterable[tuple[str, dict[str, Any]]]) -> Table | No
     if not keys:
         return None
     known = [dict(flat) for flat in several]
-    body = [[Shown(key, key), *(Shown(d.get(key, words.NONE), d.get(key, "")) for d in known)] for key in keys]
+    body = [[Shown(key, key), *(Shown(d.get(key, units.NONE), d.get(key, "")) for d in known)] for key in keys]
     return Table("Environment", ("What", *(", ".join(names) for names in several.values())), body, text_columns=99)
 
 
@@ -105,7 +106,7 @@ def _flat(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
     elif value not in (None, "", [], ()):
         text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         text = text if len(text) <= LONGEST_FACT else f"{text[:LONGEST_FACT]}... (whole in run.json)"
-        yield name, f"{words.size(value)} ({value})" if name.endswith("_bytes") and isinstance(value, int) else text
+        yield name, f"{units.size(value)} ({value})" if name.endswith("_bytes") and isinstance(value, int) else text
 
 
 def describe_session(session: dict[str, Any]) -> dict[str, Any]:

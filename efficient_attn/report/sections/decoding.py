@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ... import units
 from ...results.section import Section
 from .. import select, tables, words
 from ..drawing import plots
@@ -49,7 +50,7 @@ def _step(setting: select.Setting, piece: select.Slice, top: Frame) -> Table:
     """What one step costs each variant, and what it keeps for it."""
     groups, ran = select.split_variants(piece.rows), tables.find_backends(piece.rows)
     found = tables.list_shown(top)
-    budgets = {row["memory_budget_bytes"] for row in found if words.there(row["memory_budget_bytes"])}
+    budgets = {row["memory_budget_bytes"] for row in found if units.there(row["memory_budget_bytes"])}
     rows = []
     for row in found:
         own = groups[row["label"]]
@@ -62,7 +63,7 @@ def _step(setting: select.Setting, piece: select.Slice, top: Frame) -> Table:
         ]
         shown += [tables.show_growth(own, column) for column in ("latency_ms", "state_bytes")]
         rows.append([*shown, *tables.show_pairs(row, 1)])
-    longest = f"{CAPACITY} in {words.budget(*budgets)}" if len(budgets) == 1 else CAPACITY
+    longest = f"{CAPACITY} in {units.budget(*budgets)}" if len(budgets) == 1 else CAPACITY
     head = ("Variant", "Backend", "Time a step", "Tokens a second", f"Speedup over {setting.baseline}", "State")
     head = (*head, longest, *TRAFFIC, "Time exponent", "State exponent", *tables.PAIRS)
     caption = f"Decoding behind a context of {tables.length_of(top)}"
@@ -71,18 +72,18 @@ def _step(setting: select.Setting, piece: select.Slice, top: Frame) -> Table:
 
 def _show_traffic(row: dict[str, Any]) -> list[Shown]:
     moved, share = row["bytes_moved"], row["bandwidth_share"]
-    each = moved / row["batch"] if words.there(moved) and words.there(row["batch"]) else None
-    used = Shown(f"{words.number(100 * share)}%", share) if words.there(share) else Shown(words.NONE)
+    each = moved / row["batch"] if units.there(moved) and units.there(row["batch"]) else None
+    used = Shown(f"{units.number(100 * share)}%", share) if units.there(share) else Shown(units.NONE)
     return [tables.show_size(each), used]
 
 
 def _show_capacity(row: dict[str, Any], *, beside: bool) -> Shown:
     """The longest context; beside its budget where that differs within a table."""
     budget, longest = row["memory_budget_bytes"], row["longest_context"]
-    if not words.there(budget):
-        return Shown(words.NONE)
-    text = f"{longest:,}" if words.there(longest) else "any"
-    return Shown(f"{text} in {words.budget(budget)}" if beside else text, longest if text != "any" else float("inf"))
+    if not units.there(budget):
+        return Shown(units.NONE)
+    text = f"{longest:,}" if units.there(longest) else "any"
+    return Shown(f"{text} in {units.budget(budget)}" if beside else text, longest if text != "any" else float("inf"))
 
 
 # -- by key-value heads, by batch size ------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ def _by_heads(setting: select.Setting, top: Frame) -> Table | None:
     """A step of each variant that was measured with several numbers of key-value heads; None where none was."""
     found: dict[str, dict[int, Shown]] = {}
     for row in tables.list_shown(top):
-        if words.there(row["kv_heads"]):
+        if units.there(row["kv_heads"]):
             heads = int(row["kv_heads"])
             name = row["label"].replace(f" (kv_heads={heads})", "")
             found.setdefault(name, {})[heads] = _show_time_and_speedup(row)
@@ -106,8 +107,8 @@ def _by_heads(setting: select.Setting, top: Frame) -> Table | None:
 
 
 def _show_time_and_speedup(row: dict[str, Any]) -> Shown:
-    time, speedup = words.duration(row["latency_ms"]), tables.show_speedup(row)
-    return speedup._replace(text=f"{time}, {speedup.text}" if speedup.text != words.NONE else time)
+    time, speedup = units.duration(row["latency_ms"]), tables.show_speedup(row)
+    return speedup._replace(text=f"{time}, {speedup.text}" if speedup.text != units.NONE else time)
 
 
 def _make_by_batch(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str, Table]]:
@@ -139,7 +140,7 @@ def _by_batch(rows: Frame) -> Table | None:
 
 def _grid(caption: str, found: dict[str, dict[int, Shown]], columns: dict[int, str]) -> Table:
     """A row a name, a column a number."""
-    nothing = Shown(words.NONE)
+    nothing = Shown(units.NONE)
     body: Sequence[Sequence[Shown]] = [
         [Shown(name, name), *(cells.get(column, nothing) for column in columns)] for name, cells in found.items()
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from ... import units
 from ...results.section import Section
 from .. import select, words
 from ..drawing import plots
@@ -122,7 +123,7 @@ def _errors(piece: select.Slice, scene: plots.Scene) -> Panel | None:
 def _line(rows: Frame, scene: plots.Scene) -> Line:
     label, mean = rows["label"].iloc[0], rows["relative_error"].mean()
     x, y = _floats(rows["place"]), _floats(rows["relative_error"])
-    return Line(label, scene.looks[label], x, y, note=words.number(mean))
+    return Line(label, scene.looks[label], x, y, note=units.number(mean))
 
 
 def _nulls(rows: Frame) -> tuple[Line, ...]:
@@ -132,7 +133,7 @@ def _nulls(rows: Frame) -> tuple[Line, ...]:
     lines = [Line("null: zero", NULL, span, (1.0, 1.0), note="1")]
     mean = rows[rows["mean_value_error"] > 0].groupby("place")["mean_value_error"].median()
     if len(mean):
-        note = words.number(mean.mean())
+        note = units.number(mean.mean())
         at = _floats(mean.index) if len(mean) > 1 else (mean.index[0] - 0.3, mean.index[0] + 0.3)
         value = _floats(mean) if len(mean) > 1 else (mean.iloc[0],) * 2
         lines.append(Line("null: mean of v", NULL, at, value, note=note))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import units
 from ...results.section import Section
 from .. import select, tables, words
 from ..drawing import plots
@@ -63,6 +64,6 @@ def _table(setting: select.Setting, piece: select.Slice, top: Frame) -> Table:
 def _show_worth(row: dict[str, Any], own: select.Columns) -> Shown:
     """The length from which the variant is shown to be faster at every length up to the longest."""
     if row["is_baseline"] or np.isnan(own["speedup"]).all():
-        return Shown(words.NONE)
+        return Shown(units.NONE)
     start = select.find_worth(own)
     return Shown("not shown", float("inf")) if start is None else Shown(str(start), start)

@@ -111,8 +111,26 @@ def test_results_show_the_longest_length_with_speedups_and_memory(capsys: Captur
     text = _printed(capsys)
     assert "forward, length 128" in text
     lines = {x.split()[0]: x.split() for x in text.splitlines() if x.startswith(("full", "linear"))}
-    assert lines["full"] == ["full", "4", "1x", "1", "MiB"]
-    assert lines["linear"] == ["linear", "2", "2x", "(1.9-2.1)", "2", "MiB"]
+    assert lines["full"] == ["full", "4.00", "ms", "1.00x", "1.00", "MiB"]
+    assert lines["linear"] == ["linear", "2.00", "ms", "2.00x", "(1.90\u20132.10)", "2.00", "MiB"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_numbers_are_written_in_what_the_terminal_can_print(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2))
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", err)
+    row = _timed("linear", 128, 0.012, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
+    console.show_results(_rows(row, _timed("full", 128, 0.024)))
+    with console.progress(1) as tell:
+        tell(Record(row), 1, 1)
+    for stream in (out, err):
+        stream.seek(0)
+    to, micro = ("\u2013", "\u00b5") if encoding == "utf-8" else ("-", "u")
+    text = out.read()
+    assert f"12.0 {micro}s  2.00x (1.90{to}2.10)" in text
+    assert next(x.split() for x in text.splitlines() if x.startswith("full")) == ["full", "24.0", f"{micro}s", to]
+    assert err.read().endswith(f"12.0 {micro}s\n")
 
 
 def test_results_of_one_variant_say_what_tells_them_apart(capsys: Capture) -> None:
@@ -147,7 +165,7 @@ def test_fidelity_is_a_mean_over_layers(capsys: Capture) -> None:
     console.show_results(_rows(row(0, 0.2), row(1, 0.4)))
     text = _printed(capsys)
     assert "fidelity on mine@1" in text
-    assert next(x.split() for x in text.splitlines() if x.startswith("linear")) == ["linear", "0.3", "0.5", "0"]
+    assert next(x.split() for x in text.splitlines() if x.startswith("linear")) == ["linear", "0.300", "0.500", "0"]
 
 
 def test_nothing_that_ran_is_no_error(capsys: Capture) -> None:

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 import report_runs as runs
 
-from efficient_attn.report import gather, page, select, tables, words, write_report
+from efficient_attn import units
+from efficient_attn.report import gather, page, select, tables, write_report
 from efficient_attn.report.drawing import plots, style
 from efficient_attn.report.sections import blocks, speed
 from efficient_attn.results.rows import Record
@@ -126,8 +127,8 @@ def test_all_cells_are_escaped() -> None:
 
 @pytest.mark.parametrize("empty", [None, float("nan"), pd.NA, pd.NaT, np.nan])
 def test_empty_cells_hold_nothing(empty: object) -> None:
-    assert not words.there(empty)
-    assert all(words.there(value) for value in (0, 0.0, "", False, float("inf"), np.float64(1)))
+    assert not units.there(empty)
+    assert all(units.there(value) for value in (0, 0.0, "", False, float("inf"), np.float64(1)))
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 import report_runs as runs
 
+from efficient_attn import units
 from efficient_attn.errors import UsageError
-from efficient_attn.report import Written, words, write_report
+from efficient_attn.report import Written, write_report
 from efficient_attn.results import frames
 from efficient_attn.results.rows import Record
 
@@ -75,8 +76,8 @@ def test_pairs_and_backends_stand_beside_the_variants(quickstart: Written) -> No
     found = table(text, "Forward, causal at length 8192")
     window, full, linear = (found[name] for name in ("sliding_window:window=128", "full", "linear"))
     assert [v["Backend"] for v in (window, full, linear)] == ["windows", "sdpa", "chunked"]
-    assert [v["Pairs kept"] for v in (window, full, linear)] == ["3.12%", "all", words.NONE]
-    assert [v["Computed for each"] for v in (window, full, linear)] == ["1.10", "1", words.NONE]
+    assert [v["Pairs kept"] for v in (window, full, linear)] == ["3.12%", "all", units.NONE]
+    assert [v["Computed for each"] for v in (window, full, linear)] == ["1.10", "1", units.NONE]
     assert table(text, "Forward, bidirectional at length 8192")["sliding_window:window=128"]["Pairs kept"] == "3.11%"
     for shown in (text, quickstart.page.read_text().replace("&#39;", "'")):
         assert shown.count("'Pairs kept' is the share of all query-key pairs") == 1, (
@@ -260,40 +261,6 @@ def test_comparisons_too_many_for_the_top_stand_whole_below_the_tables(tmp_path:
     assert whole.removeprefix("- ").partition(" is ")[0] in words_of
     few, _ = report(tmp_path / "few", records)
     assert "Every comparison in words" not in few
-
-
-@pytest.mark.parametrize("of_suite", [None, "full"])
-def test_parts_with_baselines_of_their_own_stand_apart(tmp_path: Path, of_suite: str | None) -> None:
-    """Others are compared in each part with the variant that was paired with itself, whatever the suite's baseline."""
-    records = []
-    for part, base in (("one", "full"), ("two", "linear")):
-        for each in runs.speed(lengths=(512, 8192)):
-            row = replace(each.row, part=part, case_key=f"peers/{part}/{each.row.case_key}")
-            own = {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0} if row.variant == base else {}
-            records.append(Record(replace(row, **own)))
-    _, text = report(tmp_path, records, suite=runs.about()["suite"] | {"baseline": of_suite})
-    for base in ("full", "linear"):
-        assert f"· against {base}" in text
-        assert f"Speedup over {base} |" in text
-        assert f"faster than {base}" in text
-    assert "the baseline;" not in text
-    assert text.count("| baseline |") >= 2
-
-
-def test_rows_that_say_their_baseline_keep_it(tmp_path: Path) -> None:
-    """Whatever the suite says, and whatever was paired with itself."""
-    said = [Record(replace(each.row, baseline="linear")) for each in runs.speed(lengths=(512, 8192))]
-    _, text = report(tmp_path, said)
-    assert "Speedup over linear |" in text
-    assert "faster than linear" in text
-    written = (tmp_path / "out" / "rows.csv").read_text().splitlines()
-    named = [dict(zip(written[0].split(","), line.split(","), strict=False))["baseline"] for line in written[1:]]
-    assert set(named) == {"linear"}
-
-
-def test_a_baseline_that_was_not_said_is_not_in_the_csv(tmp_path: Path) -> None:
-    report(tmp_path, list(runs.speed(lengths=(512, 8192))))
-    assert pd.read_csv(tmp_path / "out" / "rows.csv")["baseline"].isna().all()
 
 
 def test_too_many_plots_are_named_not_dropped(tmp_path: Path) -> None:

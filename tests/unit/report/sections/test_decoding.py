@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import report_runs as runs
 
-from efficient_attn.report import select, words, write_report
+from efficient_attn import units
+from efficient_attn.report import select, write_report
 from efficient_attn.report.drawing import plots
 from efficient_attn.report.gather import gather
 from efficient_attn.report.sections.decoding import STATE, STEP
@@ -158,8 +159,8 @@ def test_a_step_by_key_value_heads(tmp_path: Path) -> None:
     found = table(text, caption)
     assert list(found["full"])[1:] == ["8 key-value heads", "2 key-value heads", "1 key-value head"]
     assert found["full"]["8 key-value heads"] == "4.00 ms, baseline"
-    assert found["full"]["2 key-value heads"].replace(words.TO, "-") == "1.60 ms, 2.50x (2.38-2.62) ▲"
-    assert found["linear"]["2 key-value heads"] == words.NONE
+    assert found["full"]["2 key-value heads"].replace(units.TO, "-") == "1.60 ms, 2.50x (2.38-2.62) ▲"
+    assert found["linear"]["2 key-value heads"] == units.NONE
     assert caption in page
 
 
@@ -176,7 +177,7 @@ def test_tokens_a_second_by_batch_size(tmp_path: Path) -> None:
     page, text = report(tmp_path, records)
     found = table(text, "Tokens a second by batch size, behind a context of 1024")
     assert found == {
-        "linear": {"Variant": "linear", "Batch 1": "2.00 k", "Batch 4": words.NONE, "Batch 16": "32.0 k"},
+        "linear": {"Variant": "linear", "Batch 1": "2.00 k", "Batch 4": units.NONE, "Batch 16": "32.0 k"},
         "full": {"Variant": "full", "Batch 1": "1.00 k", "Batch 4": "2.00 k", "Batch 16": "4.00 k"},
     }
     assert "Tokens a second by batch size" in page
@@ -201,7 +202,7 @@ def test_prefill_shows_tokens_a_second(mode: str, shown: bool, tmp_path: Path) -
     records = list(runs.speed(mode, causal=True, lengths=(512, 1024)))
     _, text = report(tmp_path, records)
     found = table(text, f"{mode.capitalize()}, causal at length 1024")
-    rate = words.rate(next(r.row.tokens_per_s for r in records if r.row.seq_len == 1024))
+    rate = units.rate(next(r.row.tokens_per_s for r in records if r.row.seq_len == 1024))
     assert found["full"].get("Tokens a second") == (rate if shown else None)
     assert ("Prefill takes a whole prompt" in text) == shown
 
