@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import UsageError
 from . import durable
-from .lock import LOCK, FolderLock
+from .lock import HOLDER, LOCK, FolderLock
 from .repair import repair
 from .rows import Record, Status
 from .shards import ROWS, Damage, scan, shards, stem, warn
@@ -148,7 +148,7 @@ def rows_path(run: Path) -> Path:
 
 def _refuse_foreign(folder: Path, resume: bool) -> None:
     """Whether this folder may be written to: a new one, or a run that is to be gone on with."""
-    holds = sorted(path.name for path in folder.iterdir() if path.name != LOCK)
+    holds = sorted(path.name for path in folder.iterdir() if path.name not in (LOCK, HOLDER))
     if holds and not resume:
         raise UsageError(f"{folder}: not empty (holds {holds[0]}); choose another --out, or add --resume")
     if holds and not shards(folder):

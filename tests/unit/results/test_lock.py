@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -9,12 +10,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.results.lock import LOCK, FolderLock
+from efficient_attn.results.lock import HOLDER, LOCK, FolderLock
 from efficient_attn.results.store import Writer, read
 
 HOLDS = """
@@ -29,7 +32,7 @@ with Writer(Path(sys.argv[1])):
 
 def test_the_lock_names_its_holder(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
-    held = json.loads((tmp_path / LOCK).read_text())
+    held = json.loads((tmp_path / HOLDER).read_text())
     assert (held["pid"], held["host"]) == (os.getpid(), platform.node())
     told = rf"in use by process {os.getpid()} on host {re.escape(platform.node())} since {held['since'][:4]}-"
     with pytest.raises(UsageError, match=rf"^{tmp_path}: {told}.*; wait for it, or choose another --out$"):
@@ -38,9 +41,10 @@ def test_the_lock_names_its_holder(tmp_path: Path) -> None:
     FolderLock(tmp_path).release()
 
 
-def test_a_holder_that_has_not_said_who_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", ["", "{", "[]", "{}"])
+def test_a_holder_that_has_not_said_who_it_is(said: str, tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
-    (tmp_path / LOCK).write_text("")
+    (tmp_path / HOLDER).write_text(said)
     with pytest.raises(UsageError, match="in use by another process; wait"):
         FolderLock(tmp_path)
     lock.release()
@@ -64,9 +68,10 @@ def test_a_writer_that_could_not_start_holds_nothing(tmp_path: Path) -> None:
 
 
 def test_a_left_lock_means_nothing(tmp_path: Path) -> None:
-    (tmp_path / LOCK).write_text(json.dumps({"pid": 1, "host": "elsewhere" * 20, "since": "long ago"}))
+    for name in (LOCK, HOLDER):  # the first of them held the text itself, once
+        (tmp_path / name).write_text(json.dumps({"pid": 1, "host": "elsewhere" * 20, "since": "long ago"}))
     with Writer(tmp_path):
-        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+        assert json.loads((tmp_path / HOLDER).read_text())["pid"] == os.getpid()
 
 
 def test_sigkill_leaves_no_lock_even_if_a_child_lives_on(tmp_path: Path) -> None:
@@ -85,8 +90,7 @@ def test_sigkill_leaves_no_lock_even_if_a_child_lives_on(tmp_path: Path) -> None
 
 
 def test_a_program_started_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
-    with Writer(tmp_path) as writer:
-        assert not os.get_inheritable(writer._lock._file)
+    with Writer(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
     try:
         assert child.poll() is None
@@ -95,7 +99,36 @@ def test_a_program_started_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> N
         child.communicate(b"\n")
 
 
-def test_a_lock_in_the_way_is_told(tmp_path: Path) -> None:
-    (tmp_path / LOCK).mkdir()
-    with pytest.raises(UsageError, match=r"cannot be written: .*; choose another --out"):
+@pytest.mark.parametrize("name", [LOCK, HOLDER])
+def test_a_folder_in_the_way_is_told(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    for _ in range(2):  # and nothing is held
+        with pytest.raises(UsageError, match=r"cannot be written: Is a directory; choose another --out"):
+            Writer(tmp_path)
+
+
+def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", missing)
+    with pytest.raises(UsageError, match=r"cannot be written: Function not implemented; choose another --out"):
         Writer(tmp_path)
+    monkeypatch.undo()
+    Writer(tmp_path).close()  # nothing is left that would lock it
+
+
+def test_another_thread_may_close(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    thread = threading.Thread(target=writer.close)
+    thread.start()
+    thread.join()
+    Writer(tmp_path, resume=True).close()
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="nothing is read-only for root")
+def test_a_folder_that_is_read_only_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(UsageError, match=r"cannot be written: Permission denied; choose another --out"):
+        Writer(tmp_path)
+    tmp_path.chmod(0o755)

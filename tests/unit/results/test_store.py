@@ -13,7 +13,7 @@ import pytest
 
 from efficient_attn.errors import UsageError
 from efficient_attn.results import durable
-from efficient_attn.results.lock import LOCK
+from efficient_attn.results.lock import HOLDER, LOCK
 from efficient_attn.results.rows import Record, Row
 from efficient_attn.results.shards import shards, stem
 from efficient_attn.results.store import ROWS, RUN, StoreError, Writer, about, read
@@ -233,7 +233,7 @@ def test_sessions_are_described_beside_earlier_ones(tmp_path: Path) -> None:
         writer.describe({"run_id": "two", "threads": 2})
         writer.describe({"run_id": "two", "threads": 2, "finished": "now"})
     assert about(tmp_path) == [{"run_id": "one", "threads": 1}, {"run_id": "two", "threads": 2, "finished": "now"}]
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([LOCK, ROWS, RUN])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([LOCK, HOLDER, ROWS, RUN])
     assert about(tmp_path / "absent") == []
 
 
