@@ -32,6 +32,35 @@ name = "full"
 """
 
 
+SEVERAL = """
+title    = "Several"
+measure  = ["forward", "peak_memory"]
+baseline = "full"
+axes     = { seq_len = [16, 32, 64], causal = [false, true], threads = [1] }
+dims     = { heads = 2, head_dim = 8 }
+[[variant]]
+name = "full"
+[[variant]]
+name    = "sliding_window"
+options = { window = 4 }
+[[variant]]
+name    = "sliding_window"
+options = { window = 8 }
+[[variant]]
+name = "linear"
+"""
+
+
+def values_of(cases: list[Any], axis: str) -> list[Any]:
+    """The different values of an axis, in the plan's order."""
+
+    def value(case: Any) -> Any:
+        owners = (case, case.cell, case.cell.place, case.cell.effort)
+        return next(getattr(owner, axis) for owner in owners if hasattr(owner, axis))
+
+    return list(dict.fromkeys(map(value, cases)))
+
+
 def loaded(text: str = TINY, name: str = "trial") -> Loaded:
     return parse_suite(text, name, TABLE)
 

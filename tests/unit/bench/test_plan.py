@@ -6,41 +6,16 @@ from typing import Any
 
 import planted
 import pytest
+from planted import SEVERAL, values_of
 
 from efficient_attn.bench.case import group_by_cell
 from efficient_attn.errors import UsageError
-
-SEVERAL = """
-title    = "Several"
-measure  = ["forward", "peak_memory"]
-baseline = "full"
-axes     = { seq_len = [16, 32, 64], causal = [false, true], threads = [1] }
-dims     = { heads = 2, head_dim = 8 }
-[[variant]]
-name = "full"
-[[variant]]
-name    = "sliding_window"
-options = { window = 4 }
-[[variant]]
-name    = "sliding_window"
-options = { window = 8 }
-[[variant]]
-name = "linear"
-"""
-
-
-def _values(cases: list[Any], axis: str) -> list[Any]:
-    def value(case: Any) -> Any:
-        owners = (case, case.cell, case.cell.place, case.cell.effort)
-        return next(getattr(owner, axis) for owner in owners if hasattr(owner, axis))
-
-    return list(dict.fromkeys(map(value, cases)))
 
 
 def test_every_combination_is_a_case() -> None:
     cases = planted.plan(SEVERAL)
     assert len({c.key for c in cases}) == len(cases) == 3 * 2 * 4
-    assert _values(cases, "seq_len") == [16, 32, 64]
+    assert values_of(cases, "seq_len") == [16, 32, 64]
     assert {c.cell.baseline for c in cases} == {"full"}
     assert all(c.keys.peak_memory for c in cases)
 
@@ -69,7 +44,7 @@ def test_the_mechanisms_of_one_cell_stand_together() -> None:
 )
 def test_an_override_replaces_an_axis_and_no_other(axis: str, values: list[Any]) -> None:
     before, after = planted.plan(SEVERAL), planted.plan(SEVERAL, axes={axis: values})
-    assert _values(after, axis) == values
+    assert values_of(after, axis) == values
     others = {"seq_len", "causal", "dtype", "device", "threads", "batch", "heads", "kv_heads", "head_dim"} - {axis}
     if axis == "heads":
         others.discard("kv_heads")  # it follows heads
@@ -78,11 +53,11 @@ def test_an_override_replaces_an_axis_and_no_other(axis: str, values: list[Any])
     if axis == "device":
         others.discard("dtype")  # the default of a GPU is another one
     for other in others:
-        assert _values(after, other) == _values(before, other)
+        assert values_of(after, other) == values_of(before, other)
 
 
 def test_a_value_that_is_given_twice_counts_once() -> None:
-    assert _values(planted.plan(SEVERAL, axes={"seq_len": [16, 16]}), "seq_len") == [16]
+    assert values_of(planted.plan(SEVERAL, axes={"seq_len": [16, 16]}), "seq_len") == [16]
 
 
 @pytest.mark.parametrize(
@@ -122,15 +97,15 @@ def test_variants_that_do_not_exist_are_refused_with_their_place(wanted: str, sa
 
 def test_quick_takes_two_lengths_and_three_rounds() -> None:
     cases = planted.plan(SEVERAL, quick=True)
-    assert _values(cases, "seq_len") == [16, 32]
-    assert _values(cases, "rounds") == [3]
-    assert _values(cases, "budget_s") == [1.0]
-    assert _values(planted.plan(SEVERAL, quick=True, axes={"seq_len": [8, 9, 10]}), "seq_len") == [8, 9, 10]
+    assert values_of(cases, "seq_len") == [16, 32]
+    assert values_of(cases, "rounds") == [3]
+    assert values_of(cases, "budget_s") == [1.0]
+    assert values_of(planted.plan(SEVERAL, quick=True, axes={"seq_len": [8, 9, 10]}), "seq_len") == [8, 9, 10]
 
 
 def test_the_seed_can_be_replaced() -> None:
-    assert _values(planted.plan(SEVERAL), "seed") == [0]
-    assert _values(planted.plan(SEVERAL, seed=7), "seed") == [7]
+    assert values_of(planted.plan(SEVERAL), "seed") == [0]
+    assert values_of(planted.plan(SEVERAL, seed=7), "seed") == [7]
 
 
 # -- baselines ---------------------------------------------------------------------------------------------------
@@ -147,7 +122,7 @@ def test_the_seed_can_be_replaced() -> None:
 )
 def test_the_baseline_is_a_variant_that_runs(named: str, wanted: list[str], found: str | None) -> None:
     cases = planted.plan(SEVERAL.replace('= "full"', f'= "{named}"', 1), variants=wanted)
-    assert _values(cases, "baseline") == [found]
+    assert values_of(cases, "baseline") == [found]
 
 
 def test_a_baseline_that_is_no_variant_is_refused() -> None:
@@ -160,7 +135,7 @@ def test_of_several_key_value_heads_the_most_are_the_baselines(order: list[int])
     text = SEVERAL.replace("heads = 2", "heads = 4")
     cases = planted.plan(text, axes={"kv_heads": order, "seq_len": [16], "causal": [True]})
     assert len(group_by_cell(cases)) == 1
-    assert _values(cases, "kv_heads") == order
+    assert values_of(cases, "kv_heads") == order
     assert [(c.variant, c.kv_heads) for c in cases if c.is_baseline] == [("full", 4)]
     assert all(c.cell.baseline_kv_heads == 4 for c in cases)
 
@@ -180,7 +155,7 @@ def test_fewer_heads_to_compare_with_are_another_case() -> None:
 
 
 def test_a_suite_may_have_no_baseline() -> None:
-    assert _values(planted.plan(SEVERAL.replace('baseline = "full"', "")), "baseline") == [None]
+    assert values_of(planted.plan(SEVERAL.replace('baseline = "full"', "")), "baseline") == [None]
 
 
 # -- what is planned once, and what is left out --------------------------------------------------------------------
@@ -196,63 +171,6 @@ def test_a_default_that_is_written_out_is_the_same_case() -> None:
     text = planted.TINY + '[[variant]]\nname = "sliding_window"\n[[variant]]\nname = "sliding_window:window=128"\n'
     with pytest.raises(UsageError, match="sliding_window:window=128 and sliding_window are the same case"):
         planted.plan(text)
-
-
-@pytest.mark.parametrize("mode", ["decode", "prefill"])
-@pytest.mark.parametrize("causal", ["[false, true]", "[true]", "[false]"])
-def test_decoding_is_causal_and_planned_once(mode: str, causal: str) -> None:
-    text = SEVERAL.replace('"forward", "peak_memory"', f'"{mode}"').replace("[false, true]", causal)
-    cases = planted.plan(text)
-    assert len(cases) == 3 * 4
-    assert _values(cases, "causal") == [True]
-    assert not any(c.keys.peak_memory for c in cases)
-
-
-def test_decoding_beside_forward_leaves_forward_as_it_is() -> None:
-    cases = planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))
-    assert _values([c for c in cases if c.cell.place.mode == "forward"], "causal") == [False, True]
-    assert _values([c for c in cases if c.cell.place.mode == "decode"], "causal") == [True]
-
-
-def test_max_len_is_the_longest_length() -> None:
-    assert _values(planted.plan(SEVERAL), "max_len") == [64]
-    assert _values(planted.plan(SEVERAL, axes={"seq_len": [100, 20]}), "max_len") == [100]
-
-
-def test_fidelity_has_a_case_for_every_layer_and_takes_sizes_from_the_file() -> None:
-    cases = planted.plan(
-        SEVERAL.replace('"forward", "peak_memory"', '"fidelity"').replace(", causal", ", batch = [5], causal")
-    )
-    assert len(cases) == 3 * 2 * 4
-    assert _values(cases, "layer") == [0, 2, 5]
-    assert {
-        (c.cell.place.seq_len, c.cell.place.heads, c.kv_heads, c.cell.place.head_dim, c.cell.place.batch) for c in cases
-    } == {(384, 12, 1 if c.family == "shared_kv" else 12, 32, 1) for c in cases}
-    assert {c.cell.place.inputs.split("@")[0] for c in cases} == {"minilm"}
-    assert {c.cell.place.mode for c in cases} == {None}
-
-
-def test_activations_for_a_suite_without_fidelity_are_refused() -> None:
-    with pytest.raises(UsageError, match="activations: the suite trial measures nothing that takes this key"):
-        planted.plan(SEVERAL, keys={"activations": "mine.npz"})
-
-
-def test_a_memory_budget_is_for_decoding_and_the_command_lines_counts() -> None:
-    text = SEVERAL.replace('"peak_memory"', '"decode"').replace("dims ", 'memory_budget = "2kB"\ndims ')
-
-    def budgets(**overrides: Any) -> set[Any]:
-        return {(c.cell.place.mode, c.keys.memory_budget) for c in planted.plan(text, **overrides)}
-
-    assert budgets() == {("forward", None), ("decode", 2000)}
-    assert budgets(keys={"memory_budget": 5}) == {("forward", None), ("decode", 5)}
-    assert {c.keys.memory_budget for c in planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))} == {None}
-    with pytest.raises(UsageError, match="memory_budget: the suite trial measures nothing that takes this key"):
-        planted.plan(SEVERAL, keys={"memory_budget": 5})
-
-
-def test_missing_activations_are_refused_while_planning() -> None:
-    with pytest.raises(UsageError, match=r"gone\.npz: no such file"):
-        planted.plan(SEVERAL.replace('"forward"', '"fidelity"'), keys={"activations": "gone.npz"})
 
 
 def test_options_of_a_union_belong_into_its_name() -> None:

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 import planted
 import pytest
+from measured import measure_cases
+from planted import SEVERAL, values_of
 
-from efficient_attn.bench.cell import measure
-from efficient_attn.bench.conditions import Conditions
-from efficient_attn.engines.local import Local
+from efficient_attn.errors import UsageError
 from efficient_attn.results.rows import Record
-
-TEXT = planted.TINY.replace('"forward"', '"fidelity"')
 
 
 @pytest.fixture(autouse=True)
@@ -21,27 +19,52 @@ def _forgotten() -> Iterator[None]:
         yield
 
 
-def judged(variant: str) -> Record:
-    """The record of a mechanism on the first layer."""
-    case = planted.plan(TEXT, variants=[variant])[0]
-    (record,) = measure(case.cell, [case], Conditions(engine=Local("inline")))
-    return record
-
-
-def test_exact_attention_has_no_error_and_nothing_is_timed() -> None:
-    record = judged("full")
-    assert (record.row.status, record.row.task, record.row.mode, record.row.latency_ms) == (
-        "ok",
-        "fidelity",
-        None,
-        None,
+def test_fidelity_has_a_case_for_every_layer_and_takes_sizes_from_the_file() -> None:
+    cases = planted.plan(
+        SEVERAL.replace('"forward", "peak_memory"', '"fidelity"').replace(", causal", ", batch = [5], causal")
     )
-    assert (record.row.relative_error or 1) < 1e-5
-    assert record.samples["mean_value_error"] > 0.1
-    assert record.row.inputs.startswith("minilm@")  # type: ignore[union-attr]
+    assert len(cases) == 3 * 2 * 4
+    assert values_of(cases, "layer") == [0, 2, 5]
+    assert {
+        (c.cell.place.seq_len, c.cell.place.heads, c.kv_heads, c.cell.place.head_dim, c.cell.place.batch) for c in cases
+    } == {(384, 12, 1 if c.family == "shared_kv" else 12, 32, 1) for c in cases}
+    assert {c.cell.place.inputs.split("@")[0] for c in cases} == {"minilm"}
+    assert {c.cell.place.mode for c in cases} == {None}
 
 
-def test_a_wrong_mechanism_gets_no_numbers() -> None:
-    row = judged(planted.plant("zz_off", lambda out: out * 1.1)).row
-    assert (row.status, row.relative_error) == ("invalid", None)
-    assert "not the oracle's" in (row.reason or "")
+def test_activations_for_a_suite_without_fidelity_are_refused() -> None:
+    with pytest.raises(UsageError, match="activations: the suite trial measures nothing that takes this key"):
+        planted.plan(SEVERAL, keys={"activations": "mine.npz"})
+
+
+def test_missing_activations_are_refused_while_planning() -> None:
+    with pytest.raises(UsageError, match=r"gone\.npz: no such file"):
+        planted.plan(SEVERAL.replace('"forward"', '"fidelity"'), keys={"activations": "gone.npz"})
+
+
+def _measure_fidelity(*variants: str) -> list[Record]:
+    cases = planted.plan(planted.TINY.replace('"forward"', '"fidelity"'), variants=variants)
+    return measure_cases([c for c in cases if c.cell.place.layer == 2])
+
+
+def test_fidelity_rows_hold_errors_and_no_times() -> None:
+    full, window = _measure_fidelity("full", "sliding_window:window=8")
+    assert (full.row.status, full.row.task, full.row.layer, full.row.mode) == ("ok", "fidelity", 2, None)
+    assert (full.row.inputs or "").startswith("minilm@")
+    assert (full.row.relative_error or 1) < 1e-5
+    assert (window.row.relative_error or 0) > 0.1
+    assert (window.row.missed_mass or 0) > 0.1
+    assert full.row.effective_keys == pytest.approx(window.row.effective_keys)
+    assert full.row.latency_ms is None
+    assert 0.1 < full.samples["mean_value_error"] == window.samples["mean_value_error"]
+
+
+def test_fidelity_is_gated_too() -> None:
+    wrong, failing, full = _measure_fidelity(
+        planted.plant("zz_wrong", lambda out: out * 1.1),
+        planted.plant("zz_failing", planted.raising(RuntimeError("boom"))),
+        "full",
+    )
+    assert wrong.row.status == "invalid"
+    assert wrong.row.relative_error is None
+    assert (failing.row.status, full.row.status) == ("error", "ok")

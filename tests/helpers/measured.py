@@ -1,0 +1,29 @@
+"""Cells of tiny suites, measured in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import planted
+
+from efficient_attn.bench.case import Case, group_by_cell
+from efficient_attn.bench.cell import measure
+from efficient_attn.bench.conditions import Conditions
+from efficient_attn.engines.local import Local
+from efficient_attn.results.rows import Record
+
+
+def measure_variants(*variants: str, mode: str = "forward", **axes: Any) -> list[Record]:
+    text = planted.TINY.replace('"forward"', mode if '"' in mode else f'"{mode}"')
+    return measure_cases(planted.plan(text, variants=variants, axes={name: [value] for name, value in axes.items()}))
+
+
+def measure_cases(cases: Sequence[Case]) -> list[Record]:
+    """Of one cell: exactly one record a case, in order, each of which can be kept."""
+    ((cell, members),) = group_by_cell(cases)
+    records = measure(cell, members, Conditions(engine=Local("inline")))
+    assert [r.row.case_key for r in records] == [c.key for c in members]
+    for record in records:
+        Record.from_line(record.to_line())
+    return records

@@ -1,0 +1,45 @@
+"""Speed as a task: which cells it plans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import planted
+import pytest
+from planted import SEVERAL, values_of
+
+from efficient_attn.errors import UsageError
+
+
+@pytest.mark.parametrize("mode", ["decode", "prefill"])
+@pytest.mark.parametrize("causal", ["[false, true]", "[true]", "[false]"])
+def test_decoding_is_causal_and_planned_once(mode: str, causal: str) -> None:
+    text = SEVERAL.replace('"forward", "peak_memory"', f'"{mode}"').replace("[false, true]", causal)
+    cases = planted.plan(text)
+    assert len(cases) == 3 * 4
+    assert values_of(cases, "causal") == [True]
+    assert not any(c.keys.peak_memory for c in cases)
+
+
+def test_decoding_beside_forward_leaves_forward_as_it_is() -> None:
+    cases = planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))
+    assert values_of([c for c in cases if c.cell.place.mode == "forward"], "causal") == [False, True]
+    assert values_of([c for c in cases if c.cell.place.mode == "decode"], "causal") == [True]
+
+
+def test_max_len_is_the_longest_length() -> None:
+    assert values_of(planted.plan(SEVERAL), "max_len") == [64]
+    assert values_of(planted.plan(SEVERAL, axes={"seq_len": [100, 20]}), "max_len") == [100]
+
+
+def test_a_memory_budget_is_for_decoding_and_the_command_lines_counts() -> None:
+    text = SEVERAL.replace('"peak_memory"', '"decode"').replace("dims ", 'memory_budget = "2kB"\ndims ')
+
+    def budgets(**overrides: Any) -> set[Any]:
+        return {(c.cell.place.mode, c.keys.memory_budget) for c in planted.plan(text, **overrides)}
+
+    assert budgets() == {("forward", None), ("decode", 2000)}
+    assert budgets(keys={"memory_budget": 5}) == {("forward", None), ("decode", 5)}
+    assert {c.keys.memory_budget for c in planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))} == {None}
+    with pytest.raises(UsageError, match="memory_budget: the suite trial measures nothing that takes this key"):
+        planted.plan(SEVERAL, keys={"memory_budget": 5})
