@@ -13,7 +13,7 @@ from ..contract.state import state_bytes
 from ..errors import UnsupportedError
 from ..instruments.ceilings import Ceiling, ceiling
 from ..instruments.timing import BLOCK_S, Pace, turns
-from ..kernels.linear.sums import RUN
+from ..kernels.linear.sums import AT_ONCE as RUN
 from .case import Case, Cell
 from .cell import absent
 from .jobs import BACKWARD

@@ -1,7 +1,7 @@
 """Facts, and patterns as tuples of them, joined by ``|``.
 
 A fact says whether query position i may see key position j, with operators only, so that tensors, arrays and plain
-numbers all fit; and it names the key blocks that a run of queries may touch, without looking at N x M pairs.
+numbers all fit; and it names the key blocks that a stretch of queries may touch, without looking at N x M pairs.
 Causality and padding are the mask's business, never the pattern's.
 """
 

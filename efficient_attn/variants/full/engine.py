@@ -27,14 +27,14 @@ class SoftmaxAttention(Attention):
 
     Backends: ``sdpa``, torch's fused kernels (in decode steps of grouped heads over long caches oneDNN's products);
     ``cpp``, the same with decode steps in one pass of our own C++, for the CPU in float32 and float64, by request only,
-    as it is compiled on first use.
+    as it is built on first use.
     """
 
     backends = ("sdpa", "cpp", "dense")
     only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
 
     def why_not(self, backend: str) -> str | None:
-        return decode.why_not() if backend == "cpp" else None
+        return decode.why_no_native() if backend == "cpp" else None
 
     @property
     def traits(self) -> Traits:
@@ -48,7 +48,7 @@ class SoftmaxAttention(Attention):
         return softmax_attention(q, k, v, mask.dense(q.shape[2], k.shape[2], device=q.device))
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return attend(q, k, v, mask, compiled=self.backend == "cpp")
+        return attend(q, k, v, mask, native=self.backend == "cpp")
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
         if not training or self.backend != "sdpa":

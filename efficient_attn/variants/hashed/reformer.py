@@ -14,8 +14,8 @@ from ...contract.shapes import Dims, Sample, Shape, Values
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import softmax_attention, wide
-from ...kernels.hashed.lsh import Rounds, directions, hash_bits, rotations, sorted_rounds
-from ...kernels.hashed.tiles import Job, inverse_norms, softmax_over_rounds
+from ...kernels.hashed.lsh import Rounds, directions, hash_bits, rotations, sort_rounds
+from ...kernels.hashed.tiles import Recipe, inverse_norms, softmax_over_rounds
 
 
 class Reformer(Attention):
@@ -95,18 +95,18 @@ class Reformer(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         width, value_width = q.shape[-1], v.shape[-1]
-        job = Job(self._rounds(k, mask), mask.causal, width**-0.5)
+        recipe = Recipe(self._rounds(k, mask), mask.causal, width**-0.5)
         if (valid := mask.key_valid(q.shape[2])) is not None:  # a padded query's row is masked, and must not overflow
             q = q.masked_fill(~valid[:, None, :, None], 0)
         pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
         rows = (F.pad(x, (0, pad - x.shape[-1])) if x.shape[-1] < pad else x for x in (q, k, v))
-        out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), job=job).unflatten(0, q.shape[:2])
+        out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), recipe=recipe).unflatten(0, q.shape[:2])
         return out[..., :value_width] if value_width < pad else out
 
     def _rounds(self, k: Tensor, mask: Mask) -> Rounds:
         """Hashed by k: what padding hides is blank in it, and what `query_lengths` leave unwanted is not."""
         n = k.shape[2]
-        return sorted_rounds(k.detach(), self.rotations, min(self.bucket_size, n), mask.key_valid(n))
+        return sort_rounds(k.detach(), self.rotations, min(self.bucket_size, n), mask.key_valid(n))
 
 
 def _same(q: Tensor, k: Tensor) -> bool:

@@ -12,7 +12,7 @@ from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import softmax_attention, wide
 from ...kernels.low_rank.projection import project
-from ...kernels.softmax.sdpa import fused
+from ...kernels.softmax.sdpa import attend_fused
 
 
 class Linformer(Attention):
@@ -68,7 +68,7 @@ class Linformer(Attention):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         e, f = (x.to(q.dtype) for x in self._projections(k))
         mixed = project(e, k, v) if self.by_values is None else project(e, k) + project(f, v)
-        return fused(q, *mixed)
+        return attend_fused(q, *mixed)
 
     def _projections(self, k: Tensor) -> tuple[Tensor, Tensor]:
         """E and F for these keys, ``[1 or Hkv, rank, M]``."""

@@ -9,7 +9,7 @@ from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, masked_softmax, wide
 from ...kernels.low_rank.landmarks import landmark_weights, pseudo_inverse, segment_means, segments
-from ...kernels.softmax.sdpa import fused
+from ...kernels.softmax.sdpa import attend_fused
 
 FLOAT32_STEPS = 10  # with s steps the inverse multiplies rounding by up to 3.25^(s / 2), by 360 here
 
@@ -79,10 +79,10 @@ class Nystromformer(Attention):
         k_marks = segment_means(k, valid, self._n_landmarks)
         k_marks = k_marks._replace(means=expand_heads(k_marks.means, q.shape[1]))  # few, unlike the keys themselves
         inverse = pseudo_inverse(landmark_weights(q_marks, k_marks, q.shape[-1] ** -0.5), self._n_iterations)
-        found = fused(q_marks.means.to(q.dtype), k, v, allowed=_across(valid))
+        found = attend_fused(q_marks.means.to(q.dtype), k, v, allowed=_across(valid))
         # what a missing landmark found is dropped here: its column of the inverse is zero
         values = (inverse @ wide(found)).to(q.dtype)
-        return fused(q, k_marks.means.to(q.dtype), values, allowed=_across(k_marks.there)).to(dtype)
+        return attend_fused(q, k_marks.means.to(q.dtype), values, allowed=_across(k_marks.there)).to(dtype)
 
     def _accurate(self, x: Tensor) -> Tensor:
         return x.double() if self._n_iterations > FLOAT32_STEPS else x
