@@ -23,7 +23,10 @@ FUSED_TRAINING_WORKSPACE = 4.5  # in sizes of the output: torch's kernel keeps n
 
 
 class SoftmaxAttention(Attention):
-    """softmax(q k^T / sqrt(D)) v over every key that the mask allows.
+    """softmax(q k^T / sqrt(D)) v over every key that the mask allows. With p for these pairs, the oracle is
+
+        w = einsum("bhnd,bhmd->bhnm", q, k).div(D**0.5).masked_fill(~p, -inf).softmax(-1)
+        out = einsum("bhnm,bhme->bhne", w, v)
 
     Backends: ``sdpa``, torch's fused kernels (in decode steps of grouped heads over long caches oneDNN's products);
     ``cpp``, the same with decode steps in one pass of our own C++, for the CPU in float32 and float64, by request only,

@@ -20,7 +20,10 @@ from ...kernels.hashed.tiles import Recipe, inverse_norms, softmax_over_rounds
 
 class Reformer(Attention):
     """Softmax over the keys that a hash puts near a query, of unit length; queries and keys are one tensor (Kitaev et
-    al. 2020, arXiv:2001.04451).
+    al. 2020, arXiv:2001.04451). With p for the pairs of the same chunk, or of neighbours, in any round, the oracle is
+
+        w = einsum("bhnd,bhmd->bhnm", q, normalize(k, dim=-1)).div(D**0.5).masked_fill(~p, -inf).softmax(-1)
+        out = einsum("bhnm,bhme->bhne", w, v)
 
     n_hashes: rounds of hashing; a pair found in several counts once. bucket_size: positions a chunk; sorted by bucket,
     a query sees its own chunk and the one before. It sees itself only where it sees no other key. The random directions

@@ -42,6 +42,11 @@ class KeyWeights(NamedTuple):
 class LinearAttention(Attention):
     """sum_j phi(q).phi(k_j) v_j / sum_j phi(q).phi(k_j). A subclass passes its feature map to ``super().__init__``.
 
+    With p for the pairs that the mask allows, and where neither map nor subclass weighs keys, the oracle is
+
+        w = einsum("bhnf,bhmf->bhnm", phi(q), phi(k)) * p
+        out = einsum("bhnm,bhme->bhne", w / w.sum(-1, keepdim=True), v)
+
     Backends: ``chunked`` sums keys chunk by chunk; causal, it scans; ``cpp`` is the same with the scan in C++, for the
     CPU and for keys without weights, by request only, as it is built on first use: without a causal mask, and in
     decoding one by one, it runs what ``chunked`` runs; ``dense`` forms all N x M weights. A map with learned parameters

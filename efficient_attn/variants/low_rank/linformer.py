@@ -17,7 +17,10 @@ from ...kernels.softmax.sdpa import attend_fused
 
 class Linformer(Attention):
     """Softmax over ``rank`` learned mixtures of the keys instead of all of them (Wang et al. 2020, arXiv:2006.04768):
-    softmax(q (E k)^T / sqrt(D)) F v.
+    softmax(q (E k)^T / sqrt(D)) F v. The oracle is
+
+        w = einsum("bhnd,rm,bhmd->bhnr", q, E, k).div(D**0.5).softmax(-1)
+        out = einsum("bhnr,rm,bhme->bhne", w, F, v)
 
     rank: how many mixtures. share: ``key_value`` learns one matrix E = F for all heads, in the paper's experiments as
     good as more; ``heads`` one E and one F; None (``none`` in a spec) an E and an F for each key-value head. Each is

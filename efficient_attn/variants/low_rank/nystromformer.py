@@ -16,13 +16,16 @@ FLOAT32_STEPS = 10  # with s steps the inverse multiplies rounding by up to 3.25
 
 class Nystromformer(Attention):
     """Softmax attention by way of landmarks, the means q~ and k~ of segments (Xiong et al. 2021, arXiv:2102.03902):
-    softmax(q k~^T / sqrt(D)) pinv(softmax(q~ k~^T / sqrt(D))) softmax(q~ k^T / sqrt(D)) v.
+    softmax(q k~^T / sqrt(D)) pinv(softmax(q~ k~^T / sqrt(D))) softmax(q~ k^T / sqrt(D)) v. The oracle is
+
+        a, b, c = (einsum("bhid,bhjd->bhij", x, y).div(D**0.5).softmax(-1) for x, y in ((q, k_), (q_, k_), (q_, k)))
+        out = einsum("bhni,bhij,bhjm,bhme->bhne", a, pinv(b), c, v)
 
     n_landmarks: at most so many segments, each of ceil(L / n_landmarks) of a row's L valid positions; the last may be
-    shorter. n_iterations: steps of the iterated pseudo-inverse, ``kernels.landmarks.pseudo_inverse``. The paper's 6
-    leave small singular values muted; the more steps, the nearer rows' weights come to a sum of 1 where queries have as
-    many landmarks as keys, and with one for every position 20 and more come near full attention. A converged inverse
-    of a nearly singular matrix multiplies rounding, so more than 10 steps are computed in float64.
+    shorter. n_iterations: steps of the iterated pseudo-inverse, ``kernels.low_rank.landmarks.pseudo_inverse``. The
+    paper's 6 leave small singular values muted; the more steps, the nearer rows' weights come to a sum of 1 where
+    queries have as many landmarks as keys, and with one for every position 20 and more come near full attention. A
+    converged inverse of a nearly singular matrix multiplies rounding, so more than 10 steps are computed in float64.
     Without the paper's depthwise convolution, which is a layer of its own. Options below 1 raise `UsageError`.
     """
 

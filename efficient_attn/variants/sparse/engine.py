@@ -30,6 +30,11 @@ from ..full.engine import cache_sizes
 class SparseAttention(Attention):
     """Softmax attention over a pattern. A subclass passes its pattern to ``super().__init__``; nothing else is needed.
 
+    With p for the pairs that pattern and mask allow, the oracle is
+
+        w = einsum("bhnd,bhmd->bhnm", q, k).div(D**0.5).masked_fill(~p, -inf).softmax(-1)
+        out = einsum("bhnm,bhme->bhne", w, v)
+
     time: the published growth, in letters. Backends: ``parts`` (views, columns and gathered blocks, joined by their
     log-sum-exps) serves every pattern of bands, keys, queries and blocks, ``blocks`` (gathered key blocks under masks)
     any pattern at all. ``flex`` is torch's flex_attention, for CUDA; like the others it computes the pattern's own key

@@ -199,7 +199,7 @@ def test_a_mask_is_zero_or_minus_infinity_in_every_dtype(dtype: torch.dtype) -> 
     assert set(mask.unique().tolist()) == {0.0, -math.inf}
 
 
-def test_a_layout_puts_empty_slots_before_the_first_chunk_and_behind_the_last() -> None:
+def test_a_layout_puts_empty_slots_before_the_first_chunk_and_after_the_last() -> None:
     layout = lay_out(rounds_of([[[2, 0, 1]]], 2), 0, True)
     assert layout.position.tolist() == [[[FAR, FAR, 2, 0], [2, 0, 1, FAR]]]
     assert layout.limit.tolist() == [[[1, -1], [0, -1]]]  # causal, and an empty slot is no query

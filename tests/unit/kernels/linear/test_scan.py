@@ -54,7 +54,7 @@ def test_scan_is_the_lower_triangle_at_any_chunk_size(monkeypatch, chunk: int, g
 @pytest.mark.parametrize("chunk", [1, 3, 8, 128])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_backward_pass_is_autograds(monkeypatch, chunk: int, weighted: bool) -> None:
-    """By everything: queries, keys, values, weights, and the state before; through the output and the state behind."""
+    """By everything: queries, keys, values, weights, and the state before; through the output and the state after."""
     monkeypatch.setattr(chunks, "CHUNK", chunk)
     _short_stretches(monkeypatch)
     q, k, v = tensors(20, graph=True)

@@ -219,7 +219,7 @@ def test_rotations_come_from_the_seed_and_travel_in_the_state_dict() -> None:
 
 
 def meetings(q: Tensor, partner: Tensor) -> float:
-    """How often a position shares a chunk with its partner, which stands behind it."""
+    """How often a position shares a chunk with its partner, which stands after it."""
     both = torch.stack([q, partner], 3).flatten(2, 3)
     attn = reformer(1, 16, width=32)
     chunk = sort_rounds(both, attn.rotations, 16).chunk  # pyright: ignore

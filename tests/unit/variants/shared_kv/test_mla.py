@@ -98,7 +98,7 @@ def test_a_step_in_cpp_is_one_pass_over_the_latents(monkeypatch: pytest.MonkeyPa
 
 
 def test_work_is_counted_by_hand() -> None:
-    """A step behind m keys, absorbed, and the whole, expanded, in pairs of D + R + E multiply-adds."""
+    """A step after m keys, absorbed, and the whole, expanded, in pairs of D + R + E multiply-adds."""
     attn, own = made(), WIDTH - 4
     pair = WIDTH + VALUE
     step = 100 * (LATENT + 4 + LATENT) + LATENT * (own + VALUE)
