@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from ..errors import UnsupportedError, UsageError
 from ..spec import Spec, Union
 from .mask import Mask
-from .packing import each_alone
+from .packing import run_alone
 from .shapes import Dims, Sample, Shape, Values
 from .traits import Growth, Traits
 
-# What a call holds beside its output, in sizes of it, and a dense one of matrices N x M: scores, weights, their gradients
+# What a call holds beside its output, in sizes of it; dense, also so many matrices N x M: scores, weights, gradients
 WORKSPACE, TRAINING_WORKSPACE = 0.5, 8.0
 MATRICES, TRAINING_MATRICES = 2, 4
 MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens"})
@@ -205,18 +205,18 @@ class Attention(nn.Module):
         if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
             raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
         if mask.cu_seqlens is not None:
-            return each_alone(partial(Attention.forward, self), q, k, v, mask, inputs)
+            return run_alone(partial(Attention.forward, self), q, k, v, mask, inputs)
         if shape.m == 0 or q.numel() == 0:
-            return _on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *given)
+            return _keep_on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *given)
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
         if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
-            k, v = _blanked(k, key_valid), None if v is None else _blanked(v, key_valid)
+            k, v = _blank(k, key_valid), None if v is None else _blank(v, key_valid)
         if query_valid is not None:
-            q = _blanked(q, query_valid)
+            q = _blank(q, query_valid)
         valid = {"key": key_valid, "query": query_valid}
-        inputs = {name: _blanked(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
-        out = _on_graph(self.run(q, k, v, mask, **inputs), *given)
-        return _blanked(out, query_valid)
+        inputs = {name: _blank(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
+        out = _keep_on_graph(self.run(q, k, v, mask, **inputs), *given)
+        return _blank(out, query_valid)
 
     def init_state(
         self,
@@ -308,12 +308,12 @@ class Attention(nn.Module):
                 raise UsageError(f"{self.label} was created for {name}={want}, got {got}")
 
 
-def _blanked(x: Tensor, valid: Tensor | None) -> Tensor:
+def _blank(x: Tensor, valid: Tensor | None) -> Tensor:
     """``x [B, heads, length, ..]``, zero where ``valid [B, length]`` is not."""
     return x if valid is None else x.masked_fill(~valid[:, None, :].reshape(len(x), 1, -1, *[1] * (x.ndim - 3)), 0)
 
 
-def _on_graph(out: Tensor, *inputs: Tensor) -> Tensor:
+def _keep_on_graph(out: Tensor, *inputs: Tensor) -> Tensor:
     """The output, with a gradient of zero where no query saw any key: a training step must not fail on such a row."""
     if out.requires_grad or not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
         return out

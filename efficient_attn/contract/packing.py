@@ -13,7 +13,7 @@ from .mask import Mask
 from .shapes import Values
 
 
-def each_alone(
+def run_alone(
     run: Callable[..., Tensor], q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> Tensor:
     """What ``run(q, k, v, mask, **inputs)`` gives for each sequence that ``mask.cu_seqlens`` packs, packed again.
@@ -33,7 +33,7 @@ def each_alone(
     groups = list(members.values()) or [[0]]
     alone = replace(mask, cu_seqlens=None)
     distinct = {id(x): x for x in (q, k, *([] if v is None else [v]), *inputs.values())}  # what is one tensor stays one
-    stacks = {i: _stacked(x, lengths, groups) for i, x in distinct.items()}
+    stacks = {i: _stack(x, lengths, groups) for i, x in distinct.items()}
     rows: dict[int, Tensor] = {}
     for at, group in enumerate(groups):
         given = {name: stacks[id(x)][at] for name, x in inputs.items()}
@@ -44,7 +44,7 @@ def each_alone(
     return torch.cat([rows[s] for s in sorted(rows)], 1)[None]
 
 
-def _stacked(x: Tensor, lengths: list[int], groups: list[list[int]]) -> list[Tensor]:
+def _stack(x: Tensor, lengths: list[int], groups: list[list[int]]) -> list[Tensor]:
     """``x [1, heads, N, ..]`` as a ``[count, heads, length, ..]`` for each group; a lone group is a view."""
     if len(groups) == 1:
         count = len(groups[0])

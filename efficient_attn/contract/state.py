@@ -26,9 +26,9 @@ class KVCache:
         return self.capacity
 
     def append(self, k: Tensor, v: Tensor) -> KVCache:
-        """Write T positions behind the last; the buffers come from the first step when they were not allocated."""
+        """Write T positions after the last; the buffers come from the first step when they were not allocated."""
         end = _end(self.length, k, self.capacity)
-        keys, values = allocated(self.keys, k, self.capacity), allocated(self.values, v, self.capacity)
+        keys, values = allocate(self.keys, k, self.capacity), allocate(self.values, v, self.capacity)
         keys[:, :, self.length : end] = k
         values[:, :, self.length : end] = v
         return replace(self, keys=keys, values=values, length=end)
@@ -49,9 +49,9 @@ class LatentCache:
     length: int = 0
 
     def append(self, rows: Tensor) -> LatentCache:
-        """Write T positions behind the last."""
+        """Write T positions after the last."""
         end = _end(self.length, rows, self.capacity)
-        kept = allocated(self.rows, rows, self.capacity)
+        kept = allocate(self.rows, rows, self.capacity)
         kept[:, :, self.length : end] = rows
         return replace(self, rows=kept, length=end)
 
@@ -80,17 +80,17 @@ class RollingCache:
         return self.prefix + self.capacity
 
     def append(self, k: Tensor, v: Tensor) -> RollingCache:
-        """Write T positions; of those behind the prefix only the last ``capacity`` stay."""
+        """Write T positions; of those after the prefix only the last ``capacity`` stay."""
         end = _end(self.length, k, self.max_len)
-        keys, values = allocated(self.keys, k, self.slots), allocated(self.values, v, self.slots)
-        for first, slot, size in self._runs(end):
+        keys, values = allocate(self.keys, k, self.slots), allocate(self.values, v, self.slots)
+        for first, slot, size in self._stretches(end):
             cut = first - self.length
             keys[:, :, slot : slot + size] = k[:, :, cut : cut + size]
             values[:, :, slot : slot + size] = v[:, :, cut : cut + size]
         return replace(self, keys=keys, values=values, length=end)
 
-    def _runs(self, end: int) -> Iterator[tuple[int, int, int]]:
-        """First position, first slot and size of what is written at once: the prefix, and two runs of the ring."""
+    def _stretches(self, end: int) -> Iterator[tuple[int, int, int]]:
+        """First position, first slot and size of what is written at once: the prefix, and two stretches of the ring."""
         if self.length < self.prefix:
             yield self.length, self.length, min(end, self.prefix) - self.length
         first = max(self.length, self.prefix, end - self.capacity)
@@ -130,7 +130,7 @@ def _end(length: int, k: Tensor, max_len: int) -> int:
     return end
 
 
-def allocated(buffer: Tensor | None, like: Tensor, capacity: int) -> Tensor:
+def allocate(buffer: Tensor | None, like: Tensor, capacity: int) -> Tensor:
     """The buffer, or a new one for ``capacity`` positions of tensors like ``[B, heads, T, width]``."""
     if buffer is None:
         return like.new_zeros(like.shape[0], like.shape[1], capacity, like.shape[3])

@@ -55,7 +55,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class Growth:
-    """The published growth of time and memory, and the work behind it.
+    """The published growth of time and memory, and the work that it does.
 
     ``cost(N, M, causal)`` is the work of one head in query-key pairs: one pair is D + E multiply-adds. ``step(m)`` is
     that of a decode step whose state holds m positions, where it is not what one position more adds to the whole.

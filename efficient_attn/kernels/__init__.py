@@ -1,1 +1,1 @@
-"""Fast forms, named by what they compute. The only place that knows about speed."""
+"""The fast forms, named by what they compute, and the oracles' arithmetic: the only place that knows about speed."""

@@ -40,7 +40,7 @@ def mean_pool_kv(
     grouped = MultiHeadAttention(
         layer.d_model,
         layer.heads,
-        variant=_regrouped(layer.attn, kv_heads),
+        variant=_regroup(layer.attn, kv_heads),
         kv_heads=kv_heads,
         head_dim=layer.head_dim,
         value_dim=layer.value_dim,
@@ -48,20 +48,20 @@ def mean_pool_kv(
     ).to(layer.q_proj.weight.device)
     for name, parameter in grouped.named_parameters():
         parameter.requires_grad_(layer.get_parameter(name).requires_grad)
-    state = _pooled_state(layer, grouped, "first" if how == "first" else "mean")
+    state = _pool_state(layer, grouped, "first" if how == "first" else "mean")
     if how == "random":
-        state.update(_drawn(layer, kv_heads, seed))
+        state.update(_draw(layer, kv_heads, seed))
     grouped.load_state_dict(state, assign=True)  # so that each tensor keeps its own dtype
     return grouped.train(layer.training)
 
 
-def pooled(x: Tensor, heads: int, kv_heads: int, how: Literal["mean", "first"]) -> Tensor:
+def pool(x: Tensor, heads: int, kv_heads: int, how: Literal["mean", "first"]) -> Tensor:
     """What goes by ``heads``, ``[heads * rows, ..]``, made to go by ``kv_heads``, each for as many adjacent ones."""
     groups = x.unflatten(0, (kv_heads, heads // kv_heads, -1))
     return (groups.mean(1) if how == "mean" else groups[:, 0].clone()).flatten(0, 1)
 
 
-def _regrouped(attn: Attention, kv_heads: int) -> Attention:
+def _regroup(attn: Attention, kv_heads: int) -> Attention:
     """The same mechanism for another number of key-value heads, as it is when it is new."""
     spec = attn.origin.spec
     if spec is None:
@@ -73,7 +73,7 @@ def _regrouped(attn: Attention, kv_heads: int) -> Attention:
     return made
 
 
-def _pooled_state(
+def _pool_state(
     layer: MultiHeadAttention, grouped: MultiHeadAttention, how: Literal["mean", "first"]
 ) -> dict[str, Tensor]:
     """The layer's parameters and buffers in the sizes of the grouped one."""
@@ -85,7 +85,7 @@ def _pooled_state(
         if size == x.shape:
             state[name] = x.clone()
         elif name in learned and (len(x) * kv_heads, x.shape[1:]) == (size[0] * heads, size[1:]):
-            state[name] = pooled(x, heads, kv_heads, how)
+            state[name] = pool(x, heads, kv_heads, how)
         else:
             raise UnsupportedError(
                 f"mean_pool_kv: {name} of {layer.attn.label} is {list(x.shape)} with {heads} key-value heads and "
@@ -94,7 +94,7 @@ def _pooled_state(
     return state
 
 
-def _drawn(layer: MultiHeadAttention, kv_heads: int, seed: int) -> dict[str, Tensor]:
+def _draw(layer: MultiHeadAttention, kv_heads: int, seed: int) -> dict[str, Tensor]:
     """New projections of keys and values, from the seed; other draws than those of a layer with that seed."""
     state = {}
     for name in ("k_proj", "v_proj"):

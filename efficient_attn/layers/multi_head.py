@@ -56,7 +56,7 @@ class MultiHeadAttention(nn.Module):
         self.head_dim = d_model // heads if head_dim is None else head_dim
         self.value_dim = self.head_dim if value_dim is None else value_dim
         dims = Dims(heads=heads, head_dim=self.head_dim, kv_heads=kv_heads, value_dim=self.value_dim, max_len=max_len)
-        self.attn = _mechanism(variant, dims, seed)
+        self.attn = _create(variant, dims, seed)
         self.kv_heads = kv_heads or self.attn.kv_heads or heads
         _check_fit(self.attn, replace(dims, kv_heads=self.kv_heads))
 
@@ -88,8 +88,8 @@ class MultiHeadAttention(nn.Module):
             self._check("context", context, batch=x.shape[0])
             if self.k_proj is None and context is not x:
                 raise UnsupportedError(f"{self.attn.label} attends to its own queries, so it takes no context")
-        q, k, v, inputs = self._projected(x, x if context is None else context)
-        return self._joined(self.attn(q, k, v, mask, **inputs))
+        q, k, v, inputs = self._project(x, x if context is None else context)
+        return self._join(self.attn(q, k, v, mask, **inputs))
 
     def init_state(
         self,
@@ -108,9 +108,9 @@ class MultiHeadAttention(nn.Module):
         The rows equal those of the causal forward pass. The state given may be updated in place: keep the returned one.
         """
         self._check("x", x)
-        q, k, v, inputs = self._projected(x, x)
+        q, k, v, inputs = self._project(x, x)
         out, state = self.attn.step(q, k, v, state, **inputs)
-        return self._joined(out), state
+        return self._join(out), state
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
@@ -142,7 +142,7 @@ class MultiHeadAttention(nn.Module):
 
     # -- underneath -----------------------------------------------------------------------------------------------
 
-    def _projected(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
+    def _project(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
         q = apart(self.q_proj(x), self.heads, self.head_dim)
         k = q if self.k_proj is None else apart(self.k_proj(context), self.kv_heads, self.key_dim)
         v = None if self.v_proj is None else apart(self.v_proj(context), self.kv_heads, self.value_dim)
@@ -152,7 +152,7 @@ class MultiHeadAttention(nn.Module):
             inputs[name] = apart(found, self._heads_of(wanted), *wanted.tail)
         return q, k, v, inputs
 
-    def _joined(self, out: Tensor) -> Tensor:
+    def _join(self, out: Tensor) -> Tensor:
         return self.out_proj(out.transpose(1, 2).flatten(2))
 
     def _heads_of(self, wanted: Input) -> int:
@@ -189,7 +189,7 @@ def projection(width: int, size: int, *, bias: bool, seed: int, name: str) -> nn
     return made
 
 
-def _mechanism(variant: str | Attention, dims: Dims, seed: int) -> Attention:
+def _create(variant: str | Attention, dims: Dims, seed: int) -> Attention:
     """The mechanism for these sizes; without kv_heads it is asked first how many it insists on."""
     if isinstance(variant, Attention):
         return variant

@@ -7,19 +7,19 @@ from typing import Any
 _BITS = (1 << 31) - 1  # states of 31 bits: a product with a factor of 31 bits still fits 64, signed, everywhere
 
 
-def drawn(seed: int, key: Any, among: Any, count: int) -> list[Any]:
+def draw(seed: int, key: Any, among: Any, count: int) -> list[Any]:
     """``count`` distinct numbers below ``among``, for each ``key``; -1 once all are drawn.
 
     key, among: numbers, arrays or tensors of one shape, from 0 and from 1. Every subset is equally likely (Floyd's
     method: the t-th draw is below ``among - count + t + 1``, and what is taken already stands for that bound itself).
     """
-    state = _mixed(_mixed(_seeded(seed) ^ key) ^ among)
+    state = _mix(_mix(_mix_seed(seed) ^ key) ^ among)
     enough = (among >= count) * 1
     size = count * enough + among * (1 - enough)
     chosen: list[Any] = []
     for t in range(count):
         bound = among - size + t
-        pick = _mixed(state ^ (t + 1)) % (bound + 1)
+        pick = _mix(state ^ (t + 1)) % (bound + 1)
         taken = key * 0
         for earlier in chosen:
             taken = taken | (earlier == pick) * 1
@@ -29,15 +29,15 @@ def drawn(seed: int, key: Any, among: Any, count: int) -> list[Any]:
     return chosen
 
 
-def _seeded(seed: int) -> int:
+def _mix_seed(seed: int) -> int:
     state = 0x3C6EF372
     rest = abs(seed) * 2 + (seed < 0)
     while rest:
-        state, rest = _mixed(state ^ (rest & _BITS)), rest >> 31
-    return _mixed(state)
+        state, rest = _mix(state ^ (rest & _BITS)), rest >> 31
+    return _mix(state)
 
 
-def _mixed(x: Any) -> Any:
+def _mix(x: Any) -> Any:
     """Every bit of the answer depends on every bit of x, which has at most 31."""
     for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39), (15, 0x5851F42D)):
         x = ((x ^ (x >> shift)) * factor) & _BITS

@@ -1,7 +1,7 @@
 """Facts, and patterns as tuples of them, joined by ``|``.
 
 A fact says whether query position i may see key position j, with operators only, so that tensors, arrays and plain
-numbers all fit; and it names the key blocks that a run of queries may touch, without looking at N x M pairs.
+numbers all fit; and it names the key blocks that a stretch of queries may touch, without looking at N x M pairs.
 Causality and padding are the mask's business, never the pattern's.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import UsageError
-from .draws import drawn
+from .draws import draw
 from .geometry import Geometry, Reach
 
 
@@ -156,7 +156,7 @@ class Blocks(_Joins):
         a = a * (a >= 0)
         among = a + 1 if g.causal else a * 0 + -(-g.m // self.size)
         most = -(-max(g.m, g.start + g.n, 1) // self.size)  # a count beyond what there is changes nothing
-        return drawn(self.seed, a, among, min(self.count, most))
+        return draw(self.seed, a, among, min(self.count, most))
 
     def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
         mine = range(max(first, 0) // self.size, last // self.size + 1)

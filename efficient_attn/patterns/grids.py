@@ -62,7 +62,7 @@ def share_grid(allows: Allows, g: Geometry, *, rows: int, columns: int, budget: 
     found = np.empty((len(every), len(across) - 1))
     step = max(1, STRIP // g.m)
     for at in range(0, len(every), step):
-        found[at : at + step] = _counted(allows, every[at : at + step], across, g)
+        found[at : at + step] = _count(allows, every[at : at + step], across, g)
     heights = np.diff(down)
     looked_at = np.diff(ends, prepend=0)
     kept = np.add.reduceat(found, ends - looked_at, axis=0) * (heights / looked_at)[:, None]
@@ -120,7 +120,7 @@ def _some(first: int, end: int, most: int) -> Array:
     return first + ((np.arange(most) + shift) * (end - first) / most).astype(int)
 
 
-def _counted(allows: Allows, queries: Array, across: Array, g: Geometry) -> Array:
+def _count(allows: Allows, queries: Array, across: Array, g: Geometry) -> Array:
     """Kept pairs of each of these queries, by columns of cells."""
     i, j = queries[:, None] + g.start, np.arange(g.m)[None, :]
     seen = np.broadcast_to(allows(i, j, g), (len(queries), g.m))

@@ -117,8 +117,8 @@ class PeerReformer(Attention):
         ring = self.n_hashes * n // self.bucket_size
         counts = x.new_zeros(rows, self.n_hashes, n, n)
         for other in chunk.unbind(1):
-            behind = (chunk[..., None] - other[:, None, None]) % ring
-            counts += behind <= 1
+            back = (chunk[..., None] - other[:, None, None]) % ring
+            counts += back <= 1
         return counts
 
     def _refuse(self, q: Tensor, k: Tensor, mask: Mask) -> None:

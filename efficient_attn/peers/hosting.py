@@ -23,7 +23,7 @@ class Handed(nn.Module):
 
 @contextmanager
 def handing(layer: nn.Module, **given: Tensor) -> Iterator[None]:
-    """Inside, the layer's `Handed` of these names hand over these tensors; behind, the layer holds none of them."""
+    """Inside, the layer's `Handed` of these names hand over these tensors; after, the layer holds none of them."""
     try:
         for name, tensor in given.items():
             getattr(layer, name).given = tensor

@@ -45,12 +45,12 @@ def attention(
         value_dim=shape.value_dim,
         max_len=max(shape.m, 1),
     )
-    attn = _created(variant, dims, seed, backend, tuple(sorted(options.items())), q.device)
+    attn = _create(variant, dims, seed, backend, tuple(sorted(options.items())), q.device)
     return attn(q, k, v, mask if mask is not None else Mask(causal=is_causal, cu_seqlens=cu_seqlens), **inputs)
 
 
 @lru_cache(maxsize=64)
-def _created(
+def _create(
     variant: str, dims: Dims, seed: int, backend: str | None, options: tuple[tuple[str, Any], ...], device: torch.device
 ) -> Attention:
     attn = create(variant, dims=dims, seed=seed, backend=backend, **dict(options))

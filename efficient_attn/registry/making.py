@@ -49,7 +49,7 @@ def _make(spec: Spec, dims: Dims, seed: int) -> Attention:
     for option in spec.options:
         if option not in parameters or option in RESERVED:
             raise unknown("option", option, [p for p in parameters if p not in RESERVED], where=spec.name)
-    typed = {name: _typed(cls, spec.name, name, value) for name, value in spec.options.items()}
+    typed = {name: _convert(cls, spec.name, name, value) for name, value in spec.options.items()}
     defaults = {p.name: p.default for p in parameters.values() if p.name not in RESERVED}
     told = rename_backend(Spec(spec.name, typed, spec.backend))
     origin = Origin(spec=told, options={**defaults, **typed}, dims=dims, seed=seed)
@@ -80,7 +80,7 @@ def _parameters(cls: type[Attention]) -> list[inspect.Parameter]:
     return own
 
 
-def _typed(cls: type[Attention], mechanism: str, option: str, value: Any) -> Any:
+def _convert(cls: type[Attention], mechanism: str, option: str, value: Any) -> Any:
     """The value as the signature's annotation wants it; text comes from strings, anything else must fit as it is."""
     from typing import get_type_hints
 

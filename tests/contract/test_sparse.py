@@ -111,7 +111,7 @@ def test_unbounded_patterns_keep_the_whole_cache_and_read_what_they_see(spec: st
     q, k, v = torch.randn(3, 1, 1, n, 8)
     _, state = attn.step(q[:, :, :-1], k[:, :, :-1], v[:, :, :-1], state)
     read = []
-    monkeypatch.setattr(sparse, "fused", lambda q, k, v, **rest: read.append(k.shape[2]) or q)
+    monkeypatch.setattr(sparse, "attend_fused", lambda q, k, v, **rest: read.append(k.shape[2]) or q)
     attn.step(q[:, :, -1:], k[:, :, -1:], v[:, :, -1:], state)
     dense = attn.pattern.allows(n - 1, torch.arange(n), Geometry(n, n, 0, True))  # pyright: ignore
     assert read == [int(dense.sum())]

@@ -104,6 +104,6 @@ def test_decoding_patterns_with_holes_gives_the_forward_rows(pattern: Pattern, b
 
 
 def test_a_dense_backend_decodes_by_the_oracle(monkeypatch) -> None:
-    monkeypatch.setattr(sparse, "fused", None)  # a call would fail
+    monkeypatch.setattr(sparse, "attend_fused", None)  # a call would fail
     attn, q = ea.create("longformer:window=3:n_global=2:backend=dense"), torch.randn(1, 1, 1, 8)
     assert_close(attn.step(q, q, q, attn.init_state(1, 4))[0], q, "the first position sees itself", tolerance=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import efficient_attn as ea
 from efficient_attn.kernels.native import building
 
-COMPILED = (
+NATIVE = (
     "linear:backend=cpp",
     "cosformer:backend=cpp",
     "full:backend=cpp",
@@ -49,4 +49,4 @@ OPTIONS = (
     "reformer:n_hashes=3:bucket_size=5",
     "reformer:n_hashes=1:bucket_size=1000",
 )
-SPECS = (*ea.names(), *OPTIONS, *(() if building.library("scan")[1] else COMPILED))
+SPECS = (*ea.names(), *OPTIONS, *(() if building.library("scan")[1] else NATIVE))

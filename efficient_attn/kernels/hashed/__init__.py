@@ -1,1 +1,1 @@
-"""Hashing in rounds, and softmax over their chunks."""
+"""Hashing in rounds, and softmax over the chunks of the sorted order, each pair once."""

@@ -70,26 +70,26 @@ def directions(bits: int) -> list[int]:
 
 
 @torch.no_grad()
-def sorted_rounds(x: Tensor, turned: Tensor, size: int, valid: Tensor | None = None) -> Rounds:
+def sort_rounds(x: Tensor, turned: Tensor, size: int, valid: Tensor | None = None) -> Rounds:
     """Hash ``x [B, H, N, D]`` by the rotations ``turned`` and sort; ``valid [B, N]`` where there is padding.
 
     A row of the batch has the buckets of its own length, so that it is sorted as it would be alone.
     """
     batch, heads, n, _ = x.shape
     lengths = [n] * batch if valid is None else valid.sum(1).tolist()
-    codes = buckets(x, turned, size, lengths)
+    codes = find_buckets(x, turned, size, lengths)
     last = 1 << hash_bits(max(lengths), size)
     if valid is not None:
         codes.masked_fill_(~valid[:, None], last)
     rows = batch * heads
-    order, at = _sorted(codes.view(-1, n), last + 1)
+    order, at = _sort(codes.view(-1, n), last + 1)
     chunk = torch.empty_like(order)
     chunk.view(-1)[at] = (_slots(len(order), n, order) // size).view(-1)
     counted = None if valid is None else valid.sum(1, dtype=torch.int32).repeat_interleave(heads)
     return Rounds(order.view(-1, rows, n), chunk.view(-1, rows, n), size, counted)
 
 
-def _sorted(codes: Tensor, many: int) -> tuple[Tensor, Tensor]:
+def _sort(codes: Tensor, many: int) -> tuple[Tensor, Tensor]:
     """Each row's positions by (code, position), and the same as indices into all rows in one.
 
     All rows at once: torch sorts one long run of small integers by their digits, several times as fast.
@@ -101,7 +101,7 @@ def _sorted(codes: Tensor, many: int) -> tuple[Tensor, Tensor]:
     return (at.view(rows, n) - row * n).to(torch.int32), at
 
 
-def buckets(x: Tensor, turned: Tensor, size: int, lengths: list[int]) -> Tensor:
+def find_buckets(x: Tensor, turned: Tensor, size: int, lengths: list[int]) -> Tensor:
     """The bucket of every position ``[rounds, B, H, N]``, int32: 2^`hash_bits` of them for each row's length."""
     batch, heads, n, width = x.shape
     codes = torch.zeros(turned.shape[0], batch, heads, n, dtype=torch.int32, device=x.device)
@@ -121,9 +121,9 @@ def _hash(x: Tensor, turned: Tensor, counts: list[int], codes: Tensor) -> None:
             here = wide(x[first : first + ROWS_A_STEP])
             along = products.along(here, axes.to(here.dtype)).view(len(here), -1, count)
             corner = _largest(along).long()
-            behind = along.gather(-1, corner) < 0
+            opposite = along.gather(-1, corner) < 0
             code = codes[:, first : first + ROWS_A_STEP]
-            code.mul_(2 * count).add_((corner + count * behind)[..., 0].mT)
+            code.mul_(2 * count).add_((corner + count * opposite)[..., 0].mT)
 
 
 def _largest(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from .lsh import Rounds
 
 ROWS_A_SLAB = 1024  # queries a step; more costs memory and gains no speed
 ROWS_A_TILE = 256  # queries a step where even one chunk is longer
-FAR = 1 << 30  # a position behind all others
+FAR = 1 << 30  # a position after all others
 INFINITE = {  # the integer as wide as a float, and the bits of minus infinity in it
     torch.float64: (torch.int64, -(1 << 52)),
     torch.float32: (torch.int32, -(1 << 23)),
@@ -31,7 +31,7 @@ INFINITE = {  # the integer as wide as a float, and the bits of minus infinity i
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class Recipe:
     """What a call needs besides q, k, v: who is in which chunk, causality, the scale of the scores."""
 
     rounds: Rounds
@@ -102,8 +102,8 @@ class Layout:
         """What each chunk sees of ``x [A, S, D]``: ``[A, T, 2m, D]``, overlapping views."""
         return _windows(x, self.size).mT
 
-    def filled(self, x: Tensor, slab: Slab) -> Tensor:
-        """``x [A, T, W, ..]`` without the slots behind a row's end: ``[A * those, ..]``."""
+    def trim(self, x: Tensor, slab: Slab) -> Tensor:
+        """``x [A, T, W, ..]`` without the slots after a row's end: ``[A * those, ..]``."""
         last = min((slab.chunks.stop - 1) * self.size + slab.queries.stop, self.real)
         return x.flatten(1, 2)[:, : last - slab.chunks.start * self.size - slab.queries.start].flatten(0, 1)
 
@@ -162,12 +162,12 @@ def gather(x: Tensor, at: Tensor) -> Tensor:
     return x.index_select(0, at.reshape(-1)).view(*at.shape, *x.shape[1:])
 
 
-def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, job: Job) -> Tensor:
+def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tensor:
     """Attention of ``q [R, N, D]`` over the unit vectors of ``k [R, N, D]`` and ``v [R, N, D]``.
 
     A query sees itself only where it sees nothing else; padded positions, whose v is zero, get zeros.
     """
-    out = _Rounds.apply(*(x.flatten(0, 1) for x in (q, k, v)), inverse_norms(k.detach()).flatten(), job)
+    out = _Rounds.apply(*(x.flatten(0, 1) for x in (q, k, v)), inverse_norms(k.detach()).flatten(), recipe)
     return cast(Tensor, out).view(q.shape)
 
 
@@ -180,21 +180,21 @@ def inverse_norms(k: Tensor) -> Tensor:
 
 class _Rounds(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, inverse: Tensor, job: Job) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, inverse: Tensor, recipe: Recipe) -> Tensor:
         out = torch.empty_like(q, dtype=wide(q[:0]).dtype)
         lse = out.new_empty(len(out))
-        for layout, slab in job.tiles():
+        for layout, slab in recipe.tiles():
             mask, blind = layout.mask(slab, q.dtype)
             at = layout.keys(slab)
             mine = layout.queries(at, slab)
             keys, values = _keys(layout, at, k, v, inverse)
-            found, sums = _attend(gather(q, mine), keys, values, mask, job.scale)
+            found, sums = _attend(gather(q, mine), keys, values, mask, recipe.scale)
             sums = sums.masked_fill(blind, float("-inf"))
-            _put(layout.first, out, lse, *(layout.filled(x, slab) for x in (mine, found, sums)))
+            _put(layout.first, out, lse, *(layout.trim(x, slab) for x in (mine, found, sums)))
         alone = (lse == float("-inf")).nonzero()[:, 0]
         lse.index_fill_(0, alone, 0)  # exp(-inf - 0) is the 0 wanted
         out = out.index_copy_(0, alone, v.index_select(0, alone).to(out.dtype)).to(q.dtype)
-        ctx.job = job
+        ctx.recipe = recipe
         ctx.save_for_backward(q, k, v, inverse, out, lse, alone)
         return out
 
@@ -202,17 +202,17 @@ class _Rounds(torch.autograd.Function):
     @once_differentiable  # a second derivative would miss the weights' part of it, so it is refused
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, inverse, out, lse, alone = ctx.saved_tensors
-        job: Job = ctx.job
+        recipe: Recipe = ctx.recipe
         grad = grads[0].contiguous()
         dq, dk, dv = (torch.zeros_like(x, dtype=lse.dtype) for x in (q, k, v))
-        for layout, slab in job.tiles():
+        for layout, slab in recipe.tiles():
             mask, _ = layout.mask(slab, q.dtype)
             at = layout.keys(slab)
             mine = layout.queries(at, slab)
             g, rows, o, sums = (gather(x, mine) for x in (grad, q, out, lse))
             keys, values = _keys(layout, at, k, v, inverse)
-            by_q, by_k, by_v = _attend_backward(g, rows, keys, values, o, sums, mask, scale=job.scale)
-            dq.index_add_(0, layout.filled(mine, slab), layout.filled(by_q, slab).to(dq.dtype))
+            by_q, by_k, by_v = _attend_backward(g, rows, keys, values, o, sums, mask, scale=recipe.scale)
+            dq.index_add_(0, layout.trim(mine, slab), layout.trim(by_q, slab).to(dq.dtype))
             _give_back(dk, at, by_k)
             _give_back(dv, at, by_v)
         dv.index_add_(0, alone, grad.index_select(0, alone).to(dv.dtype))

@@ -1,4 +1,4 @@
-"""One run of a causal scan, chunk by chunk: forwards, and the gradients by its queries and by its keys.
+"""One stretch of a causal scan, chunk by chunk: forwards, and the gradients by its queries and by its keys.
 
 Within a chunk the weights of its pairs are formed; what came before is read from a state of sums. Shapes: features of
 queries ``x [Bh, G, L, F]`` and keys ``y [Bh, L, F]``, values ``[Bh, L, E]``, logarithms of keys' weights ``a [Bh, L]``.
@@ -20,7 +20,7 @@ CHUNK = 64  # positions: the pairs within a chunk cost more, the longer it is, a
 
 
 class _Weights(NamedTuple):
-    """Weights of a chunk's keys: for its own queries, of the past for its queries, of its keys in the state behind it,
+    """Weights of a chunk's keys: for its own queries, of the past for its queries, of its keys in the state after it,
     of the past in that state, and that state's reference."""
 
     pairs: Tensor  # [Bh, 1, c, c], 0 for later keys
@@ -59,7 +59,7 @@ class State:
 
 
 def attend(x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: State) -> tuple[Tensor, Tensor]:
-    """Weighted sums of values ``[Bh, G, L, E]`` and of weights ``[Bh, G, L, 1]``; the run is added to the state."""
+    """Weighted sums of values ``[Bh, G, L, E]`` and of weights ``[Bh, G, L, 1]``; the stretch is added to the state."""
     tops, totals = x.new_empty(*x.shape[:3], v.shape[2]), x.new_empty(*x.shape[:3], 1)
     for here in _chunks(x):
         xs, ys, vs, weights = x[:, :, here], y[:, here], v[:, here], state.weights(a, here)
@@ -108,7 +108,7 @@ def by_keys(
 ) -> tuple[Tensor, Tensor]:
     """Gradients ``[Bh, L, F]`` by the features of keys and ``[Bh, L, E]`` by values, last chunk first.
 
-    by_state: the gradient by the state behind the run, which becomes that by the state before it.
+    by_state: the gradient by the state after the stretch, which becomes that by the state before it.
     """
     by_y, by_v = torch.empty_like(y), torch.empty_like(v, memory_format=torch.contiguous_format)
     for here, reference in zip(reversed(_chunks(x)), reversed(references), strict=True):
@@ -128,7 +128,7 @@ def by_keys(
 
 
 def _give_back(by_state: State, x: Tensor, tops: Tensor, totals: Tensor | None, weights: _Weights | None) -> None:
-    """From the gradient by the state behind a chunk to that by the state before it."""
+    """From the gradient by the state after a chunk to that by the state before it."""
     if weights is not None:
         by_state.carry(weights)
     by_state.kv.baddbmm_(x.mT, _as_past(tops, weights))

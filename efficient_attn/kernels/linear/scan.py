@@ -1,26 +1,26 @@
-"""Causal linear attention: a scan over runs of positions, with one state of sums for all that came before.
+"""Causal linear attention: a scan over stretches of positions, with one state of sums for all that came before.
 
-What happens within a run is in `chunks`, and once more in C++ in `compiled`. No state is kept for a position, nor for
-a run: the backward pass goes over the runs once in each direction and works them out again. Shapes are those of `sums`.
+What happens within a stretch is in `chunks`, and once more in C++ in `native`. No state is kept for a position, nor for
+a stretch: the backward pass goes over them once in each direction and works them out again. Shapes are those of `sums`.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..native import scan as compiled
+from ..native import scan as native
 from . import chunks
 from .chunks import CHUNK, State
-from .sums import Job, Sums, Tape, before_or_none, divide, started, undivided
+from .sums import Recipe, Sums, Tape, divide, start_sums, undivide, unpack
 
 
 def scan(
-    job: Job,
+    recipe: Recipe,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -29,25 +29,25 @@ def scan(
     before: Sums | None = None,
 ) -> tuple[Tensor, Sums]:
     """Query i over keys 0..i and what came before; N = M. Returns ``[Bh, G, N, E]`` and the sums over everything."""
-    given = (job, valid, q, k, v, logs, *before_or_none(before), *job.parameters)
+    given = (recipe, valid, q, k, v, logs, *unpack(before), *recipe.parameters)
     out, *sums = cast(tuple[Tensor, ...], _Scan.apply(*given))
     return out, Sums(*sums)
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, job: Job, valid: Any, q: Tensor, k: Tensor, v: Tensor, logs: Any, *rest: Any) -> Any:
-        state = State(started(job, k, v, logs, rest[:3]), job.decays)
+    def forward(ctx: Any, recipe: Recipe, valid: Any, q: Tensor, k: Tensor, v: Tensor, logs: Any, *rest: Any) -> Any:
+        state = State(start_sums(recipe, k, v, logs, rest[:3]), recipe.decays)
         out = q.new_empty(*q.shape[:3], v.shape[2])
-        totals = state.kv.new_empty(*q.shape[:3], 1) if job.divisor else None
-        for rows in _runs(job, q, k):
-            x, _ = job.queries(q[:, :, rows], rows)
-            y, a = job.keys(k[:, rows], rows, valid, logs)
-            top, total = _kernel(job).attend(x, y, job.wide(v[:, rows]), a, state)
+        totals = state.kv.new_empty(*q.shape[:3], 1) if recipe.divisor else None
+        for rows in _cut(recipe, q, k):
+            x, _ = recipe.queries(q[:, :, rows], rows)
+            y, a = recipe.keys(k[:, rows], rows, valid, logs)
+            top, total = _choose_kernel(recipe).attend(x, y, recipe.wide(v[:, rows]), a, state)
             if totals is not None:
                 totals[:, :, rows] = total
-            divide(job, top, total, out[:, :, rows])
-        ctx.job = job
+            divide(recipe, top, total, out[:, :, rows])
+        ctx.recipe = recipe
         ctx.save_for_backward(valid, q, k, v, logs, *rest[:3], out, totals)
         if state.reference is not None:
             ctx.mark_non_differentiable(state.reference)
@@ -56,12 +56,12 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # a second derivative would miss what the state has of it, so it is refused
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        job: Job = ctx.job
+        recipe: Recipe = ctx.recipe
         valid, q, k, v, logs, *before, out, totals = ctx.saved_tensors
-        call = _Call(job, valid, q, k, v, logs, out, grads[0], *job.divisors(totals))
-        tape, state = Tape(job), State(started(job, k, v, logs, tuple(before)), job.decays)
+        call = _Call(recipe, valid, q, k, v, logs, out, grads[0], *recipe.divisors(totals))
+        tape, state = Tape(recipe), State(start_sums(recipe, k, v, logs, tuple(before)), recipe.decays)
         by_q, past = _by_queries(call, tape, state)
-        by_state = State(Sums(grads[1].clone(), grads[2].clone()), job.decays)
+        by_state = State(Sums(grads[1].clone(), grads[2].clone()), recipe.decays)
         by_k, by_v, by_logs = _by_keys(call, tape, past, by_state)
         by_sums = (by_state.kv, by_state.z) if ctx.needs_input_grad[6] else (None, None)
         return None, None, by_q, by_k, by_v, by_logs, *by_sums, None, *tape.by_parameters
@@ -70,7 +70,7 @@ class _Scan(torch.autograd.Function):
 class _Call(NamedTuple):
     """What the backward pass knows of a call."""
 
-    job: Job
+    recipe: Recipe
     valid: Tensor | None
     q: Tensor
     k: Tensor
@@ -81,31 +81,52 @@ class _Call(NamedTuple):
     divisors: Tensor | None
     slopes: Tensor | None
 
-    def runs(self) -> list[slice]:
-        return _runs(self.job, self.q, self.k)
+    def cut(self) -> list[slice]:
+        return _cut(self.recipe, self.q, self.k)
 
-    def undivided(self, rows: slice) -> tuple[Tensor, Tensor | None]:
-        return undivided(self.grad, self.out, self.divisors, self.slopes, rows)
-
-
-def _kernel(job: Job) -> Any:
-    """The module that goes through a run."""
-    return compiled if job.compiled else chunks
+    def undivide(self, rows: slice) -> tuple[Tensor, Tensor | None]:
+        return undivide(self.grad, self.out, self.divisors, self.slopes, rows)
 
 
-def _runs(job: Job, q: Tensor, k: Tensor) -> list[slice]:
+class Kernel(Protocol):
+    """What goes through a stretch, chunk by chunk. See `chunks`."""
+
+    def attend(self, x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: State) -> tuple[Tensor, Tensor]: ...
+
+    def by_queries(
+        self, by_top: Tensor, by_total: Tensor | None, y: Tensor, v: Tensor, a: Tensor | None, state: State
+    ) -> tuple[Tensor, list[Tensor | None]]: ...
+
+    def by_keys(
+        self,
+        x: Tensor,
+        y: Tensor,
+        v: Tensor,
+        a: Tensor | None,
+        by_top: Tensor,
+        by_total: Tensor | None,
+        by_state: State,
+        references: list[Tensor | None],
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+def _choose_kernel(recipe: Recipe) -> Kernel:
+    return native if recipe.native else chunks
+
+
+def _cut(recipe: Recipe, q: Tensor, k: Tensor) -> list[slice]:
     lanes, width = len(k) * q.shape[1], k.shape[2]
-    return job.runs(k.shape[1], lanes, width, job.step(CHUNK, lanes, width))
+    return recipe.cut(k.shape[1], lanes, width, recipe.fit(CHUNK, lanes, width))
 
 
 def _by_queries(call: _Call, tape: Tape, state: State) -> tuple[Tensor, list[list[Tensor | None]]]:
-    """Forwards, with the state as it was. Returns the gradient, and for each run the references before its chunks."""
+    """Forwards, with the state as it was. Returns the gradient, and for each stretch references before chunks."""
     by_q, past = torch.empty_like(call.q), []
-    for rows in call.runs():
-        _, _, back = tape.record(partial(call.job.queries, rows=rows), call.q[:, :, rows])
-        y, a = call.job.keys(call.k[:, rows], rows, call.valid, call.logs)
-        by_x, references = _kernel(call.job).by_queries(
-            *call.undivided(rows), y, call.job.wide(call.v[:, rows]), a, state
+    for rows in call.cut():
+        _, _, back = tape.record(partial(call.recipe.queries, rows=rows), call.q[:, :, rows])
+        y, a = call.recipe.keys(call.k[:, rows], rows, call.valid, call.logs)
+        by_x, references = _choose_kernel(call.recipe).by_queries(
+            *call.undivide(rows), y, call.recipe.wide(call.v[:, rows]), a, state
         )
         by_q[:, :, rows] = back(by_x)
         past.append(references)
@@ -115,16 +136,16 @@ def _by_queries(call: _Call, tape: Tape, state: State) -> tuple[Tensor, list[lis
 def _by_keys(
     call: _Call, tape: Tape, past: list[list[Tensor | None]], by_state: State
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Backwards, with the gradient by the state behind each chunk."""
+    """Backwards, with the gradient by the state after each chunk."""
     by_k, by_v = torch.empty_like(call.k), torch.empty_like(call.v)
     by_logs = None if call.logs is None else torch.empty_like(call.logs)
-    for rows, references in zip(reversed(call.runs()), reversed(past), strict=True):
-        x, _ = call.job.queries(call.q[:, :, rows], rows)
-        keys = partial(call.job.keys, rows=rows, valid=call.valid, logs=call.logs)
+    for rows, references in zip(reversed(call.cut()), reversed(past), strict=True):
+        x, _ = call.recipe.queries(call.q[:, :, rows], rows)
+        keys = partial(call.recipe.keys, rows=rows, valid=call.valid, logs=call.logs)
         y, a, back = tape.record(keys, call.k[:, rows])
-        by_rows = call.undivided(rows)
-        by_y, by_v[:, rows] = _kernel(call.job).by_keys(
-            x, y, call.job.wide(call.v[:, rows]), a, *by_rows, by_state, references
+        by_rows = call.undivide(rows)
+        by_y, by_v[:, rows] = _choose_kernel(call.recipe).by_keys(
+            x, y, call.recipe.wide(call.v[:, rows]), a, *by_rows, by_state, references
         )
         by_a = None if a is None else (by_y * y).sum(-1)
         if by_logs is not None and by_a is not None:

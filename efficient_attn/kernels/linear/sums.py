@@ -1,11 +1,11 @@
 """Linear attention without order: keys are summed first, and every query reads the same sums.
 
 Tensors here are folded: queries ``[Bh, G, N, D]`` (G heads share one key-value head), keys ``[Bh, M, D]``, values
-``[Bh, M, E]``. Features exist for one run of positions at a time, and again in the backward pass.
+``[Bh, M, E]``. Features exist for one stretch of positions at a time, and again in the backward pass.
 
 Keys may have a weight, given as its logarithm a. All sums are then kept relative to a reference, the largest a so far,
-as softmax kernels keep a running maximum: sum_j exp(a_j - reference) phi(k_j) v_j. With ``Job.decays`` the reference is
-part of the definition instead: the newest position's own a, whether its key is hidden or not.
+as softmax kernels keep a running maximum: sum_j exp(a_j - reference) phi(k_j) v_j. With ``Recipe.decays`` the reference
+is part of the definition instead: the newest position's own a, whether its key is hidden or not.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ...feature_maps import FeatureMap
 from ..dense import wide
 from ..products import add_products, rows_times
 
-RUN = 1 << 18  # numbers of one side's features at a time: they stay in the cache
-LEAST = 32  # positions a run at least: below that the products become too small
+AT_ONCE = 1 << 18  # numbers of one side's features that exist together: they stay in the cache
+LEAST = 32  # positions a stretch at least: below that the products become too small
 
 Divisor = Callable[[Tensor], Tensor]
 Features = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class Recipe:
     """What a call is besides its tensors.
 
     divisor: what outputs are divided by, a function of the sum of a row's weights; None where they are not divided.
     start, first: positions of the first query and the first key. parameters: those that the map was made with.
-    compiled: causal runs go through the C++ kernel, which has no form for weights.
+    native: causal stretches go through our C++, which has no form for weights.
     """
 
     phi: FeatureMap
@@ -45,7 +45,7 @@ class Job:
     start: int = 0
     first: int = 0
     parameters: tuple[Tensor, ...] = ()
-    compiled: bool = False
+    native: bool = False
 
     def wide(self, x: Tensor) -> Tensor:
         """As wide as its sums have to be."""
@@ -70,9 +70,9 @@ class Job:
     def _positions(self, x: Tensor, start: int, rows: slice) -> Tensor | None:
         return torch.arange(start + rows.start, start + rows.stop, device=x.device) if self.phi.positional else None
 
-    def step(self, size: int, lanes: int, width: int) -> int:
+    def fit(self, size: int, lanes: int, width: int) -> int:
         """A number of positions to take at once: this one, or less where the features are many."""
-        while size > LEAST and self._features(lanes, width) * size > RUN:
+        while size > LEAST and self._features(lanes, width) * size > AT_ONCE:
             size //= 2
         return size
 
@@ -80,9 +80,9 @@ class Job:
         """Features of a position; those of a single head count double, so that they stay few beside its output."""
         return max(lanes, 2) * self.phi.width(width)
 
-    def runs(self, length: int, lanes: int, width: int, step: int = LEAST) -> list[slice]:
-        """The positions cut into runs whose features fit the cache, each but the last a multiple of ``step``."""
-        size = max(RUN // self._features(lanes, width) // step, 1) * step
+    def cut(self, length: int, lanes: int, width: int, step: int = LEAST) -> list[slice]:
+        """The positions cut into stretches whose features fit the cache, each but the last a multiple of ``step``."""
+        size = max(AT_ONCE // self._features(lanes, width) // step, 1) * step
         return [slice(a, min(a + size, length)) for a in range(0, length, size)]
 
     def divisors(self, totals: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -103,38 +103,38 @@ class Sums(NamedTuple):
     reference: Tensor | None = None  # None where no key has a weight, -inf before the first
 
 
-def no_sums(job: Job, rows: int, width: int, value_width: int, like: Tensor, *, weighted: bool) -> Sums:
+def make_sums(recipe: Recipe, rows: int, width: int, value_width: int, like: Tensor, *, weighted: bool) -> Sums:
     """The sums of no keys."""
-    features, like = job.phi.width(width), job.wide(like)
+    features, like = recipe.phi.width(width), recipe.wide(like)
     reference = like.new_full((rows,), float("-inf"), dtype=torch.float64) if weighted else None
     return Sums(like.new_zeros(rows, features, value_width), like.new_zeros(rows, features), reference)
 
 
-def before_or_none(before: Sums | None) -> tuple[Tensor | None, ...]:
+def unpack(before: Sums | None) -> tuple[Tensor | None, ...]:
     """What came before as arguments of an autograd function."""
     return (None, None, None) if before is None else tuple(before)
 
 
-def started(job: Job, k: Tensor, v: Tensor, logs: Tensor | None, before: tuple[Tensor | None, ...]) -> Sums:
+def start_sums(recipe: Recipe, k: Tensor, v: Tensor, logs: Tensor | None, before: tuple[Tensor | None, ...]) -> Sums:
     """What came before, in tensors that may be added to."""
     kv, z, reference = before
     if kv is None or z is None:
-        weighted = logs is not None or job.phi.scaled
-        return no_sums(job, k.shape[0], k.shape[2], v.shape[2], v[:0], weighted=weighted)
+        weighted = logs is not None or recipe.phi.scaled
+        return make_sums(recipe, k.shape[0], k.shape[2], v.shape[2], v[:0], weighted=weighted)
     return Sums(kv.clone(), z.clone(), reference)
 
 
-def summed(
-    job: Job, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, before: Sums | None = None
+def sum_keys(
+    recipe: Recipe, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, before: Sums | None = None
 ) -> Sums:
     """The sums over all valid keys, added to those before. logs: weights' logarithms ``[Bh, M]``."""
-    given = (job, valid, k, v, logs, *before_or_none(before), *job.parameters)
+    given = (recipe, valid, k, v, logs, *unpack(before), *recipe.parameters)
     return Sums(*cast(tuple[Tensor, ...], _Summed.apply(*given)))
 
 
-def read(job: Job, q: Tensor, sums: Sums, fading: Tensor | None = None) -> Tensor:
+def read(recipe: Recipe, q: Tensor, sums: Sums, fading: Tensor | None = None) -> Tensor:
     """Every query over the same sums: ``[Bh, G, N, E]``. fading: logarithms ``[Bh, N]`` by which rows see them less."""
-    return cast(Tensor, _Read.apply(job, q, sums.kv, sums.k, fading, *job.parameters))
+    return cast(Tensor, _Read.apply(recipe, q, sums.kv, sums.k, fading, *recipe.parameters))
 
 
 def relative(a: Tensor, reference: Tensor) -> Tensor:
@@ -144,22 +144,24 @@ def relative(a: Tensor, reference: Tensor) -> Tensor:
 
 class _Summed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, job: Job, valid: Any, k: Tensor, v: Tensor, logs: Any, *rest: Any) -> Any:
-        kv, z, reference = started(job, k, v, logs, rest[:3])
+    def forward(ctx: Any, recipe: Recipe, valid: Any, k: Tensor, v: Tensor, logs: Any, *rest: Any) -> Any:
+        kv, z, reference = start_sums(recipe, k, v, logs, rest[:3])
         before = reference
-        for rows in job.runs(k.shape[1], k.shape[0], k.shape[2]):
-            y, a = job.keys(k[:, rows], rows, valid, logs)
+        for rows in recipe.cut(k.shape[1], k.shape[0], k.shape[2]):
+            y, a = recipe.keys(k[:, rows], rows, valid, logs)
             if a is not None and reference is not None:
-                newest = (a[:, -1] if job.decays else torch.maximum(reference, a.amax(1))).to(reference.dtype)
+                newest = (a[:, -1] if recipe.decays else torch.maximum(reference, a.amax(1))).to(reference.dtype)
                 carry = relative(reference, newest).to(kv.dtype)[:, None]
-                reference, _, _ = newest, kv.mul_(carry[..., None]), z.mul_(carry)
+                kv.mul_(carry[..., None])
+                z.mul_(carry)
+                reference = newest
                 weights = relative(a, newest[:, None]).to(y.dtype)[..., None]
                 add_products(kv, y, v[:, rows] * weights)  # values are mostly narrower than features
                 z += (weights.mT @ y)[:, 0]
             else:
-                add_products(kv, y, job.wide(v[:, rows]))
+                add_products(kv, y, recipe.wide(v[:, rows]))
                 z += y.sum(1)
-        ctx.job = job
+        ctx.recipe = recipe
         ctx.save_for_backward(valid, k, v, logs, before, reference)
         if reference is not None:
             reference = reference.clone()
@@ -169,16 +171,16 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        job: Job = ctx.job
+        recipe: Recipe = ctx.recipe
         valid, k, v, logs, before, reference = ctx.saved_tensors
         by_kv, by_z = grads[0].contiguous(), grads[1]
         by_k, by_v, by_logs = torch.empty_like(k), torch.empty_like(v), None if logs is None else torch.empty_like(logs)
-        tape = Tape(job)
-        for rows in job.runs(k.shape[1], k.shape[0], k.shape[2]):
-            y, a, back = tape.record(partial(job.keys, rows=rows, valid=valid, logs=logs), k[:, rows])
+        tape = Tape(recipe)
+        for rows in recipe.cut(k.shape[1], k.shape[0], k.shape[2]):
+            y, a, back = tape.record(partial(recipe.keys, rows=rows, valid=valid, logs=logs), k[:, rows])
             scale = 1 if a is None else relative(a, reference[:, None]).to(y.dtype)[..., None]
             by_v[:, rows] = rows_times(y, by_kv).mul_(scale)
-            by_y = rows_times(job.wide(v[:, rows]) * scale, by_kv.mT).add_(by_z[:, None] * scale)
+            by_y = rows_times(recipe.wide(v[:, rows]) * scale, by_kv.mT).add_(by_z[:, None] * scale)
             by_a = None if a is None else (by_y * y).sum(-1)
             if by_logs is not None and by_a is not None:
                 by_logs[:, rows] = by_a
@@ -192,46 +194,46 @@ class _Summed(torch.autograd.Function):
 
 class _Read(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, job: Job, q: Tensor, kv: Tensor, z: Tensor, fading: Any, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, recipe: Recipe, q: Tensor, kv: Tensor, z: Tensor, fading: Any, *parameters: Tensor) -> Tensor:
         out = q.new_empty(*q.shape[:3], kv.shape[2])
-        totals = kv.new_empty(*q.shape[:3], 1) if job.divisor else None
-        for rows in job.runs(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
-            x = _faded(job.queries(q[:, :, rows], rows)[0], fading, rows)
+        totals = kv.new_empty(*q.shape[:3], 1) if recipe.divisor else None
+        for rows in recipe.cut(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
+            x = _fade(recipe.queries(q[:, :, rows], rows)[0], fading, rows)
             top, total = rows_times(x.flatten(1, 2), kv).view(*x.shape[:3], -1), None
             if totals is not None:
                 total = totals[:, :, rows] = along(x.flatten(1, 2), z).view(*x.shape[:3], 1)
-            divide(job, top, total, out[:, :, rows])
-        ctx.job = job
+            divide(recipe, top, total, out[:, :, rows])
+        ctx.recipe = recipe
         ctx.save_for_backward(q, kv, z, fading, out, totals)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        job: Job = ctx.job
+        recipe: Recipe = ctx.recipe
         q, kv, z, fading, out, totals = ctx.saved_tensors
         by_q, by_kv, by_z = torch.empty_like(q), torch.zeros_like(kv), torch.zeros_like(z)
-        tape, parts = Tape(job), job.divisors(totals)
-        for rows in job.runs(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
-            x, _, back = tape.record(partial(job.queries, rows=rows), q[:, :, rows])
-            flat = _faded(x, fading, rows).flatten(1, 2)
-            by_top, by_total = (None if g is None else g.flatten(1, 2) for g in undivided(grads[0], out, *parts, rows))
+        tape, parts = Tape(recipe), recipe.divisors(totals)
+        for rows in recipe.cut(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
+            x, _, back = tape.record(partial(recipe.queries, rows=rows), q[:, :, rows])
+            flat = _fade(x, fading, rows).flatten(1, 2)
+            by_top, by_total = (None if g is None else g.flatten(1, 2) for g in undivide(grads[0], out, *parts, rows))
             assert by_top is not None
             by_x = rows_times(by_top, kv.mT)
             add_products(by_kv, flat, by_top)
             if by_total is not None:
                 by_x.addcmul_(by_total, z[:, None])
                 by_z += (by_total.mT @ flat)[:, 0]
-            by_q[:, :, rows] = back(_faded(by_x.view(x.shape), fading, rows))
+            by_q[:, :, rows] = back(_fade(by_x.view(x.shape), fading, rows))
         return None, by_q, by_kv, by_z, None, *tape.by_parameters
 
 
 class Tape:
-    """Differentiates a feature map run by run, and adds up the gradients of its parameters."""
+    """Differentiates a feature map stretch by stretch, and adds up the gradients of its parameters."""
 
-    def __init__(self, job: Job) -> None:
-        self.parameters = job.parameters
-        self.by_parameters: list[Tensor | None] = [None] * len(job.parameters)
+    def __init__(self, recipe: Recipe) -> None:
+        self.parameters = recipe.parameters
+        self.by_parameters: list[Tensor | None] = [None] * len(recipe.parameters)
 
     def record(
         self, features: Callable[[Tensor], Features], x: Tensor
@@ -262,17 +264,17 @@ def along(x: Tensor, z: Tensor) -> Tensor:
     return (z[:, None] @ x.mT).mT
 
 
-def divide(job: Job, top: Tensor, total: Tensor | None, out: Tensor) -> None:
+def divide(recipe: Recipe, top: Tensor, total: Tensor | None, out: Tensor) -> None:
     """Write rows divided as the job says into ``out``, of the same shape and any dtype."""
-    if job.divisor is None or total is None:
+    if recipe.divisor is None or total is None:
         out.copy_(top)
     elif out.dtype == top.dtype:
-        torch.div(top, job.divisor(total), out=out)
+        torch.div(top, recipe.divisor(total), out=out)
     else:
-        out.copy_(top.div_(job.divisor(total)))
+        out.copy_(top.div_(recipe.divisor(total)))
 
 
-def undivided(
+def undivide(
     grad: Tensor, out: Tensor, divisors: Tensor | None, slopes: Tensor | None, rows: slice
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients by the numerators ``[Bh, G, rows, E]`` and by the sums of weights ``[Bh, G, rows, 1]`` of some rows."""
@@ -284,5 +286,5 @@ def undivided(
     return by_out / divisor, by_total
 
 
-def _faded(x: Tensor, fading: Tensor | None, rows: slice) -> Tensor:
+def _fade(x: Tensor, fading: Tensor | None, rows: slice) -> Tensor:
     return x if fading is None else x * fading[:, None, rows, None].exp().to(x.dtype)

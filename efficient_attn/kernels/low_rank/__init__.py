@@ -1,1 +1,1 @@
-"""Keys mixed along the length."""
+"""Keys and values made fewer along the length, by learned projections or as means of segments."""

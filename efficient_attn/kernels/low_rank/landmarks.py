@@ -27,7 +27,7 @@ def segment_means(x: Tensor, valid: Tensor | None, count: int) -> Landmarks:
         return Landmarks(_unpadded(x, count), None)
     segment, filled = segments(valid, count)
     batch, slots = filled.shape
-    # one sum for all rows of the batch: row b's segments lie behind each other from b (slots + 1) on, the last one
+    # one sum for all rows of the batch: row b's segments lie one after another from b (slots + 1) on, the last one
     # of them for what is hidden
     index = segment + torch.arange(batch, device=x.device)[:, None] * (slots + 1)
     positions = wide(x).transpose(1, 2).flatten(0, 1)

@@ -1,1 +1,1 @@
-"""C++, built on first use."""
+"""Our own C++, built when it is first asked for and loaded through ctypes."""

@@ -1,6 +1,6 @@
-"""Kernels in C++, compiled when they are first needed, into the folder where torch keeps such things.
+"""Kernels in C++, built when they are first needed, into the folder where torch keeps such things.
 
-Later processes find them there. They are compiled for a class of processors, not for this one, as such folders are
+Later processes find them there. They are built for a class of processors, not for this one, as such folders are
 shared.
 """
 
@@ -24,16 +24,16 @@ FLAGS = {"AVX512": ["-march=x86-64-v4"], "AVX2": ["-march=x86-64-v3"]}  # by wha
 
 @cache
 def library(name: str) -> tuple[ctypes.CDLL | None, str | None]:
-    """What ``name.cpp`` beside this file is compiled to, or why there is none."""
+    """What ``name.cpp`` beside this file is built to, or why there is none."""
     compiler = "cl" if os.name == "nt" else os.environ.get("CXX") or "c++"
     if shutil.which(compiler.split()[0]) is None:
-        return None, f"it is compiled on first use, and there is no C++ compiler ({compiler})"
+        return None, f"it is built on first use, and there is no C++ compiler ({compiler})"
     try:
         return ctypes.CDLL(str(_built(FOLDER / f"{name}.cpp"))), None
     except (ImportError, OSError, RuntimeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         line = next((line for line in lines if "error:" in line), lines[0])
-        return None, f"it could not be compiled: {line}"
+        return None, f"it could not be built: {line}"
 
 
 def _built(source: Path) -> Path:

@@ -34,7 +34,7 @@ inline void exponentials(float* x, int64_t n) {
     X::Vec a = X::load(x + i);
     a = a < -87.f ? X::Vec{} - 87.f : a;
     const X::Vec shifted = a * 1.44269504f + ROUND, whole = shifted - ROUND;
-    const X::Vec f = (a * 1.44269504f - whole) + a * 1.92596299e-8f;  // what of x log2(e) is behind the point
+    const X::Vec f = (a * 1.44269504f - whole) + a * 1.92596299e-8f;  // what of x log2(e) comes after the point
     X::Vec p = f * 1.5403530e-4f + 1.3333558e-3f;
     p = p * f + 9.6181291e-3f;
     p = p * f + 5.5504109e-2f;

@@ -1,8 +1,8 @@
-// A run of causal linear attention, chunk by chunk: what chunks.py says for keys without weights, on the CPU.
+// A stretch of causal linear attention, chunk by chunk: what chunks.py says for keys without weights, on the CPU.
 //
 // The state of sums [F, E] stays in the nearest cache while a chunk's rows pass through it. All products are made of
 // one tile that is held in registers. Vectors are those of the compiler (GCC from 12 on, Clang), so that one text
-// serves AVX-512, AVX2 and others. Nothing here knows of torch: compiled.py passes addresses and strides.
+// serves AVX-512, AVX2 and others. Nothing here knows of torch: scan.py passes addresses and strides.
 
 #include "registers.h"
 
@@ -72,7 +72,7 @@ void forwards(const Sizes& s, int64_t head, Tensor<const T> a_, Tensor<const T> 
   std::memcpy(z, last.data, wide * sizeof(T));
 }
 
-// The gradients by keys and values, last chunk first: with s for the gradient by the state behind a chunk,
+// The gradients by keys and values, last chunk first: with s for the gradient by the state after a chunk,
 // by_v = y s + tril(x y^T)^T top, by_y = v s^T + tril(top v^T + total)^T x, s += x^T top.
 template <typename T>
 void backwards(const Sizes& s, int64_t head, Tensor<const T> x_, Tensor<const T> y_, Tensor<const T> v_,

@@ -1,4 +1,4 @@
-"""The run of a scan in C++, scan.cpp, for keys without weights on the CPU: what `chunks` says, in less time."""
+"""A stretch of a scan in C++, scan.cpp, for keys without weights on the CPU: what `chunks` says, in less time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .building import library
 CHUNK = 16  # positions: the state stays in the nearest cache, so that chunks may be short
 
 
-def why_not() -> str | None:
-    """Why it cannot run here; None when it can. Compiles it, the first time."""
+def why_no_native() -> str | None:
+    """Why it cannot run here; None when it can. Builds it, the first time."""
     return library("scan")[1]
 
 

@@ -2,7 +2,7 @@
 
 The fused kernel cuts keys into short blocks and is bound there by the cost of its many small products. Here a head's
 whole cache goes through oneDNN at once, in two skinny products; or through decode.cpp, in one pass, where somebody
-asked for what is compiled on first use.
+asked for what is built on first use.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ..products import on_onednn
 
 LONG = 2**19  # numbers in a head's keys: with fewer the fused kernel's single call wins over oneDNN's
 ROWS = 32  # above this its products are no longer small
-COMPILED = (torch.float32, torch.float64)
+NATIVE = (torch.float32, torch.float64)
 
 
-def why_not() -> str | None:
-    """Why the kernel in C++ cannot run here; None when it can. Compiles it, the first time."""
+def why_no_native() -> str | None:
+    """Why the kernel in C++ cannot run here; None when it can. Builds it, the first time."""
     return library("decode")[1]
 
 
 def serves(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether `few_over_many` may and should run: rows ``q [B, Hkv, R, D]`` over keys ``[B, Hkv, M, D]``."""
+    """Whether `attend_few` may and should run: rows ``q [B, Hkv, R, D]`` over keys ``[B, Hkv, M, D]``."""
     fits = 1 < q.shape[2] <= ROWS and k.shape[2] * k.shape[3] >= LONG and on_onednn(q)
     # with a cache whose rows lie apart, as in [B, M, H, D] memory order, oneDNN takes a hundred times as long
     fits = fits and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v))
     return fits and not _wants_gradient(q, k, v)
 
 
-def few_over_many(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """softmax(scale q k^T) v for q ``[B, Hkv, R, D]``, k, v ``[B, Hkv, M, D]``; no gradient."""
     linear = torch.ops.mkldnn._linear_pointwise
     rows, out = q * scale, torch.empty_like(q)
@@ -46,13 +46,13 @@ def few_over_many(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return out
 
 
-def compiled_serves(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether `in_one_pass` knows such rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D or E]``."""
-    fits = q.shape[2] <= ROWS and q.dtype in COMPILED and q.device.type == "cpu"
+def native_serves(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether `attend_in_one_pass` knows such rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D or E]``."""
+    fits = q.shape[2] <= ROWS and q.dtype in NATIVE and q.device.type == "cpu"
     return fits and k.stride(3) == v.stride(3) == 1 and not _wants_gradient(q, k, v)
 
 
-def in_one_pass(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def attend_in_one_pass(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """softmax(scale q k^T) v as decode.cpp does it; no gradient."""
     found, reason = library("decode")
     if found is None:

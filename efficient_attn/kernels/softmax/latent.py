@@ -15,14 +15,14 @@ from .sdpa import attend
 EXPANDED = 2**22  # numbers of keys and values that are made at a time: with those of all heads they would be the peak
 
 
-def absorbed(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask, *, compiled: bool = False) -> Tensor:
+def absorbed(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask, *, native: bool = False) -> Tensor:
     """q . (W c) = (W^T q) . c and sum_j p_j (W c_j) = W sum_j p_j c_j: all heads attend to the one latent."""
     _, width, latent = w_uk.shape
     own, turned = q.split((width, q.shape[-1] - width), -1)
     # `attend` divides by the root of its own width
     rows = torch.cat([own @ w_uk, turned], -1) * (latents.shape[-1] / q.shape[-1]) ** 0.5
     # whole rows as values: to cut the rotary columns off the output costs less than rows that lie apart
-    return attend(rows, latents, latents, mask, compiled=compiled)[..., :latent] @ w_uv.mT
+    return attend(rows, latents, latents, mask, native=native)[..., :latent] @ w_uv.mT
 
 
 def expanded(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask) -> Tensor:

@@ -12,18 +12,18 @@ from . import decode, grouped
 ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, compiled: bool = False) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, native: bool = False) -> Tensor:
     """softmax(q k^T / sqrt(D)) v under a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1.
 
-    compiled: where a few queries see all keys, by our kernel in C++ instead of torch's.
+    native: where a few queries see all keys, by our kernel in C++ instead of torch's.
     """
     n, m, start = q.shape[2], k.shape[2], mask.start(q.shape[2], k.shape[2])
     valid = mask.key_valid(m)
     causal = mask.causal and start < m - 1  # a first query that stands on the last key already sees all of them
     if valid is None and (not causal or start == 0):
-        return fused(q, k, v, causal=causal, compiled=compiled)
+        return attend_fused(q, k, v, causal=causal, native=native)
     if not causal:
-        return fused(q, k, v, allowed=None if valid is None else valid[:, None, None])
+        return attend_fused(q, k, v, allowed=None if valid is None else valid[:, None, None])
     return torch.cat([_causal_rows(q, k, v, valid, start, i) for i in range(0, n, ROWS)], dim=2)
 
 
@@ -37,30 +37,30 @@ def _causal_rows(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, start: i
     allowed = (torch.arange(last, device=q.device) <= i[:, None])[None, None]
     if valid is not None:
         allowed = allowed & valid[:, None, None, :last]
-    return fused(rows, k[:, :, :last], v[:, :, :last], allowed=allowed)
+    return attend_fused(rows, k[:, :, :last], v[:, :, :last], allowed=allowed)
 
 
-def fused(
+def attend_fused(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
     allowed: Tensor | None = None,
     causal: bool = False,
-    compiled: bool = False,
+    native: bool = False,
 ) -> Tensor:
     """One call of torch's fused kernel, kept on its fast path: equal widths, and groups folded instead of expanded.
 
     allowed: bool, ``[1 or B, 1, 1 or N, M]``. causal: query i sees keys up to i (both from zero).
-    compiled: see `attend`.
+    native: see `attend`.
     """
     batch, heads, _, width = q.shape
     kv_heads, value_width = k.shape[1], v.shape[-1]
     scale = width**-0.5
-    if compiled and allowed is None and not causal:
+    if native and allowed is None and not causal:
         rows = q.reshape(batch, kv_heads, -1, width)
-        if decode.compiled_serves(rows, k, v):
-            return decode.in_one_pass(rows, k, v, scale).reshape(*q.shape[:3], value_width)
+        if decode.native_serves(rows, k, v):
+            return decode.attend_in_one_pass(rows, k, v, scale).reshape(*q.shape[:3], value_width)
     if value_width != width:  # unequal widths would leave the flash kernel; zeros change neither scores nor outputs
         q, k, v = (F.pad(x, (0, max(width, value_width) - x.shape[-1])) for x in (q, k, v))
     if kv_heads == heads:
@@ -69,16 +69,16 @@ def fused(
         # no row has a mask of its own: a group's heads are just more query rows of the one key-value head
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
         if allowed is None and decode.serves(rows, k, v):
-            out = decode.few_over_many(rows, k, v, scale)
+            out = decode.attend_few(rows, k, v, scale)
         else:
             out = F.scaled_dot_product_attention(rows, k, v, attn_mask=allowed, scale=scale)
         out = out.reshape(q.shape)
     else:
-        out = _grouped(q, k, v, allowed, causal, scale)
+        out = _attend_grouped(q, k, v, allowed, causal, scale)
     return out[..., :value_width] if value_width < out.shape[-1] else out
 
 
-def _grouped(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float) -> Tensor:
+def _attend_grouped(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float) -> Tensor:
     """Groups as the heads of a larger batch, whose keys and values are one head's."""
     batch, heads, n, width = q.shape
     kv_heads = k.shape[1]

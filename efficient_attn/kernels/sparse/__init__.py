@@ -1,1 +1,1 @@
-"""A pattern's plan, its tiles, and their parts joined."""
+"""Softmax over a pattern: its plan of tiles over views and gathered blocks, and their parts joined into one result."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...patterns import Blocks, Pattern
-from .tiles import Gather, Rule, Run, Tile
+from .tiles import Gather, Rule, Tile, View
 
 SIZE = 64  # queries and keys a block where the pattern has none of its own
 
@@ -23,7 +23,7 @@ class Row(NamedTuple):
     clean: bool
 
 
-def touched_tiles(rule: Rule, size: int = SIZE) -> list[Tile]:
+def tile_touched(rule: Rule, size: int = SIZE) -> list[Tile]:
     """Tiles of any rule: for each block of queries the key blocks that it may touch, masked."""
     pattern, g = rule.fact, rule.g
     touched = pattern.key_blocks if isinstance(pattern, Pattern) else Pattern((pattern,)).key_blocks
@@ -35,12 +35,12 @@ def touched_tiles(rule: Rule, size: int = SIZE) -> list[Tile]:
     return list(_tiles(rows, size, rule))
 
 
-def drawn_tiles(fact: Blocks, rule: Rule) -> list[Tile]:
+def tile_drawn(fact: Blocks, rule: Rule) -> list[Tile]:
     """Tiles of the blocks that are drawn. What facts before have counted is left out, or masked where it is a part."""
-    return list(_tiles(_drawn(fact, rule), fact.size, rule))
+    return list(_tiles(_draw_rows(fact, rule), fact.size, rule))
 
 
-def _drawn(fact: Blocks, rule: Rule) -> Iterator[Row]:
+def _draw_rows(fact: Blocks, rule: Rule) -> Iterator[Row]:
     g, size = rule.g, fact.size
     a = np.arange(max(g.start, 0) // size, (g.start + g.n - 1) // size + 1)
     table = np.stack(fact.draws(a, g), axis=-1).tolist() if len(a) else []
@@ -66,24 +66,24 @@ def _kept(rule: Rule, row: int, rows: int, block: int, size: int) -> float:
 
 def _tiles(rows: Iterable[Row], size: int, rule: Rule) -> Iterator[Tile]:
     """Neighbouring blocks of queries share a tile while they see as many key blocks, or nearly where all are masked."""
-    for run in _runs(rows):
-        width = max(len(r.keys) for r in run)
+    for group in _group(rows):
+        width = max(len(r.keys) for r in group)
         if width:
-            table = torch.tensor([[*r.keys, *[-1] * (width - len(r.keys))] for r in run])
-            queries = Run(run[0].first, run[0].rows, 1, run[0].rows)
-            clean = run[0].clean
-            yield Tile(len(run), queries, Gather(table, size, clean), None if clean else rule)
+            table = torch.tensor([[*r.keys, *[-1] * (width - len(r.keys))] for r in group])
+            queries = View(group[0].first, group[0].rows, 1, group[0].rows)
+            clean = group[0].clean
+            yield Tile(len(group), queries, Gather(table, size, clean), None if clean else rule)
 
 
-def _runs(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    run: list[Row] = []
+def _group(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    group: list[Row] = []
     for row in rows:
-        if run and not _alike(run[0], row):
-            yield run
-            run = []
-        run.append(row)
-    if run:
-        yield run
+        if group and not _alike(group[0], row):
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
 
 
 def _alike(a: Row, b: Row) -> bool:

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .merge import attend, attend_backward, join
-from .tiles import Part, Plan, Tile
+from .tiles import Plan, Tile, Tiling
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class Recipe:
     """A plan with what else a call needs: padding ``valid [B, M]``, the heads of a group, the scale."""
 
     plan: Plan
@@ -26,15 +26,17 @@ class Job:
     group: int
     scale: float
 
-    def mask(self, part: Part, tile: Tile, first: int, last: int, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def mask(
+        self, tiling: Tiling, tile: Tile, first: int, last: int, like: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
         """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows that see nothing."""
-        allowed = part.allowed(tile, first, last, like.device)
+        allowed = tiling.allowed(tile, first, last, like.device)
         if allowed is not None:
             allowed = allowed[None]
             if self.group > 1:
                 allowed = allowed.repeat_interleave(self.group, dim=2)
         if self.valid is not None:
-            keys = part.positions(tile, first, last, like.device).clamp(0, self.valid.shape[1] - 1)
+            keys = tiling.positions(tile, first, last, like.device).clamp(0, self.valid.shape[1] - 1)
             seen = self.valid[:, keys].repeat_interleave(like.shape[0] // self.valid.shape[0], dim=0)[:, :, None]
             allowed = seen if allowed is None else allowed & seen
         if allowed is None:
@@ -42,29 +44,29 @@ class Job:
         return torch.zeros_like(allowed, dtype=like.dtype).masked_fill_(~allowed, float("-inf")), ~allowed.any(-1)
 
 
-def softmax_over_plan(q: Tensor, k: Tensor, v: Tensor, job: Job) -> Tensor:
+def softmax_over_plan(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tensor:
     """Attention of ``q [Bh, N, group, D]`` over ``k, v [Bh, M, D]``; rows in no tile are zero."""
-    return cast(Tensor, _Parts.apply(q, k, v, job))
+    return cast(Tensor, _Parts.apply(q, k, v, recipe))
 
 
 class _Parts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, job: Job) -> Tensor:
-        out = torch.zeros_like(q, dtype=_sums(q, job), memory_format=torch.contiguous_format)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tensor:
+        out = torch.zeros_like(q, dtype=_sums(q, recipe), memory_format=torch.contiguous_format)
         lse = torch.full(q.shape[:3], float("-inf"), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
-        for part in job.plan:
-            keys, values = part.take(k), part.take(v)
-            for tile, first, last in part.steps():
-                mask, blind = job.mask(part, tile, first, last, q)
+        for tiling in recipe.plan:
+            keys, values = tiling.take(k), tiling.take(v)
+            for tile, first, last in tiling.steps():
+                mask, blind = recipe.mask(tiling, tile, first, last, q)
                 rows = tile.queries.fetch(q, first, last).flatten(2, 3)
                 part_k, part_v = (tile.keys.fetch(x, first, last) for x in (keys, values))
-                found, sums = attend(rows, part_k, part_v, mask, job.scale)
+                found, sums = attend(rows, part_k, part_v, mask, recipe.scale)
                 if blind is not None:
                     sums = sums.masked_fill(blind, float("-inf"))
-                at = (x.unflatten(2, (-1, job.group)) for x in (found, sums))
+                at = (x.unflatten(2, (-1, recipe.group)) for x in (found, sums))
                 _put(tile.fresh, *(tile.queries.fetch(x, first, last) for x in (out, lse)), *at)
         out = out.to(q.dtype)
-        ctx.job = job
+        ctx.recipe = recipe
         ctx.save_for_backward(q, k, v, out, lse.masked_fill_(lse == float("-inf"), 0))  # exp(-inf - 0) is the 0 wanted
         return out
 
@@ -72,25 +74,25 @@ class _Parts(torch.autograd.Function):
     @once_differentiable  # a second derivative would miss the weights' part of it, so it is refused
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, out, lse = ctx.saved_tensors
-        job: Job = ctx.job
+        recipe: Recipe = ctx.recipe
         grad = grads[0].contiguous()
         dq, dk, dv = (
-            torch.zeros_like(x, dtype=_sums(q, job), memory_format=torch.contiguous_format) for x in (q, k, v)
+            torch.zeros_like(x, dtype=_sums(q, recipe), memory_format=torch.contiguous_format) for x in (q, k, v)
         )
-        for part in job.plan:
-            keys, values = part.take(k), part.take(v)
-            into = [x if part.columns is None else torch.zeros_like(part.take(x)) for x in (dk, dv)]
-            for tile, first, last in part.steps():
+        for tiling in recipe.plan:
+            keys, values = tiling.take(k), tiling.take(v)
+            into = [x if tiling.columns is None else torch.zeros_like(tiling.take(x)) for x in (dk, dv)]
+            for tile, first, last in tiling.steps():
                 g, r, o, s = (tile.queries.fetch(x, first, last).flatten(2, 3) for x in (grad, q, out, lse))
                 part_k, part_v = (tile.keys.fetch(x, first, last) for x in (keys, values))
-                mask, _ = job.mask(part, tile, first, last, q)
-                by_q, *by_keys = attend_backward(g, r, part_k, part_v, o, s, mask, job.scale)
-                tile.queries.fetch(dq, first, last).add_(by_q.unflatten(2, (-1, job.group)))
+                mask, _ = recipe.mask(tiling, tile, first, last, q)
+                by_q, *by_keys = attend_backward(g, r, part_k, part_v, o, s, mask, recipe.scale)
+                tile.queries.fetch(dq, first, last).add_(by_q.unflatten(2, (-1, recipe.group)))
                 for target, found in zip(into, by_keys, strict=True):
                     tile.keys.give_back(target, found.to(target.dtype), first, last)
-            if part.columns is not None:
+            if tiling.columns is not None:
                 for target, found in zip((dk, dv), into, strict=True):
-                    target.index_add_(1, part.columns.to(target.device), found)
+                    target.index_add_(1, tiling.columns.to(target.device), found)
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None
 
 
@@ -102,7 +104,7 @@ def _put(fresh: bool, out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) 
         join(out, lse, part, part_lse)
 
 
-def _sums(q: Tensor, job: Job) -> torch.dtype:
+def _sums(q: Tensor, recipe: Recipe) -> torch.dtype:
     """What results are summed up in: half precision would lose digits at every join."""
-    joined = any(not tile.fresh for part in job.plan for tile in part.tiles)
+    joined = any(not tile.fresh for tiling in recipe.plan for tile in tiling.tiles)
     return torch.promote_types(q.dtype, torch.float32) if joined else q.dtype

@@ -14,10 +14,10 @@ from functools import lru_cache
 import torch
 
 from ...patterns import Band, Blocks, Fact, Geometry, Keys, Pattern, Queries
-from .blocks import drawn_tiles, touched_tiles
-from .columns import key_runs, own_runs, query_runs
-from .tiles import Part, Plan, Rule, Run, Tile
-from .windows import band_runs
+from .blocks import tile_drawn, tile_touched
+from .columns import view_keys, view_own_blocks, view_queries
+from .tiles import Plan, Rule, Tile, Tiling, View
+from .windows import view_band
 
 KNOWN = (Band, Keys, Queries, Blocks)  # facts that name their own tiles
 LEAST_ROWS = 128  # a tile is halved until its masked rows are no more
@@ -28,20 +28,20 @@ CPU = torch.device("cpu")
 
 
 @lru_cache(maxsize=64)
-def part_plan(pattern: Pattern, g: Geometry) -> Plan:
+def plan_parts(pattern: Pattern, g: Geometry) -> Plan:
     """The plan of a pattern of known facts: views, columns and drawn blocks, joined."""
-    facts = ordered(pattern)
-    parts = (_part(Rule(fact, facts[:at], g)) for at, fact in enumerate(facts))
-    return _marked(parts, g)
+    facts = put_in_order(pattern)
+    tilings = (_tile(Rule(fact, facts[:at], g)) for at, fact in enumerate(facts))
+    return _mark(tilings, g)
 
 
 @lru_cache(maxsize=64)
-def block_plan(pattern: Pattern, g: Geometry) -> Plan:
+def plan_blocks(pattern: Pattern, g: Geometry) -> Plan:
     """The plan of any pattern: for each block of queries, gather the key blocks that it touches, and mask them."""
-    return _marked([Part(tuple(touched_tiles(Rule(pattern, (), g))))], g)
+    return _mark([Tiling(tuple(tile_touched(Rule(pattern, (), g))))], g)
 
 
-def ordered(pattern: Pattern) -> tuple[Fact, ...]:
+def put_in_order(pattern: Pattern) -> tuple[Fact, ...]:
     """The facts in the order in which they are cheapest: plain views first, so that few drawn blocks are left."""
     facts = dict.fromkeys(pattern.facts)
     plain = [f for f in facts if isinstance(f, Band) and f.step == 1]
@@ -50,10 +50,10 @@ def ordered(pattern: Pattern) -> tuple[Fact, ...]:
     columns = [f for f in facts if isinstance(f, Keys)]
     rows = [f for f in facts if isinstance(f, Queries)]
     drawn = [f for f in facts if isinstance(f, Blocks) and f.count]
-    return (*_united(plain), *stepped, *own, *columns, *rows, *drawn)
+    return (*_unite(plain), *stepped, *own, *columns, *rows, *drawn)
 
 
-def _united(bands: list[Band]) -> list[Band]:
+def _unite(bands: list[Band]) -> list[Band]:
     """Bands that overlap or touch, as one."""
     low, high = float("-inf"), float("inf")
     done: list[Band] = []
@@ -67,48 +67,48 @@ def _united(bands: list[Band]) -> list[Band]:
     return done
 
 
-def _part(rule: Rule) -> Part:
+def _tile(rule: Rule) -> Tiling:
     fact, g = rule.fact, rule.g
     columns = None
     if isinstance(fact, Band):
-        runs = band_runs(fact, g)
+        views = view_band(fact, g)
     elif isinstance(fact, Keys):
-        columns, runs = key_runs(fact, g)
+        columns, views = view_keys(fact, g)
     elif isinstance(fact, Queries):
-        runs = query_runs(fact, g)
+        views = view_queries(fact, g)
     elif isinstance(fact, Blocks) and not fact.count:
-        runs = own_runs(fact, g)
+        views = view_own_blocks(fact, g)
     else:
         assert isinstance(fact, Blocks)
-        return Part(tuple(drawn_tiles(fact, rule)))
-    part = Part((), columns)
-    return replace(part, tiles=tuple(t for n, q, k in runs for t in _settled(Tile(n, q, k, rule), part)))
+        return Tiling(tuple(tile_drawn(fact, rule)))
+    tiling = Tiling((), columns)
+    return replace(tiling, tiles=tuple(t for n, q, k in views for t in _settle(Tile(n, q, k, rule), tiling)))
 
 
-def _settled(tile: Tile, part: Part) -> Iterator[Tile]:
+def _settle(tile: Tile, tiling: Tiling) -> Iterator[Tile]:
     """The tile without keys of which none counts, without a mask where all count, cut in two where that pays."""
     rule, keys, rows = tile.rule, tile.keys, tile.queries.size
     assert rule is not None
-    assert isinstance(keys, Run)
+    assert isinstance(keys, View)
     if tile.count > 1 and not _shifts(rule):
         yield tile
         return
-    mask = part.allowed(tile, 0, 1, CPU)
+    mask = tiling.allowed(tile, 0, 1, CPU)
     assert mask is not None
     whole = int(mask[0].all(1).sum())
     if tile.count == 1 and rows > LEAST_ROWS and 0 < whole < rows:
         for low, high in ((0, rows // 2), (rows // 2, rows)):
             queries = replace(tile.queries, first=tile.queries.first + low * tile.queries.step, size=high - low)
-            yield from _settled(replace(tile, queries=queries), part)
+            yield from _settle(replace(tile, queries=queries), tiling)
         return
-    for low, high in _pieces(mask[0]):
+    for low, high in _cut(mask[0]):
         cut = replace(tile, keys=replace(keys, first=keys.first + low * keys.step, size=high - low))
         counted = mask[0][:, low:high].clone()
         small = counted.numel() <= LARGEST_MASK
         yield replace(cut, rule=None) if counted.all() else replace(cut, mask=counted if small else None)
 
 
-def _pieces(mask: torch.Tensor) -> list[list[int]]:
+def _cut(mask: torch.Tensor) -> list[list[int]]:
     """Ranges of the keys that any row of ``mask [rows, keys]`` counts; long stretches that need no mask stand alone."""
     kinds, lengths = torch.unique_consecutive(mask.any(0).int() + mask.all(0).int(), return_counts=True)
     pieces: list[list[int]] = []
@@ -128,18 +128,18 @@ def _pieces(mask: torch.Tensor) -> list[list[int]]:
     return pieces
 
 
-def _marked(parts: Iterable[Part], g: Geometry) -> Plan:
-    """The parts that have tiles; those tiles marked as fresh that reach their rows first."""
+def _mark(tilings: Iterable[Tiling], g: Geometry) -> Plan:
+    """The tilings that have tiles; those tiles marked as fresh that reach their rows first."""
     reached = torch.zeros(g.n, dtype=torch.bool)
     done = []
-    for part in parts:
+    for tiling in tilings:
         tiles = []
-        for tile in part.tiles:
+        for tile in tiling.tiles:
             rows = tile.queries.positions(0, tile.count, CPU).flatten()
             tiles.append(replace(tile, fresh=not reached[rows].any()))
             reached[rows] = True
         if tiles:
-            done.append(replace(part, tiles=tuple(tiles)))
+            done.append(replace(tiling, tiles=tuple(tiles)))
     return tuple(done)
 
 

@@ -15,7 +15,7 @@ KEYS_A_STEP = 4096  # keys that are copied together
 
 
 @dataclass(frozen=True)
-class Run:
+class View:
     """Evenly spaced positions, a view: window w holds ``first + w * advance + step * (0 .. size - 1)``."""
 
     first: int
@@ -38,13 +38,13 @@ class Run:
     def give_back(self, grad: Tensor, part: Tensor, first: int, last: int) -> None:
         """Add the windows' gradient ``part`` into ``grad [Bh, length, ..]``: the transpose of `fetch`."""
         if self.advance == 0:
-            Run(self.first, self.size, self.step).fetch(grad, 0, 1).add_(part.sum(1, keepdim=True))
+            View(self.first, self.size, self.step).fetch(grad, 0, 1).add_(part.sum(1, keepdim=True))
             return
         # windows may overlap, and an addition in place must not: pieces as wide as the advance do not
         piece = self.size if self.advance < self.step or last - first == 1 else self.advance // self.step
         for at in range(0, self.size, piece):
             width = min(piece, self.size - at)
-            target = Run(self.first + at * self.step, width, self.step, self.advance).fetch(grad, first, last)
+            target = View(self.first + at * self.step, width, self.step, self.advance).fetch(grad, first, last)
             target.add_(part[:, :, at : at + width])
 
 
@@ -88,14 +88,14 @@ class Gather:
 
 @dataclass(frozen=True)
 class Rule:
-    """Which pairs a part of a plan is to count: those of its fact that no fact before it has counted."""
+    """Which pairs a tiling of a plan is to count: those of its fact that no fact before it has counted."""
 
     fact: Fact | Pattern
     before: tuple[Fact, ...]
     g: Geometry
 
     def __call__(self, rows: Tensor, keys: Tensor) -> Tensor:
-        """Whether query index and key position belong to the part, elementwise; keys that do not exist never do."""
+        """Whether query index and key position belong to the tiling, elementwise; keys that do not exist never do."""
         i = rows + self.g.start
         allowed = self.fact.allows(i, keys, self.g) & (keys >= 0) & (keys < self.g.m)
         if self.before:
@@ -112,8 +112,8 @@ class Tile:
     """
 
     count: int
-    queries: Run
-    keys: Run | Gather
+    queries: View
+    keys: View | Gather
     rule: Rule | None
     mask: Tensor | None = None
     fresh: bool = False
@@ -133,7 +133,7 @@ class Tile:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Tiling:
     """Tiles over the same keys: all of them, or those at the positions ``columns``, which are copied together once."""
 
     tiles: tuple[Tile, ...]
@@ -171,4 +171,4 @@ class Part:
         return count
 
 
-Plan = tuple[Part, ...]
+Plan = tuple[Tiling, ...]

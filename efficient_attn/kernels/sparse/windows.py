@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ...patterns import Band, Geometry
-from .tiles import Run
+from .tiles import View
 
 EDGE_ROWS = 128  # rows of one clipped window: a few larger calls beat many small ones
 
@@ -22,7 +22,7 @@ class Windows(NamedTuple):
     span: int
 
 
-def band_runs(band: Band, g: Geometry) -> Iterator[tuple[int, Run, Run]]:
+def view_band(band: Band, g: Geometry) -> Iterator[tuple[int, View, View]]:
     """Count, queries and keys of the tiles of a band. All windows of one tile are alike, shifted.
 
     With a step, positions that leave the same rest are sequences of their own, with a plain band each; sequences of
@@ -34,15 +34,15 @@ def band_runs(band: Band, g: Geometry) -> Iterator[tuple[int, Run, Run]]:
         rests = list(members)
         row, col = rests[0], (g.start + rests[0]) % step
         for w in windows(-(-lo // step), hi // step, sizes):
-            queries, keys = Run(row + w.row * step, w.rows, step), Run(col + w.col * step, w.span, step)
+            queries, keys = View(row + w.row * step, w.rows, step), View(col + w.col * step, w.span, step)
             across, along = len(rests), w.times  # the same windows of all sequences together, or all of one sequence
             if across >= along:
                 for at in range(along):
                     shift = at * w.rows * step
-                    yield across, _moved(queries, shift, 1), _moved(keys, shift, 1)
+                    yield across, _move(queries, shift, 1), _move(keys, shift, 1)
             else:
                 for at in range(across):
-                    yield along, _moved(queries, at, w.rows * step), _moved(keys, at, w.rows * step)
+                    yield along, _move(queries, at, w.rows * step), _move(keys, at, w.rows * step)
 
 
 def _sequence(rest: int, step: int, g: Geometry) -> tuple[Geometry, int]:
@@ -52,8 +52,8 @@ def _sequence(rest: int, step: int, g: Geometry) -> tuple[Geometry, int]:
     return Geometry(n, m, (g.start + rest - key) // step, g.causal), key - rest
 
 
-def _moved(run: Run, by: int, advance: int) -> Run:
-    return Run(run.first + by, run.size, run.step, advance)
+def _move(view: View, by: int, advance: int) -> View:
+    return View(view.first + by, view.size, view.step, advance)
 
 
 def windows(lo: int, hi: int, g: Geometry) -> list[Windows]:

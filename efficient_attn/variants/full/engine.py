@@ -23,18 +23,21 @@ FUSED_TRAINING_WORKSPACE = 4.5  # in sizes of the output: torch's kernel keeps n
 
 
 class SoftmaxAttention(Attention):
-    """softmax(q k^T / sqrt(D)) v over every key that the mask allows.
+    """softmax(q k^T / sqrt(D)) v over every key that the mask allows. With p for these pairs, the oracle is
+
+        w = einsum("bhnd,bhmd->bhnm", q, k).div(D**0.5).masked_fill(~p, -inf).softmax(-1)
+        out = einsum("bhnm,bhme->bhne", w, v)
 
     Backends: ``sdpa``, torch's fused kernels (in decode steps of grouped heads over long caches oneDNN's products);
     ``cpp``, the same with decode steps in one pass of our own C++, for the CPU in float32 and float64, by request only,
-    as it is compiled on first use.
+    as it is built on first use.
     """
 
     backends = ("sdpa", "cpp", "dense")
     only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
 
     def why_not(self, backend: str) -> str | None:
-        return decode.why_not() if backend == "cpp" else None
+        return decode.why_no_native() if backend == "cpp" else None
 
     @property
     def traits(self) -> Traits:
@@ -48,7 +51,7 @@ class SoftmaxAttention(Attention):
         return softmax_attention(q, k, v, mask.dense(q.shape[2], k.shape[2], device=q.device))
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return attend(q, k, v, mask, compiled=self.backend == "cpp")
+        return attend(q, k, v, mask, native=self.backend == "cpp")
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
         if not training or self.backend != "sdpa":

@@ -1,1 +1,1 @@
-"""Keys that hash alike."""
+"""Softmax over the keys that hash like the query."""

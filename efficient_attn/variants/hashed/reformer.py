@@ -14,13 +14,16 @@ from ...contract.shapes import Dims, Sample, Shape, Values
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import softmax_attention, wide
-from ...kernels.hashed.lsh import Rounds, directions, hash_bits, rotations, sorted_rounds
-from ...kernels.hashed.tiles import Job, inverse_norms, softmax_over_rounds
+from ...kernels.hashed.lsh import Rounds, directions, hash_bits, rotations, sort_rounds
+from ...kernels.hashed.tiles import Recipe, inverse_norms, softmax_over_rounds
 
 
 class Reformer(Attention):
     """Softmax over the keys that a hash puts near a query, of unit length; queries and keys are one tensor (Kitaev et
-    al. 2020, arXiv:2001.04451).
+    al. 2020, arXiv:2001.04451). With p for the pairs of the same chunk, or of neighbours, in any round, the oracle is
+
+        w = einsum("bhnd,bhmd->bhnm", q, normalize(k, dim=-1)).div(D**0.5).masked_fill(~p, -inf).softmax(-1)
+        out = einsum("bhnm,bhme->bhne", w, v)
 
     n_hashes: rounds of hashing; a pair found in several counts once. bucket_size: positions a chunk; sorted by bucket,
     a query sees its own chunk and the one before. It sees itself only where it sees no other key. The random directions
@@ -95,18 +98,18 @@ class Reformer(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         width, value_width = q.shape[-1], v.shape[-1]
-        job = Job(self._rounds(k, mask), mask.causal, width**-0.5)
+        recipe = Recipe(self._rounds(k, mask), mask.causal, width**-0.5)
         if (valid := mask.key_valid(q.shape[2])) is not None:  # a padded query's row is masked, and must not overflow
             q = q.masked_fill(~valid[:, None, :, None], 0)
         pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
         rows = (F.pad(x, (0, pad - x.shape[-1])) if x.shape[-1] < pad else x for x in (q, k, v))
-        out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), job=job).unflatten(0, q.shape[:2])
+        out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), recipe=recipe).unflatten(0, q.shape[:2])
         return out[..., :value_width] if value_width < pad else out
 
     def _rounds(self, k: Tensor, mask: Mask) -> Rounds:
         """Hashed by k: what padding hides is blank in it, and what `query_lengths` leave unwanted is not."""
         n = k.shape[2]
-        return sorted_rounds(k.detach(), self.rotations, min(self.bucket_size, n), mask.key_valid(n))
+        return sort_rounds(k.detach(), self.rotations, min(self.bucket_size, n), mask.key_valid(n))
 
 
 def _same(q: Tensor, k: Tensor) -> bool:

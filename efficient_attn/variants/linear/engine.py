@@ -17,8 +17,8 @@ from ...feature_maps import FeatureMap
 from ...kernels.dense import expand_heads
 from ...kernels.linear import recurrent, scan, sums
 from ...kernels.linear.chunks import CHUNK
-from ...kernels.linear.sums import Divisor, Job, Sums
-from ...kernels.native import scan as compiled
+from ...kernels.linear.sums import Divisor, Recipe, Sums
+from ...kernels.native import scan as native
 
 FLOOR = 1e-6  # sums of weights of either sign are kept this far from zero: see `away_from_zero`
 
@@ -42,8 +42,13 @@ class KeyWeights(NamedTuple):
 class LinearAttention(Attention):
     """sum_j phi(q).phi(k_j) v_j / sum_j phi(q).phi(k_j). A subclass passes its feature map to ``super().__init__``.
 
+    With p for the pairs that the mask allows, and where neither map nor subclass weighs keys, the oracle is
+
+        w = einsum("bhnf,bhmf->bhnm", phi(q), phi(k)) * p
+        out = einsum("bhnm,bhme->bhne", w / w.sum(-1, keepdim=True), v)
+
     Backends: ``chunked`` sums keys chunk by chunk; causal, it scans; ``cpp`` is the same with the scan in C++, for the
-    CPU and for keys without weights, by request only, as it is compiled on first use: without a causal mask, and in
+    CPU and for keys without weights, by request only, as it is built on first use: without a causal mask, and in
     decoding one by one, it runs what ``chunked`` runs; ``dense`` forms all N x M weights. A map with learned parameters
     keeps them on the mechanism, where the backward pass finds them.
     """
@@ -87,7 +92,7 @@ class LinearAttention(Attention):
             return None
         if self.weighs_keys:
             return "its keys have weights, which the kernel in C++ does not know"
-        return compiled.why_not()
+        return native.why_no_native()
 
     @property
     def traits(self) -> Traits:
@@ -108,17 +113,17 @@ class LinearAttention(Attention):
         if training or self.backend == "dense":
             return found
         output = shape.batch * shape.heads * shape.n * shape.value_dim
-        return found + 3 * min(output, sums.RUN) * itemsize
+        return found + 3 * min(output, sums.AT_ONCE) * itemsize
 
     # -- three forms: dense, chunked, step by step ----------------------------------------------------------------
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
-        job, allowed = self._job(mask.start(n, m), 0), mask.dense(n, m, device=q.device)
+        recipe, allowed = self._recipe(mask.start(n, m), 0), mask.dense(n, m, device=q.device)
         weights = self.key_weights(k, mask.key_valid(m), **inputs)
         k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
-        x, _ = job.queries(q, slice(0, n))
-        y, a = job.keys(k, slice(0, m), None, None)
+        x, _ = recipe.queries(q, slice(0, n))
+        y, a = recipe.keys(k, slice(0, m), None, None)
         products = x @ y.mT
         if weights is not None:
             logs = expand_heads(weights.keys, q.shape[1])
@@ -128,7 +133,7 @@ class LinearAttention(Attention):
             top = logs.detach().amax(-1, keepdim=True)
             products = products * (logs - top.masked_fill(top.isinf(), 0)).exp().to(products.dtype)
         products = products.masked_fill(~allowed, 0)
-        out = products @ job.wide(v)
+        out = products @ recipe.wide(v)
         if self.divisor:
             out = out / self.divisor(products.sum(-1, keepdim=True))
         return out.to(q.dtype)
@@ -154,15 +159,15 @@ class LinearAttention(Attention):
         keys, values = k.flatten(0, 1), v.flatten(0, 1)
         folded = None if valid is None else valid.repeat_interleave(k.shape[1], dim=0)
         start = mask.start(n, m)
-        job = replace(self._job(start, 0), divisor=divisor)
+        recipe = replace(self._recipe(start, 0), divisor=divisor)
         out = []
-        for lane in self._lanes(q, k, valid, **inputs):
+        for lane in self._split_lanes(q, k, valid, **inputs):
             if mask.causal and start < m - 1:
-                out.append(_causal(job, lane, keys, values, folded))
+                out.append(_causal(recipe, lane, keys, values, folded))
             else:
-                past = sums.summed(job, keys, values, folded, lane.logs)
-                out.append(sums.read(job, lane.rows, past, lane.fading(start - m + 1)))
-        return _unfolded(out, q)
+                past = sums.sum_keys(recipe, keys, values, folded, lane.logs)
+                out.append(sums.read(recipe, lane.rows, past, lane.fade(start - m + 1)))
+        return _unfold(out, q)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> LinearState:
         d = self.dims
@@ -177,38 +182,38 @@ class LinearAttention(Attention):
     def advance(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
     ) -> tuple[Tensor, LinearState]:
-        job, keys, values = self._job(state.length, state.length), k.flatten(0, 1), v.flatten(0, 1)
-        lanes = self._lanes(q, k, None, **inputs)
+        recipe, keys, values = self._recipe(state.length, state.length), k.flatten(0, 1), v.flatten(0, 1)
+        lanes = self._split_lanes(q, k, None, **inputs)
         before = state.sums or [self._empty(len(keys), k.shape[3], v.shape[3], v[:0]) for _ in lanes]
         out, after = [], []
         for lane, past in zip(lanes, before, strict=True):
-            if q.shape[2] == 1 and not _traced(q, k, v, past.kv, *inputs.values(), *self.parameters()):
-                found, past = recurrent.step(job, lane.rows, keys, values, lane.logs, past)
+            if q.shape[2] == 1 and not _wants_gradient(q, k, v, past.kv, *inputs.values(), *self.parameters()):
+                found, past = recurrent.step(recipe, lane.rows, keys, values, lane.logs, past)
             else:
-                found, past = scan.scan(job, lane.rows, keys, values, None, lane.logs, past)
+                found, past = scan.scan(recipe, lane.rows, keys, values, None, lane.logs, past)
             out.append(found)
-            after.append(lane.counted_on(past))
-        return _unfolded(out, q), LinearState(tuple(after), state.length + q.shape[2])
+            after.append(lane.count_on(past))
+        return _unfold(out, q), LinearState(tuple(after), state.length + q.shape[2])
 
     def absorb(self, k: Tensor, v: Values, state: LinearState, **inputs: Tensor) -> LinearState:
         if self.rates(k.shape[1]) is not None:
             return super().absorb(k, v, state, **inputs)
-        job, keys, values = self._job(0, state.length), k.flatten(0, 1), needed(v).flatten(0, 1)
-        (lane,) = self._lanes(k, k, None, **inputs)
-        past = sums.summed(job, keys, values, None, lane.logs, state.sums[0] if state.sums else None)
-        return LinearState((lane.counted_on(past),), state.length + k.shape[2])
+        recipe, keys, values = self._recipe(0, state.length), k.flatten(0, 1), needed(v).flatten(0, 1)
+        (lane,) = self._split_lanes(k, k, None, **inputs)
+        past = sums.sum_keys(recipe, keys, values, None, lane.logs, state.sums[0] if state.sums else None)
+        return LinearState((lane.count_on(past),), state.length + k.shape[2])
 
     # -- underneath -----------------------------------------------------------------------------------------------
 
-    def _job(self, start: int, first: int) -> Job:
+    def _recipe(self, start: int, first: int) -> Recipe:
         decays = type(self).rates is not LinearAttention.rates
         parameters = tuple(self.parameters())
-        return Job(self.feature_map, self.divisor, decays, start, first, parameters, self.backend == "cpp")
+        return Recipe(self.feature_map, self.divisor, decays, start, first, parameters, self.backend == "cpp")
 
     def _empty(self, rows: int, width: int, value_width: int, like: Tensor) -> Sums:
-        return sums.no_sums(self._job(0, 0), rows, width, value_width, like, weighted=self.weighs_keys)
+        return sums.make_sums(self._recipe(0, 0), rows, width, value_width, like, weighted=self.weighs_keys)
 
-    def _lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[_Lane]:
+    def _split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[_Lane]:
         """All heads of a group at once, or one after another where each weighs keys in its own way."""
         batch, kv_heads, m, _ = k.shape
         rows = q.unflatten(1, (kv_heads, -1)).flatten(0, 1)
@@ -230,20 +235,20 @@ class _Lane(NamedTuple):
     next: Tensor | None = None  # [Bh]
     rate: Tensor | None = None  # [Bh]
 
-    def fading(self, distance: int) -> Tensor | None:
-        """By how much rows ``[Bh, N]`` see less of everything, the first of them so far behind the last key."""
+    def fade(self, distance: int) -> Tensor | None:
+        """By how much rows ``[Bh, N]`` see less of everything, the first of them so far after the last key."""
         if self.rate is None:
             return None
         return -self.rate[:, None] * (torch.arange(self.rows.shape[2], device=self.rows.device) + distance)
 
-    def counted_on(self, past: Sums) -> Sums:
+    def count_on(self, past: Sums) -> Sums:
         """The sums as the next step counts: from its own first position."""
         if self.next is None or past.reference is None:
             return past
         return past._replace(reference=past.reference - self.next)
 
 
-def _traced(*tensors: Tensor) -> bool:
+def _wants_gradient(*tensors: Tensor) -> bool:
     """Whether a gradient by any of these is wanted."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
@@ -258,14 +263,14 @@ def away_from_zero(total: Tensor) -> Tensor:
     return torch.where(total.abs() < FLOOR, torch.full_like(total, FLOOR).copysign(total.detach()), total)
 
 
-def _unfolded(out: list[Tensor], q: Tensor) -> Tensor:
+def _unfold(out: list[Tensor], q: Tensor) -> Tensor:
     """Lanes ``[B Hkv, G, N, E]`` to ``[B, H, N, E]``."""
     return (out[0] if len(out) == 1 else torch.cat(out, 1)).view(*q.shape[:3], -1)
 
 
-def _causal(job: Job, lane: _Lane, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
-    """Any alignment: rows before the first key are zero, rows behind the last see everything, the rest scan."""
-    q, start, m = lane.rows, job.start, k.shape[1]
+def _causal(recipe: Recipe, lane: _Lane, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
+    """Any alignment: rows before the first key are zero, rows after the last see everything, the rest scan."""
+    q, start, m = lane.rows, recipe.start, k.shape[1]
     n = q.shape[2]
     blind = min(max(-start, 0), n)
     first = max(start, 0)  # the key on which the first seeing query stands
@@ -273,19 +278,19 @@ def _causal(job: Job, lane: _Lane, k: Tensor, v: Tensor, valid: Tensor | None) -
     before, here = slice(0, first), slice(first, first + along)
     past = None
     if first:
-        past = sums.summed(job, k[:, before], v[:, before], _part(valid, before), _part(lane.logs, before))
+        past = sums.sum_keys(recipe, k[:, before], v[:, before], _cut(valid, before), _cut(lane.logs, before))
     parts = [q.new_zeros(*q.shape[:2], blind, v.shape[2])] if blind else []
     if along:
-        moved = replace(job, start=start + blind, first=first)
-        near = (k[:, here], v[:, here], _part(valid, here), _part(lane.logs, here))
+        moved = replace(recipe, start=start + blind, first=first)
+        near = (k[:, here], v[:, here], _cut(valid, here), _cut(lane.logs, here))
         out, past = scan.scan(moved, q[:, :, blind : blind + along], *near, past)
         parts.append(out)
     if (rest := blind + along) < n and past is not None:
-        behind = lane._replace(rows=q[:, :, rest:])
-        moved = replace(job, start=start + rest)
-        parts.append(sums.read(moved, behind.rows, past, behind.fading(start + rest - m + 1)))
+        late = lane._replace(rows=q[:, :, rest:])
+        moved = replace(recipe, start=start + rest)
+        parts.append(sums.read(moved, late.rows, past, late.fade(start + rest - m + 1)))
     return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
 
-def _part(x: Tensor | None, columns: slice) -> Tensor | None:
+def _cut(x: Tensor | None, columns: slice) -> Tensor | None:
     return None if x is None else x[:, columns]

@@ -12,12 +12,15 @@ from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import softmax_attention, wide
 from ...kernels.low_rank.projection import project
-from ...kernels.softmax.sdpa import fused
+from ...kernels.softmax.sdpa import attend_fused
 
 
 class Linformer(Attention):
     """Softmax over ``rank`` learned mixtures of the keys instead of all of them (Wang et al. 2020, arXiv:2006.04768):
-    softmax(q (E k)^T / sqrt(D)) F v.
+    softmax(q (E k)^T / sqrt(D)) F v. The oracle is
+
+        w = einsum("bhnd,rm,bhmd->bhnr", q, E, k).div(D**0.5).softmax(-1)
+        out = einsum("bhnr,rm,bhme->bhne", w, F, v)
 
     rank: how many mixtures. share: ``key_value`` learns one matrix E = F for all heads, in the paper's experiments as
     good as more; ``heads`` one E and one F; None (``none`` in a spec) an E and an F for each key-value head. Each is
@@ -68,7 +71,7 @@ class Linformer(Attention):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         e, f = (x.to(q.dtype) for x in self._projections(k))
         mixed = project(e, k, v) if self.by_values is None else project(e, k) + project(f, v)
-        return fused(q, *mixed)
+        return attend_fused(q, *mixed)
 
     def _projections(self, k: Tensor) -> tuple[Tensor, Tensor]:
         """E and F for these keys, ``[1 or Hkv, rank, M]``."""

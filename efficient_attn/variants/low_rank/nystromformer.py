@@ -9,20 +9,23 @@ from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, masked_softmax, wide
 from ...kernels.low_rank.landmarks import landmark_weights, pseudo_inverse, segment_means, segments
-from ...kernels.softmax.sdpa import fused
+from ...kernels.softmax.sdpa import attend_fused
 
 FLOAT32_STEPS = 10  # with s steps the inverse multiplies rounding by up to 3.25^(s / 2), by 360 here
 
 
 class Nystromformer(Attention):
     """Softmax attention by way of landmarks, the means q~ and k~ of segments (Xiong et al. 2021, arXiv:2102.03902):
-    softmax(q k~^T / sqrt(D)) pinv(softmax(q~ k~^T / sqrt(D))) softmax(q~ k^T / sqrt(D)) v.
+    softmax(q k~^T / sqrt(D)) pinv(softmax(q~ k~^T / sqrt(D))) softmax(q~ k^T / sqrt(D)) v. The oracle is
+
+        a, b, c = (einsum("bhid,bhjd->bhij", x, y).div(D**0.5).softmax(-1) for x, y in ((q, k_), (q_, k_), (q_, k)))
+        out = einsum("bhni,bhij,bhjm,bhme->bhne", a, pinv(b), c, v)
 
     n_landmarks: at most so many segments, each of ceil(L / n_landmarks) of a row's L valid positions; the last may be
-    shorter. n_iterations: steps of the iterated pseudo-inverse, ``kernels.landmarks.pseudo_inverse``. The paper's 6
-    leave small singular values muted; the more steps, the nearer rows' weights come to a sum of 1 where queries have as
-    many landmarks as keys, and with one for every position 20 and more come near full attention. A converged inverse
-    of a nearly singular matrix multiplies rounding, so more than 10 steps are computed in float64.
+    shorter. n_iterations: steps of the iterated pseudo-inverse, ``kernels.low_rank.landmarks.pseudo_inverse``. The
+    paper's 6 leave small singular values muted; the more steps, the nearer rows' weights come to a sum of 1 where
+    queries have as many landmarks as keys, and with one for every position 20 and more come near full attention. A
+    converged inverse of a nearly singular matrix multiplies rounding, so more than 10 steps are computed in float64.
     Without the paper's depthwise convolution, which is a layer of its own. Options below 1 raise `UsageError`.
     """
 
@@ -79,10 +82,10 @@ class Nystromformer(Attention):
         k_marks = segment_means(k, valid, self._n_landmarks)
         k_marks = k_marks._replace(means=expand_heads(k_marks.means, q.shape[1]))  # few, unlike the keys themselves
         inverse = pseudo_inverse(landmark_weights(q_marks, k_marks, q.shape[-1] ** -0.5), self._n_iterations)
-        found = fused(q_marks.means.to(q.dtype), k, v, allowed=_across(valid))
+        found = attend_fused(q_marks.means.to(q.dtype), k, v, allowed=_across(valid))
         # what a missing landmark found is dropped here: its column of the inverse is zero
         values = (inverse @ wide(found)).to(q.dtype)
-        return fused(q, k_marks.means.to(q.dtype), values, allowed=_across(k_marks.there)).to(dtype)
+        return attend_fused(q, k_marks.means.to(q.dtype), values, allowed=_across(k_marks.there)).to(dtype)
 
     def _accurate(self, x: Tensor) -> Tensor:
         return x.double() if self._n_iterations > FLOAT32_STEPS else x

@@ -1,1 +1,1 @@
-"""Heads that share keys and values."""
+"""Exact attention whose heads share keys and values, or the latent that both are made from."""

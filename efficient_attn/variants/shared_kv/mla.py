@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims, Sample, Shape, Values, check_tensors
-from ...contract.state import LatentCache, allocated
+from ...contract.state import LatentCache, allocate
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import softmax_attention, wide
@@ -34,7 +34,7 @@ class MultiHeadLatent(Attention):
     queries and outputs and attends to the latents themselves, as with a single key-value head; ``adaptive`` takes for
     each call the one with fewer multiply-adds: ``absorbed`` for few queries over many keys, as in decoding; ``cpp`` is
     ``adaptive`` with decode steps in one pass of our own C++, for the CPU in float32 and float64, by request only, as
-    it is compiled on first use.
+    it is built on first use.
     """
 
     backends = ("adaptive", "absorbed", "expanded", "cpp", "dense")
@@ -72,7 +72,7 @@ class MultiHeadLatent(Attention):
         return Growth("O(N^2)", "O(N)", self._cost, step=lambda m: self._cost(1, m, True))
 
     def why_not(self, backend: str) -> str | None:
-        return decode.why_not() if backend == "cpp" else None
+        return decode.why_no_native() if backend == "cpp" else None
 
     @property
     def kv_heads(self) -> int:
@@ -101,7 +101,7 @@ class MultiHeadLatent(Attention):
     def compute(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         given = q, k, self.w_uk.to(q.dtype), self.w_uv.to(q.dtype), mask
         if self._form(q.shape[2], k.shape[2], mask.causal) == "absorbed":
-            return latent.absorbed(*given, compiled=self.backend == "cpp")
+            return latent.absorbed(*given, native=self.backend == "cpp")
         return latent.expanded(*given)
 
     def _form(self, n: int, m: int, causal: bool) -> Literal["absorbed", "expanded"]:
@@ -135,7 +135,7 @@ class MultiHeadLatent(Attention):
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> LatentCache:
         row = torch.empty(batch, 1, 0, self.key_dim, dtype=dtype, device=device)
-        return LatentCache(max_len, allocated(None, row, max_len))
+        return LatentCache(max_len, allocate(None, row, max_len))
 
     def advance(
         self, q: Tensor, k: Tensor, v: Values, state: LatentCache, **inputs: Tensor

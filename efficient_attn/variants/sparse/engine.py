@@ -18,10 +18,10 @@ from ...contract.shapes import Values, needed
 from ...contract.state import KVCache, RollingCache, preallocate
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
-from ...kernels.softmax.sdpa import fused
+from ...kernels.softmax.sdpa import attend_fused
 from ...kernels.sparse import flex
-from ...kernels.sparse.parts import Job, softmax_over_plan
-from ...kernels.sparse.plan import KNOWN, block_plan, part_plan
+from ...kernels.sparse.parts import Recipe, softmax_over_plan
+from ...kernels.sparse.plan import KNOWN, plan_blocks, plan_parts
 from ...kernels.sparse.tiles import Plan
 from ...patterns import Blocks, Fact, Geometry, Pattern, as_pattern
 from ..full.engine import cache_sizes
@@ -29,6 +29,11 @@ from ..full.engine import cache_sizes
 
 class SparseAttention(Attention):
     """Softmax attention over a pattern. A subclass passes its pattern to ``super().__init__``; nothing else is needed.
+
+    With p for the pairs that pattern and mask allow, the oracle is
+
+        w = einsum("bhnd,bhmd->bhnm", q, k).div(D**0.5).masked_fill(~p, -inf).softmax(-1)
+        out = einsum("bhnm,bhme->bhne", w, v)
 
     time: the published growth, in letters. Backends: ``parts`` (views, columns and gathered blocks, joined by their
     log-sum-exps) serves every pattern of bands, keys, queries and blocks, ``blocks`` (gathered key blocks under masks)
@@ -78,23 +83,23 @@ class SparseAttention(Attention):
         rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n, group, pad)
         rows = rows if rows.stride(-1) == 1 else rows.contiguous()  # the kernel never looks at it
         keys, values = (x.reshape(batch * kv_heads, m, pad).contiguous() for x in (k, v))
-        out = softmax_over_plan(rows, keys, values, Job(self._plan(g), mask.key_valid(m), group, width**-0.5))
+        out = softmax_over_plan(rows, keys, values, Recipe(self._plan(g), mask.key_valid(m), group, width**-0.5))
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 
     def _plan(self, g: Geometry) -> Plan:
         by_parts = self.backend != "blocks" and self.why_not("parts") is None
-        return part_plan(self.pattern, g) if by_parts else block_plan(self.pattern, g)
+        return plan_parts(self.pattern, g) if by_parts else plan_blocks(self.pattern, g)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
         """Pairs in the pattern, each once, counted tile by tile."""
-        return sum(part.pairs() for part in self._plan(Geometry(n, m, m - n, causal)))
+        return sum(tiling.pairs() for tiling in self._plan(Geometry(n, m, m - n, causal)))
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         if self.backend == "dense":
             return n * m
         plan = self._plan(Geometry(n, m, m - n, causal))
-        return sum(tile.pairs for part in plan for tile in part.tiles)
+        return sum(tile.pairs for tiling in plan for tile in tiling.tiles)
 
     # -- decoding: a bounded reach needs the first keys and a ring of the last, anything else the whole past ----------
 
@@ -127,7 +132,7 @@ class SparseAttention(Attention):
         keys, values = state.filled()
         i = state.length - 1
         if isinstance(state, RollingCache) and self._keeps_what_it_sees and self.backend != "dense":
-            return fused(q, keys, values)
+            return attend_fused(q, keys, values)
         at = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
         seen = self.pattern.allows(i, at, Geometry(1, i + 1, i, True)).to(q.device)
         if self.backend == "dense":
@@ -137,7 +142,7 @@ class SparseAttention(Attention):
         if not seen.all():
             index = seen.nonzero()[:, 0]
             keys, values = (x.index_select(2, index) for x in (keys, values))
-        return fused(q, keys, values)
+        return attend_fused(q, keys, values)
 
     @cached_property
     def _keeps_what_it_sees(self) -> bool:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from efficient_attn.patterns.draws import drawn
+from efficient_attn.patterns.draws import draw
 
 seeds = st.integers(-(1 << 70), 1 << 70)
 
@@ -16,7 +16,7 @@ seeds = st.integers(-(1 << 70), 1 << 70)
 @settings(max_examples=100, deadline=None)
 @given(seeds, st.integers(0, 1 << 20), st.integers(1, 30), st.integers(0, 12))
 def test_as_many_distinct_numbers_as_there_are(seed: int, key: int, among: int, count: int) -> None:
-    numbers = drawn(seed, key, among, count)
+    numbers = draw(seed, key, among, count)
     real = [x for x in numbers if x >= 0]
     assert len(numbers) == count
     assert len(set(real)) == len(real) == min(count, among)
@@ -27,30 +27,30 @@ def test_as_many_distinct_numbers_as_there_are(seed: int, key: int, among: int, 
 @settings(max_examples=50, deadline=None)
 @given(seeds, st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(1, 1 << 30)), min_size=1), st.integers(1, 5))
 def test_tensors_arrays_and_numbers_draw_the_same(seed: int, pairs: list[tuple[int, int]], count: int) -> None:
-    want = [drawn(seed, key, among, count) for key, among in pairs]
+    want = [draw(seed, key, among, count) for key, among in pairs]
     key, among = np.array(pairs).T
-    assert np.stack(drawn(seed, key, among, count), -1).tolist() == want
-    assert torch.stack(drawn(seed, torch.tensor(key), torch.tensor(among), count), -1).tolist() == want
+    assert np.stack(draw(seed, key, among, count), -1).tolist() == want
+    assert torch.stack(draw(seed, torch.tensor(key), torch.tensor(among), count), -1).tolist() == want
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 1 << 40])
 def test_every_number_is_equally_likely(seed: int) -> None:
     """Chi-square over 50 numbers, 49 degrees of freedom: above 100 once in 30,000 draws of a fair source."""
     key = np.arange(4000)
-    numbers = np.stack(drawn(seed, key, key * 0 + 50, 3))
+    numbers = np.stack(draw(seed, key, key * 0 + 50, 3))
     counts = np.bincount(numbers.ravel(), minlength=50)
     assert ((counts - 240) ** 2 / 240).sum() < 100
 
 
 def test_neighbours_are_independent() -> None:
-    numbers = drawn(3, np.arange(20_000), np.full(20_000, 64), 1)[0]
+    numbers = draw(3, np.arange(20_000), np.full(20_000, 64), 1)[0]
     table = np.histogram2d(numbers[:-1], numbers[1:], bins=16)[0]
     assert ((table - table.mean()) ** 2 / table.mean()).sum() < 400  # 255 degrees of freedom
 
 
 def test_seeds_keys_and_bounds_matter() -> None:
     key = np.arange(1000)
-    base = drawn(0, key, key * 0 + 1000, 1)[0]
-    for other in (drawn(1, key, key * 0 + 1000, 1)[0], drawn(0, key + 1, key * 0 + 1000, 1)[0]):
+    base = draw(0, key, key * 0 + 1000, 1)[0]
+    for other in (draw(1, key, key * 0 + 1000, 1)[0], draw(0, key + 1, key * 0 + 1000, 1)[0]):
         assert (base == other).mean() < 0.01
-    assert drawn(0, 5, 1000, 3) == drawn(0, 5, 1000, 3)
+    assert draw(0, 5, 1000, 3) == draw(0, 5, 1000, 3)

@@ -24,7 +24,7 @@ from efficient_attn.patterns import (
     as_pattern,
     sliding_window,
 )
-from efficient_attn.patterns.draws import drawn
+from efficient_attn.patterns.draws import draw
 
 wheres = st.integers(2, 5).map(lambda p: Where(lambda i, j: (i * 3 + j) % p == 0))
 blocks = st.builds(Blocks, st.integers(1, 7), st.integers(0, 3), st.integers(0, 9))
@@ -50,7 +50,7 @@ def rule(fact: Fact, i: int, j: int, g: Geometry) -> bool:
         return 0 <= i < fact.last
     if isinstance(fact, Blocks):
         a, b = i // fact.size, j // fact.size
-        return i >= 0 and (a == b or b in drawn(fact.seed, a, a + 1 if g.causal else -(-g.m // fact.size), fact.count))
+        return i >= 0 and (a == b or b in draw(fact.seed, a, a + 1 if g.causal else -(-g.m // fact.size), fact.count))
     assert isinstance(fact, Where)
     return bool(fact.fn(i, j))
 

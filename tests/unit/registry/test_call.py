@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import efficient_attn as ea
 from efficient_attn.registry import entries
-from efficient_attn.registry.call import _created
+from efficient_attn.registry.call import _create
 
 
 def tensors(heads: int = 4, kv_heads: int = 4) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,10 +61,10 @@ def test_is_a_function_whatever_was_imported_first(first: str) -> None:
 
 
 def test_equal_calls_share_one_instance() -> None:
-    _created.cache_clear()
+    _create.cache_clear()
     for _ in range(3):
         ea.attention(*tensors(), variant="linear")
-    assert _created.cache_info().misses == 1
+    assert _create.cache_info().misses == 1
 
 
 def test_empty_calls_are_calls() -> None:

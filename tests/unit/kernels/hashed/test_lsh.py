@@ -10,8 +10,8 @@ from torch import Tensor
 
 from efficient_attn.kernels.hashed import lsh
 from efficient_attn.kernels.hashed import tiles as lsh_tiles
-from efficient_attn.kernels.hashed.lsh import Rounds, buckets, directions, hash_bits, rotations, sorted_rounds
-from efficient_attn.kernels.hashed.tiles import FAR, Job, inverse_norms, lay_out, softmax_over_rounds
+from efficient_attn.kernels.hashed.lsh import Rounds, directions, find_buckets, hash_bits, rotations, sort_rounds
+from efficient_attn.kernels.hashed.tiles import FAR, Recipe, inverse_norms, lay_out, softmax_over_rounds
 from efficient_attn.kernels.sparse import merge
 
 
@@ -56,14 +56,14 @@ def test_a_bucket_is_the_nearest_of_the_directions_and_their_opposites() -> None
     turned = torch.zeros(1, lsh.POLYTOPES, 1 << (lsh.MOST - 1), 2)
     turned[0, 0, :2] = torch.eye(2)
     x = torch.tensor([[3.0, 1], [1, 3], [-3, 1], [1, -3], [0, 0]])[None, None]
-    assert buckets(x, turned, 1, [4]).flatten().tolist() == [0, 1, 2, 3, 0]  # 4 positions, 4 buckets
-    assert buckets(x, turned, 4, [8]).flatten().tolist() == [0, 0, 1, 0, 0]  # 2 buckets: the first direction only
+    assert find_buckets(x, turned, 1, [4]).flatten().tolist() == [0, 1, 2, 3, 0]  # 4 positions, 4 buckets
+    assert find_buckets(x, turned, 4, [8]).flatten().tolist() == [0, 0, 1, 0, 0]  # 2 buckets: the first direction only
 
 
 def test_more_than_64_buckets_are_two_hashes_of_one() -> None:
     turned, x = rotations(3, 8, 0), torch.randn(1, 2, 50, 8)
-    both = buckets(x, turned, 1, [200])  # 256
-    first, rest = buckets(x, turned, 1, [64]), buckets(x, turned[:, 1:], 1, [4])
+    both = find_buckets(x, turned, 1, [200])  # 256
+    first, rest = find_buckets(x, turned, 1, [64]), find_buckets(x, turned[:, 1:], 1, [4])
     assert torch.equal(both, first * 4 + rest)
     assert both.max() < 256
     assert both.max() > 64
@@ -93,7 +93,7 @@ def test_rotations_are_a_function_of_the_seed_alone() -> None:
 
 def test_half_precision_is_hashed_in_float32() -> None:
     x, turned = torch.randn(1, 2, 300, 16).bfloat16(), rotations(2, 16, 0)
-    assert torch.equal(buckets(x, turned, 4, [300]), buckets(x.float(), turned, 4, [300]))
+    assert torch.equal(find_buckets(x, turned, 4, [300]), find_buckets(x.float(), turned, 4, [300]))
 
 
 # -- sorting ---------------------------------------------------------------------------------------------------------
@@ -105,8 +105,8 @@ def test_positions_are_sorted_by_bucket_then_position_padding_last(n: int) -> No
     valid = torch.ones(2, n, dtype=torch.bool)
     valid[1, ::3] = False
     lengths = valid.sum(1).tolist()
-    got = sorted_rounds(x, turned, 4, valid)
-    codes = buckets(x, turned, 4, lengths).view(2, 6, n).tolist()
+    got = sort_rounds(x, turned, 4, valid)
+    codes = find_buckets(x, turned, 4, lengths).view(2, 6, n).tolist()
     for r in range(2):
         for row in range(6):
             real = valid[row // 3].tolist()
@@ -120,10 +120,10 @@ def test_positions_are_sorted_by_bucket_then_position_padding_last(n: int) -> No
 def test_a_padded_row_is_sorted_as_alone_whatever_the_others_lengths() -> None:
     turned, lengths = rotations(2, 8, 0), [700, 40, 40, 130, 0]  # buckets of 4: five numbers of bits, equal ones beside
     x = torch.randn(5, 2, 700, 8, dtype=torch.float64)
-    together = sorted_rounds(x, turned, 4, torch.arange(700) < torch.tensor(lengths)[:, None])
+    together = sort_rounds(x, turned, 4, torch.arange(700) < torch.tensor(lengths)[:, None])
     assert len({hash_bits(length, 4) for length in lengths}) == 4
     for b, length in enumerate(lengths[:-1]):
-        alone = sorted_rounds(x[b : b + 1, :, :length], turned, 4)
+        alone = sort_rounds(x[b : b + 1, :, :length], turned, 4)
         assert torch.equal(together.order[:, 2 * b : 2 * b + 2, :length], alone.order)
         assert torch.equal(together.order[:, 2 * b, length:], torch.arange(length, 700).expand(2, -1))
 
@@ -161,15 +161,15 @@ def counted(rounds: Rounds, causal: bool) -> Tensor:
     """How often the tiles count each pair ``[R, N, N]``."""
     _, rows, n = rounds.order.shape
     times = torch.zeros(rows * n, rows * n)
-    for layout, slab in Job(rounds, causal, 1.0).tiles():
+    for layout, slab in Recipe(rounds, causal, 1.0).tiles():
         mask, blind = layout.mask(slab, torch.float32)
         assert torch.equal(blind, (mask < 0).all(-1))
         assert set(mask.unique().tolist()) <= {0.0, -math.inf}
         at = layout.keys(slab)
         keys = layout.windows(at[..., None])[..., 0][:, :, None].expand(mask.shape)
         queries = layout.queries(at, slab)[..., None].expand(mask.shape)
-        real = layout.filled(mask == 0, slab)
-        where = [layout.filled(x, slab)[real] for x in (queries, keys)]
+        real = layout.trim(mask == 0, slab)
+        where = [layout.trim(x, slab)[real] for x in (queries, keys)]
         times.index_put_(tuple(where), torch.ones(len(where[0])), accumulate=True)
     blocks = times.view(rows, n, rows, n)
     assert blocks.sum() == blocks.diagonal(dim1=0, dim2=2).sum()  # rows do not meet
@@ -199,7 +199,7 @@ def test_a_mask_is_zero_or_minus_infinity_in_every_dtype(dtype: torch.dtype) -> 
     assert set(mask.unique().tolist()) == {0.0, -math.inf}
 
 
-def test_a_layout_puts_empty_slots_before_the_first_chunk_and_behind_the_last() -> None:
+def test_a_layout_puts_empty_slots_before_the_first_chunk_and_after_the_last() -> None:
     layout = lay_out(rounds_of([[[2, 0, 1]]], 2), 0, True)
     assert layout.position.tolist() == [[[FAR, FAR, 2, 0], [2, 0, 1, FAR]]]
     assert layout.limit.tolist() == [[[1, -1], [0, -1]]]  # causal, and an empty slot is no query
@@ -222,7 +222,7 @@ def test_one_softmax_over_the_union_with_its_gradient(
         v[1, 17:] = 0
     for x in (q, k, v):
         x.requires_grad_()
-    out = softmax_over_rounds(q, k, v, Job(given, causal, 0.7))
+    out = softmax_over_rounds(q, k, v, Recipe(given, causal, 0.7))
     scores = 0.7 * q @ (k / k.norm(dim=-1, keepdim=True)).mT
     seen = by_the_definition(given, causal)
     weights = scores.masked_fill(~seen, -1e30).softmax(-1) * seen
@@ -237,7 +237,7 @@ def test_one_softmax_over_the_union_with_its_gradient(
 
 def test_a_second_derivative_is_refused() -> None:
     q = torch.randn(1, 8, 4, requires_grad=True)
-    out = softmax_over_rounds(q, q, q, Job(drawn(1, 1, 8, 4), True, 1.0))
+    out = softmax_over_rounds(q, q, q, Recipe(drawn(1, 1, 8, 4), True, 1.0))
     (grad,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
@@ -250,7 +250,7 @@ def test_vectors_without_length_become_zeros_without_a_gradient() -> None:
     q, k = torch.randn(1, 6, 4), torch.randn(1, 6, 4)
     k[0, 2] = 0
     k.requires_grad_()
-    out = softmax_over_rounds(q, k, q, Job(drawn(2, 1, 6, 2), False, 1.0))
+    out = softmax_over_rounds(q, k, q, Recipe(drawn(2, 1, 6, 2), False, 1.0))
     (grad,) = torch.autograd.grad((out * torch.randn(out.shape)).sum(), k)
     assert torch.isfinite(out).all()
     assert torch.isfinite(grad).all()
@@ -262,8 +262,8 @@ def test_half_precision_joins_rounds_in_float32() -> None:
     """Joined in bfloat16, sixteen rounds would be off by seven times what one rounding costs."""
     given = drawn(16, 1, 256, 4)
     q, v = torch.randn(2, 1, 256, 16).bfloat16()
-    got = softmax_over_rounds(q, q, v, Job(given, False, 0.25))
-    want = softmax_over_rounds(q.double(), q.double(), v.double(), Job(given, False, 0.25))
+    got = softmax_over_rounds(q, q, v, Recipe(given, False, 0.25))
+    want = softmax_over_rounds(q.double(), q.double(), v.double(), Recipe(given, False, 0.25))
     assert got.dtype == torch.bfloat16
     assert (got - want).norm() < 3 * (want.bfloat16() - want).norm()
 

@@ -8,14 +8,14 @@ import torch
 import efficient_attn as ea
 from efficient_attn.feature_maps import elu_plus_one
 from efficient_attn.kernels.linear import recurrent, scan, sums
-from efficient_attn.kernels.linear.sums import Job
+from efficient_attn.kernels.linear.sums import Recipe
 from efficient_attn.variants.linear.engine import or_one
 
 
 @pytest.mark.parametrize("weights", [None, "gates", "decays"])
 @pytest.mark.parametrize("divided", [True, False])
 def test_steps_are_the_scan(weights: str | None, divided: bool) -> None:
-    job = Job(elu_plus_one, or_one if divided else None, decays=weights == "decays")
+    recipe = Recipe(elu_plus_one, or_one if divided else None, decays=weights == "decays")
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(s, generator=g, dtype=torch.float64) for s in ((3, 2, 20, 4), (3, 20, 4), (3, 20, 5)))
     logs = {
@@ -23,12 +23,14 @@ def test_steps_are_the_scan(weights: str | None, divided: bool) -> None:
         "decays": torch.arange(20.0).expand(3, -1).double(),
     }
     given = None if weights is None else logs[weights]
-    want, after = scan.scan(job, q, k, v, None, given)
-    past, rows = sums.no_sums(job, 3, 4, 5, v, weighted=weights is not None), []
+    want, after = scan.scan(recipe, q, k, v, None, given)
+    past, rows = sums.make_sums(recipe, 3, 4, 5, v, weighted=weights is not None), []
     memory = past.kv.data_ptr()
     for t in range(20):
         at = slice(t, t + 1)
-        out, past = recurrent.step(job, q[:, :, at], k[:, at], v[:, at], None if given is None else given[:, at], past)
+        out, past = recurrent.step(
+            recipe, q[:, :, at], k[:, at], v[:, at], None if given is None else given[:, at], past
+        )
         rows.append(out)
     torch.testing.assert_close(torch.cat(rows, 2), want, rtol=0, atol=1e-12)
     torch.testing.assert_close(past.kv, after.kv, rtol=0, atol=1e-11)

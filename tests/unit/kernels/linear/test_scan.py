@@ -10,10 +10,10 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
 from efficient_attn.kernels.linear import chunks, scan, sums
-from efficient_attn.kernels.linear.sums import Job, Sums
+from efficient_attn.kernels.linear.sums import Recipe, Sums
 from efficient_attn.variants.linear.engine import or_one
 
-JOB = Job(elu_plus_one, or_one)
+RECIPE = Recipe(elu_plus_one, or_one)
 
 
 def tensors(n: int, *, group: int = 2, graph: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -28,25 +28,25 @@ def plain(q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> Tensor:
     return products @ v[:, None] / or_one(products.sum(-1, keepdim=True))
 
 
-def _short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of 8 positions instead of hundreds."""
-    monkeypatch.setattr(sums, "RUN", 1)
+    monkeypatch.setattr(sums, "AT_ONCE", 1)
     monkeypatch.setattr(sums, "LEAST", 8)
-    assert JOB.runs(20, 6, 4, JOB.step(64, 6, 4)) == [slice(0, 8), slice(8, 16), slice(16, 20)]
+    assert RECIPE.cut(20, 6, 4, RECIPE.fit(64, 6, 4)) == [slice(0, 8), slice(8, 16), slice(16, 20)]
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
 @pytest.mark.parametrize("graph", [False, True])
 def test_scan_is_the_lower_triangle_at_any_chunk_size(monkeypatch, chunk: int, graph: bool) -> None:
     monkeypatch.setattr(chunks, "CHUNK", chunk)
-    _short_runs(monkeypatch)
+    _short_stretches(monkeypatch)
     q, k, v = tensors(20, graph=graph)
     valid = torch.arange(20).expand(3, 20) % 4 != 2
     for mask in (None, valid):
         allowed = torch.ones(20, 20).tril() if mask is None else torch.ones(20, 20).tril() * mask[:, None, None]
-        out, after = scan.scan(JOB, q, k, v, mask, None)
+        out, after = scan.scan(RECIPE, q, k, v, mask, None)
         torch.testing.assert_close(out, plain(q, k, v, allowed), rtol=0, atol=1e-12)
-        at_once = sums.summed(JOB, k, v, mask, None)
+        at_once = sums.sum_keys(RECIPE, k, v, mask, None)
         torch.testing.assert_close(after.kv, at_once.kv, rtol=0, atol=1e-11)
         torch.testing.assert_close(after.k, at_once.k, rtol=0, atol=1e-11)
 
@@ -54,15 +54,15 @@ def test_scan_is_the_lower_triangle_at_any_chunk_size(monkeypatch, chunk: int, g
 @pytest.mark.parametrize("chunk", [1, 3, 8, 128])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_backward_pass_is_autograds(monkeypatch, chunk: int, weighted: bool) -> None:
-    """By everything: queries, keys, values, weights, and the state before; through the output and the state behind."""
+    """By everything: queries, keys, values, weights, and the state before; through the output and the state after."""
     monkeypatch.setattr(chunks, "CHUNK", chunk)
-    _short_runs(monkeypatch)
+    _short_stretches(monkeypatch)
     q, k, v = tensors(20, graph=True)
     logs = torch.randn(3, 20, dtype=torch.float64, requires_grad=True) if weighted else None
     kv = torch.rand(3, 4, 5, dtype=torch.float64, requires_grad=True)
     z = torch.rand(3, 4, dtype=torch.float64, requires_grad=True)
     reference = torch.full((3,), 0.3, dtype=torch.float64) if weighted else None
-    out, after = scan.scan(JOB, q, k, v, None, logs, Sums(kv, z, reference))
+    out, after = scan.scan(RECIPE, q, k, v, None, logs, Sums(kv, z, reference))
 
     x, y = elu_plus_one(q)[0], elu_plus_one(k)[0]
     scale = torch.ones(3, 20, dtype=torch.float64) if logs is None else (logs - 0.3).exp()
@@ -87,9 +87,9 @@ def test_what_came_before_goes_on(graph: bool, weighted: bool) -> None:
     q, k, v = tensors(20, graph=graph)
     logs = torch.linspace(-9, 9, 20, dtype=torch.float64).expand(3, 20) if weighted else None
     first, last = (None, None) if logs is None else (logs[:, :13], logs[:, 13:])
-    whole, _ = scan.scan(JOB, q, k, v, None, logs)
-    _, past = scan.scan(JOB, q[:, :, :13], k[:, :13], v[:, :13], None, first)
-    rest, _ = scan.scan(JOB, q[:, :, 13:], k[:, 13:], v[:, 13:], None, last, past)
+    whole, _ = scan.scan(RECIPE, q, k, v, None, logs)
+    _, past = scan.scan(RECIPE, q[:, :, :13], k[:, :13], v[:, :13], None, first)
+    rest, _ = scan.scan(RECIPE, q[:, :, 13:], k[:, 13:], v[:, 13:], None, last, past)
     torch.testing.assert_close(rest, whole[:, :, 13:], rtol=0, atol=1e-12)
 
 
@@ -97,7 +97,7 @@ def test_weights_of_any_size_stay_in_proportion() -> None:
     """exp(a) itself would overflow from 710 on, and underflow below -745."""
     q, k, v = tensors(40)
     logs = torch.linspace(-1e4, 1e4, 40, dtype=torch.float64).expand(3, 40).roll(20, 1)
-    out, _ = scan.scan(JOB, q, k, v, None, logs)
+    out, _ = scan.scan(RECIPE, q, k, v, None, logs)
     largest = logs.cummax(1)[1]  # steps of 513: the heaviest key so far outweighs all others
     want = v.gather(1, largest[..., None].expand_as(v))
     torch.testing.assert_close(out, want[:, None].expand_as(out), rtol=0, atol=1e-12)
@@ -108,7 +108,7 @@ def test_a_run_of_hidden_keys_keeps_the_weights_of_the_rest() -> None:
     q, k, v = tensors(300)
     logs, valid = torch.full((3, 300), -900.0, dtype=torch.float64), torch.arange(300).expand(3, 300) >= 200
     logs[:, :200] = 0
-    out, _ = scan.scan(JOB, q, k, v, valid, logs)
+    out, _ = scan.scan(RECIPE, q, k, v, valid, logs)
     want = plain(q, k, v, torch.ones(300, 300).tril() * valid[:, None, None])
     torch.testing.assert_close(out, want, rtol=0, atol=1e-12)
 
@@ -116,7 +116,10 @@ def test_a_run_of_hidden_keys_keeps_the_weights_of_the_rest() -> None:
 def test_the_state_before_is_left_alone() -> None:
     q, k, v = tensors(5)
     past = Sums(torch.ones(3, 4, 5, dtype=torch.float64), torch.ones(3, 4, dtype=torch.float64))
-    for run in (lambda: scan.scan(JOB, q, k, v, None, None, past), lambda: sums.summed(JOB, k, v, None, None, past)):
+    for run in (
+        lambda: scan.scan(RECIPE, q, k, v, None, None, past),
+        lambda: sums.sum_keys(RECIPE, k, v, None, None, past),
+    ):
         run()
         assert (past.kv == 1).all()
         assert (past.k == 1).all()
@@ -124,13 +127,13 @@ def test_the_state_before_is_left_alone() -> None:
 
 def test_zero_weights_give_zeros() -> None:
     q, k, v = tensors(5)
-    out, _ = scan.scan(Job(FeatureMap(torch.zeros_like), or_one), q, k, v, None, None)
+    out, _ = scan.scan(Recipe(FeatureMap(torch.zeros_like), or_one), q, k, v, None, None)
     assert not out.any()
 
 
 def test_a_second_derivative_is_refused() -> None:
     q, k, v = tensors(5, graph=True)
-    out, _ = scan.scan(JOB, q, k, v, None, None)
+    out, _ = scan.scan(RECIPE, q, k, v, None, None)
     (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()

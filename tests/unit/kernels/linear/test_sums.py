@@ -1,4 +1,4 @@
-"""Sums of keys, and queries that read them: any run size, any weights, float32 or wider, exact gradients."""
+"""Sums of keys, and queries that read them: any length of a stretch, any weights, float32 or wider, exact gradients."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor, nn
 import efficient_attn as ea
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
 from efficient_attn.kernels.linear import sums
-from efficient_attn.kernels.linear.sums import Job
+from efficient_attn.kernels.linear.sums import Recipe
 from efficient_attn.variants.linear.engine import away_from_zero, or_one
 
-JOB = Job(elu_plus_one, or_one)
+RECIPE = Recipe(elu_plus_one, or_one)
 
 
 def tensors(n: int, m: int, *, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
@@ -28,14 +28,14 @@ def plain(q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None) -> Tensor:
     return products @ v[:, None] / products.sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("run", [1, 100, 1 << 18])
+@pytest.mark.parametrize("numbers", [1, 100, 1 << 18])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_sums_and_reads_at_any_run_size_with_gradients(monkeypatch, run: int, weighted: bool) -> None:
-    monkeypatch.setattr(sums, "RUN", run)
-    monkeypatch.setattr(Job.runs, "__defaults__", (3,))
+def test_sums_and_reads_at_any_stretch_with_gradients(monkeypatch, numbers: int, weighted: bool) -> None:
+    monkeypatch.setattr(sums, "AT_ONCE", numbers)
+    monkeypatch.setattr(Recipe.cut, "__defaults__", (3,))
     q, k, v = tensors(9, 14)
     logs = torch.randn(3, 14, dtype=torch.float64, requires_grad=True) if weighted else None
-    out = sums.read(JOB, q, sums.summed(JOB, k, v, None, logs))
+    out = sums.read(RECIPE, q, sums.sum_keys(RECIPE, k, v, None, logs))
     want = plain(q, k, v, logs)
     torch.testing.assert_close(out, want, rtol=0, atol=1e-12)
     sources = [x for x in (q, k, v, logs) if x is not None]
@@ -44,16 +44,16 @@ def test_sums_and_reads_at_any_run_size_with_gradients(monkeypatch, run: int, we
         torch.testing.assert_close(got, exact, rtol=0, atol=1e-12)
 
 
-def test_runs_cover_all_positions_once() -> None:
+def test_stretches_cover_all_positions_once() -> None:
     for length in (1, 63, 64, 65, 5000):
-        runs = JOB.runs(length, lanes=8, width=256)
-        assert [i for r in runs for i in range(r.start, r.stop)] == list(range(length))
-        assert all((r.stop - r.start) % sums.LEAST == 0 for r in runs[:-1])
+        stretches = RECIPE.cut(length, lanes=8, width=256)
+        assert [i for r in stretches for i in range(r.start, r.stop)] == list(range(length))
+        assert all((r.stop - r.start) % sums.LEAST == 0 for r in stretches[:-1])
 
 
 def test_half_precision_is_summed_in_float32() -> None:
     _, k, v = tensors(5, 5, dtype=torch.bfloat16)
-    found = sums.summed(JOB, k, v, None, None)
+    found = sums.sum_keys(RECIPE, k, v, None, None)
     assert found.kv.dtype == found.k.dtype == torch.float32
 
 

@@ -1,4 +1,4 @@
-"""The scan's runs in C++: the same numbers as `chunks`."""
+"""The scan's stretches in C++: the same numbers as `chunks`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import efficient_attn as ea
 from efficient_attn.feature_maps import elu_plus_one
 from efficient_attn.kernels.linear import chunks, scan
 from efficient_attn.kernels.linear.chunks import State
-from efficient_attn.kernels.linear.sums import Job, Sums
-from efficient_attn.kernels.native import scan as compiled
+from efficient_attn.kernels.linear.sums import Recipe, Sums
+from efficient_attn.kernels.native import scan as native
 from efficient_attn.variants.linear.engine import or_one
 
-REASON = compiled.why_not()
+REASON = native.why_no_native()
 needs_it = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 # heads, group, length, features, values: whole vectors and chunks; none of either; more than a slab or a tile takes
@@ -49,15 +49,15 @@ def test_all_three_are_those_of_chunks(monkeypatch, size: tuple[int, ...], dtype
     v, by_top = drawn(heads, length, values, dtype=dtype), drawn(heads, group, length, values, dtype=dtype)
     by_total = drawn(heads, group, length, 1, dtype=dtype)
     ours, theirs = states(heads, features, values, dtype)
-    got, want = (list(m.attend(x, y, v, None, s)) for m, s in ((compiled, ours), (chunks, theirs)))
+    got, want = (list(m.attend(x, y, v, None, s)) for m, s in ((native, ours), (chunks, theirs)))
     agree([*got, ours.kv, ours.z], [*want, theirs.kv, theirs.z])
     for totals in (by_total, None):
         ours, theirs = states(heads, features, values, dtype)
-        got, _ = compiled.by_queries(by_top, totals, y, v, None, ours)
+        got, _ = native.by_queries(by_top, totals, y, v, None, ours)
         want, past = chunks.by_queries(by_top, totals, y, v, None, theirs)
         agree([got, ours.kv, ours.z], [want, theirs.kv, theirs.z])
         ours, theirs = states(heads, features, values, dtype)
-        got = compiled.by_keys(x, y, v, None, by_top, totals, ours, [None])
+        got = native.by_keys(x, y, v, None, by_top, totals, ours, [None])
         want = chunks.by_keys(x, y, v, None, by_top, totals, theirs, past)
         agree([*got, ours.kv, ours.z], [*want, theirs.kv, theirs.z])
 
@@ -68,10 +68,10 @@ def test_tensors_may_lie_in_memory_as_they_like() -> None:
     by_top, by_total = drawn(1, 1, 1, 1).expand(2, 3, 40, 16), drawn(2, 3, 1, 1).expand(2, 3, 40, 1)
     ours, theirs = states(2, 16, 16, torch.float64)
     ours.kv, theirs.kv = ours.kv.mT, theirs.kv.mT.clone()
-    agree(list(compiled.attend(x, y, v, None, ours)), list(chunks.attend(x, y, v, None, theirs)))
-    agree([compiled.by_queries(by_top, by_total, y, v, None, ours)[0], ours.kv],
+    agree(list(native.attend(x, y, v, None, ours)), list(chunks.attend(x, y, v, None, theirs)))
+    agree([native.by_queries(by_top, by_total, y, v, None, ours)[0], ours.kv],
           [chunks.by_queries(by_top, by_total, y, v, None, theirs)[0], theirs.kv])  # fmt: skip
-    got = compiled.by_keys(x, y, v, None, by_top, by_total, ours, [None])
+    got = native.by_keys(x, y, v, None, by_top, by_total, ours, [None])
     agree(list(got), list(chunks.by_keys(x, y, v, None, by_top, by_total, theirs, [None])))
 
 
@@ -79,11 +79,11 @@ def test_tensors_may_lie_in_memory_as_they_like() -> None:
 @pytest.mark.parametrize("length", [1, 50, 5000])
 def test_the_scan_and_its_gradients_are_the_same(length: int) -> None:
     found = []
-    for job in (Job(elu_plus_one, or_one), Job(elu_plus_one, or_one, compiled=True)):
+    for recipe in (Recipe(elu_plus_one, or_one), Recipe(elu_plus_one, or_one, native=True)):
         q, k, v = (drawn(2, *s).requires_grad_() for s in ((3, length, 24), (length, 24), (length, 20)))
         kv, z = drawn(2, 24, 20).requires_grad_(), drawn(2, 24).abs().requires_grad_()
         valid = torch.arange(length).expand(2, length) % 5 != 2
-        out, after = scan.scan(job, q, k, v, valid, None, Sums(kv, z))
+        out, after = scan.scan(recipe, q, k, v, valid, None, Sums(kv, z))
         loss = out.cos().sum() + (after.kv / length).cos().sum() + (after.k / length).cos().sum()
         found.append([out, after.kv, after.k, *torch.autograd.grad(loss, (q, k, v, kv, z))])
     agree(*found)
@@ -108,4 +108,4 @@ def test_weights_of_keys_are_refused(spec: str) -> None:
         ea.create(f"{spec}:backend=cpp", dims=dims)
     state = states(1, 2, 2, torch.float64)[0]
     with pytest.raises(ea.UnsupportedError, match="weights"):
-        compiled.attend(drawn(1, 1, 3, 2), drawn(1, 3, 2), drawn(1, 3, 2), drawn(1, 3), state)
+        native.attend(drawn(1, 1, 3, 2), drawn(1, 3, 2), drawn(1, 3, 2), drawn(1, 3), state)

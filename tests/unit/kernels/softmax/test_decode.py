@@ -10,7 +10,7 @@ from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.softmax import decode, sdpa
 
 LONG = decode.LONG // 16  # keys of the width drawn here
-REASON = decode.why_not()
+REASON = decode.why_no_native()
 needs_it = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 
@@ -28,7 +28,7 @@ def _allowed(m: int) -> torch.Tensor:
 def test_it_is_the_oracle(kv_heads: int, extra: int) -> None:
     q, k, v = _draw(kv_heads=kv_heads, m=LONG + extra)
     with torch.no_grad():
-        out = sdpa.fused(q * 5, k, v)
+        out = sdpa.attend_fused(q * 5, k, v)
     torch.testing.assert_close(out, softmax_attention(q * 5, k, v, _allowed(k.shape[2])), rtol=1e-4, atol=1e-5)
 
 
@@ -36,14 +36,14 @@ def test_it_reads_views_of_a_longer_cache() -> None:
     q, k, v = _draw(m=LONG + 100)
     short = slice(0, LONG)
     with torch.no_grad():
-        out = sdpa.fused(q, k[:, :, short], v[:, :, short])
-        torch.testing.assert_close(out, sdpa.fused(q, k[:, :, short].clone(), v[:, :, short].clone()))
+        out = sdpa.attend_fused(q, k[:, :, short], v[:, :, short])
+        torch.testing.assert_close(out, sdpa.attend_fused(q, k[:, :, short].clone(), v[:, :, short].clone()))
 
 
 def test_large_scores_stay_finite() -> None:
     q, k, v = _draw()
     with torch.no_grad():
-        out = sdpa.fused(q * 1e4, k * 1e4, v)
+        out = sdpa.attend_fused(q * 1e4, k * 1e4, v)
     assert torch.isfinite(out).all()
 
 
@@ -63,7 +63,7 @@ def test_where_it_serves() -> None:
 
 def test_a_gradient_still_flows_where_one_is_wanted() -> None:
     q, k, v = (x.requires_grad_() for x in _draw())
-    sdpa.fused(q, k, v).sum().backward()
+    sdpa.attend_fused(q, k, v).sum().backward()
     assert q.grad is not None
     assert v.grad is not None
 
@@ -72,9 +72,9 @@ def test_a_gradient_still_flows_where_one_is_wanted() -> None:
 def test_the_fused_kernel_agrees(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = _draw(kv_heads=kv_heads)
     with torch.no_grad():
-        fast = sdpa.fused(q, k, v)
+        fast = sdpa.attend_fused(q, k, v)
         monkeypatch.setattr(decode, "serves", lambda *_: False)
-        torch.testing.assert_close(fast, sdpa.fused(q, k, v), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(fast, sdpa.attend_fused(q, k, v), rtol=1e-4, atol=1e-5)
 
 
 # -- in one pass, in C++ ------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_one_pass_is_the_oracle(monkeypatch, size: tuple[int, ...], dtype: torch
         torch.randn(batch, heads, n, w, generator=generator, dtype=torch.float64).to(dtype)
         for n, w in ((rows, width), (m, width), (m, values))
     )
-    out = decode.in_one_pass(4 * q, k, v, 0.3)
+    out = decode.attend_in_one_pass(4 * q, k, v, 0.3)
     want = softmax_attention(4 * q.double(), k.double(), v.double(), _allowed(m), scale=0.3)
     torch.testing.assert_close(
         out.double(), want, rtol=0, atol=1e-12 if dtype == torch.float64 else 2e-6 * v.abs().max()
@@ -107,12 +107,12 @@ def test_one_pass_is_the_oracle(monkeypatch, size: tuple[int, ...], dtype: torch
 def test_one_pass_reads_caches_of_any_strides() -> None:
     q, k, v = _draw(m=300)
     rows = q.reshape(2, 2, 4, 16)
-    want = decode.in_one_pass(rows, k, v, 0.25)
+    want = decode.attend_in_one_pass(rows, k, v, 0.25)
     apart = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v)]
     longer = [torch.cat([x, x + 1], 2)[:, :, :300] for x in (k, v)]
     wider = [torch.cat([x, x + 1], 3)[..., :16] for x in (k, v)]
     for laid in (apart, longer, wider):
-        torch.testing.assert_close(decode.in_one_pass(rows, *laid, 0.25), want, rtol=0, atol=0)
+        torch.testing.assert_close(decode.attend_in_one_pass(rows, *laid, 0.25), want, rtol=0, atol=0)
 
 
 @needs_it
@@ -120,22 +120,22 @@ def test_one_pass_keeps_scores_of_any_size_finite() -> None:
     q, k, v = _draw(m=500)
     rows = q.reshape(2, 2, 4, 16)
     for factor in (1e4, 1e15):
-        out = decode.in_one_pass(rows * factor, k, v, 1.0)
+        out = decode.attend_in_one_pass(rows * factor, k, v, 1.0)
         best = (rows.double() @ k.double().mT).argmax(-1)
         want = v.gather(2, best[..., None].expand(-1, -1, -1, 16))
         torch.testing.assert_close(out, want, rtol=1e-3, atol=1e-3)
-    assert torch.equal(decode.in_one_pass(rows * 0, k, v * 0 + 1, 1.0), torch.ones_like(rows))
+    assert torch.equal(decode.attend_in_one_pass(rows * 0, k, v * 0 + 1, 1.0), torch.ones_like(rows))
 
 
 def test_what_one_pass_knows() -> None:
     q, k, v = _draw(m=100)
     rows = q.reshape(2, 2, 4, 16)
-    assert decode.compiled_serves(rows, k, v)
-    assert decode.compiled_serves(rows.double(), k.double(), v.double())
-    assert not decode.compiled_serves(rows.half(), k.half(), v.half())
-    assert not decode.compiled_serves(rows.repeat(1, 1, 9, 1), k, v)  # a prompt is better off with torch's kernel
-    assert not decode.compiled_serves(rows, k.mT.contiguous().mT, v)
-    assert not decode.compiled_serves(rows, k, v.clone().requires_grad_())
+    assert decode.native_serves(rows, k, v)
+    assert decode.native_serves(rows.double(), k.double(), v.double())
+    assert not decode.native_serves(rows.half(), k.half(), v.half())
+    assert not decode.native_serves(rows.repeat(1, 1, 9, 1), k, v)  # a prompt is better off with torch's kernel
+    assert not decode.native_serves(rows, k.mT.contiguous().mT, v)
+    assert not decode.native_serves(rows, k, v.clone().requires_grad_())
 
 
 @needs_it
@@ -144,8 +144,8 @@ def test_the_backend_runs_it_in_decode_steps(monkeypatch: pytest.MonkeyPatch, sp
     attn = ea.create(f"{spec}:backend=cpp", dims=ea.Dims(heads=8))
     q, k, v = _draw(kv_heads=attn.kv_heads or 8, m=40)
     seen: list[tuple[int, ...]] = []
-    real = decode.in_one_pass
-    monkeypatch.setattr(decode, "in_one_pass", lambda *given: seen.append(given[0].shape) or real(*given))
+    real = decode.attend_in_one_pass
+    monkeypatch.setattr(decode, "attend_in_one_pass", lambda *given: seen.append(given[0].shape) or real(*given))
     with torch.no_grad():
         state = attn.absorb(k, v, attn.init_state(2, 41))
         out, state = attn.step(q, k[:, :, :1], v[:, :, :1], state)

@@ -53,7 +53,7 @@ def test_stays_on_the_flash_kernel(kv_heads: int, mask: Mask, e: int) -> None:
 
 
 def test_groups_without_a_mask_of_their_own_are_folded_into_the_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sdpa, "_grouped", None)
+    monkeypatch.setattr(sdpa, "_attend_grouped", None)
     q, k, v = tensors(1, 9, kv_heads=2)
     for mask in (Mask(), Mask(causal=True), Mask(key_lengths=torch.tensor([9, 3]))):
         want = dense.softmax_attention(q, k, v, mask.dense(1, 9))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from efficient_attn.kernels.sparse.blocks import drawn_tiles, touched_tiles
+from efficient_attn.kernels.sparse.blocks import tile_drawn, tile_touched
 from efficient_attn.kernels.sparse.tiles import Gather, Rule, Tile
 from efficient_attn.patterns import Band, Blocks, Geometry, Keys, Pattern, Where, sliding_window
 
@@ -20,7 +20,7 @@ PATTERNS = (
 
 
 def tiles_of(pattern: Pattern, g: Geometry, size: int) -> list[Tile]:
-    return touched_tiles(Rule(pattern, (), g), size)
+    return tile_touched(Rule(pattern, (), g), size)
 
 
 def rows_of(tiles: list[Tile]) -> list[int]:
@@ -57,7 +57,7 @@ def test_tables_are_block_numbers() -> None:
 def test_drawn_blocks_are_the_facts_own() -> None:
     g, fact = Geometry(256, 256, 0, False), Blocks(16, 3, seed=2)
     drawn = {}
-    for tile in drawn_tiles(fact, Rule(fact, (Blocks(16),), g)):
+    for tile in tile_drawn(fact, Rule(fact, (Blocks(16),), g)):
         assert tile.rule is None
         for row, keys in zip(range(tile.queries.first, 256, 16), tile.keys.table.tolist(), strict=False):  # pyright: ignore
             drawn[row // 16] = keys
@@ -66,7 +66,7 @@ def test_drawn_blocks_are_the_facts_own() -> None:
 
 def test_ragged_ends_are_masked() -> None:
     g, fact = Geometry(50, 50, 0, False), Blocks(16, 4)
-    tiles = drawn_tiles(fact, Rule(fact, (Blocks(16),), g))
+    tiles = tile_drawn(fact, Rule(fact, (Blocks(16),), g))
     assert sorted(rows_of(tiles)) == list(range(50))
     for tile in tiles:
         assert isinstance(tile.keys, Gather)

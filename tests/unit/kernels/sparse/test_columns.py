@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from efficient_attn.kernels.sparse.columns import key_runs, own_runs, query_runs
+from efficient_attn.kernels.sparse.columns import view_keys, view_own_blocks, view_queries
 from efficient_attn.patterns import Blocks, Fact, Geometry, Keys, Queries
 
 CPU = torch.device("cpu")
@@ -21,15 +21,15 @@ def geometries(draw: st.DrawFn) -> Geometry:
 
 def looked_at(fact: Fact, g: Geometry) -> torch.Tensor:
     """How often each pair is looked at, ``[N, M]``."""
-    taken, runs = None, iter(())
+    taken, views = None, iter(())
     if isinstance(fact, Keys):
-        taken, runs = key_runs(fact, g)
+        taken, views = view_keys(fact, g)
     elif isinstance(fact, Queries):
-        runs = query_runs(fact, g)
+        views = view_queries(fact, g)
     elif isinstance(fact, Blocks):
-        runs = own_runs(fact, g)
+        views = view_own_blocks(fact, g)
     times = torch.zeros(g.n, g.m, dtype=torch.int32)
-    for count, queries, keys in runs:
+    for count, queries, keys in views:
         for rows, at in zip(queries.positions(0, count, CPU), keys.positions(0, count, CPU), strict=True):
             columns = at if taken is None else taken[at]
             times[rows[:, None], columns[None]] += 1
@@ -57,15 +57,15 @@ def test_every_pair_of_the_fact_is_looked_at_once(fact: Fact, g: Geometry) -> No
 
 @pytest.mark.parametrize("size", [1, 8, 128])
 def test_own_blocks_are_one_tile_a_part(size: int) -> None:
-    runs = list(own_runs(Blocks(size), Geometry(4096, 4096, 0, False)))
-    assert len(runs) == 1
-    assert runs[0][0] * runs[0][1].size == 4096
-    halves = list(own_runs(Blocks(128), Geometry(4096, 4096, 0, True)))
+    views = list(view_own_blocks(Blocks(size), Geometry(4096, 4096, 0, False)))
+    assert len(views) == 1
+    assert views[0][0] * views[0][1].size == 4096
+    halves = list(view_own_blocks(Blocks(128), Geometry(4096, 4096, 0, True)))
     assert [q.size for _, q, _ in halves] == [64, 64]
 
 
 def test_columns_that_are_apart_are_taken_together_once() -> None:
-    taken, _ = key_runs(Keys(6, 8, 8), Geometry(64, 64, 0, False))
+    taken, _ = view_keys(Keys(6, 8, 8), Geometry(64, 64, 0, False))
     assert taken is not None
     assert taken.tolist() == [x for b in range(0, 64, 8) for x in (b + 6, b + 7)]
-    assert key_runs(Keys(0, 8), Geometry(64, 64, 0, False))[0] is None
+    assert view_keys(Keys(0, 8), Geometry(64, 64, 0, False))[0] is None

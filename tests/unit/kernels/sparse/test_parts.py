@@ -7,47 +7,47 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.kernels.sparse import merge, parts
-from efficient_attn.kernels.sparse.parts import Job, softmax_over_plan
-from efficient_attn.kernels.sparse.tiles import Gather, Part, Rule, Run, Tile
+from efficient_attn.kernels.sparse.parts import Recipe, softmax_over_plan
+from efficient_attn.kernels.sparse.tiles import Gather, Rule, Tile, Tiling, View
 from efficient_attn.patterns import Band, Geometry
 
 EVERY = Rule(Band(None, None), (), Geometry(64, 64, 0, False))
 
 
-def plan(*tiles: Tile, columns: torch.Tensor | None = None) -> tuple[Part, ...]:
-    return (Part(tiles, columns),)
+def plan(*tiles: Tile, columns: torch.Tensor | None = None) -> tuple[Tiling, ...]:
+    return (Tiling(tiles, columns),)
 
 
 def test_masks_hold_padding_holes_and_groups() -> None:
     valid = torch.tensor([[True, True, False, True], [True, True, True, True]])
     like = torch.zeros(4, 1, 3, 1)
-    gathered = Tile(1, Run(0, 1), Gather(torch.tensor([[0, -1]]), 2, False), EVERY)
-    job = Job(plan(gathered), valid, group=3, scale=1.0)
-    mask, blind = job.mask(job.plan[0], gathered, 0, 1, like)
+    gathered = Tile(1, View(0, 1), Gather(torch.tensor([[0, -1]]), 2, False), EVERY)
+    recipe = Recipe(plan(gathered), valid, group=3, scale=1.0)
+    mask, blind = recipe.mask(recipe.plan[0], gathered, 0, 1, like)
     assert mask is not None
     assert mask.shape == (4, 1, 3, 4)
     assert (mask == 0)[:, 0, 0].int().tolist() == [[1, 1, 0, 0]] * 4
     assert blind is not None
     assert not blind.any()
     apart = torch.tensor([[False, True], [True, False]])
-    pair = Tile(1, Run(0, 1), Run(0, 2), None)
-    mask, _ = Job(plan(pair), apart, 1, 1.0).mask(Part((pair,)), pair, 0, 1, like)
+    pair = Tile(1, View(0, 1), View(0, 2), None)
+    mask, _ = Recipe(plan(pair), apart, 1, 1.0).mask(Tiling((pair,)), pair, 0, 1, like)
     assert mask is not None
     assert (mask == 0)[:, 0, 0].int().tolist() == [[0, 1], [0, 1], [1, 0], [1, 0]]  # a batch row's heads are adjacent
-    first = Tile(1, Run(0, 1), Run(0, 1), None)
-    _, blind = Job(plan(first), apart, 1, 1.0).mask(Part((first,)), first, 0, 1, like)
+    first = Tile(1, View(0, 1), View(0, 1), None)
+    _, blind = Recipe(plan(first), apart, 1, 1.0).mask(Tiling((first,)), first, 0, 1, like)
     assert blind is not None
     assert blind[:, 0, 0].tolist() == [True, True, False, False]
 
 
 def test_no_mask_where_all_pairs_count_and_nothing_is_padded() -> None:
-    tile = Tile(1, Run(0, 1), Run(0, 2), None)
-    assert Job(plan(tile), None, 1, 1.0).mask(Part((tile,)), tile, 0, 1, torch.zeros(1, 1, 1, 1)) == (None, None)
+    tile = Tile(1, View(0, 1), View(0, 2), None)
+    assert Recipe(plan(tile), None, 1, 1.0).mask(Tiling((tile,)), tile, 0, 1, torch.zeros(1, 1, 1, 1)) == (None, None)
 
 
 def test_rows_in_no_tile_are_zero_and_have_no_gradient() -> None:
     q, k = torch.randn(1, 6, 1, 8, requires_grad=True), torch.randn(1, 6, 8, requires_grad=True)
-    out = softmax_over_plan(q, k, k, Job(plan(Tile(1, Run(2, 3), Run(0, 6), None, fresh=True)), None, 1, 1.0))
+    out = softmax_over_plan(q, k, k, Recipe(plan(Tile(1, View(2, 3), View(0, 6), None, fresh=True)), None, 1, 1.0))
     assert not out[:, [0, 1, 5]].any()
     assert out[:, 2:5].all()
     out.sum().backward()
@@ -58,8 +58,8 @@ def test_rows_in_no_tile_are_zero_and_have_no_gradient() -> None:
 def test_columns_that_are_taken_together_get_their_gradient_back() -> None:
     q, k, v = (torch.randn(1, 6, *rest, 8, dtype=torch.float64, requires_grad=True) for rest in ((1,), (), ()))
     columns = torch.tensor([1, 4, 5])
-    job = Job(plan(Tile(1, Run(0, 6), Run(0, 3), None, fresh=True), columns=columns), None, 1, 0.5)
-    out = softmax_over_plan(q, k, v, job)
+    recipe = Recipe(plan(Tile(1, View(0, 6), View(0, 3), None, fresh=True), columns=columns), None, 1, 0.5)
+    out = softmax_over_plan(q, k, v, recipe)
     want = ((q[:, :, 0] @ k[:, columns].mT) * 0.5).softmax(-1) @ v[:, columns]
     torch.testing.assert_close(out[:, :, 0], want)
     weight = torch.randn_like(want)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import efficient_attn as ea
 from efficient_attn import patterns
 from efficient_attn.kernels.sparse import parts, plan
-from efficient_attn.kernels.sparse.plan import block_plan, ordered, part_plan
-from efficient_attn.kernels.sparse.tiles import Gather, Plan, Run
+from efficient_attn.kernels.sparse.plan import plan_blocks, plan_parts, put_in_order
+from efficient_attn.kernels.sparse.tiles import Gather, Plan, View
 from efficient_attn.patterns import Band, Blocks, Geometry, Keys, Pattern, Queries, Where
 
 CPU = torch.device("cpu")
@@ -55,14 +55,14 @@ def wanted(pattern: Pattern, g: Geometry) -> torch.Tensor:
 @given(st.lists(known, min_size=1, max_size=3), geometries())
 def test_every_pair_is_counted_once_and_no_other(facts: list, g: Geometry) -> None:
     pattern = Pattern(tuple(facts))
-    assert torch.equal(counted(part_plan(pattern, g), g), wanted(pattern, g))
+    assert torch.equal(counted(plan_parts(pattern, g), g), wanted(pattern, g))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(known | st.just(Where(lambda i, j: (i * 3 + j) % 7 == 0)), min_size=1, max_size=3), geometries())
 def test_gathered_blocks_count_the_same(facts: list, g: Geometry) -> None:
     pattern = Pattern(tuple(facts))
-    assert torch.equal(counted(block_plan(pattern, g), g), wanted(pattern, g))
+    assert torch.equal(counted(plan_blocks(pattern, g), g), wanted(pattern, g))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -79,12 +79,12 @@ def test_gathered_blocks_count_the_same(facts: list, g: Geometry) -> None:
 )
 def test_long_tiles_are_cut_and_still_count_once(pattern: Pattern, causal: bool) -> None:
     g = Geometry(2300, 2500, 200, causal)
-    assert torch.equal(counted(part_plan(pattern, g), g), wanted(pattern, g))
+    assert torch.equal(counted(plan_parts(pattern, g), g), wanted(pattern, g))
 
 
 def test_rows_are_fresh_exactly_once_before_they_are_joined() -> None:
     g = Geometry(700, 700, 0, False)
-    tiles = part_plan(patterns.sliding_window(9) | patterns.global_tokens(3) | patterns.random_blocks(2, 32), g)
+    tiles = plan_parts(patterns.sliding_window(9) | patterns.global_tokens(3) | patterns.random_blocks(2, 32), g)
     reached = torch.zeros(700, dtype=torch.bool)
     for part in tiles:
         for tile in part.tiles:
@@ -96,26 +96,26 @@ def test_rows_are_fresh_exactly_once_before_they_are_joined() -> None:
 
 def test_bands_come_first_and_are_united() -> None:
     pattern = Blocks(4, 2) | Band(None, None, 8) | Keys(0, 2) | Band(5, 9) | Queries(1) | Band(-3, 4) | Band(20, None)
-    assert ordered(pattern) == (
+    assert put_in_order(pattern) == (
         Band(-3, 9), Band(20, None), Band(None, None, 8), Blocks(4), Keys(0, 2), Queries(1), Blocks(4, 2),
     )  # fmt: skip
-    assert ordered(Band(None, 3) | Band(0, None) | Band(7, 8)) == (Band(None, None),)
+    assert put_in_order(Band(None, 3) | Band(0, None) | Band(7, 8)) == (Band(None, None),)
 
 
 def test_tiles_in_which_all_pairs_count_have_no_mask() -> None:
     g = Geometry(4096, 4096, 0, False)
-    (_, columns_, rows) = part_plan(patterns.sliding_window(64) | Keys(0, 32) | Queries(32), g)
+    (_, columns_, rows) = plan_parts(patterns.sliding_window(64) | Keys(0, 32) | Queries(32), g)
     for part in (columns_, rows):
         masked = sum(t.pairs for t in part.tiles if t.rule is not None)
         assert masked < 0.3 * sum(t.pairs for t in part.tiles)
-    drawn = part_plan(patterns.random_blocks(3, 64), g)[1]
+    drawn = plan_parts(patterns.random_blocks(3, 64), g)[1]
     assert all(t.rule is None and isinstance(t.keys, Gather) and t.keys.whole for t in drawn.tiles)
 
 
 def test_drawn_blocks_that_were_counted_already_are_dropped() -> None:
     g = Geometry(1024, 1024, 0, False)
-    alone = part_plan(patterns.random_blocks(3, 64), g)
-    beside = part_plan(patterns.random_blocks(3, 64) | Keys(0, 512), g)
+    alone = plan_parts(patterns.random_blocks(3, 64), g)
+    beside = plan_parts(patterns.random_blocks(3, 64) | Keys(0, 512), g)
     gathered = [sum(t.pairs for p in x for t in p.tiles if isinstance(t.keys, Gather)) for x in (alone, beside)]
     assert 0.3 < gathered[1] / gathered[0] < 0.7
 
@@ -123,7 +123,7 @@ def test_drawn_blocks_that_were_counted_already_are_dropped() -> None:
 @pytest.mark.parametrize("spec", ["sliding_window:window=512", "longformer", "bigbird", "strided:stride=64", "fixed"])
 def test_plans_keep_small_masks_only(spec: str) -> None:
     attn = ea.create(spec)
-    tiles = part_plan(attn.pattern, Geometry(16384, 16384, 0, True))  # pyright: ignore[reportArgumentType]
+    tiles = plan_parts(attn.pattern, Geometry(16384, 16384, 0, True))  # pyright: ignore[reportArgumentType]
     kept = sum(t.mask.numel() for p in tiles for t in p.tiles if t.mask is not None)
     assert kept < 2 * 16384 * 64
 
@@ -178,7 +178,7 @@ def test_little_is_computed_that_does_not_count(spec: str, causal: bool, monkeyp
 @pytest.mark.parametrize("spec", [s for s in CLASSICS if "strided" not in s and "fixed" not in s])
 def test_work_and_steps_grow_with_the_length(spec: str, causal: bool) -> None:
     attn = ea.create(spec)
-    work = {n: part_plan(attn.pattern, Geometry(n, n, 0, causal)) for n in (1 << 13, 1 << 14)}  # pyright: ignore
+    work = {n: plan_parts(attn.pattern, Geometry(n, n, 0, causal)) for n in (1 << 13, 1 << 14)}  # pyright: ignore
     pairs = [sum(t.pairs for p in tiles for t in p.tiles) for tiles in work.values()]
     steps = [sum(1 for p in tiles for _ in p.steps()) for tiles in work.values()]
     assert pairs[1] / pairs[0] < 2.1
@@ -187,16 +187,16 @@ def test_work_and_steps_grow_with_the_length(spec: str, causal: bool) -> None:
 
 def test_equal_plans_are_made_once() -> None:
     g = Geometry(64, 64, 0, False)
-    assert part_plan(patterns.sliding_window(5), g) is part_plan(patterns.sliding_window(5), g)
-    assert block_plan(patterns.sliding_window(5), g) is block_plan(patterns.sliding_window(5), g)
+    assert plan_parts(patterns.sliding_window(5), g) is plan_parts(patterns.sliding_window(5), g)
+    assert plan_blocks(patterns.sliding_window(5), g) is plan_blocks(patterns.sliding_window(5), g)
 
 
 def test_pieces_drop_what_counts_nowhere_and_cut_at_long_stretches(monkeypatch) -> None:
     monkeypatch.setattr(plan, "LONG", 3)
     mask = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 0], [0, 1, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 0]]).bool()
-    assert plan._pieces(mask) == [[1, 4], [4, 8], [8, 9], [12, 13]]
-    assert plan._pieces(torch.zeros(2, 4).bool()) == []
+    assert plan._cut(mask) == [[1, 4], [4, 8], [8, 9], [12, 13]]
+    assert plan._cut(torch.zeros(2, 4).bool()) == []
 
 
 def test_a_run_of_one_window_needs_no_advance() -> None:
-    assert Run(3, 2).positions(0, 1, CPU).tolist() == [[3, 4]]
+    assert View(3, 2).positions(0, 1, CPU).tolist() == [[3, 4]]

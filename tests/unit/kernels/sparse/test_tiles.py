@@ -7,20 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efficient_attn.kernels.sparse import tiles
-from efficient_attn.kernels.sparse.tiles import Gather, Part, Rule, Run, Tile
+from efficient_attn.kernels.sparse.tiles import Gather, Rule, Tile, Tiling, View
 from efficient_attn.patterns import Band, Geometry, Keys
 
 CPU = torch.device("cpu")
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> tuple[Run, int, int]:
-    """A run, its number of windows, and a length that it fits in."""
+def views(draw: st.DrawFn) -> tuple[View, int, int]:
+    """A view, its number of windows, and a length that it fits in."""
     first, size, step = draw(st.integers(0, 4)), draw(st.integers(1, 14)), draw(st.integers(1, 4))
     # as plans make them: windows that advance by whole steps, that interleave, or that are all the same
     advance = draw(st.sampled_from([0, *([1] if step > 1 else []), step, 3 * step, 5 * step]))
     count = draw(st.integers(1, step if advance == 1 and step > 1 else 6))
-    return Run(first, size, step, advance), count, first + (count - 1) * advance + (size - 1) * step + 1
+    return View(first, size, step, advance), count, first + (count - 1) * advance + (size - 1) * step + 1
 
 
 @st.composite
@@ -33,9 +33,9 @@ def gathers(draw: st.DrawFn) -> tuple[Gather, int, int]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.one_of(runs(), gathers()), st.integers(0, 3), st.data())
+@given(st.one_of(views(), gathers()), st.integers(0, 3), st.data())
 def test_giving_back_is_the_transpose_of_fetching(
-    case: tuple[Run | Gather, int, int], more: int, data: st.DataObject
+    case: tuple[View | Gather, int, int], more: int, data: st.DataObject
 ) -> None:
     keys, count, length = case
     first = data.draw(st.integers(0, count - 1))
@@ -50,8 +50,8 @@ def test_giving_back_is_the_transpose_of_fetching(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.one_of(runs(), gathers()))
-def test_fetched_keys_are_those_that_are_named(case: tuple[Run | Gather, int, int]) -> None:
+@given(st.one_of(views(), gathers()))
+def test_fetched_keys_are_those_that_are_named(case: tuple[View | Gather, int, int]) -> None:
     keys, count, length = case
     x = torch.arange(length, dtype=torch.float64).view(1, -1, 1)
     named = keys.positions(0, count, CPU)
@@ -62,12 +62,12 @@ def test_fetched_keys_are_those_that_are_named(case: tuple[Run | Gather, int, in
 
 def test_runs_are_views_of_anything_with_a_length() -> None:
     x = torch.randn(2, 100, 3, 4)
-    view = Run(2, 20, 2, 1).fetch(x, 0, 2)
+    view = View(2, 20, 2, 1).fetch(x, 0, 2)
     assert view.shape == (2, 2, 20, 3, 4)
     assert view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     assert torch.equal(view[:, 1], x[:, 3:43:2])
     narrow = x.transpose(0, 1).contiguous().transpose(0, 1)[:, 10:]  # other strides, and an offset
-    assert torch.equal(Run(0, 5, 1, 5).fetch(narrow, 1, 3)[:, 1], narrow[:, 10:15])
+    assert torch.equal(View(0, 5, 1, 5).fetch(narrow, 1, 3)[:, 1], narrow[:, 10:15])
 
 
 def test_a_rule_counts_what_no_fact_before_it_has_counted() -> None:
@@ -83,31 +83,31 @@ def test_a_rule_counts_what_no_fact_before_it_has_counted() -> None:
 def test_steps_cut_tiles_into_chunks(monkeypatch) -> None:
     monkeypatch.setattr(tiles, "ROWS_A_STEP", 12)
     monkeypatch.setattr(tiles, "KEYS_A_STEP", 10)
-    views = Tile(7, Run(2, 4, 1, 4), Run(0, 5, 1, 4), None)
-    wide = Tile(1, Run(30, 40), Run(0, 5), None)
-    gathered = Tile(5, Run(0, 4, 1, 4), Gather(torch.zeros(5, 2, dtype=torch.long), 2, True), None)
-    steps = [(tile, first, last) for tile, first, last in Part((views, wide, gathered)).steps()]
+    viewing = Tile(7, View(2, 4, 1, 4), View(0, 5, 1, 4), None)
+    wide = Tile(1, View(30, 40), View(0, 5), None)
+    gathered = Tile(5, View(0, 4, 1, 4), Gather(torch.zeros(5, 2, dtype=torch.long), 2, True), None)
+    steps = [(tile, first, last) for tile, first, last in Tiling((viewing, wide, gathered)).steps()]
     assert [s[1:] for s in steps] == [(0, 3), (3, 6), (6, 7), (0, 1), (0, 2), (2, 4), (4, 5)]
 
 
 def test_columns_stand_for_the_positions_that_they_were_taken_from() -> None:
-    part = Part((), torch.tensor([3, 4, 9]))
-    tile = Tile(1, Run(0, 2), Run(1, 2), Rule(Keys(3, 5, 6), (), Geometry(12, 12, 0, True)))
+    part = Tiling((), torch.tensor([3, 4, 9]))
+    tile = Tile(1, View(0, 2), View(1, 2), Rule(Keys(3, 5, 6), (), Geometry(12, 12, 0, True)))
     assert part.take(torch.arange(12.0).view(1, 12, 1))[0, :, 0].tolist() == [3, 4, 9]
     assert part.positions(tile, 0, 1, CPU).tolist() == [[4, 9]]
-    late = Tile(1, Run(4, 2), Run(1, 2), tile.rule)
+    late = Tile(1, View(4, 2), View(1, 2), tile.rule)
     assert part.allowed(late, 0, 1, CPU).tolist() == [[[True, False], [True, False]]]  # pyright: ignore
 
 
 def test_pairs_are_those_that_count() -> None:
     g = Geometry(8, 8, 0, False)
-    masked = Tile(2, Run(0, 4, 1, 4), Run(0, 4, 1, 4), Rule(Band(0, 0), (), g))
-    shared = Tile(2, Run(0, 4, 1, 4), Run(0, 4, 1, 4), masked.rule, torch.eye(4).bool())
-    plain = Tile(2, Run(0, 4, 1, 4), Run(0, 3), None)
+    masked = Tile(2, View(0, 4, 1, 4), View(0, 4, 1, 4), Rule(Band(0, 0), (), g))
+    shared = Tile(2, View(0, 4, 1, 4), View(0, 4, 1, 4), masked.rule, torch.eye(4).bool())
+    plain = Tile(2, View(0, 4, 1, 4), View(0, 3), None)
     assert (masked.pairs, plain.pairs) == (32, 24)
-    assert [Part((t,)).pairs() for t in (masked, shared, plain)] == [8, 8, 24]
+    assert [Tiling((t,)).pairs() for t in (masked, shared, plain)] == [8, 8, 24]
 
 
 def test_without_a_rule_all_pairs_count() -> None:
-    tile = Tile(1, Run(0, 2), Run(0, 2), None)
-    assert Part((tile,)).allowed(tile, 0, 1, CPU) is None
+    tile = Tile(1, View(0, 2), View(0, 2), None)
+    assert Tiling((tile,)).allowed(tile, 0, 1, CPU) is None

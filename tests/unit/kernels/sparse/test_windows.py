@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from efficient_attn.kernels.sparse.windows import band_runs, windows
+from efficient_attn.kernels.sparse.windows import view_band, windows
 from efficient_attn.patterns import Band, Geometry
 
 CPU = torch.device("cpu")
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 def keys_of_rows(band: Band, g: Geometry) -> dict[int, set[int]]:
     """Row by row the keys that the windows look at; a row in two windows is an error."""
     found: dict[int, set[int]] = {}
-    for count, queries, keys in band_runs(band, g):
+    for count, queries, keys in view_band(band, g):
         both = queries.positions(0, count, CPU).tolist(), keys.positions(0, count, CPU).tolist()
         for rows, span in zip(*both, strict=True):
             for row in rows:
@@ -50,7 +50,7 @@ def test_every_allowed_pair_is_in_its_rows_window(
 def test_work_grows_with_the_length_and_not_its_square(window: int, step: int, causal: bool) -> None:
     def work(n: int) -> int:
         band = Band(-window * step, window * step, step)
-        return sum(count * q.size * k.size for count, q, k in band_runs(band, Geometry(n, n, 0, causal)))
+        return sum(count * q.size * k.size for count, q, k in view_band(band, Geometry(n, n, 0, causal)))
 
     span = (window if causal else 2 * window) + 1
     assert work(1 << 17) / work(1 << 16) == pytest.approx(2, rel=0.05)
@@ -66,8 +66,8 @@ def test_inner_windows_are_one_tile() -> None:
 @pytest.mark.parametrize(("step", "calls"), [(2, 8), (64, 4), (4096, 2)])
 def test_sequences_of_a_step_are_taken_together(step: int, calls: int) -> None:
     """Few sequences: one tile each; many: one tile for all of them."""
-    assert len(list(band_runs(Band(-8 * step, 8 * step, step), Geometry(4096, 4096, 0, False)))) <= calls
+    assert len(list(view_band(Band(-8 * step, 8 * step, step), Geometry(4096, 4096, 0, False)))) <= calls
 
 
 def test_a_window_in_the_future_only_sees_nothing_when_causal() -> None:
-    assert not list(band_runs(Band(-9, -2), Geometry(10, 10, 0, True)))
+    assert not list(view_band(Band(-9, -2), Geometry(10, 10, 0, True)))

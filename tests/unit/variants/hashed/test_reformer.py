@@ -15,7 +15,7 @@ from efficient_attn.contract.shapes import Shape
 from efficient_attn.instruments.memory import footprint, training_footprint
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.hashed import tiles as lsh_tiles
-from efficient_attn.kernels.hashed.lsh import sorted_rounds
+from efficient_attn.kernels.hashed.lsh import sort_rounds
 from efficient_attn.kernels.sparse import merge
 from efficient_attn.testing.compare import assert_close
 
@@ -75,7 +75,7 @@ def test_weights_are_the_definitions_by_a_plain_loop() -> None:
     attn = reformer(3, size).double()
     q, _ = drawn(1, 1, n, 8)
     out = attn(q, q, torch.eye(n, dtype=torch.float64)[None, None], ea.Mask(causal=True))[0, 0]
-    orders = sorted_rounds(q, attn.rotations, size).order[:, 0].tolist()  # pyright: ignore
+    orders = sort_rounds(q, attn.rotations, size).order[:, 0].tolist()  # pyright: ignore
     repeated = 0
     for i in range(n):
         chunks = []
@@ -219,10 +219,10 @@ def test_rotations_come_from_the_seed_and_travel_in_the_state_dict() -> None:
 
 
 def meetings(q: Tensor, partner: Tensor) -> float:
-    """How often a position shares a chunk with its partner, which stands behind it."""
+    """How often a position shares a chunk with its partner, which stands after it."""
     both = torch.stack([q, partner], 3).flatten(2, 3)
     attn = reformer(1, 16, width=32)
-    chunk = sorted_rounds(both, attn.rotations, 16).chunk  # pyright: ignore
+    chunk = sort_rounds(both, attn.rotations, 16).chunk  # pyright: ignore
     return (chunk[..., ::2] == chunk[..., 1::2]).double().mean().item()
 
 
@@ -246,7 +246,7 @@ def test_more_rounds_find_more_of_the_softmax() -> None:
     mass = [0.0]
     for rounds in (1, 2, 4, 8):
         attn = reformer(rounds, 16, width=32)
-        seen = sorted_rounds(q, attn.rotations, 16).seen(False).view(1, 2, n, n)  # pyright: ignore
+        seen = sort_rounds(q, attn.rotations, 16).seen(False).view(1, 2, n, n)  # pyright: ignore
         mass.append((full * seen).sum(-1).mean().item())
         assert mass[-1] > 2 * seen.double().mean().item()  # as many keys at random would have no more than their share
         assert mass[-1] > mass[-2] + 0.05

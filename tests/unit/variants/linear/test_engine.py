@@ -167,7 +167,7 @@ def test_a_state_does_not_grow(spec: str) -> None:
 
 
 def test_decoding_goes_on_for_longer_than_float32_could_count_decays() -> None:
-    """References are moved back at every step, so what is far behind has no large number."""
+    """References are moved back at every step, so what is long past has no large number."""
     attn = ea.create("retention", dims=ea.Dims(heads=1, head_dim=8))
     q, k, v = (x[:, :1].float() for x in tensors(40))
     state = attn.init_state(2, 10**6)

@@ -85,12 +85,12 @@ def test_adaptive_takes_the_form_with_fewer_multiply_adds(monkeypatch, n: int, m
     assert taken == [form]
 
 
-@pytest.mark.skipif(decode.why_not() is not None, reason=decode.why_not() or "")
+@pytest.mark.skipif(decode.why_no_native() is not None, reason=decode.why_no_native() or "")
 def test_a_step_in_cpp_is_one_pass_over_the_latents(monkeypatch: pytest.MonkeyPatch) -> None:
     attn, (q, latents) = made(backend="cpp"), drawn(1, 300)
     seen: list[tuple[int, ...]] = []
-    real = decode.in_one_pass
-    monkeypatch.setattr(decode, "in_one_pass", lambda *given: seen.append(given[0].shape) or real(*given))
+    real = decode.attend_in_one_pass
+    monkeypatch.setattr(decode, "attend_in_one_pass", lambda *given: seen.append(given[0].shape) or real(*given))
     with torch.no_grad():
         out = attn(q, latents, None, ea.Mask(causal=True))
         torch.testing.assert_close(out, made()(q, latents, None, ea.Mask(causal=True)), rtol=0, atol=1e-13)
@@ -98,7 +98,7 @@ def test_a_step_in_cpp_is_one_pass_over_the_latents(monkeypatch: pytest.MonkeyPa
 
 
 def test_work_is_counted_by_hand() -> None:
-    """A step behind m keys, absorbed, and the whole, expanded, in pairs of D + R + E multiply-adds."""
+    """A step after m keys, absorbed, and the whole, expanded, in pairs of D + R + E multiply-adds."""
     attn, own = made(), WIDTH - 4
     pair = WIDTH + VALUE
     step = 100 * (LATENT + 4 + LATENT) + LATENT * (own + VALUE)
