@@ -1,14 +1,17 @@
-"""The real command in its own process."""
+"""The real command in its own process, and tiny suites and plug-ins for it."""
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 QUICK = ("quickstart", "--quick", "--seq-len", "64,128", "--variant", "full,linear")
 COMMAND = (sys.executable, "-m", "efficient_attn")
@@ -31,7 +34,8 @@ def environment(**variables: str) -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1"} | variables
 
 
-def run(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
+def run_fresh(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
+    """The command in a fresh interpreter, imports and all."""
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
         cwd=cwd,
@@ -42,6 +46,27 @@ def run(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
         check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+@cache
+def _warm() -> subprocess.Popen[str]:
+    """The process that forks for commands, one for a session; it ends when its stdin does."""
+    command = (sys.executable, Path(__file__).with_name("warm.py"))
+    quiet = environment(KINETO_LOG_LEVEL="99", TORCH_CPP_LOG_LEVEL="ERROR")  # as commands set it before torch is loaded
+    return subprocess.Popen(command, env=quiet, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+
+def run(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
+    """The command in a process of its own, spared the imports unless a variable speaks to the interpreter."""
+    if any(name.startswith("PYTHON") and name != "PYTHONDONTWRITEBYTECODE" for name in variables):
+        return run_fresh(*arguments, cwd=cwd, **variables)
+    warm = _warm()
+    assert warm.stdin is not None
+    assert warm.stdout is not None
+    with NamedTemporaryFile("r") as out, NamedTemporaryFile("r") as err:
+        request = {"arguments": [*map(str, arguments)], "cwd": str(cwd), "environment": environment(**variables)}
+        print(json.dumps(request | {"out": out.name, "err": err.name}), file=warm.stdin, flush=True)
+        return Done(int(warm.stdout.readline()), out.read(), err.read())
 
 
 def run_watched(*arguments: str | Path, cwd: Path, **variables: str) -> Done:

@@ -37,7 +37,6 @@ LAYERS = (
 
 # Folders that hold a single file beside their `__init__`, and why they are there already.
 SMALL = {
-    "engines": "jobs are carried out on this machine; Ray and Slurm come beside it",
     "variants/hashed": "a family is a folder, and Reformer is its only mechanism so far",
 }
 
@@ -50,6 +49,7 @@ NAMED_OTHERWISE = {
     "test_packaging.py": "what is installed",
     "test_structure.py": "all of the package",
     "testing/test_kit.py": "the kit as a whole",
+    "contract/test_workspace.py": "what mechanisms say of their workspace, over the catalogue",
 }
 
 

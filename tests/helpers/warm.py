@@ -1,0 +1,87 @@
+"""A process that has imported what commands import and forks for each of them: `shell.run` without seconds of imports.
+
+One request a line on stdin (JSON: arguments, cwd, environment, files for stdout and stderr), one exit code a line back.
+No tensor is touched before a fork, as OpenMP's threads would not survive it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import signal
+import sys
+import traceback
+from typing import Any
+
+LIMIT_S = 300
+
+
+def imported() -> None:
+    """Everything that a command may import."""
+    import efficient_attn
+
+    for name in (
+        "torch",
+        "pandas",
+        "scipy.stats",
+        "matplotlib.backends.backend_agg",
+        "matplotlib.backends.backend_svg",
+    ):
+        importlib.import_module(name)
+    for module in pkgutil.walk_packages(efficient_attn.__path__, "efficient_attn."):
+        if not module.name.endswith("__main__") and ".peers" not in module.name:
+            importlib.import_module(module.name)
+    gc.freeze()  # a collection in a child would copy all these pages
+
+
+def become(request: dict[str, Any]) -> None:
+    """Take the place of a fresh interpreter with this request's folder, environment and streams."""
+    signal.alarm(LIMIT_S)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    for number, path in enumerate((os.devnull, request["out"], request["err"])):
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.dup2(file, number)
+        os.close(file)
+    sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
+    sys.path[0] = request["cwd"]
+    sys.argv[1:] = request["arguments"]
+
+
+def serve() -> bool:
+    """Fork for each request until there are no more: True in a child, which has become the request's process."""
+    while line := os.read(0, 1 << 20):
+        child = os.fork()
+        if not child:
+            become(json.loads(line))
+            return True
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    return False
+
+
+def command() -> int:
+    """``python -m efficient_attn``, its exit code, and what it left to do at its end."""
+    try:
+        runpy.run_module("efficient_attn", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    imported()
+    if serve():
+        os._exit(command())  # taking all modules apart would last a third of a second
