@@ -124,7 +124,7 @@ def sitting(
 
     rounds: how many each one takes part in. alone: one thread of a CPU, where wall time beyond processor time means
     that something else ran; such passes are kept, counted and repeated. at: told whose turn it is. after: called
-    behind every pass. A subject that raises, or behind which ``after`` does, drops out and the others go on.
+    after every pass. A subject that raises, or after which ``after`` does, drops out and the others go on.
     """
     order, out = random.Random(seed), set()
     with no_collection():
