@@ -31,8 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = parser.parse_known_args(given)
     try:
         if rest:
-            verb = parser.verbs[args.verb]
-            raise unknown("option", rest[0], [o for a in verb._actions for o in a.option_strings], where=args.verb)
+            raise unknown("option", rest[0], parser.verbs[args.verb].options, where=args.verb)
         from ..registry import load_plugin
 
         with _warnings_in_one_line():

@@ -28,12 +28,18 @@ AXES: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but an error is one line and an abbreviation is an error."""
+    """argparse, but an error is one line and an abbreviation is an error. options: all that there are, as written."""
 
-    verbs: dict[str, argparse.ArgumentParser]
+    verbs: dict[str, Parser]
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
+    def __init__(self, **settings: Any) -> None:
+        self.options: list[str] = []
+        super().__init__(allow_abbrev=False, **settings)
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        action = super().add_argument(*names, **settings)
+        self.options += action.option_strings
+        return action
 
     def error(self, message: str) -> NoReturn:
         if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):

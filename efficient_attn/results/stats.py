@@ -11,7 +11,6 @@ import numpy as np
 
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 MARGIN = 0.02  # differences of up to 2% are nobody's business
-VERDICT_CONFIDENCE = 0.99  # of a single verdict: at 95% one of twenty would be noise
 
 
 class Estimate(NamedTuple):
@@ -30,7 +29,7 @@ class Estimate(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """A mean with its standard error and the degrees of freedom behind that; 0 degrees: no error is known."""
+    """A mean with its standard error and its degrees of freedom; 0 degrees: no error is known."""
 
     value: float
     error: float

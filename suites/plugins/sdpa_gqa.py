@@ -7,7 +7,7 @@ import efficient_attn as ea
 
 @ea.register("sdpa_gqa", family="shared_kv", sentence="scaled_dot_product_attention with enable_gqa, over our cache.")
 class SDPAGrouped(ea.SoftmaxAttention):
-    """``scaled_dot_product_attention(q, k, v, enable_gqa=True)``, one query behind its keys."""
+    """``scaled_dot_product_attention(q, k, v, enable_gqa=True)``, one query after all its keys."""
 
     backends = ("sdpa", "dense")
 

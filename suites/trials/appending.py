@@ -27,7 +27,7 @@ WAYS = ("append", "rolling", "cat")
 
 
 def ways(length: int) -> dict[str, Callable[[], object]]:
-    """One more position after so many: three ways to come to keys and values that hold it."""
+    """One more position after so many: three ways to keys and values that hold it."""
     k, v = (torch.randn(1, HEADS, 1, WIDTH) for _ in range(2))
     buffers = [torch.randn(1, HEADS, length + 1, WIDTH) for _ in range(2)]
     ring = [torch.randn(1, HEADS, WINDOW, WIDTH) for _ in range(2)]

@@ -36,5 +36,5 @@ def _runs(pid: int) -> bool:
 
 
 def _fields(stat: Path) -> list[str]:
-    """What stands behind the name, which may hold anything: the state, the parent."""
+    """What stands after the name, which may hold anything: the state, the parent."""
     return stat.read_text().rpartition(")")[2].split()

@@ -21,10 +21,11 @@ from efficient_attn.bench.suite import parse_suite
 from efficient_attn.registry import load_plugin
 from efficient_attn.results.exchange import round_values
 from efficient_attn.results.rows import Record
-from efficient_attn.results.stats import VERDICT_CONFIDENCE, paired_ratio, verdict
+from efficient_attn.results.stats import paired_ratio, verdict
 from efficient_attn.tasks import TABLE
 
 LENGTHS = (128, 256, 512, 1024, 2048)
+VERDICT_CONFIDENCE = 0.99  # of a single verdict: at 95% one of twenty would be noise
 TRUTH = {"twin": 1.0, "slower": 1 / 1.05}  # speedup over full
 SUITE = f"""
 title    = "Verdicts"
@@ -37,7 +38,7 @@ variant  = [{{ name = "full" }}, {{ name = "twin" }}, {{ name = "slower" }}]
 
 
 def judge(base: Record, other: Record, counts: Counter[tuple[str, str]]) -> None:
-    """Add what one comparison came to."""
+    """Add what one comparison found."""
     top, bottom, groups = round_values(base), round_values(other), other.samples["process"]
     sure = paired_ratio(top, bottom, groups, confidence=VERDICT_CONFIDENCE)
     plain = paired_ratio(top, bottom, groups)

@@ -74,7 +74,7 @@ def torch_build() -> dict[str, Any]:
 
 
 def blas() -> str | Unknown:
-    """The library behind torch's matrix products on the CPU."""
+    """The library that computes torch's matrix products on the CPU."""
     _, found, rest = torch.__config__.show().partition("BLAS_INFO=")
     return rest.partition(",")[0].strip() if found else Unknown("torch's build settings name no BLAS_INFO")
 

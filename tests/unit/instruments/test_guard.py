@@ -40,7 +40,7 @@ def test_a_change_is_named_and_put_back(deed: str) -> None:
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_a_change_is_put_back_behind_an_error_too(deed: str) -> None:
+def test_a_change_is_put_back_after_an_error_too(deed: str) -> None:
     before = Globals.now()
 
     def fail() -> None:

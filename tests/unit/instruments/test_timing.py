@@ -185,7 +185,7 @@ def _during(subject: Timed, **options: object) -> list[Round]:
     return list(take_rounds({"a": subject}, takes, counts, seed=0, device="cpu", **options))  # type: ignore[arg-type]
 
 
-def test_garbage_is_not_collected_while_timing_and_is_again_behind() -> None:
+def test_garbage_is_not_collected_while_timing_and_is_again_after() -> None:
     seen = []
     assert gc.isenabled()
     _during(Timed(lambda count: seen.append(gc.isenabled())))
@@ -260,7 +260,7 @@ def test_several_threads_may_use_more_processor_than_time(clock: Clock) -> None:
     assert first.waited == {}
 
 
-def test_what_is_checked_behind_a_pass_can_end_it(clock: Clock) -> None:
+def test_what_is_checked_after_a_pass_can_end_it(clock: Clock) -> None:
     def meddled() -> None:
         raise ValueError("meddled")
 
