@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ from ..errors import UsageError
 from ..results import frames, store
 from ..results.exchange import name_cell
 from ..results.rows import Record, Row
+from ..results.section import DamagedSection, Section
 from ..results.shards import Damage, warn
 
 # pandas' own annotations reject most of what it accepts, so that a frame and a column are anything to type checkers
@@ -28,13 +30,15 @@ class Gathered:
     loaded: the rows as `ea.load` gives them. rows: the same, each with its ``baseline`` (its own, else what was paired
     with itself in its part, else the suite's), then ``baseline_kv_heads`` (those of the case, where the baseline has
     several in a cell) and ``mean_value_error`` (the error of predicting the mean of v, where it was measured).
-    sessions: run.json's, each with its ``run``. damaged: where the lines are that were left out.
+    sessions: run.json's, each with its ``run``. damaged: where the lines are that were left out. sections: what tasks
+    brought; of one name the last.
     """
 
     loaded: Frame
     rows: Frame
     sessions: tuple[dict[str, Any], ...]
     damaged: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
 
     @property
     def csv(self) -> str:
@@ -56,6 +60,7 @@ def gather(runs: Sequence[Path]) -> Gathered:
     heads: list[int | None] = []
     means: list[float] = []
     sessions: list[dict[str, Any]] = []
+    sections: dict[str, Section] = {}
     damaged: list[str] = []
 
     def leave_out(damage: Damage) -> None:
@@ -73,13 +78,14 @@ def gather(runs: Sequence[Path]) -> Gathered:
         baselines += named
         heads += _baselines_heads(records, named)
         sessions += described
+        sections |= {section.name: section for section in _read_sections(folder, described)}
     loaded = frames.frame(rows)
     added = {
         "baseline": pd.array(baselines, dtype="string"),
         "baseline_kv_heads": pd.array(heads, dtype="Int64"),
         "mean_value_error": np.array(means, dtype=float),
     }
-    return Gathered(loaded, loaded.assign(**added), tuple(sessions), tuple(damaged))
+    return Gathered(loaded, loaded.assign(**added), tuple(sessions), tuple(damaged), tuple(sections.values()))
 
 
 def _distinct(runs: Iterable[Path]) -> list[Path]:
@@ -93,6 +99,18 @@ def _sessions(folder: Path) -> list[dict[str, Any]]:
     for number, session in enumerate(store.about(folder)):
         last[session.get("run_id") or number] = {**session, "run": folder.resolve().name}
     return list(last.values())
+
+
+def _read_sections(folder: Path, sessions: Iterable[dict[str, Any]]) -> Iterator[Section]:
+    """The sections that the sessions' tasks brought. What is none is left out, with a warning: the rows are whole."""
+    for session in sessions:
+        said = session.get("sections") or []
+        for one in said if isinstance(said, list) else [said]:
+            try:
+                yield Section.from_json(one)
+            except ValueError as error:
+                told = f"{folder / store.RUN}: not a section of a report: {error}; left out"
+                warnings.warn(told, DamagedSection, stacklevel=2)
 
 
 def _baseline(sessions: Iterable[dict[str, Any]]) -> str | None:

@@ -14,15 +14,15 @@ import jinja2
 from markupsafe import Markup, escape
 
 from ..results.section import Section
-from . import select, tables
+from . import select, tables, words
 from .drawing import figures, style
 from .gather import Gathered
-from .sections import appendix, blocks, decoding, fidelity, opening, speed
+from .sections import appendix, blocks, decoding, fidelity, opening, plain, speed
 
 MOST_SENTENCES = 6  # in the summary; all of them stand beside their tables
 MOST_MARKDOWN_ROWS = 200  # more than these belong into rows.csv: code hosts stop rendering long Markdown
 
-# a section's layout and the module that makes it
+# a section's layout and the module that makes it; whatever is not here is drawn from its data alone
 LAYOUTS = {
     "speed": speed,
     "fidelity": fidelity,
@@ -57,7 +57,7 @@ class Content:
 def make_content(found: Gathered) -> Content:
     """The report of these rows: sections only for what was measured, so that any part of a suite makes one."""
     rows = select.add_labels(found.rows)
-    sections = _make_chapters(BUILT_IN, blocks.Material(rows, found.cpus, style.looks(rows["label"])))
+    sections = _make_chapters(found.sections, blocks.Material(rows, found.cpus, style.looks(rows["label"])))
     every = [block for section in sections for block in section.blocks]
     blocks.draw_plots(every)
     sentences = [text for block in every for text in block.highlights][:MOST_SENTENCES]
@@ -76,12 +76,17 @@ def make_content(found: Gathered) -> Content:
     )
 
 
-def _make_chapters(sections: Sequence[Section], material: blocks.Material) -> list[blocks.Chapter]:
-    """The sections that have something to show, each with an anchor."""
+def _make_chapters(brought: Sequence[Section], material: blocks.Material) -> list[blocks.Chapter]:
+    """The sections that have something to show: the built-in ones, then what tasks brought.
+
+    What is brought under a built-in one's name takes its place.
+    """
+    sections = {section.name: section for section in (*BUILT_IN, *brought)}
+    built_in = {section.name for section in BUILT_IN}
     found = []
-    for section in sections:
-        chapter = LAYOUTS[section.layout].make_chapter(section, material)
-        chapter.anchor = section.name
+    for name, section in sections.items():
+        chapter = LAYOUTS.get(section.layout, plain).make_chapter(section, material)
+        chapter.anchor = name if name in built_in else words.slug("section", name)
         found += [chapter] if chapter.blocks else []
     return found
 

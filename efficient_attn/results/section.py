@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-Unit = Literal["time", "bytes", "ratio", "share", "error", "count", "number"]  # how a column's values are written
+from ..units import Unit as Unit  # how a column's values are written; "time" is in ms, as in all of a row's own columns
+
 Kind = Literal["line", "points", "bars"]
+
+
+class DamagedSection(UserWarning):
+    """A section in a run's run.json that cannot be read, and was left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +29,9 @@ class Column:
 class Section:
     """Title, sentences, a table's columns, and a plot of ``y`` over ``x``, both names of columns in `ea.load`.
 
-    name: unique among sections; its anchor on the page. task: whose rows it shows. layout: ``plain`` draws just what
-    stands here; the report has layouts of its own for the sections of built-in tasks.
+    name: lower case letters, digits and underscores, unique among sections; its anchor on the page. task: whose rows
+    it shows. layout: ``plain`` draws just what stands here; the report has layouts of its own for the sections of
+    built-in tasks. Raises ValueError for another name.
     """
 
     name: str
@@ -37,16 +44,55 @@ class Section:
     kind: Kind = "line"
     layout: str = "plain"
 
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[a-z0-9_]+", self.name):
+            raise ValueError(f"the section's name {self.name!r} is not of lower case letters, digits and underscores")
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Section:
-        """Read what `as_json` wrote; keys of a later version are left out. Raises ValueError for what is no section."""
-        known = {f.name for f in fields(cls)}
-        own = {name: value for name, value in said.items() if name in known}
+    def from_json(cls, said: Any) -> Section:
+        """Read what `as_json` wrote. Raises ValueError for what is no section.
+
+        Of a later version, keys are left out, an unknown unit is a plain number's, and an unknown kind a line.
+        """
         try:
-            columns = tuple(Column(**column) for column in own.pop("columns", ()))
-            return cls(**own | {"columns": columns, "sentences": tuple(own.get("sentences", ()))})
-        except (TypeError, AttributeError) as error:
-            raise ValueError(f"not a section of a report: {error}") from error
+            own = _known(cls, said)
+            own["columns"] = tuple(_column(one) for one in _list(own.get("columns", ())))
+            own["sentences"] = tuple(_line(one) for one in _list(own.get("sentences", ())))
+            own |= {name: _line(own[name]) for name in ("name", "task", "title", "layout") if name in own}
+            own |= {name: _line(own[name]) for name in ("x", "y") if own.get(name) is not None}
+            return cls(**own | {"kind": _one_of(Kind, own.get("kind"), "line")})
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+
+def _column(said: Any) -> Column:
+    own = _known(Column, said)
+    texts = {name: _line(own[name]) for name in ("name", "heading") if name in own}
+    return Column(**texts, unit=_one_of(Unit, own.get("unit"), "number"))
+
+
+def _known(kind: type, said: Any) -> dict[str, Any]:
+    """What a class knows of a table's keys."""
+    if not isinstance(said, Mapping):
+        raise ValueError(f"expected a table of keys, got {said!r}")
+    return {f.name: said[f.name] for f in fields(kind) if f.name in said}
+
+
+def _list(said: Any) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(said, list | tuple):
+        raise ValueError(f"expected a list, got {said!r}")
+    return said
+
+
+def _line(said: Any) -> str:
+    """A text in one line."""
+    if not isinstance(said, str):
+        raise ValueError(f"expected a text, got {said!r}")
+    return " ".join(said.split())
+
+
+def _one_of(choices: Any, said: Any, usual: str) -> Any:
+    return said if said in get_args(choices) else usual

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attn.results.rows import Record, Row
+from efficient_attn.results.section import Column, Section
 from efficient_attn.results.store import Writer
 
 # time in us at length 512, growth exponent, peak bytes at 512, growth of memory
@@ -97,6 +98,30 @@ def fidelity(layers: Iterable[int | None] = (0, 2, 5), length: int = 256, **know
                 **known,
             )  # fmt: skip
             yield Record(made, {"mean_value_error": 0.71 + 0.05 * place})
+
+
+SORT = Section(
+    name="sorting",
+    task="sort",
+    title="Sorting",
+    sentences=("Seconds that a sort takes.", "The median of its rounds."),
+    columns=(
+        Column(name="sort.seconds", heading="Time", unit="seconds"),
+        Column(name="sort.rounds", heading="Rounds", unit="count"),
+    ),
+    x="seq_len",
+    y="sort.seconds",
+)
+
+
+def sort(lengths: Iterable[int] = (1024, 4096, 65536), **extra: Any) -> Iterator[Record]:
+    """Rows of a task that the package does not know."""
+    for n in lengths:
+        for place, variant in enumerate(("linear", "full"), 1):
+            own: dict[str, Any] = {"seconds": place * n * 1e-8, "rounds": 8}
+            made = row(variant, task="sort", seq_len=n, part="sorting", baseline="full", extra=own | extra)
+            made.case_key = f"sort/{'-'.join(map(str, extra.values()))}/{made.case_key}"
+            yield Record(made, {"seconds": [own["seconds"]]})
 
 
 def failures(**known: Any) -> Iterator[Record]:

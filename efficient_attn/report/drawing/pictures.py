@@ -54,7 +54,7 @@ def draw(squares: Sequence[Square], title: str, form: Format, *, columns: int = 
     width, height = across * wide, down * high + head
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(width, height), facecolor="white")
-        style = {"fontsize": 11, "fontweight": "bold", "color": INK, "va": "top", "parse_math": False}
+        style = {"fontsize": 11, "fontweight": "bold", "color": INK, "va": "top"}
         figure.text(LEFT / width, 1 - HEAD / height, told, **style)
         for number, (square, caption) in enumerate(zip(squares, captions, strict=True)):
             row, column = divmod(number, across)
@@ -92,7 +92,7 @@ def _square(axes: Axes, square: Square, caption: str, *, first: bool, last: bool
         for count, lines in ((cells[1], axes.axvline), (cells[0], axes.axhline)):
             for at in range(1, count):
                 lines(at * n / count, color="white", linewidth=0.5)
-    free = {"transform": axes.transAxes, "color": INK, "parse_math": False}
+    free = {"transform": axes.transAxes, "color": INK}
     up = 0.09 + LINE * (caption.count("\n") + 1)
     axes.text(0, 1 + up / SIDE, square.title, fontsize=8.7, fontweight="bold", va="bottom", **free)
     axes.text(0, 1 + 0.06 / SIDE, caption, fontsize=7.4, va="bottom", linespacing=1.2, **free)

@@ -10,9 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ... import units
+from ...units import Unit
 from .. import select, words
 from ..gather import Column, Frame
-from .figures import Line, Panel, limits
+from .axes import log_limits
+from .figures import Line, Panel
 from .style import Look
 
 MOST_LINES = 14  # more than these in one panel, and each family gets a panel of its own beside the baseline
@@ -23,7 +25,7 @@ class Kind(NamedTuple):
 
     name: str
     column: str
-    unit: str
+    unit: Unit
     title: str
     ylabel: str
     said: str  # what the caption says of it, after the title
@@ -80,7 +82,7 @@ def _drawn(rows: Frame, kind: Kind) -> Frame:
 def _shared(parts: Sequence[Frame], kind: Kind) -> tuple[float, float]:
     """y limits for all that these rows show."""
     values = np.concatenate([rows[name].to_numpy() for rows in parts for name in (kind.column, *_ends(kind))])
-    return limits(values.tolist(), kind.level)
+    return log_limits(values.tolist(), kind.level)
 
 
 def _by_family(

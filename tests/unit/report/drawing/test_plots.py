@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from efficient_attn.report.drawing import figures, plots, style
+from efficient_attn.report.drawing import axes, figures, plots, style
 from efficient_attn.report.sections import decoding, speed
 
 ROOT = Path(__file__).parents[4]
@@ -28,6 +29,10 @@ def panel(*lines: figures.Line, **changed: object) -> figures.Panel:
         "unit": "time",
     }
     return figures.Panel(**({**known, "lines": lines, "ticks": ticks} | changed))  # type: ignore[arg-type]
+
+
+def thinned(shown: figures.Panel) -> dict[float, str]:
+    return axes.thin(shown.ticks, axes.x_limits(shown.ticks, log=True, margin=0), log=True)
 
 
 def line(label: str, *y: float, **changed: object) -> figures.Line:
@@ -88,25 +93,58 @@ def test_odd_values_can_be_drawn(y: tuple[float, ...], unit: str) -> None:
     assert "<svg" in figures.draw(panel(line("full", *y), unit=unit)).svg
 
 
+@pytest.mark.parametrize("drawn", ["line", "points", "bars"])
+@pytest.mark.parametrize("y", [(0.0,), (0.0, 0.0), (-1.0, 2.0, 0.5), (1e-9, 1e9), (3.0, 3.0000001)])
+@pytest.mark.parametrize("unit", ["time", "bytes", "share", "count", "number"])
+def test_odd_values_can_be_drawn_from_zero(y: tuple[float, ...], unit: str, drawn: str) -> None:
+    shown = panel(line("full", *y), line("linear", *y), unit=unit, drawn=drawn, log_x=False, log_y=False)
+    svg = figures.draw(shown).svg
+    xml.fromstring(svg)
+    assert "nan" not in svg
+
+
+def test_bars_stand_beside_each_other_from_zero() -> None:
+    two = [replace(line(name, 1, 2), x=(0.0, 1.0)) for name in ("full", "linear")]
+    (first, second) = figures._beside(two)
+    assert [b - a for a, b in zip(first.x, second.x, strict=True)] == pytest.approx([0.4, 0.4])
+    assert [(a + b) / 2 for a, b in zip(first.x, second.x, strict=True)] == pytest.approx([0, 1])
+    low, high = figures._bounds(panel(*two, drawn="bars", log_y=False))
+    assert low == 0 < 2 < high
+    low, high = figures._bounds(panel(line("full", -1, -2), drawn="bars", log_y=False))
+    assert low < -2 < 0 < high
+
+
+def test_what_data_says_is_no_formula() -> None:
+    svg = figures.draw(
+        panel(line("full", 1, 2), title=r"$\frac", xlabel="$x^2$", ticks={512.0: "$a$", 1024.0: "b"})
+    ).svg
+    assert all(text in svg for text in (r"$\frac", "$x^2$", "$a$"))
+
+
 def test_axes_have_few_round_marks() -> None:
-    assert list(figures._y_ticks("time", 0.4, 6).values()) == ["500 µs", "1 ms", "2 ms", "5 ms"]
-    assert list(figures._y_ticks("bytes", 2**20, 2**24).values()) == ["1 MiB", "2 MiB", "4 MiB", "8 MiB", "16 MiB"]
-    assert list(figures._y_ticks("ratio", 0.9, 60).values()) == ["1x", "2x", "5x", "10x", "20x", "50x"]
-    assert len(figures._y_ticks("time", 1e-6, 1e6)) <= 8
+    assert list(axes.y_ticks("time", 0.4, 6).values()) == ["500 µs", "1 ms", "2 ms", "5 ms"]
+    assert list(axes.y_ticks("bytes", 2**20, 2**24).values()) == ["1 MiB", "2 MiB", "4 MiB", "8 MiB", "16 MiB"]
+    assert list(axes.y_ticks("ratio", 0.9, 60).values()) == ["1x", "2x", "5x", "10x", "20x", "50x"]
+    assert len(axes.y_ticks("time", 1e-6, 1e6)) <= 8
+    assert list(axes.y_ticks("share", -0.02, 1.02, log=False).values()) == ["0%", "20%", "40%", "60%", "80%", "100%"]
+    assert list(axes.y_ticks("count", 0, 3000, log=False).values())[-1] == "3,000"
+    assert [axes.shorten(text) for text in ("1.00 ms", "1.50 ms", "100 ms", "10.0x", "50.0%", "1.00e-07", "512 B")] == [
+        "1 ms", "1.5 ms", "100 ms", "10x", "50%", "1e-07", "512 B",
+    ]  # fmt: skip
 
 
 def test_lengths_are_left_out_where_they_would_run_together() -> None:
     many = panel(line("full", *range(1, 11)), ticks={256.0 * 2**i: f"{256 * 2**i}" for i in range(10)})
-    shown = list(figures._thinned(many).values())
+    shown = list(thinned(many).values())
     assert shown[-1] == "131072"
     assert 3 <= len(shown) <= 6
     few = panel(line("full", 1, 2, 3), ticks={512.0: "512", 1024.0: "1K", 2048.0: "2K"})
-    assert list(figures._thinned(few).values()) == ["512", "1K", "2K"]
+    assert list(thinned(few).values()) == ["512", "1K", "2K"]
 
 
 def test_names_do_not_overlap_and_stay_inside() -> None:
     wanted, heights = [0.5, 0.51, 0.52, 0.99, 1.0], [0.1] * 5
-    placed = figures.spread(wanted, heights)
+    placed = axes.spread(wanted, heights)
     assert all(b - a >= 0.1 - 1e-9 for a, b in zip(sorted(placed), sorted(placed)[1:], strict=False))
     assert min(placed) >= 0.05 - 1e-9
     assert max(placed) <= 0.95 + 1e-9
