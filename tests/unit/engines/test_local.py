@@ -17,6 +17,8 @@ from toy_jobs import Allocates, Ends, Tells
 
 from efficient_attn.engines.local import METHODS, Account, Died, Limits, carry_out, default_method
 
+pytestmark = pytest.mark.slow
+
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 PROCESSES = tuple(m for m in METHODS if m != "inline")
 

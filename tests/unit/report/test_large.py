@@ -16,6 +16,8 @@ from efficient_attn.report.drawing import plots, style
 from efficient_attn.results.rows import Record
 from efficient_attn.results.shards import DamagedRecord
 
+pytestmark = pytest.mark.slow
+
 
 def _rows(records: list[Record], folder: Path) -> Any:
     return select.labelled(gather.gather([runs.write_run(folder / "run", records)]).rows)
