@@ -13,6 +13,7 @@ FAST = [spec for spec in SPECS if "backend=dense" not in spec]
 subject = cache(Subject)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", FAST)
 def test_no_planted_bug_survives(spec: str) -> None:
     kills = kill_matrix([subject(spec)])

@@ -52,6 +52,7 @@ def test_the_limit_is_full_attention(limit: str, causal: bool) -> None:
     assert attn.pairs(n, n, causal) == full.pairs(n, n, causal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", LONG)
 def test_65536_positions_fit_in_256_mib_above_their_inputs(spec: str) -> None:
     """A dense mask of one byte a pair would take 4 GiB."""
@@ -64,6 +65,7 @@ def test_65536_positions_fit_in_256_mib_above_their_inputs(spec: str) -> None:
     assert peak <= 6 * q.numel() * 4 < 256 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", LONG)
 def test_65536_positions_have_a_gradient_within_the_same(spec: str) -> None:
     n = 1 << 16

@@ -49,6 +49,7 @@ class RectifiedPair(ea.LinearAttention):
         return ea.Traits(normalised=False)
 
 
+@pytest.mark.slow
 def test_a_map_of_ones_own_is_a_mechanism_in_one_line() -> None:
     outcomes = run_checks(Subject(lambda dims, seed, backend: RectifiedPair()))
     assert [(o.check.name, o.reason) for o in outcomes if o.status == "failed"] == []

@@ -8,6 +8,7 @@ from torch.autograd.gradcheck import GradcheckError
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
+from ...contract.shapes import Shape
 from ..checking import check
 from ..compare import EPSILONS, assert_close, assert_finite, describe
 from ..subject import STARTS, Call, Subject
@@ -19,17 +20,27 @@ def _no_fast_form(subject: Subject) -> str | None:
     return None if subject.fast_backends else "there is no other backend than the oracle"
 
 
-def _agree(subject: Subject, call: Call, backend: str, n: int, m: int) -> None:
-    """The backend's output, with and without a graph, is the oracle's."""
-    q, v = call["q"], call.tensors.get("v", call["k"])
-    shape = subject.shape(n, m, batch=q.shape[0], heads=q.shape[1], kv_heads=call["k"].shape[1], value_dim=v.shape[3])
-    fast, dense = subject.make(shape, backend=backend), subject.oracle(shape)
-    what = f"{backend} against dense, N={n}, M={m}, {describe(call.mask)}"
+def _shape(subject: Subject, call: Call) -> Shape:
+    q, k, v = call["q"], call["k"], call.tensors.get("v", call["k"])
+    sizes = {"batch": q.shape[0], "heads": q.shape[1], "kv_heads": k.shape[1], "value_dim": v.shape[3]}
+    return subject.shape(q.shape[2], k.shape[2], **sizes)
+
+
+def _where(backend: str, call: Call) -> str:
+    return f"{backend} against dense, N={call['q'].shape[2]}, M={call['k'].shape[2]}, {describe(call.mask)}"
+
+
+def _agree(subject: Subject, call: Call) -> None:
+    """Every backend's output, with and without a graph, is the oracle's, which is asked once for all of them."""
+    shape = _shape(subject, call)
     with torch.no_grad():
-        want = call.run(dense)
-        assert_close(call.run(fast), want, what)
-    if subject.traits.gradient:
-        assert_close(call.leaves().run(fast), want, f"{what}, on a graph")
+        want = call.run(subject.oracle(shape))
+    for backend in subject.fast_backends:
+        fast, what = subject.make(shape, backend=backend), _where(backend, call)
+        with torch.no_grad():
+            assert_close(call.run(fast), want, what)
+        if subject.traits.gradient:
+            assert_close(call.leaves().run(fast), want, f"{what}, on a graph")
 
 
 @check(ask=_no_fast_form)
@@ -39,8 +50,7 @@ def equals_oracle(subject: Subject) -> None:
         shape = subject.shape(n, m)
         call = subject.draw(shape)
         for mask in subject.masks(shape):
-            for backend in subject.fast_backends:
-                _agree(subject, call.under(mask), backend, n, m)
+            _agree(subject, call.under(mask))
 
 
 @check(needs="cross", ask=_no_fast_form)
@@ -52,9 +62,8 @@ def equals_oracle_anywhere(subject: Subject) -> None:
         for causal in subject.causalities:
             mask = Mask(causal=causal, query_start=start)
             padded = Mask(causal=causal, query_start=start, key_mask=subject.holes(shape))
-            for backend in subject.fast_backends:
-                for m in (mask, padded) if subject.traits.padding else (mask,):
-                    _agree(subject, call.under(m), backend, 17, 130)
+            for m in (mask, padded) if subject.traits.padding else (mask,):
+                _agree(subject, call.under(m))
 
 
 @check(ask=_no_fast_form)
@@ -64,10 +73,9 @@ def value_width(subject: Subject) -> None:
         shape = subject.shape(33, value_dim=width)
         call = subject.draw(shape)
         for mask in subject.masks(shape):
-            for backend in subject.fast_backends:
-                _agree(subject, call.under(mask), backend, 33, 33)
-                if subject.traits.gradient:
-                    _same_gradients(subject, call.under(mask), backend, value_dim=width)
+            _agree(subject, call.under(mask))
+            if subject.traits.gradient:
+                _same_gradients(subject, call.under(mask))
 
 
 @check(needs="gradient", ask=_no_fast_form)
@@ -77,18 +85,16 @@ def gradients_equal_oracle(subject: Subject) -> None:
         shape = subject.shape(n, m)
         call = subject.draw(shape)
         for mask in subject.masks(shape):
-            for backend in subject.fast_backends:
-                _same_gradients(subject, call.under(mask), backend)
+            _same_gradients(subject, call.under(mask))
 
 
-def _same_gradients(subject: Subject, call: Call, backend: str, value_dim: int = 8) -> None:
-    n, m = call["q"].shape[2], call["k"].shape[2]
-    shape = subject.shape(n, m, value_dim=value_dim)
-    _, got = call.gradients(subject.make(shape, backend=backend))
+def _same_gradients(subject: Subject, call: Call) -> None:
+    shape = _shape(subject, call)
     _, want = call.gradients(subject.oracle(shape))
-    for name in want:
-        where = f"{backend}: gradient by {name}, N={n}, M={m}, {describe(call.mask)}"
-        assert_close(got[name], want[name], where)
+    for backend in subject.fast_backends:
+        _, got = call.gradients(subject.make(shape, backend=backend))
+        for name in want:
+            assert_close(got[name], want[name], f"gradient by {name}, {_where(backend, call)}")
 
 
 @check(needs="gradient")

@@ -16,6 +16,8 @@ from efficient_attn.instruments.disturbance import Disturbance
 from efficient_attn.instruments.environment.facts import Unknown
 from efficient_attn.results.stats import MARGIN, Estimate
 
+pytestmark = pytest.mark.slow
+
 TOPICS = ["threads", "frequency", "virtual", "memory", "clock", "counting", "rates", "quiet", "noise"]
 
 

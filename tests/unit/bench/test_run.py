@@ -21,6 +21,8 @@ from efficient_attn.errors import UsageError
 from efficient_attn.results.rows import Record
 from efficient_attn.results.store import read
 
+pytestmark = pytest.mark.slow
+
 TEXT = planted.TINY.replace("max_rounds=2\n", "").replace("[16]", "[8, 16, 24]") + '[[variant]]\nname = "linear"\n'
 
 

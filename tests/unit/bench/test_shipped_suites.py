@@ -22,6 +22,7 @@ def _installed(request: pytest.FixtureRequest) -> None:
             pytest.importorskip(package)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", suite_names())
 def test_it_plans(name: str) -> None:
     cases = make_plan(load_suite(name))
@@ -32,6 +33,7 @@ def test_it_plans(name: str) -> None:
     assert len({case.key for case in cases}) == len(cases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", suite_names())
 def test_quick_is_smaller(name: str) -> None:
     loaded = load_suite(name)

@@ -189,6 +189,7 @@ def test_what_is_not_compiled_says_so(mode: str) -> None:
         Workload(planted.case("full", mode=mode, compiled=True)).warm()
 
 
+@pytest.mark.slow
 def test_compiling_counts_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a backend that compiles nothing: what is compiled, and what breaks, is the same."""
     original = torch.compile

@@ -18,6 +18,8 @@ from toy_jobs import Allocates, Ends, Tells
 from efficient_attn.engines.job import Died, Limits
 from efficient_attn.engines.local import METHODS, Local, choose_method
 
+pytestmark = pytest.mark.slow
+
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 PROCESSES = tuple(m for m in METHODS if m != "inline")
 

@@ -10,6 +10,8 @@ import pytest
 
 from efficient_attn.instruments.allocator import OWN, settings
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 import resource, torch
 from efficient_attn.instruments.allocator import keep_pages

@@ -15,6 +15,8 @@ from trees import tree
 from efficient_attn.instruments import disturbance
 from efficient_attn.instruments.disturbance import Disturbance, Watch
 
+pytestmark = pytest.mark.slow
+
 linux = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs /proc")
 
 

@@ -299,6 +299,7 @@ def test_tensors_that_do_not_fit() -> None:
 # -- the document ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_documents_python_runs(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs/layers.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

@@ -66,6 +66,7 @@ AGREE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("spec", "n", "causal"), AGREE)

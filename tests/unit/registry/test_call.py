@@ -50,6 +50,7 @@ def test_packed_sequences_are_each_alone(variant: str) -> None:
     assert torch.allclose(got, torch.cat(alone, 2), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first", ["ea.create('full')", "ea.Attention", "import efficient_attn.contract.mechanism", "ea.attention"]
 )

@@ -18,6 +18,8 @@ from efficient_attn.report.sections import blocks, speed
 from efficient_attn.results.rows import Record
 from efficient_attn.results.shards import DamagedRecord
 
+pytestmark = pytest.mark.slow
+
 
 def _rows(records: list[Record], folder: Path) -> Any:
     return select.add_labels(gather.gather([runs.write_run(folder / "run", records)]).rows)

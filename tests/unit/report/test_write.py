@@ -18,6 +18,8 @@ from efficient_attn.report import Written, write_report
 from efficient_attn.results import frames
 from efficient_attn.results.rows import Record
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 EVIL = "<script>alert('x')</script> | `b` [c](d)"
 

@@ -41,6 +41,7 @@ NOISES: dict[str, tuple[Any, dict[str, float]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by", "noise"), NOISES.values(), ids=NOISES)
 def test_equal_runs_are_hardly_ever_called_different(by: Any, noise: dict[str, Any]) -> None:
     rng = np.random.default_rng(1)

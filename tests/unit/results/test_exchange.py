@@ -22,6 +22,8 @@ from efficient_attn.results.exchange import (
     to_pytest_benchmark,
 )
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = """
 import pytest
 

@@ -53,6 +53,7 @@ def test_columns_are_the_contract() -> None:
     assert list(COLUMNS) == FIXED.split()
 
 
+@pytest.mark.slow
 @given(records)
 def test_line_and_back(record: Record) -> None:
     line = record.to_line()

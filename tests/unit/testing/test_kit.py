@@ -43,6 +43,7 @@ def failures(cls: type[Toy], **how: object) -> dict[str, str]:
     return {o.check.name: o.reason for o in run_checks(factory(cls), **how) if o.status == "failed"}  # pyright: ignore
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cls", [Toy, Biased, Tied, Pooled, Humble, CausalOnly, Learned, Counting], ids=lambda c: c.__name__
 )
@@ -70,6 +71,7 @@ def test_masks_without_a_promise_of_trimming_are_left_out() -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_mechanism_may_not_know_packed_sequences() -> None:
     class Older(Toy):
         known_mask_fields = MASK_FIELDS - {"cu_seqlens"}
@@ -216,6 +218,7 @@ class TestCompare:
             raise ea.UsageError
 
 
+@pytest.mark.slow
 def test_kit_needs_no_test_framework() -> None:
     import subprocess
     import sys

@@ -14,6 +14,8 @@ import pytest
 import efficient_attn as ea
 from efficient_attn.kernels.native import building
 
+pytestmark = pytest.mark.slow
+
 REASON = building.library("scan")[1]
 needs_it = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 

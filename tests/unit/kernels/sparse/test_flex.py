@@ -86,6 +86,7 @@ CASES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(*CASES)
 def test_the_tables_hold_exactly_the_allowed_pairs(
@@ -208,6 +209,7 @@ def masks(device: str = "cpu") -> list[Mask]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traces")
 @pytest.mark.parametrize(
     ("pattern", "mask"), [(p, masks()[2]) for p in PATTERNS] + [(PATTERNS[3], mask) for mask in masks()]
@@ -255,6 +257,7 @@ def test_the_cpu_has_no_backward_pass() -> None:
         flex.attend(q.requires_grad_(), k, v, PATTERNS[0], Mask(), 0.3)
 
 
+@pytest.mark.slow
 def test_a_kernel_serves_equal_calls_and_each_geometry_has_its_own(traces: CompileCounterWithBackend) -> None:
     def compiled(call: Callable[[], object]) -> int:
         before = traces.frame_count
@@ -277,6 +280,7 @@ def test_a_kernel_serves_equal_calls_and_each_geometry_has_its_own(traces: Compi
 # -- where it serves -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_importing_it_imports_no_flex_attention() -> None:
     code = "import sys, efficient_attn.kernels.sparse.flex; print('torch.nn.attention.flex_attention' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

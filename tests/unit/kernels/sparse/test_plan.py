@@ -51,6 +51,7 @@ def wanted(pattern: Pattern, g: Geometry) -> torch.Tensor:
     return (allowed & (j <= i) if g.causal else allowed).int()
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(known, min_size=1, max_size=3), geometries())
 def test_every_pair_is_counted_once_and_no_other(facts: list, g: Geometry) -> None:

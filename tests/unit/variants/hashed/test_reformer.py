@@ -270,6 +270,7 @@ def test_cost_counts_two_chunks_a_round_and_the_hash() -> None:
 LONG = 1 << 14
 
 
+@pytest.mark.slow
 def test_forward_memory_is_the_output_and_less_than_as_much_again() -> None:
     attn, mask = reformer(width=64), ea.Mask(causal=True)
     q, v = torch.randn(2, 1, 4, LONG, 64)
@@ -278,6 +279,7 @@ def test_forward_memory_is_the_output_and_less_than_as_much_again() -> None:
     assert q.numel() * 4 < peak <= 2 * q.numel() * 4
 
 
+@pytest.mark.slow
 def test_training_memory_is_six_outputs_at_most() -> None:
     """One of them the output, three the gradients."""
     attn = reformer(width=64)
@@ -292,6 +294,7 @@ def test_training_memory_is_six_outputs_at_most() -> None:
     assert found.saved <= q.numel() * 4 / 4  # sorted positions, their chunks, two numbers a row
 
 
+@pytest.mark.slow
 def test_long_chunks_take_memory_in_proportion() -> None:
     """Tiles of whole chunks, 8192 x 16384 pairs, would be 512 MiB."""
     attn = reformer(1, 8192, width=8)

@@ -45,6 +45,7 @@ def estimates(kind: Kind, angle: float, orthogonal: bool) -> Tensor:
     return torch.cat(found) / (x @ y).exp()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("angle", [0.3, 1.5, 2.8])
 @pytest.mark.parametrize("orthogonal", [False, True])
 @pytest.mark.parametrize("kind", ESTIMATES)
@@ -53,6 +54,7 @@ def test_no_estimate_is_biased(kind: Kind, orthogonal: bool, angle: float) -> No
     assert abs(found.mean() - 1) < 4 * found.std() / DRAWS**0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("angle", [0.3, 1.5, 2.8])
 @pytest.mark.parametrize("kind", ["positive", "trigonometric"])
 def test_variances_are_those_of_theory(kind: Kind, angle: float) -> None:
@@ -63,6 +65,7 @@ def test_variances_are_those_of_theory(kind: Kind, angle: float) -> None:
     assert 0.85 < found / law < 1.18, f"variance {found:.4g}, theory {law:.4g}"
 
 
+@pytest.mark.slow
 def test_right_angles_lower_the_variance() -> None:
     """At |x| = |y| = 0.5 and 16 dimensions that of sines falls to about a seventh; no kind is worse for them."""
     for kind in ESTIMATES:
@@ -70,6 +73,7 @@ def test_right_angles_lower_the_variance() -> None:
         assert ratio < {"positive": 1.1, "trigonometric": 0.3, "hyperbolic": 0.5}[kind], kind
 
 
+@pytest.mark.slow
 def test_hyperbolic_features_vary_less_than_positive_ones_of_as_many_directions() -> None:
     assert estimates("hyperbolic", 1.5, False).var() < estimates("positive", 1.5, False).var() / 2
 

@@ -164,6 +164,7 @@ def test_a_second_derivative_is_refused() -> None:
         grad.sum().backward()
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_results() -> None:
     """Forward little more than the output; a step six times that, of which the output, by q, k, v and the parameters'
     gradient are five: nothing as long as the sequence is kept besides."""

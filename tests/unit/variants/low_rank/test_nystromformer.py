@@ -113,6 +113,7 @@ def test_cost_counts_the_long_products_and_the_inverse() -> None:
     assert attn.growth.cost(4, 200, False) == 4 * 8 + 4 * 200 + 4 * 8 + 6 * 2 * 16 * 12 / 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [16384, 16383])
 def test_memory_is_that_of_the_results(n: int) -> None:
     """A softmax of N x 64 would be another output, one of N x M 256 of them."""
