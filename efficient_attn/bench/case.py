@@ -141,7 +141,7 @@ def takes(cell: Cell, variant: str, kv_heads: int | None) -> bool:
 
 
 def _make_mechanism(cell: Cell, variant: str, kv_heads: int | None) -> Attention:
-    """A mechanism to ask, whatever runs it."""
+    """A mechanism to ask about itself, on any backend."""
     place = cell.place
     dims = Dims(heads=place.heads, head_dim=place.head_dim, max_len=place.max_len, kv_heads=kv_heads)
     return create(str(parse(variant).without_backend()), dims=dims, seed=cell.effort.seed)

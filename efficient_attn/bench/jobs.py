@@ -51,7 +51,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Of:
-    """Something told of one case, by its place among the job's cases, with the seconds that it took."""
+    """What a worker tells about one case, by its place among the job's cases, with the seconds that it took."""
 
     case: int
     what: Prepared | Record
@@ -126,7 +126,7 @@ class Sit:
     seed: int
     timeout_s: tuple[float, ...]
     memory_bytes: int | None
-    energy: bool  # measured too, where the device tells
+    energy: bool  # measured too, where the device has a counter
 
     def run(self, board: Board, tell: Callable[[Any], None]) -> None:
         threads, device = _set_threads(self.cell), self.cell.place.device
@@ -188,7 +188,7 @@ def _placed(by_name: Mapping[str, Any]) -> dict[int, Any]:
 
 
 def _set_threads(cell: Cell) -> int:
-    default = _default_threads()  # asked first: where jobs share a process, one's setting is not the next one's default
+    default = _default_threads()  # asked first: where jobs share a process, what one sets is not the next one's default
     torch.set_num_threads(cell.place.threads or default)
     return torch.get_num_threads()
 

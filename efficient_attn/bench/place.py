@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-RESERVE = 32  # decode steps after a context, at most: it then stays what it is said to be
+RESERVE = 32  # decode steps after a context, at most: so few hardly change its length
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,14 +92,14 @@ def _plan_part(suite: str, part: Part, wanted: Sequence[Wanted], effort: Effort,
 
 
 def _own_keys(task: Task, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are the task's. One value of a key that takes several is a list of one."""
+    """Those keys that are the task's. One value of a key that takes several is a list of one."""
     fields = {name: f for name, f in task.keys.model_fields.items() if name in given}
     several = {name for name, f in fields.items() if get_origin(f.annotation) in (tuple, list)}
     return {k: [given[k]] if k in several and not isinstance(given[k], list) else given[k] for k in fields}
 
 
 def _name_baselines(cases: Sequence[Case]) -> list[Case]:
-    """The cases, their cells told with how many key-value heads the baseline runs: with the most that it has there."""
+    """The cases, each cell with the number of key-value heads of its baseline: the most that it has there."""
     most = {
         cell: max((c.kv_heads for c in members if c.variant == cell.baseline), default=None)
         for cell, members in group_by_cell(cases)

@@ -20,9 +20,9 @@ from .workload import BACKWARD, Workload
 def prepare(
     case: Case, row: Row, at: Callable[..., None], *, peak_memory: bool = False, memory_budget: int | None = None
 ) -> Prepared:
-    """Gate a case, count its memory and find its pace. at: told the stage, and for how many seconds at most.
+    """Gate a case, count its memory and find its pace. at: called with the stage, and the most seconds for it.
 
-    peak_memory: whether rows tell a call's bytes. memory_budget: for which they tell the longest context, in decoding.
+    peak_memory: whether rows have a call's bytes. memory_budget: of which they have the longest context, in decoding.
     """
     place, budget_s = case.cell.place, case.cell.effort.budget_s
     at(MAKING)
@@ -72,7 +72,7 @@ def _count_work(workload: Workload, row: Row) -> None:
 
 
 def _count_capacity(workload: Workload, row: Row, budget: int) -> None:
-    """How long a context may be until its state is over the budget; else the reason is told."""
+    """How long a context may be until its state is over the budget; or the row's reason why that is not known."""
     dtype = workload.sample.q.dtype
     try:
         row.longest_context = longest_context(workload.attn, budget, batch=workload.shape.batch, dtype=dtype)

@@ -32,7 +32,7 @@ from .place import Cell
 from .suite import Loaded
 from .tables import find_task
 
-SPARE = 0.9  # of the memory that is free: what a worker may take unless told otherwise
+SPARE = 0.9  # of the memory that is free: what a worker may take where nobody says otherwise
 ALIKE = ("machine", "torch")  # what must not differ between the sessions of one folder
 INSPECTION_S = 300.0
 
@@ -43,7 +43,7 @@ class StaleCases(UserWarning):
 
 @dataclass
 class Outcome:
-    """How a run ended: its folder, how many of the planned cases came to what, earlier sessions included."""
+    """How a run ended: its folder, how many of the planned cases have which status, earlier sessions included."""
 
     folder: Path
     statuses: Counter[str]
@@ -76,7 +76,7 @@ def run(
 ) -> Outcome:
     """Measure the cases into a folder. With ``resume``, only those that the folder does not hold yet.
 
-    retry_failed: those that failed as well. progress is told each record with the number of cases done and planned. A
+    retry_failed: those that failed as well. progress: called with each record, the cases done and the cases planned. A
     cell is measured whole even when some of its cases are there already, because speedups are paired; what was written
     stays as it is.
     """
@@ -108,7 +108,7 @@ def _warn_of_stale(writer: Writer, wanted: set[str]) -> None:
 
 
 def _list_sections(loaded: Loaded) -> list[Section]:
-    """What the suite's tasks say of their rows, so that a reader needs none of them."""
+    """What the suite's tasks say about their rows, so that a reader needs none of them."""
     targets = dict.fromkeys(want.target for part in loaded.wanted for want in part)
     return [section for target in targets for section in find_task(target).sections]
 
@@ -118,7 +118,7 @@ def _missing(status: str | None, retry_failed: bool) -> bool:
 
 
 class _Session:
-    """One sitting at the machine: what is said of it in ``run.json``, from its beginning to its end."""
+    """A session of a run: what ``run.json`` says about it, from its beginning to its end."""
 
     def __init__(self, loaded: Loaded, writer: Writer, method: Method | None) -> None:
         now = dt.datetime.now(dt.UTC)

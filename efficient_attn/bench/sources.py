@@ -132,7 +132,7 @@ def _finds(file: Path, packages: frozenset[Path]) -> bool:
 
 
 def _wanted(source: Source, asked: Asked, finds: bool) -> list[Import]:
-    """The imports of a file that serve what is asked of it."""
+    """The imports of a file that are needed for what is asked of it."""
     homes = [home for name, home in source.homes.items() if asked.name in (name, ALL)]
     if finds:
         return homes

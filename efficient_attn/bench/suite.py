@@ -1,6 +1,6 @@
 """Suites: TOML files that say what to measure, checked so that a typing error is an error and names its place.
 
-Nothing here needs torch, so that a typing error is told at once.
+Nothing here needs torch, so that a typing error is found at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A worker's side: tied to its parent's life, told what to load, held to its memory."""
+"""A worker's side: tied to its parent's life, given what to load, held to its memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def work(job: Job, connection: Connection, fields: Any, to_load: tuple[str, ...]
         for plugin in to_load:
             load_plugin(plugin)
         job.run(Board(fields), connection.send)
-    except Exception as problem:  # of the job itself: what a case raises is the case's result, and told as such
+    except Exception as problem:  # of the job itself: what a case raises is the case's result, and sent as such
         error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:500]
     connection.send(Finished(time.perf_counter() - start, error))
 

@@ -21,7 +21,7 @@ def settings() -> dict[str, int | str]:
 
 
 def keep_pages() -> None:
-    """Have glibc keep freed memory, unless the environment says something of allocators itself.
+    """Have glibc keep freed memory, unless the environment steers allocators itself.
 
     Otherwise every tensor of over 32 MiB, and often smaller ones, are fresh pages in every call: 16,000 page faults and
     a third of the time of linear attention at a length of 32768, and most of its noise.

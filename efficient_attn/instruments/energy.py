@@ -50,7 +50,7 @@ def joules_a_call(
 ) -> float | None:
     """The mean over passes repeated for half a second and more, with nothing between them.
 
-    None for a subject that cannot run for so long without being set up anew, as decoding.
+    None for a subject that cannot run for so long without being set up anew, as in decoding.
     """
     subject.reset()
     synchronize(device)

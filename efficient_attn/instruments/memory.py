@@ -15,7 +15,7 @@ from .collection import no_collection
 
 MARK = "efficient_attn::mark"
 KERNELS = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention", "mkldnn")
-COUNTED = ("cpu", "cuda")  # devices whose allocator tells
+COUNTED = ("cpu", "cuda")  # devices whose allocator can be asked
 
 Mark = Callable[[], None]
 Steps = Callable[[Mark], None]

@@ -31,7 +31,7 @@ class Row:
     saved_bytes: kept for the backward pass; workspace_bytes: the rest of the peak; retained_bytes: still held when the
     call has ended, its result. stop_reason: why measuring ended (half_width, rounds, budget). cache: warm or cold.
     rounds, processes: how many were measured, and by how many processes. contaminated: rounds that something else on
-    the machine disturbed. energy_j: joules a call, where the device tells.
+    the machine disturbed. energy_j: joules a call, where the device has a counter.
     bytes_moved: what any implementation must read and write a call, when decoding the state's bytes; bandwidth_share:
     these bytes a second over the measured rate of the machine's memory, above 1 where caches hold them.
     memory_budget_bytes: for decode states, where one was set; longest_context: the most positions whose state fits it,
@@ -121,7 +121,7 @@ _MEMBERS = {*COLUMNS, "samples"}
 
 
 def _to_2(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 2 added what measuring in several processes needs; until then all that was timed was timed warm."""
+    """Schema 2 added what measuring in several processes needs; until then everything was timed warm."""
     added = ("cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j")
     cache = None if body.get("mode") is None else "warm"
     return body | dict.fromkeys(added) | {"cache": cache, "schema": 2}
@@ -154,7 +154,7 @@ class NewerSchemaError(ValueError):
 
 @dataclass
 class Record:
-    """A row with the raw samples behind it: ``samples`` maps a name to numbers (times in ms, one list a round)."""
+    """A row with its raw samples: ``samples`` maps a name to numbers (times in ms, one list a round)."""
 
     row: Row
     samples: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A run's rows on disk: files of a record a line, read line by line, with what is damaged told apart from the rest."""
+"""A run's rows on disk: files of a record a line, read line by line, damaged lines kept apart from the rest."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from efficient_attn.patterns import Band
 
 @ea.register("lookback_window", family="sparse")
 class LookbackWindow(ea.SparseAttention):
-    """Each query sees itself and the ``window`` keys before it, whatever the mask says of causality."""
+    """Each query sees itself and the ``window`` keys before it, whatever the mask says about causality."""
 
     def __init__(self, *, window: int = 128) -> None:
         super().__init__(Band(0, window), time="O(N w)")

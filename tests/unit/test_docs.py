@@ -55,6 +55,21 @@ def test_a_documents_python_runs(document: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_task_of_the_docs_runs(tmp_path: Path) -> None:
+    page = ROOT / "docs/add-a-task.md"
+    (task, reading), (suite,) = _blocks(page, "python"), _blocks(page, "toml")
+    (tmp_path / "rounding.py").write_text(task)
+    (tmp_path / "rounding.toml").write_text(suite)
+    for line in "".join(_blocks(page, "console")).splitlines():
+        done = _command(line, tmp_path)
+        assert done.returncode == 0, done.stderr
+    (tmp_path / "use.py").write_text(f"{reading}\nassert rows['rounding.error'].between(1e-5, 1e-2).sum() == 6\n")
+    done = subprocess.run(
+        [sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_masks_table_has_every_field() -> None:
     from efficient_attn.contract.mechanism import MASK_FIELDS
 

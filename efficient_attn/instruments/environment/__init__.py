@@ -1,6 +1,6 @@
 """Where a run was made: the machine, the software, the state of the source.
 
-A value that the machine does not tell is None, and ``unknown`` holds the reason under its dotted name. Nothing here
+A value that the machine does not say is None, and ``unknown`` holds the reason under its dotted name. Nothing here
 needs Linux: elsewhere more is unknown.
 """
 

@@ -1,4 +1,4 @@
-"""What a machine tells of itself: a value, or why it is not known. A guess is neither."""
+"""What a machine says about itself: a value, or why it is not known; never a guess."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Unknown(NamedTuple):
-    """A fact that the machine does not tell, and why."""
+    """A fact that the machine does not say, and why."""
 
     reason: str
 

@@ -17,7 +17,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def cpu_name(root: Path = ROOT) -> str:
-    """The processor's own name, where the system tells."""
+    """The processor's own name, where the system says it."""
     found = _cpuinfo(root).get("model name")
     return found or platform.processor() or platform.machine()
 
