@@ -150,3 +150,8 @@ def _check_placed(name: str, tensor: Tensor, shape: tuple[int, ...], device: tor
         raise UsageError(f"Mask: {name} must have shape {list(shape)}, got {list(tensor.shape)}")
     if tensor.device != device:
         raise UsageError(f"Mask: {name} is on {tensor.device}, the queries on {device}")
+
+
+def blank(x: Tensor, valid: Tensor | None) -> Tensor:
+    """``x [B, heads, length, ..]``, zero where ``valid [B, length]`` is not."""
+    return x if valid is None else x.masked_fill(~valid[:, None, :].reshape(len(x), 1, -1, *[1] * (x.ndim - 3)), 0)

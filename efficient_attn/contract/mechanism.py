@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..errors import UnsupportedError, UsageError
 from ..spec import Spec, Union
-from .mask import Mask
+from .mask import Mask, blank
 from .packing import run_alone
-from .shapes import Dims, Sample, Shape, Values
+from .shapes import Dims, Sample, Shape, Values, draw_sample
 from .traits import Growth, Traits
 
 # What a call holds beside its output, in sizes of it; dense, also so many matrices N x M: scores, weights, gradients
@@ -210,13 +210,13 @@ class Attention(nn.Module):
             return _keep_on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *given)
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
         if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
-            k, v = _blank(k, key_valid), None if v is None else _blank(v, key_valid)
+            k, v = blank(k, key_valid), None if v is None else blank(v, key_valid)
         if query_valid is not None:
-            q = _blank(q, query_valid)
+            q = blank(q, query_valid)
         valid = {"key": key_valid, "query": query_valid}
-        inputs = {name: _blank(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
+        inputs = {name: blank(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
         out = _keep_on_graph(self.run(q, k, v, mask, **inputs), *given)
-        return _blank(out, query_valid)
+        return blank(out, query_valid)
 
     def init_state(
         self,
@@ -256,16 +256,7 @@ class Attention(nn.Module):
         def draw(*size: int) -> Tensor:
             return torch.randn(*size, generator=generator).to(device=device, dtype=dtype)
 
-        s = shape
-        q = draw(s.batch, s.heads, s.n, s.head_dim)
-        k = draw(s.batch, s.kv_heads, s.m, s.head_dim)
-        v = draw(s.batch, s.kv_heads, s.m, s.value_dim)
-        sizes = {"query": (s.heads, s.n), "key": (s.kv_heads, s.m)}
-        extra = {
-            name: draw(s.batch, sizes[i.side][0] if i.per_head else 1, sizes[i.side][1], *i.tail)
-            for name, i in self.traits.inputs.items()
-        }
-        return Sample(q, k, v, extra)
+        return draw_sample(shape, self.traits.inputs, draw)
 
     def extra_repr(self) -> str:
         return f"{self.label}, backend={self.backend}"
@@ -292,25 +283,9 @@ class Attention(nn.Module):
                 raise UnsupportedError(f"{self.label} does not support {what}")
         if inputs.keys() != traits.inputs.keys():
             raise UsageError(f"{self.label} takes the inputs {sorted(traits.inputs)}, got {sorted(inputs)}")
-        self._match_dims(shape)
+        self.dims.check(shape, kv_heads=self.kv_heads, who=self.label)
         mask.check(shape.batch, shape.n, shape.m, device)
         return traits
-
-    def _match_dims(self, shape: Shape) -> None:
-        d = self.dims
-        for name, want, got in (
-            ("heads", d.heads, shape.heads),
-            ("kv_heads", self.kv_heads, shape.kv_heads),
-            ("head_dim", d.head_dim, shape.head_dim),
-            ("value_dim", d.value_dim, shape.value_dim),
-        ):
-            if want is not None and want != got:
-                raise UsageError(f"{self.label} was created for {name}={want}, got {got}")
-
-
-def _blank(x: Tensor, valid: Tensor | None) -> Tensor:
-    """``x [B, heads, length, ..]``, zero where ``valid [B, length]`` is not."""
-    return x if valid is None else x.masked_fill(~valid[:, None, :].reshape(len(x), 1, -1, *[1] * (x.ndim - 3)), 0)
 
 
 def _keep_on_graph(out: Tensor, *inputs: Tensor) -> Tensor:

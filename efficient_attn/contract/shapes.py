@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
 
 from ..errors import UsageError
+from .traits import Input
 
 Values: TypeAlias = Tensor | None  # a Tensor ``[B, Hkv, M, E]``, or None for mechanisms that make their values from k
 
@@ -29,6 +31,17 @@ class Dims:
                 raise UsageError(f"Dims: {f.name} must be a whole number of at least 1, not {value!r}")
         if self.heads and self.kv_heads and self.heads % self.kv_heads:
             raise UsageError(f"Dims: kv_heads={self.kv_heads} does not divide heads={self.heads}")
+
+    def check(self, shape: Shape, *, kv_heads: int | None, who: str) -> None:
+        """Refuse a call of other sizes than these; kv_heads: those that the mechanism itself insists on."""
+        for name, want, got in (
+            ("heads", self.heads, shape.heads),
+            ("kv_heads", kv_heads, shape.kv_heads),
+            ("head_dim", self.head_dim, shape.head_dim),
+            ("value_dim", self.value_dim, shape.value_dim),
+        ):
+            if want is not None and want != got:
+                raise UsageError(f"{who} was created for {name}={want}, got {got}")
 
 
 @dataclass(frozen=True)
@@ -81,3 +94,17 @@ class Sample(NamedTuple):
     k: Tensor
     v: Values
     inputs: dict[str, Tensor]
+
+
+def draw_sample(shape: Shape, inputs: Mapping[str, Input], draw: Callable[..., Tensor]) -> Sample:
+    """Inputs of a shape, and those that a mechanism needs besides, each by ``draw(*sizes)``."""
+    s = shape
+    q = draw(s.batch, s.heads, s.n, s.head_dim)
+    k = draw(s.batch, s.kv_heads, s.m, s.head_dim)
+    v = draw(s.batch, s.kv_heads, s.m, s.value_dim)
+    sizes = {"query": (s.heads, s.n), "key": (s.kv_heads, s.m)}
+    extra = {
+        name: draw(s.batch, sizes[i.side][0] if i.per_head else 1, sizes[i.side][1], *i.tail)
+        for name, i in inputs.items()
+    }
+    return Sample(q, k, v, extra)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import timeit
 from itertools import pairwise
 
 import pytest
@@ -310,13 +310,7 @@ def test_time_grows_nearly_as_the_length() -> None:
     def best(n: int) -> float:
         attn = reformer(2, 32, width=16)
         q = torch.randn(1, 1, n, 16)
-        return min(_seconds(lambda: attn(q, q, q)) for _ in range(3))
+        return min(timeit.repeat(lambda: attn(q, q, q), timer=time.process_time, number=1, repeat=3))
 
     with torch.no_grad():
         assert best(1 << 15) < 8 * best(1 << 13)
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    start = time.process_time()
-    call()
-    return time.process_time() - start
