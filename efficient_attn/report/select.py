@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..results.stats import Estimate, exponent
+from . import words
 from .gather import Frame
 
 SETTING = ["suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "baseline"]
@@ -66,8 +67,8 @@ def add_labels(rows: Frame) -> Frame:
     Two rows that would lie on each other get in their labels what tells them apart, say ``gqa (kv_heads=2)``.
     """
     rows = _plain_columns(rows)
-    spoken = rows["variant"].str.contains("backend=", regex=False)
-    asked = rows["backend"].notna() & ~spoken.astype(bool)
+    spoken = {name: any(spec.backend for spec in words.read_spec(name)) for name in rows["variant"].unique()}
+    asked = rows["backend"].notna() & ~rows["variant"].map(spoken).astype(bool)
     label = rows["variant"].where(~asked, rows["variant"] + ":backend=" + rows["backend"].fillna(""))
     other_heads = rows["baseline_kv_heads"].notna() & (rows["kv_heads"] != rows["baseline_kv_heads"])
     rows = rows.assign(label=label, is_baseline=(label == rows["baseline"]) & ~other_heads)

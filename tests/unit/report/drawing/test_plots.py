@@ -71,6 +71,14 @@ def test_variants_of_a_mechanism_share_its_colour_but_not_its_line() -> None:
     assert looks[labels[0]].line == "-", "the smallest window comes first, counted, not spelled"
 
 
+def test_labels_that_are_no_specs_have_a_look_too() -> None:
+    assert (
+        style.name_mechanism("global_tokens:n=2|sliding_window:window=8 (kv_heads=2)") == "global_tokens|sliding_window"
+    )
+    assert style.name_mechanism("mine: a trial") == "mine: a trial"
+    assert set(style.looks(["", "a:b", "a:=1|c"])) == {"", "a:b", "a:=1|c"}
+
+
 def test_a_plot_names_its_lines_and_needs_nothing_from_outside() -> None:
     plot = figures.draw(
         panel(line("full", 1, 4, 16, note="N^2.00"), line("linear", 1, 2, 4, low=(0.9, 1.9, 3.9), high=(1.1, 2.1, 4.1)))
