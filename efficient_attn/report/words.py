@@ -79,14 +79,14 @@ def verdict(low: Any, high: Any) -> str:
     return "faster" if low > 1 else "slower" if high < 1 else "unclear"
 
 
-def claims(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = None) -> str:
+def claim(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = None) -> str:
     """One sentence about a slice's variants at one length; claims a difference only where its interval excludes 1.
 
     rows: label, speedup, speedup_low, speedup_high. most: how many differences to name, the largest first.
     """
     shown = [r for r in rows if verdict(r["speedup_low"], r["speedup_high"]) in ("faster", "slower")]
     shown.sort(key=lambda r: -abs(math.log(r["speedup"])))
-    parts = [part for part in (_claim(shown[:most], kind, against) for kind in ("faster", "slower")) if part]
+    parts = [part for part in (_claim_kind(shown[:most], kind, against) for kind in ("faster", "slower")) if part]
     if most is not None and len(shown) > most:
         parts.append(f"{len(shown) - most} more differ")
     for kind, words in (
@@ -102,7 +102,7 @@ def claims(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = N
     return "; ".join(parts)
 
 
-def _claim(rows: Iterable[dict[str, Any]], kind: str, against: str) -> str:
+def _claim_kind(rows: Iterable[dict[str, Any]], kind: str, against: str) -> str:
     """``a is 24.1x (23.0-25.3) faster than full, b is 3.10x (2.98-3.22)``; nothing where no row is."""
     told = []
     for row in rows:

@@ -53,7 +53,7 @@ def colour_and_marker(name: str) -> tuple[str, str]:
     return COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
 
 
-def looks(labels: Iterable[str]) -> dict[str, Look]:
+def choose_looks(labels: Iterable[str]) -> dict[str, Look]:
     """The look of each variant of a report. Those that share a colour and a marker differ in line and filling."""
     seen: dict[tuple[str, str], int] = {}
     found = {}
