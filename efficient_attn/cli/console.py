@@ -81,18 +81,18 @@ def pattern_lines(grids: Sequence[Grid], *, plain: bool = False) -> list[str]:
     blocks = PLAIN_BLOCKS if plain else BLOCKS
     legend = ", ".join(f"{mark} {share}" for mark, share in zip(blocks[1:], SHARES, strict=True))
     lines = [f"pattern: queries down, keys across; kept of a cell: {legend}", ""]
-    beside = zip(*(_framed(grid, blocks, PLAIN_BOX if plain else BOX) for grid in grids), strict=True)
+    beside = zip(*(_frame(grid, blocks, PLAIN_BOX if plain else BOX) for grid in grids), strict=True)
     return [*lines, *("  ".join(parts).rstrip() for parts in beside)]
 
 
-def _framed(grid: Grid, blocks: str, box: str) -> list[str]:
+def _frame(grid: Grid, blocks: str, box: str) -> list[str]:
     """One grid with its direction above and its length and share below, all lines of one width."""
     width = grid.kept.shape[1]
     left_top, flat, right_top, side, left_bottom, right_bottom = box
     cells = ["".join(blocks[_level(share)] for share in line) for line in grid.shares.tolist()]
     lines = [f"{left_top}{flat * width}{right_top}", *(f"{side}{line}{side}" for line in cells)]
     lines.append(f"{left_bottom}{flat * width}{right_bottom}")
-    return [line.ljust(width + 2) for line in (grid.direction, *lines, f"N = {grid.geometry.n}", keeps(grid))]
+    return [line.ljust(width + 2) for line in (grid.direction, *lines, f"N = {grid.geometry.n}", tell_kept(grid))]
 
 
 def _level(share: float) -> int:
@@ -100,7 +100,7 @@ def _level(share: float) -> int:
     return sum(share > most for most in (0, 0.25, 0.5)) + (share >= 1)
 
 
-def keeps(grid: Grid) -> str:
+def tell_kept(grid: Grid) -> str:
     """``keeps 23.5% of all pairs``, or of what causality leaves of them; "about" where only some were looked at."""
     about, which = "" if grid.exact else "about ", "causal" if grid.geometry.causal else "all"
     return f"keeps {about}{units.percent(grid.share)} of {which} pairs"

@@ -10,8 +10,8 @@ from ..errors import UsageError
 from ..patterns.grids import Grid, views
 from ..registry import Info, info
 from ..report.drawing.pictures import Square, draw
-from ..report.drawing.style import colour_and_marker, mechanism
-from .console import keeps
+from ..report.drawing.style import colour_and_marker, name_mechanism
+from .console import tell_kept
 
 CELLS = 256  # a side, at most: what a picture of two inches can show; shorter sequences have a cell a pair
 
@@ -45,8 +45,8 @@ def _grids(about: Info, directions: Sequence[bool]) -> list[Grid]:
 
 def _square(about: Info, grid: Grid, title: str, *more: str) -> Square:
     n, causal = grid.geometry.n, grid.geometry.causal
-    colour, _ = colour_and_marker(mechanism(about.spec))
-    caption = "\n".join(filter(None, (*more, f"N = {n}, {keeps(grid)}")))
+    colour, _ = colour_and_marker(name_mechanism(about.spec))
+    caption = "\n".join(filter(None, (*more, f"N = {n}, {tell_kept(grid)}")))
     return Square(grid.shares, n, title, caption, colour, causal)
 
 

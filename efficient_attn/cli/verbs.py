@@ -221,7 +221,7 @@ def compare(args: Namespace) -> int:
         text = show(found, everything=args.all)
     if args.out:
         _write(Path(args.out), text)
-        print(f"{comparison.summary(found)}\ncomparison: {args.out}")
+        print(f"{comparison.sum_up(found)}\ncomparison: {args.out}")
     else:
         print(text, end="")
     return 1 if args.fail_on_regression and found.regressed else 0

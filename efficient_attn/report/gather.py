@@ -67,16 +67,16 @@ def gather(runs: Sequence[Path]) -> Gathered:
         warn(damage)
         damaged.append(f"{damage.path.parent.resolve().name}/{damage.path.name}:{damage.line}")
 
-    for path in _distinct(runs):
+    for path in _drop_repeated(runs):
         folder = store.rows_path(path).parent
-        described = _sessions(folder)
+        described = _read_sessions(folder)
         records = store.read(path, damaged=leave_out)
         rows += [record.row for record in records]
         means += [_mean(record.samples.get("mean_value_error")) for record in records]
-        baseline, own = _baseline(described), _baselines_of_parts(record.row for record in records)
+        baseline, own = _find_baseline(described), _find_baselines_of_parts(record.row for record in records)
         named = [record.row.baseline or own.get(record.row.part, baseline) for record in records]
         baselines += named
-        heads += _baselines_heads(records, named)
+        heads += _find_baselines_heads(records, named)
         sessions += described
         sections |= {section.name: section for section in _read_sections(folder, described)}
     loaded = frames.frame(rows)
@@ -88,12 +88,12 @@ def gather(runs: Sequence[Path]) -> Gathered:
     return Gathered(loaded, loaded.assign(**added), tuple(sessions), tuple(damaged), tuple(sections.values()))
 
 
-def _distinct(runs: Iterable[Path]) -> list[Path]:
+def _drop_repeated(runs: Iterable[Path]) -> list[Path]:
     """Each run once: a run that is named twice must not count twice."""
     return list({store.rows_path(Path(run)).resolve(): Path(run) for run in runs}.values())
 
 
-def _sessions(folder: Path) -> list[dict[str, Any]]:
+def _read_sessions(folder: Path) -> list[dict[str, Any]]:
     """What a folder says of its sessions. One that ended is described again at its end: the last word counts."""
     last: dict[Any, dict[str, Any]] = {}
     for number, session in enumerate(store.about(folder)):
@@ -113,17 +113,17 @@ def _read_sections(folder: Path, sessions: Iterable[dict[str, Any]]) -> Iterator
                 warnings.warn(told, DamagedSection, stacklevel=2)
 
 
-def _baseline(sessions: Iterable[dict[str, Any]]) -> str | None:
+def _find_baseline(sessions: Iterable[dict[str, Any]]) -> str | None:
     named = [(session.get("suite") or {}).get("baseline") for session in sessions]
     return next((str(name) for name in named if name), None)
 
 
-def _baselines_of_parts(rows: Iterable[Row]) -> dict[str | None, str]:
+def _find_baselines_of_parts(rows: Iterable[Row]) -> dict[str | None, str]:
     """For suites whose parts have baselines of their own: in each part, the variant that was paired with itself."""
     return {row.part: row.variant for row in rows if _is_one(row)}
 
 
-def _baselines_heads(records: Sequence[Record], baselines: Sequence[str | None]) -> list[int | None]:
+def _find_baselines_heads(records: Sequence[Record], baselines: Sequence[str | None]) -> list[int | None]:
     """For cells in which the baseline runs with several numbers of key-value heads: those of the case that others were
     paired with, or else the most, even if that case failed."""
     cells = [name_cell(record) for record in records]

@@ -57,7 +57,7 @@ class Content:
 def make_content(found: Gathered) -> Content:
     """The report of these rows: sections only for what was measured, so that any part of a suite makes one."""
     rows = select.add_labels(found.rows)
-    sections = _make_chapters(found.sections, blocks.Material(rows, found.cpus, style.looks(rows["label"])))
+    sections = _make_chapters(found.sections, blocks.Material(rows, found.cpus, style.choose_looks(rows["label"])))
     every = [block for section in sections for block in section.blocks]
     blocks.draw_plots(every)
     sentences = [text for block in every for text in block.highlights][:MOST_SENTENCES]

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..results.stats import Estimate, exponent
+from . import words
 from .gather import Frame
 
 SETTING = ["suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "baseline"]
@@ -38,8 +39,8 @@ class Setting:
     @cached_property
     def slices(self) -> tuple[Slice, ...]:
         """By mode in order of appearance, bidirectional before causal."""
-        modes = _parts(self.rows, "mode")
-        return tuple(Slice(mode, causal, rows) for mode, part in modes for causal, rows in _directions(part))
+        modes = _split(self.rows, "mode")
+        return tuple(Slice(mode, causal, rows) for mode, part in modes for causal, rows in _split_directions(part))
 
     @cached_property
     def baseline(self) -> str:
@@ -66,8 +67,8 @@ def add_labels(rows: Frame) -> Frame:
     Two rows that would lie on each other get in their labels what tells them apart, say ``gqa (kv_heads=2)``.
     """
     rows = _plain_columns(rows)
-    spoken = rows["variant"].str.contains("backend=", regex=False)
-    asked = rows["backend"].notna() & ~spoken.astype(bool)
+    spoken = {name: any(spec.backend for spec in words.read_spec(name)) for name in rows["variant"].unique()}
+    asked = rows["backend"].notna() & ~rows["variant"].map(spoken).astype(bool)
     label = rows["variant"].where(~asked, rows["variant"] + ":backend=" + rows["backend"].fillna(""))
     other_heads = rows["baseline_kv_heads"].notna() & (rows["kv_heads"] != rows["baseline_kv_heads"])
     rows = rows.assign(label=label, is_baseline=(label == rows["baseline"]) & ~other_heads)
@@ -101,15 +102,15 @@ def keep_task(rows: Frame, task: str) -> Frame:
 def keep_timed(rows: Frame) -> Frame:
     """The rows that measured time, memory or state."""
     measured = rows[["latency_ms", "peak_memory_bytes", "state_bytes"]].notna().any(axis=1)
-    return _latest(rows[(rows["status"] == "ok") & rows["mode"].notna() & rows["seq_len"].notna() & measured])
+    return _keep_latest(rows[(rows["status"] == "ok") & rows["mode"].notna() & rows["seq_len"].notna() & measured])
 
 
 def keep_faithful(rows: Frame) -> Frame:
     """The rows that measured how far an output is from exact attention."""
-    return _latest(rows[(rows["status"] == "ok") & rows["relative_error"].notna() & rows["mode"].isna()])
+    return _keep_latest(rows[(rows["status"] == "ok") & rows["relative_error"].notna() & rows["mode"].isna()])
 
 
-def _latest(rows: Frame) -> Frame:
+def _keep_latest(rows: Frame) -> Frame:
     """One row a place: of repetitions that nothing tells apart, the latest that was paired with a baseline, if any."""
     paired_last = rows.iloc[rows["speedup"].notna().to_numpy().argsort(kind="stable")]
     return paired_last.drop_duplicates(PLACE, keep="last").sort_index()
@@ -121,11 +122,11 @@ def split_settings(rows: Frame) -> Iterator[Setting]:
         yield Setting(dict(zip(SETTING, values, strict=True)), part)
 
 
-def _directions(rows: Frame) -> list[tuple[Any, Frame]]:
-    return sorted(_parts(rows, "causal"), key=lambda part: (part[0] is None, part[0]))
+def _split_directions(rows: Frame) -> list[tuple[Any, Frame]]:
+    return sorted(_split(rows, "causal"), key=lambda part: (part[0] is None, part[0]))
 
 
-def _parts(rows: Frame, column: str) -> Iterator[tuple[Any, Frame]]:
+def _split(rows: Frame, column: str) -> Iterator[tuple[Any, Frame]]:
     """Rows apart by one column, in order of appearance. Mostly there is but one part, and that costs no copy."""
     values = rows[column].to_numpy()
     found = list(dict.fromkeys(map(_plain, values)))

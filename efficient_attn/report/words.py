@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..errors import UsageError
+from ..spec import Spec, parse_union
 from ..units import ratio, there
 
 
@@ -25,6 +27,14 @@ def slug(*parts: object) -> str:
     """The parts as a name for a file, which is an id in the page as well."""
     text = "-".join(str(part) for part in parts if part is not None and str(part))
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def read_spec(variant: str) -> tuple[Spec, ...]:
+    """The mechanisms of a variant; other people's rows may call one what no spec is, and then that is its name."""
+    try:
+        return parse_union(variant)
+    except UsageError:
+        return (Spec(variant),)
 
 
 def direction(causal: Any) -> str:
@@ -69,14 +79,14 @@ def verdict(low: Any, high: Any) -> str:
     return "faster" if low > 1 else "slower" if high < 1 else "unclear"
 
 
-def claims(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = None) -> str:
+def claim(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = None) -> str:
     """One sentence about a slice's variants at one length; claims a difference only where its interval excludes 1.
 
     rows: label, speedup, speedup_low, speedup_high. most: how many differences to name, the largest first.
     """
     shown = [r for r in rows if verdict(r["speedup_low"], r["speedup_high"]) in ("faster", "slower")]
     shown.sort(key=lambda r: -abs(math.log(r["speedup"])))
-    parts = [part for part in (_claim(shown[:most], kind, against) for kind in ("faster", "slower")) if part]
+    parts = [part for part in (_claim_kind(shown[:most], kind, against) for kind in ("faster", "slower")) if part]
     if most is not None and len(shown) > most:
         parts.append(f"{len(shown) - most} more differ")
     for kind, words in (
@@ -92,7 +102,7 @@ def claims(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = N
     return "; ".join(parts)
 
 
-def _claim(rows: Iterable[dict[str, Any]], kind: str, against: str) -> str:
+def _claim_kind(rows: Iterable[dict[str, Any]], kind: str, against: str) -> str:
     """``a is 24.1x (23.0-25.3) faster than full, b is 3.10x (2.98-3.22)``; nothing where no row is."""
     told = []
     for row in rows:

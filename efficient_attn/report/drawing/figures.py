@@ -94,16 +94,16 @@ class Plot:
         body = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", body)
         box = re.search(r'viewBox="[^"]*"', body)
         about = f'<svg {box[0] if box else ""} role="img" aria-labelledby="t-{name}">'
-        title = f'<title id="t-{name}">{_escaped(self.panel.alt or self.panel.title)}</title>'
+        title = f'<title id="t-{name}">{_escape(self.panel.alt or self.panel.title)}</title>'
         return about + title + body[body.index(">") + 1 :]
 
 
 def draw(panel: Panel) -> Plot:
     """The panel drawn twice from one figure."""
-    panel = replace(panel, lines=_beside(panel.lines) if panel.drawn == "bars" else panel.lines)
+    panel = replace(panel, lines=_set_beside(panel.lines) if panel.drawn == "bars" else panel.lines)
     panel = replace(panel, bounds=panel.bounds or _bounds(panel))
     with matplotlib.rc_context(SETTINGS):
-        figure = _figure(panel)
+        figure = _make_figure(panel)
         svg, png = io.StringIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
         figure.savefig(png, format="png", dpi=150, metadata={"Software": None}, pil_kwargs={"compress_level": 2})
@@ -121,40 +121,40 @@ def _bounds(panel: Panel) -> tuple[float, float]:
     return 0.0 if min(values) >= 0 < max(values) else low, high
 
 
-def _beside(lines: Sequence[Line]) -> tuple[Line, ...]:
+def _set_beside(lines: Sequence[Line]) -> tuple[Line, ...]:
     """Each line's x moved to where its bars stand, around the mark that all of them share."""
     middle = (len(lines) - 1) / 2
-    return tuple(replace(n, x=[x + (i - middle) * _wide(len(lines)) for x in n.x]) for i, n in enumerate(lines))
+    return tuple(replace(n, x=[x + (i - middle) * _bar_width(len(lines)) for x in n.x]) for i, n in enumerate(lines))
 
 
-def _wide(count: int) -> float:
+def _bar_width(count: int) -> float:
     """A bar's width where so many stand beside each other."""
     return 0.8 / count
 
 
-def _figure(panel: Panel) -> Figure:
-    labels = [_wrapped(line) for line in panel.lines]
+def _make_figure(panel: Panel) -> Figure:
+    labels = [_wrap(line) for line in panel.lines]
     rows = sum(text.count("\n") + 1 for text in labels)
     tall = max(2.55, rows * LINE + 0.2)
     height = tall + TOP + BOTTOM
     figure = Figure(figsize=(WIDTH, height))
     axes = figure.add_axes((LEFT / WIDTH, BOTTOM / height, AXES / WIDTH, tall / height))
-    _frame(axes, panel)
+    _draw_frame(axes, panel)
     title = {"fontsize": 10, "fontweight": "bold", "color": INK, "va": "top"}
     figure.text(LEFT / WIDTH, 1 - 0.1 / height, panel.title, **title)
     if panel.level is not None:
         axes.axhline(panel.level, color=INK, linewidth=0.9, zorder=1.5)
-    _intervals(axes, panel.lines)
+    _draw_intervals(axes, panel.lines)
     for line in panel.lines:
         if panel.drawn == "bars":
-            _bars(axes, line, _wide(len(panel.lines)))
+            _draw_bars(axes, line, _bar_width(len(panel.lines)))
         else:
             axes.add_line(Line2D(line.x, line.y, zorder=3, markevery=_every(line), **_pen(line.look, panel.drawn)))
     _name_ends(axes, panel, labels, LINE / tall)
     return figure
 
 
-def _frame(axes: Axes, panel: Panel) -> None:
+def _draw_frame(axes: Axes, panel: Panel) -> None:
     """Scales, ticks at the lengths that were measured, and a quiet grid."""
     assert panel.bounds is not None
     axes.set_xlabel(panel.xlabel, color=INK)
@@ -178,7 +178,7 @@ def _frame(axes: Axes, panel: Panel) -> None:
     axes.spines[["left", "bottom"]].set_color(FAINT)
 
 
-def _intervals(axes: Axes, lines: Sequence[Line]) -> None:
+def _draw_intervals(axes: Axes, lines: Sequence[Line]) -> None:
     """All intervals, as bars and as bands between them; one artist each, which costs less than many."""
     bands, bars, fills, colours = [], [], [], []
     for line in lines:
@@ -198,7 +198,7 @@ def _every(line: Line) -> int:
     return math.ceil(len(line.x) / 24)
 
 
-def _bars(axes: Axes, line: Line, wide: float) -> None:
+def _draw_bars(axes: Axes, line: Line, wide: float) -> None:
     face = "white" if line.look.hollow else line.look.colour
     for x, y in zip(line.x, line.y, strict=True):
         place = {"xy": (x - 0.46 * wide, 0.0), "width": 0.92 * wide, "height": y}
@@ -237,7 +237,7 @@ def _name_ends(axes: Axes, panel: Panel, labels: Sequence[str], step: float) -> 
         axes.text(1.135, at, text, transform=axes.transAxes, **style)
 
 
-def _wrapped(line: Line) -> str:
+def _wrap(line: Line) -> str:
     """A label in lines of about 26 characters, broken where an option begins."""
     wide, out = 26, [""]
     for part in re.split(r"(?=[:|]| \()", line.label):
@@ -251,5 +251,5 @@ def _wrapped(line: Line) -> str:
     return "\n".join(out)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

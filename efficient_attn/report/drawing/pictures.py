@@ -46,10 +46,10 @@ def draw(squares: Sequence[Square], title: str, form: Format, *, columns: int = 
     """The squares in rows of so many, as a file's content: the same bytes for the same squares."""
     across = min(columns, len(squares))
     down = -(-len(squares) // across)
-    captions = [_wrapped(square.caption, 44) for square in squares]
+    captions = [_wrap(square.caption, 44) for square in squares]
     above = TOP + LINE * max(text.count("\n") for text in captions)
     wide, high = LEFT + SIDE + RIGHT, above + SIDE + BOTTOM
-    told = _wrapped(title, 25 * across)
+    told = _wrap(title, 25 * across)
     head = HEAD + TITLE * (told.count("\n") + 1)
     width, height = across * wide, down * high + head
     with matplotlib.rc_context(SETTINGS):
@@ -60,14 +60,14 @@ def draw(squares: Sequence[Square], title: str, form: Format, *, columns: int = 
             row, column = divmod(number, across)
             left, low = column * wide + LEFT, height - head - (row + 1) * high + BOTTOM
             axes = figure.add_axes((left / width, low / height, SIDE / width, SIDE / height))
-            _square(axes, square, caption, first=column == 0, last=number + across >= len(squares))
+            _draw_square(axes, square, caption, first=column == 0, last=number + across >= len(squares))
         out = io.BytesIO()
         unsaid = {"png": ("Software",), "svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator", "Producer")}
         figure.savefig(out, format=form, dpi=200, metadata=dict.fromkeys(unsaid[form]))
     return out.getvalue()
 
 
-def colours(kept: Any, colour: str, *, causal: bool) -> Any:
+def paint(kept: Any, colour: str, *, causal: bool) -> Any:
     """A cell's colour: deeper the more of it is kept, grey where all of it lies in the future."""
     shares = np.asarray(kept, dtype=float)
     depth = np.where(shares > 0, FAINTEST + (1 - FAINTEST) * shares, 0.0)
@@ -79,11 +79,11 @@ def colours(kept: Any, colour: str, *, causal: bool) -> Any:
     return picture
 
 
-def _square(axes: Axes, square: Square, caption: str, *, first: bool, last: bool) -> None:
+def _draw_square(axes: Axes, square: Square, caption: str, *, first: bool, last: bool) -> None:
     """The cells, and positions along both sides, named where no neighbour has named them."""
     n, cells = square.length, np.shape(square.kept)
     axes.imshow(
-        colours(square.kept, square.colour, causal=square.causal),
+        paint(square.kept, square.colour, causal=square.causal),
         extent=(0, n, n, 0),
         interpolation="nearest" if max(cells) <= 256 else "antialiased",
         aspect="auto",
@@ -108,6 +108,6 @@ def _square(axes: Axes, square: Square, caption: str, *, first: bool, last: bool
     axes.spines[:].set_linewidth(0.6)
 
 
-def _wrapped(text: str, width: int) -> str:
+def _wrap(text: str, width: int) -> str:
     lines = text.split("\n")
     return "\n".join(part for line in lines for part in textwrap.wrap(line, width, break_on_hyphens=False))

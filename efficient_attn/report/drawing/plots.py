@@ -63,15 +63,15 @@ class Planned:
 def plan_over_length(setting: select.Setting, kinds: tuple[Kind, ...], scene: Scene) -> Iterator[Planned]:
     """Plots of these kinds, one a mode and direction; the directions of a mode share their limits."""
     for kind in kinds:
-        shown = [replace(piece, rows=_drawn(piece.rows, kind)) for piece in setting.slices]
+        shown = [replace(piece, rows=_keep_drawn(piece.rows, kind)) for piece in setting.slices]
         for mode in dict.fromkeys(piece.mode for piece in shown):
             alike = [piece for piece in shown if piece.mode == mode and len(piece.rows)]
-            common = cache(partial(_shared, [piece.rows for piece in alike], kind))
+            common = cache(partial(_share_limits, [piece.rows for piece in alike], kind))
             for piece in alike:
-                yield from _by_family(setting, piece, kind, scene, common)
+                yield from _plan_by_family(setting, piece, kind, scene, common)
 
 
-def _drawn(rows: Frame, kind: Kind) -> Frame:
+def _keep_drawn(rows: Frame, kind: Kind) -> Frame:
     """The rows that have something to show; the baseline's own speedup is 1 everywhere."""
     drawn = rows[kind.column].to_numpy() > 0
     if kind.level is not None:
@@ -79,13 +79,13 @@ def _drawn(rows: Frame, kind: Kind) -> Frame:
     return rows if drawn.all() else rows[drawn]
 
 
-def _shared(parts: Sequence[Frame], kind: Kind) -> tuple[float, float]:
+def _share_limits(parts: Sequence[Frame], kind: Kind) -> tuple[float, float]:
     """y limits for all that these rows show."""
-    values = np.concatenate([rows[name].to_numpy() for rows in parts for name in (kind.column, *_ends(kind))])
+    values = np.concatenate([rows[name].to_numpy() for rows in parts for name in (kind.column, *_list_ends(kind))])
     return log_limits(values.tolist(), kind.level)
 
 
-def _by_family(
+def _plan_by_family(
     setting: select.Setting, piece: select.Slice, kind: Kind, scene: Scene, common: Callable[[], tuple[float, float]]
 ) -> Iterator[Planned]:
     """The slice as one plot; where it would hold too many lines, plots of a family each, the baseline in all."""
@@ -97,8 +97,8 @@ def _by_family(
 
         def make() -> Panel:
             lines = select.split_variants(rows[chosen]).items()
-            drawn = tuple(_length_line(label, own, kind, scene) for label, own in lines)
-            return _panel(name, title, setting, kind, drawn, common(), decoding=piece.mode == "decode")
+            drawn = tuple(_make_line(label, own, kind, scene) for label, own in lines)
+            return _make_panel(name, title, setting, kind, drawn, common(), decoding=piece.mode == "decode")
 
         return Planned(name, kind.name, title, count, make, kind.late, flat=len(set(rows["seq_len"])) == 1)
 
@@ -116,7 +116,7 @@ def _by_family(
             yield plan(rows["is_baseline"] | rows["label"].isin(group), len(group) + 1, title)
 
 
-def _panel(
+def _make_panel(
     name: str,
     title: str,
     setting: select.Setting,
@@ -142,8 +142,8 @@ def _panel(
     )
 
 
-def _length_line(label: str, own: select.Columns, kind: Kind, scene: Scene) -> Line:
-    x, y, *interval = select.order_series(own, kind.column, *_ends(kind))
+def _make_line(label: str, own: select.Columns, kind: Kind, scene: Scene) -> Line:
+    x, y, *interval = select.order_series(own, kind.column, *_list_ends(kind))
     grown = select.fit_growth(own, kind.column) if kind.level is None else None
     note = units.ratio(y[-1]) if kind.level is not None else f"N^{grown.value:.2f}" if grown else ""
     line = Line(label, scene.looks[label], x, y, note=note)
@@ -151,7 +151,7 @@ def _length_line(label: str, own: select.Columns, kind: Kind, scene: Scene) -> L
     return replace(line, low=interval[0], high=interval[1]) if known else line
 
 
-def _ends(kind: Kind) -> list[str]:
+def _list_ends(kind: Kind) -> list[str]:
     """The columns of the interval around what a plot shows; memory has none."""
     return [name for name in (f"{kind.column}_low", f"{kind.column}_high") if name in select.CURVES]
 

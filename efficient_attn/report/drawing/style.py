@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from ..words import read_spec
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6F4E9C", "#E69F00", "#56B4E9", "#882255", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
@@ -38,9 +40,9 @@ class Look(NamedTuple):
 NULL = Look(FAINT, "", (0, (4, 3)), False)
 
 
-def mechanism(label: str) -> str:
+def name_mechanism(label: str) -> str:
     """The name without its options; a union keeps the names of all its parts."""
-    return "|".join(part.partition(":")[0].strip() for part in label.partition(" (")[0].split("|"))
+    return "|".join(spec.name for spec in read_spec(label.partition(" (")[0]))
 
 
 def colour_and_marker(name: str) -> tuple[str, str]:
@@ -51,12 +53,12 @@ def colour_and_marker(name: str) -> tuple[str, str]:
     return COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
 
 
-def looks(labels: Iterable[str]) -> dict[str, Look]:
+def choose_looks(labels: Iterable[str]) -> dict[str, Look]:
     """The look of each variant of a report. Those that share a colour and a marker differ in line and filling."""
     seen: dict[tuple[str, str], int] = {}
     found = {}
     for label in sorted(set(labels), key=natural):
-        pair = colour_and_marker(mechanism(label))
+        pair = colour_and_marker(name_mechanism(label))
         rank = seen.get(pair, 0)
         seen[pair] = rank + 1
         found[label] = Look(*pair, LINES[rank % len(LINES)], rank % 2 == 1)

@@ -22,7 +22,7 @@ def list_lost(rows: Frame, cpus: dict[str, str]) -> Table | None:
     apart = [name for name in select.SETTING if name == "device" or rows[name].nunique(dropna=False) > 1]
     alike = words.setting_words({n: rows[n].iloc[0] for n in select.SETTING if n not in apart}, cpus)
     body = []
-    for known, lengths, names in _alike(lost):
+    for known, lengths, names in _group_alike(lost):
         where = words.setting_words({name: known[name] for name in apart}, cpus)
         body.append(_show_lost(known, lengths, names, where))
     caption = f"{words.count(len(lost), 'case')} of {len(rows)} did not give a result"
@@ -30,7 +30,7 @@ def list_lost(rows: Frame, cpus: dict[str, str]) -> Table | None:
     return Table(caption, head, body, text_columns=7, note=f"All of them: {alike}." if alike else "")
 
 
-def _alike(lost: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, ...], dict[str, int]]]:
+def _group_alike(lost: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, ...], dict[str, int]]]:
     """Rows that did not run by what they have in common: that, their lengths, and each variant's number of cases."""
     place = [*select.SETTING, "task", "mode", "causal", "inputs", "layer", "status", "reason"]
     alone: dict[tuple[Any, ...], list[Any]] = {}
@@ -73,12 +73,12 @@ def list_rows(rows: Frame) -> tuple[list[str], list[list[str]], list[tuple[str, 
         elif name != "case_key" and values.notna().any():
             one = values.nunique(dropna=False) == 1 and len(rows) > 1
             (same if one else varying).append(name)
-    columns = [_texts(rows[name]) for name in varying]
+    columns = [_as_texts(rows[name]) for name in varying]
     cells = [list(row) for row in zip(*columns, strict=True)]
-    return varying, cells, [(name, _texts(rows[name].head(1))[0]) for name in same]
+    return varying, cells, [(name, _as_texts(rows[name].head(1))[0]) for name in same]
 
 
-def _texts(values: Column) -> list[str]:
+def _as_texts(values: Column) -> list[str]:
     floats = pd.api.types.is_float_dtype(values.dtype)
     said = ("" if v is pd.NA or v is None or v != v else f"{v:.5g}" if floats else str(v) for v in values.tolist())
     return list(said)
@@ -88,7 +88,7 @@ def list_environments(found: Iterable[tuple[str, dict[str, Any]]]) -> Table | No
     """Where the runs were made: a line for everything that is known, a column for each environment that differs."""
     several: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for run, environment in found:
-        names = several.setdefault(tuple(_flat(environment)), [])
+        names = several.setdefault(tuple(_flatten(environment)), [])
         names += [] if run in names else [run]
     keys = dict.fromkeys(key for flat in several for key, _ in flat)
     if not keys:
@@ -98,11 +98,11 @@ def list_environments(found: Iterable[tuple[str, dict[str, Any]]]) -> Table | No
     return Table("Environment", ("What", *(", ".join(names) for names in several.values())), body, text_columns=99)
 
 
-def _flat(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
+def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
     """Nested dicts as dotted names; sizes in units as well."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+            yield from _flatten(inner, f"{name}.{key}" if name else str(key))
     elif value not in (None, "", [], ()):
         text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         text = text if len(text) <= LONGEST_FACT else f"{text[:LONGEST_FACT]}... (whole in run.json)"

@@ -53,7 +53,7 @@ class Block:
             place.append(words.slice_words(piece.mode, None if decode else piece.causal))
             start = f"At {', '.join(filter(None, place))}: "
             for texts, most in ((self.sentences, None), (self.highlights, 3)):
-                texts.append(f"{start}{words.claims(compared, setting.baseline, most=most)}.")
+                texts.append(f"{start}{words.claim(compared, setting.baseline, most=most)}.")
 
     def draw(self, chosen: set[str], limit: str) -> None:
         """Draw the chosen panels and say which were left out, and for which limit."""

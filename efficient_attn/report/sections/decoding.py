@@ -13,7 +13,7 @@ from ..gather import Frame
 from ..tables import Shown, Table
 from .blocks import Block, Chapter, Material, explain, find_tops, make_blocks
 
-INTRO = "One step adds a position behind a context; the state is what a mechanism keeps between steps."
+INTRO = "One step adds a position after a context; the state is what a mechanism keeps between steps."
 
 TRAFFIC = ("Bytes a token", "Of the bandwidth")
 TRAFFIC_SAID = (
@@ -33,7 +33,7 @@ def make_chapter(section: Section, material: Material) -> Chapter:
     rows = select.keep_timed(select.keep_task(material.rows, section.task))
     rows = rows[rows["mode"] == "decode"]
     blocks = make_blocks(rows, material, _fill)
-    blocks += [Block(title, tables=[table]) for title, table in _make_by_batch(rows, material.cpus)]
+    blocks += [Block(title, tables=[table]) for title, table in _make_batch_tables(rows, material.cpus)]
     intro = INTRO + explain(blocks, [(tables.PAIRS, tables.PAIRS_SAID), (TRAFFIC, TRAFFIC_SAID)])
     return Chapter(section.title, intro, blocks)
 
@@ -41,12 +41,12 @@ def make_chapter(section: Section, material: Material) -> Chapter:
 def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
     for piece, top in find_tops(setting):
         block.say(setting, piece, top)
-        by_heads = _by_heads(setting, top)
-        block.tables += [_step(setting, piece, top), *([by_heads] if by_heads else [])]
+        by_heads = _make_heads_table(setting, top)
+        block.tables += [_make_step_table(setting, piece, top), *([by_heads] if by_heads else [])]
     block.panels += plots.plan_over_length(setting, (STEP, plots.SPEEDUP, STATE), scene)
 
 
-def _step(setting: select.Setting, piece: select.Slice, top: Frame) -> Table:
+def _make_step_table(setting: select.Setting, piece: select.Slice, top: Frame) -> Table:
     """What one step costs each variant, and what it keeps for it."""
     groups, ran = select.split_variants(piece.rows), tables.find_backends(piece.rows)
     found = tables.list_shown(top)
@@ -66,7 +66,7 @@ def _step(setting: select.Setting, piece: select.Slice, top: Frame) -> Table:
     longest = f"{CAPACITY} in {units.budget(*budgets)}" if len(budgets) == 1 else CAPACITY
     head = ("Variant", "Backend", "Time a step", "Tokens a second", f"Speedup over {setting.baseline}", "State")
     head = (*head, longest, *TRAFFIC, "Time exponent", "State exponent", *tables.PAIRS)
-    caption = f"Decoding behind a context of {tables.length_of(top)}"
+    caption = f"Decoding after a context of {tables.length_of(top)}"
     return tables.trim(Table(caption, head, rows, 2, tables.name_absent(piece.rows, top)))
 
 
@@ -89,7 +89,7 @@ def _show_capacity(row: dict[str, Any], *, beside: bool) -> Shown:
 # -- by key-value heads, by batch size ------------------------------------------------------------------------------
 
 
-def _by_heads(setting: select.Setting, top: Frame) -> Table | None:
+def _make_heads_table(setting: select.Setting, top: Frame) -> Table | None:
     """A step of each variant that was measured with several numbers of key-value heads; None where none was."""
     found: dict[str, dict[int, Shown]] = {}
     for row in tables.list_shown(top):
@@ -101,9 +101,9 @@ def _by_heads(setting: select.Setting, top: Frame) -> Table | None:
     if not several:
         return None
     counts = sorted({heads for cells in several.values() for heads in cells}, reverse=True)
-    caption = f"A step by key-value heads, behind a context of {tables.length_of(top)}"
+    caption = f"A step by key-value heads, after a context of {tables.length_of(top)}"
     caption += f", with its speedup over {setting.baseline}" if top["speedup"].notna().any() else ""
-    return _grid(caption, several, {heads: words.count(heads, "key-value head") for heads in counts})
+    return _make_grid(caption, several, {heads: words.count(heads, "key-value head") for heads in counts})
 
 
 def _show_time_and_speedup(row: dict[str, Any]) -> Shown:
@@ -111,17 +111,17 @@ def _show_time_and_speedup(row: dict[str, Any]) -> Shown:
     return speedup._replace(text=f"{time}, {speedup.text}" if speedup.text != units.NONE else time)
 
 
-def _make_by_batch(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str, Table]]:
+def _make_batch_tables(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str, Table]]:
     """What becomes of the tokens a second when more sequences are decoded at once, a table for all else that must
     agree, with its name: only where there are several batch sizes."""
     setting = [name for name in select.SETTING if name != "batch"]
     for values, part in rows.groupby([*setting, "causal"], dropna=False, sort=False):
-        table = _by_batch(part[part["tokens_per_s"].notna()])
+        table = _make_batch_table(part[part["tokens_per_s"].notna()])
         if table:
             yield words.setting_words(dict(zip(setting, values, strict=False)), cpus), table
 
 
-def _by_batch(rows: Frame) -> Table | None:
+def _make_batch_table(rows: Frame) -> Table | None:
     """Of variants with several of them, at the context where most were measured, the longest such."""
     measured = rows.groupby("seq_len")["batch"].nunique()
     if measured.max() < 2:
@@ -134,11 +134,11 @@ def _by_batch(rows: Frame) -> Table | None:
     several = {name: cells for name, cells in found.items() if len(cells) > 1}
     if not several:
         return None
-    caption = f"Tokens a second by batch size, behind a context of {tables.length_of(top)}"
-    return _grid(caption, several, {batch: f"Batch {batch}" for batch in sorted(top["batch"].unique())})
+    caption = f"Tokens a second by batch size, after a context of {tables.length_of(top)}"
+    return _make_grid(caption, several, {batch: f"Batch {batch}" for batch in sorted(top["batch"].unique())})
 
 
-def _grid(caption: str, found: dict[str, dict[int, Shown]], columns: dict[int, str]) -> Table:
+def _make_grid(caption: str, found: dict[str, dict[int, Shown]], columns: dict[int, str]) -> Table:
     """A row a name, a column a number."""
     nothing = Shown(units.NONE)
     body: Sequence[Sequence[Shown]] = [

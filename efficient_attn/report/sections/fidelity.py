@@ -32,9 +32,9 @@ def make_chapter(section: Section, material: Material) -> Chapter:
 
 def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
     for piece in select.slice_fidelity(setting.rows):
-        found = [_distance(piece), _by_layer(piece)]
+        found = [_make_table(piece), _make_layer_table(piece)]
         block.tables += [table for table in found if table]
-        panel = _errors(piece, scene)
+        panel = _make_panel(piece, scene)
         block.panels += [plots.plan_drawn(panel)] if panel else []
 
 
@@ -45,7 +45,7 @@ def _where(piece: select.Slice) -> str:
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
-def _distance(piece: select.Slice) -> Table:
+def _make_table(piece: select.Slice) -> Table:
     """How far each variant is from exact attention, averaged over layers, beside predictors that know nothing."""
     columns = ["relative_error", "mean_value_error", "cosine_similarity", "total_variation", "missed_mass"]
     columns.append("effective_keys")
@@ -66,7 +66,7 @@ def _distance(piece: select.Slice) -> Table:
     return trim(Table(f"Distance from exact attention{_after_colon(piece)}{over}", head, body, note=note))
 
 
-def _by_layer(piece: select.Slice) -> Table | None:
+def _make_layer_table(piece: select.Slice) -> Table | None:
     """The relative error of each variant in each layer, the nulls below; None where there is one layer or none."""
     rows = piece.rows
     if rows["layer"].nunique() < 2:
@@ -92,7 +92,7 @@ def _after_colon(piece: select.Slice) -> str:
 # -- the plot ------------------------------------------------------------------------------------------------------
 
 
-def _errors(piece: select.Slice, scene: plots.Scene) -> Panel | None:
+def _make_panel(piece: select.Slice, scene: plots.Scene) -> Panel | None:
     """Error against exact attention by layer, between the two predictors that know nothing; None if all are exact."""
     rows = piece.rows
     top = rows.groupby("label")["relative_error"].transform("max")
@@ -102,7 +102,7 @@ def _errors(piece: select.Slice, scene: plots.Scene) -> Panel | None:
         return None
     places = {layer: i for i, layer in enumerate(sorted(drawn["layer"].fillna(-1).unique()))}
     drawn = drawn.assign(place=drawn["layer"].fillna(-1).map(places).astype(float))
-    lines = tuple(_line(part, scene) for _, part in drawn.groupby("label", sort=False)) + _nulls(drawn)
+    lines = tuple(_make_line(part, scene) for _, part in drawn.groupby("label", sort=False)) + _make_nulls(drawn)
     where = _where(piece)
     also = f" Exact up to rounding, so not drawn: {words.join(exact)}." if exact else ""
     return Panel(
@@ -120,13 +120,13 @@ def _errors(piece: select.Slice, scene: plots.Scene) -> Panel | None:
     )
 
 
-def _line(rows: Frame, scene: plots.Scene) -> Line:
+def _make_line(rows: Frame, scene: plots.Scene) -> Line:
     label, mean = rows["label"].iloc[0], rows["relative_error"].mean()
     x, y = _floats(rows["place"]), _floats(rows["relative_error"])
     return Line(label, scene.looks[label], x, y, note=units.number(mean))
 
 
-def _nulls(rows: Frame) -> tuple[Line, ...]:
+def _make_nulls(rows: Frame) -> tuple[Line, ...]:
     """The dashed lines: predicting zero, and the mean of v where it was measured."""
     places = sorted(rows["place"].unique())
     span = (places[0] - 0.3, places[-1] + 0.3)

@@ -17,7 +17,7 @@ from .. import select, words
 from ..drawing import plots
 from ..drawing.axes import shorten
 from ..drawing.figures import Line, Panel
-from ..drawing.style import looks, natural
+from ..drawing.style import choose_looks, natural
 from ..gather import Frame
 from ..tables import Shown, Table, sort_value, trim
 from .blocks import Block, Chapter, Material, make_blocks
@@ -37,12 +37,12 @@ def make_chapter(section: Section, material: Material) -> Chapter:
 def _fill(section: Section, block: Block, setting: select.Setting, scene: plots.Scene) -> None:
     for piece in setting.slices:
         where = words.slice_words(piece.mode, piece.causal) if len(setting.slices) > 1 else ""
-        rows = _in_order(piece.rows, section.x)
+        rows = _order(piece.rows, section.x)
         block.tables.append(_make_table(section, rows, where))
         block.panels += _plan(section, rows, where, scene)
 
 
-def _in_order(rows: Frame, x: str | None) -> Frame:
+def _order(rows: Frame, x: str | None) -> Frame:
     """By x, numbers before text and what is empty last; then by variant."""
     known = rows[x].tolist() if x in rows else [None] * len(rows)
     keys = [(_place(value), natural(label)) for value, label in zip(known, rows["label"].tolist(), strict=True)]
@@ -100,7 +100,7 @@ def _plan(section: Section, rows: Frame, where: str, scene: plots.Scene) -> Iter
         return
     drawn = rows.assign(y=[_number(value) for value in rows[section.y].tolist()])
     drawn = drawn[drawn["y"].notna() & (drawn[section.x].notna() if section.x in drawn else True)]
-    drawn = drawn.assign(name=_names(section, drawn))
+    drawn = drawn.assign(name=_name_lines(section, drawn))
     names = list(dict.fromkeys(drawn["name"]))
     groups = [names[i : i + plots.MOST_LINES] for i in range(0, len(names), plots.MOST_LINES)]
     for number, group in enumerate(groups, 1):
@@ -108,7 +108,7 @@ def _plan(section: Section, rows: Frame, where: str, scene: plots.Scene) -> Iter
         y = _column(section, section.y)
         title = ": ".join(filter(None, (y.heading, ", ".join(filter(None, (where, some))))))
         name = words.slug("section", section.name, where, some, scene.suffix)
-        make = _maker(section, drawn[drawn["name"].isin(group)], name, title, scene)
+        make = _plan_panel(section, drawn[drawn["name"].isin(group)], name, title, scene)
         flat = section.x not in drawn or drawn[section.x].nunique() == 1
         yield plots.Planned(name, section.name, title, len(group), make, flat=flat)
 
@@ -117,7 +117,7 @@ def _number(value: Any) -> float:
     return float(value) if units.there(value) and isinstance(value, float | int) else float("nan")
 
 
-def _names(section: Section, rows: Frame) -> list[str]:
+def _name_lines(section: Section, rows: Frame) -> list[str]:
     """What each row's line is called: its variant, and in brackets the section's words that differ between rows."""
     names = rows["label"].tolist()
     for column in section.columns:
@@ -128,15 +128,15 @@ def _names(section: Section, rows: Frame) -> list[str]:
     return names
 
 
-def _maker(section: Section, rows: Frame, name: str, title: str, scene: plots.Scene) -> Callable[[], Panel]:
-    return lambda: _panel(section, rows, name, title, scene)
+def _plan_panel(section: Section, rows: Frame, name: str, title: str, scene: plots.Scene) -> Callable[[], Panel]:
+    return lambda: _make_panel(section, rows, name, title, scene)
 
 
-def _panel(section: Section, rows: Frame, name: str, title: str, scene: plots.Scene) -> Panel:
+def _make_panel(section: Section, rows: Frame, name: str, title: str, scene: plots.Scene) -> Panel:
     x, y = _column(section, section.x or ""), _column(section, section.y or "")
-    across = _across(section, rows, x.unit)
+    across = _set_across(section, rows, x.unit)
     over = f" over {x.heading[:1].lower()}{x.heading[1:]}" if section.x in rows else ""
-    lines = _lines(rows.assign(x=across.places), y.unit, scene)
+    lines = _make_lines(rows.assign(x=across.places), y.unit, scene)
     return Panel(
         name=name,
         kind=section.name,
@@ -155,7 +155,7 @@ def _panel(section: Section, rows: Frame, name: str, title: str, scene: plots.Sc
     )
 
 
-def _across(section: Section, rows: Frame, unit: Unit) -> _Across:
+def _set_across(section: Section, rows: Frame, unit: Unit) -> _Across:
     """Numbers as they are; for bars, and for what is no number, a place each beside the others."""
     known = rows[section.x].tolist() if section.x in rows else [""] * len(rows)
     distinct = sorted(set(known), key=_place)
@@ -181,9 +181,9 @@ def _is_logarithmic(section: Section, unit: Unit, values: Sequence[float]) -> bo
     return unit in GROWING or max(values) >= 10 * min(values)
 
 
-def _lines(rows: Frame, unit: Unit, scene: plots.Scene) -> tuple[Line, ...]:
+def _make_lines(rows: Frame, unit: Unit, scene: plots.Scene) -> tuple[Line, ...]:
     """A line a name, with its last value beside it."""
-    known = {**looks(rows["name"]), **scene.looks}
+    known = {**choose_looks(rows["name"]), **scene.looks}
     lines = []
     for name, own in rows.groupby("name", sort=False):
         x, y = own["x"].tolist(), own["y"].tolist()

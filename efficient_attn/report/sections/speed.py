@@ -37,11 +37,11 @@ def make_chapter(section: Section, material: Material) -> Chapter:
 def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
     for piece, top in find_tops(setting):
         block.say(setting, piece, top)
-        block.tables.append(_table(setting, piece, top))
+        block.tables.append(_make_table(setting, piece, top))
     block.panels += plots.plan_over_length(setting, (TIME, plots.SPEEDUP, MEMORY), scene)
 
 
-def _table(setting: select.Setting, piece: select.Slice, top: Frame) -> Table:
+def _make_table(setting: select.Setting, piece: select.Slice, top: Frame) -> Table:
     """What each variant costs at the length that `select.find_headline` chose, and how its cost grows."""
     groups, prefill = select.split_variants(piece.rows), piece.mode == "prefill"
     ran = tables.find_backends(piece.rows)

@@ -44,7 +44,7 @@ def _found(*changes: Change, **known: object) -> Comparison:
     ],
 )
 def test_a_change_in_words(change: Change, words: str) -> None:
-    assert comparison.says(change) == words
+    assert comparison.describe(change) == words
 
 
 def test_text_tells_the_worst_first_and_of_the_same_only_their_number() -> None:
@@ -79,7 +79,7 @@ def test_unlike_machines_are_said_at_the_top() -> None:
 
 
 def test_nothing_compared_is_said() -> None:
-    assert comparison.summary(_found()) == "nothing to compare"
+    assert comparison.sum_up(_found()) == "nothing to compare"
 
 
 def test_markdown_is_a_table_with_the_uncertain_folded() -> None:

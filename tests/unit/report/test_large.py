@@ -76,8 +76,8 @@ def test_a_report_draws_so_many_plots_and_lines(
 
 def test_only_what_is_drawn_is_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    really = plots._length_line
-    monkeypatch.setattr(plots, "_length_line", lambda label, *rest: made.append(label) or really(label, *rest))
+    really = plots._make_line
+    monkeypatch.setattr(plots, "_make_line", lambda label, *rest: made.append(label) or really(label, *rest))
     run = runs.write_run(tmp_path / "run", _wide(30, 3))
     page.make_content(gather.gather([run]))
     assert len(made) == blocks.MOST_PLOTS * 3
@@ -87,7 +87,7 @@ def test_directions_share_their_limits_and_files_their_names(tmp_path: Path) -> 
     rows = select.keep_timed(_rows([*runs.speed(), *runs.speed(causal=True)], tmp_path))
     (setting,) = select.split_settings(rows)
     assert [(piece.mode, piece.causal) for piece in setting.slices] == [("forward", False), ("forward", True)]
-    scene = plots.Scene(style.looks(rows["label"]))
+    scene = plots.Scene(style.choose_looks(rows["label"]))
     planned = list(plots.plan_over_length(setting, (speed.TIME, plots.SPEEDUP), scene))
     panels = [each.make() for each in planned]
     assert [(p.name, p.title, p.kind) for p in planned] == [(p.name, p.title, p.kind) for p in panels]

@@ -43,7 +43,7 @@ def test_quickstart_says_what_was_found(quickstart: Written) -> None:
         assert "85 cases of 9 variants on 1 machine (cpu): 77 gave a result, 8 did not" in shown
         assert re.search(r"At 8192, forward, causal: linear is \d\d\.\dx \(\d\d\.\d.\d\d\.\d\) faster than full", shown)
         assert "Forward, bidirectional at length 8192" in shown
-        assert "Decoding behind a context of 16384" in shown
+        assert "Decoding after a context of 16384" in shown
         assert "null: mean of v" in shown
         assert "efficient-attn run quickstart --out 'my results'" in shown.replace("&#39;", "'")
         assert runs.NO_CUDA in shown
@@ -85,7 +85,7 @@ def test_pairs_and_backends_stand_beside_the_variants(quickstart: Written) -> No
         assert shown.count("'Pairs kept' is the share of all query-key pairs") == 1, (
             "decoding has no sparse variant here"
         )
-    assert "Pairs kept" not in text.partition("Decoding behind")[2], "no sparse variant decodes here"
+    assert "Pairs kept" not in text.partition("Decoding after")[2], "no sparse variant decodes here"
 
 
 def test_pairs_of_a_step_are_of_its_context(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_pairs_of_a_step_are_of_its_context(tmp_path: Path) -> None:
         if record.row.variant == "mqa":
             record.row.pairs, record.row.pairs_computed, record.row.backend_used = 128, 192, "blocks"
     _, text = report(tmp_path, steps)
-    found = table(text, "Decoding behind a context of 16384")
+    found = table(text, "Decoding after a context of 16384")
     assert (found["mqa"]["Pairs kept"], found["mqa"]["Computed for each"]) == ("0.781%", "1.50")
     assert (found["mqa"]["Backend"], found["full"]["Backend"]) == ("blocks", "folded")
     assert (found["full"]["Pairs kept"], found["full"]["Computed for each"]) == ("all", "1")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from efficient_attn.report.drawing.pictures import Format, Square, colours, draw
+from efficient_attn.report.drawing.pictures import Format, Square, draw, paint
 
 WHITE, BLUE = (1.0, 1.0, 1.0), "#0000ff"
 MARKS: dict[Format, bytes] = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
@@ -22,7 +22,7 @@ def square(n: int = 12, *, causal: bool = True, caption: str = "N = 12") -> Squa
 
 
 def test_a_cell_is_the_deeper_the_more_of_it_is_kept() -> None:
-    shown = colours(np.array([[0, 1 / 64], [0.5, 1]]), BLUE, causal=False)
+    shown = paint(np.array([[0, 1 / 64], [0.5, 1]]), BLUE, causal=False)
     assert tuple(shown[0, 0]) == WHITE
     assert tuple(shown[1, 1]) == (0, 0, 1)
     assert 1 > shown[0, 1, 0] > shown[1, 0, 0] > 0
@@ -30,15 +30,15 @@ def test_a_cell_is_the_deeper_the_more_of_it_is_kept() -> None:
 
 
 def test_the_future_is_grey_where_all_of_a_cell_lies_in_it() -> None:
-    shown = colours(np.zeros((3, 3), bool), BLUE, causal=True)
+    shown = paint(np.zeros((3, 3), bool), BLUE, causal=True)
     white = (shown == 1).all(axis=2)
     assert np.array_equal(white, np.tril(np.ones((3, 3), bool)))
-    assert (colours(np.zeros((3, 3), bool), BLUE, causal=False) == 1).all()
+    assert (paint(np.zeros((3, 3), bool), BLUE, causal=False) == 1).all()
 
 
 def test_booleans_and_shares_are_drawn_alike() -> None:
     kept = square().kept
-    assert np.array_equal(colours(kept, BLUE, causal=True), colours(kept.astype(float), BLUE, causal=True))
+    assert np.array_equal(paint(kept, BLUE, causal=True), paint(kept.astype(float), BLUE, causal=True))
 
 
 @pytest.mark.parametrize("form", get_args(Format))

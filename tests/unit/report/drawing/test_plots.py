@@ -37,7 +37,7 @@ def thinned(shown: figures.Panel) -> dict[float, str]:
 
 def line(label: str, *y: float, **changed: object) -> figures.Line:
     x = [512.0 * 2**i for i in range(len(y))]
-    return figures.Line(label, style.looks([label])[label], x, y, **changed)  # type: ignore[arg-type]
+    return figures.Line(label, style.choose_looks([label])[label], x, y, **changed)  # type: ignore[arg-type]
 
 
 def test_colours_are_fixed_for_good() -> None:
@@ -62,13 +62,21 @@ def test_unknown_names_look_the_same_in_every_process() -> None:
 
 def test_variants_of_a_mechanism_share_its_colour_but_not_its_line() -> None:
     labels = [f"sliding_window:window={w}" for w in (64, 128, 256)]
-    looks = style.looks([*labels, "full", "full:backend=dense", "linear (kv_heads=2)"])
+    looks = style.choose_looks([*labels, "full", "full:backend=dense", "linear (kv_heads=2)"])
     assert len({(looks[name].colour, looks[name].marker) for name in labels}) == 1
     assert len({str(looks[name]) for name in labels}) == 3
     assert looks["full"].colour == looks["full:backend=dense"].colour
     assert looks["full"] != looks["full:backend=dense"]
     assert looks["linear (kv_heads=2)"].colour == style.colour_and_marker("linear")[0]
     assert looks[labels[0]].line == "-", "the smallest window comes first, counted, not spelled"
+
+
+def test_labels_that_are_no_specs_have_a_look_too() -> None:
+    assert (
+        style.name_mechanism("global_tokens:n=2|sliding_window:window=8 (kv_heads=2)") == "global_tokens|sliding_window"
+    )
+    assert style.name_mechanism("mine: a trial") == "mine: a trial"
+    assert set(style.choose_looks(["", "a:b", "a:=1|c"])) == {"", "a:b", "a:=1|c"}
 
 
 def test_a_plot_names_its_lines_and_needs_nothing_from_outside() -> None:
@@ -105,7 +113,7 @@ def test_odd_values_can_be_drawn_from_zero(y: tuple[float, ...], unit: str, draw
 
 def test_bars_stand_beside_each_other_from_zero() -> None:
     two = [replace(line(name, 1, 2), x=(0.0, 1.0)) for name in ("full", "linear")]
-    (first, second) = figures._beside(two)
+    (first, second) = figures._set_beside(two)
     assert [b - a for a, b in zip(first.x, second.x, strict=True)] == pytest.approx([0.4, 0.4])
     assert [(a + b) / 2 for a, b in zip(first.x, second.x, strict=True)] == pytest.approx([0, 1])
     low, high = figures._bounds(panel(*two, drawn="bars", log_y=False))

@@ -65,7 +65,7 @@ def table(markdown: str, caption: str) -> Cells:
 
 def test_only_the_most_key_value_heads_are_the_baseline(tmp_path: Path) -> None:
     page, text = report(tmp_path, steps())
-    found = table(text, "Decoding behind a context of 4096")
+    found = table(text, "Decoding after a context of 4096")
     speedup = "Speedup over full (kv_heads=8)"
     assert found["full (kv_heads=8)"][speedup] == "baseline"
     assert [name for name, cells in found.items() if cells[speedup] == "baseline"] == ["full (kv_heads=8)"]
@@ -82,7 +82,7 @@ def test_only_the_most_key_value_heads_are_the_baseline(tmp_path: Path) -> None:
 
 def test_whom_an_earlier_version_paired_the_others_with_is_the_baseline(tmp_path: Path) -> None:
     _, text = report(tmp_path, steps(base=1))
-    found = table(text, "Decoding behind a context of 4096")
+    found = table(text, "Decoding after a context of 4096")
     speedup = "Speedup over full (kv_heads=1)"
     assert [name for name, cells in found.items() if cells[speedup] == "baseline"] == ["full (kv_heads=1)"]
 
@@ -105,7 +105,7 @@ def test_each_part_has_the_baseline_of_its_own_cells(tmp_path: Path) -> None:
         rows = (record.row for record in steps(contexts=[1024], heads=heads, base=heads[0]))
         records += [Record(replace(row, case_key=f"mine/{part}/{row.case_key}")) for row in rows]
     _, text = report(tmp_path, records)
-    found = table(text, "Decoding behind a context of 1024")
+    found = table(text, "Decoding after a context of 1024")
     based = [name for name, cells in found.items() if "baseline" in cells.values()]
     assert sorted(based) == ["full (kv_heads=2)", "full (kv_heads=8)"]
 
@@ -115,7 +115,7 @@ def test_each_part_has_the_baseline_of_its_own_cells(tmp_path: Path) -> None:
 
 def test_a_step_shows_what_it_moves_and_how_far_memory_goes(tmp_path: Path) -> None:
     page, text = report(tmp_path, steps(heads=[8], batch=4))
-    found = table(text, "Decoding behind a context of 4096")
+    found = table(text, "Decoding after a context of 4096")
     full, linear = found["full"], found["linear"]
     assert (full["State"], full["Bytes a token"], full["Of the bandwidth"]) == ("64.0 MiB", "16.0 MiB", "200%")
     assert linear["Bytes a token"] == "130 KiB"
@@ -138,7 +138,7 @@ def test_budgets_that_differ_stand_beside_the_contexts(tmp_path: Path) -> None:
     records = list(steps(contexts=[1024], heads=[8]))
     records[1].row.memory_budget_bytes = 10**9
     _, text = report(tmp_path, records)
-    found = table(text, "Decoding behind a context of 1024")
+    found = table(text, "Decoding after a context of 1024")
     longest = [found[name]["Longest context"] for name in ("full", "linear")]
     assert longest == ["3,906,250 in 16 GB", "any in 1 GB"]
 
@@ -147,7 +147,7 @@ def test_not_even_one_position_is_zero(tmp_path: Path) -> None:
     records = list(steps(contexts=[1024], heads=[8]))
     records[0].row.longest_context = 0
     _, text = report(tmp_path, records)
-    assert table(text, "Decoding behind")["full"]["Longest context in 16 GB"] == "0"
+    assert table(text, "Decoding after")["full"]["Longest context in 16 GB"] == "0"
 
 
 # -- by key-value heads, by batch size -------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_not_even_one_position_is_zero(tmp_path: Path) -> None:
 
 def test_a_step_by_key_value_heads(tmp_path: Path) -> None:
     page, text = report(tmp_path, [r for r in steps() if (r.row.variant, r.row.kv_heads) != ("linear", 2)])
-    caption = "A step by key-value heads, behind a context of 4096, with its speedup over full"
+    caption = "A step by key-value heads, after a context of 4096, with its speedup over full"
     found = table(text, caption)
     assert list(found["full"])[1:] == ["8 key-value heads", "2 key-value heads", "1 key-value head"]
     assert found["full"]["8 key-value heads"] == "4.00 ms, baseline"
@@ -175,7 +175,7 @@ def test_tokens_a_second_by_batch_size(tmp_path: Path) -> None:
     records = [*steps(heads=[8], batch=1), *steps([1024], [8], batch=4), *steps([1024, 4096], [8], batch=16)]
     records = [r for r in records if (r.row.variant, r.row.batch) != ("linear", 4)]
     page, text = report(tmp_path, records)
-    found = table(text, "Tokens a second by batch size, behind a context of 1024")
+    found = table(text, "Tokens a second by batch size, after a context of 1024")
     assert found == {
         "linear": {"Variant": "linear", "Batch 1": "2.00 k", "Batch 4": units.NONE, "Batch 16": "32.0 k"},
         "full": {"Variant": "full", "Batch 1": "1.00 k", "Batch 4": "2.00 k", "Batch 16": "4.00 k"},
