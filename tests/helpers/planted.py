@@ -85,7 +85,7 @@ def raising(error: BaseException) -> Twist:
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """What was registered inside is forgotten behind."""
+    """What was registered inside is forgotten afterwards."""
     before, loaded = dict(registry._registered), dict(registry._plugins)
     try:
         yield
