@@ -1,13 +1,30 @@
-"""What all tests share: one thread, so that they neither disturb each other nor depend on the machine."""
+"""What all tests share: one thread, and the machine for itself where a test looks at the clock."""
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from efficient_attn.instruments import timing
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Of several workers, one runs a test marked ``alone`` while the others wait; the other tests share the machine."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    folder = Path(item.config._tmp_path_factory.getbasetemp()).parent  # pyright: ignore[reportAttributeAccessIssue]
+    with (folder / "door").open("w") as door, (folder / "machine").open("w") as machine:
+        fcntl.flock(door, fcntl.LOCK_EX)  # who waits to be alone keeps the door shut, so that no other slips in
+        fcntl.flock(machine, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -152,7 +152,7 @@ def forgets_newest(cls: type[Attention]) -> dict[str, Any]:
 
 
 def forgets_oldest(cls: type[Attention]) -> dict[str, Any]:
-    """Its own rows are right; only the state that it leaves behind misses the first position of each longer step."""
+    """Its own rows are right; only the state that it leaves misses the first position of each longer step."""
 
     def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         if q.shape[2] == 1:

@@ -41,7 +41,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check came to; ``reason`` says why it failed or was not claimed."""
+    """What came of a check; ``reason`` says why it failed or was not claimed."""
 
     check: Check
     status: Status

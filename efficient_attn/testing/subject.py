@@ -25,7 +25,7 @@ MAX_LEN = 320
 HEADS = (4, 6, 8, 16)  # tried in turn, for mechanisms whose key-value heads must divide them
 SQUARE = (1, 2, 17, 130, 300)  # odd, and across every chunk border of the kernels: 32, 64, 128, 256
 CROSS = ((1, 300), (17, 130), (130, 300), (130, 17), (2, 1))
-STARTS = (-40, -5, 0, 40, 125, 200)  # query_start for 17 queries over 130 keys: before, on and behind the keys
+STARTS = (-40, -5, 0, 40, 125, 200)  # query_start for 17 queries over 130 keys: before, on and after the keys
 _OFF_FLOAT32 = 1 - 3e-8  # less than float32 can tell from 1, far more than float64 may lose
 
 

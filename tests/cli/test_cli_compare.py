@@ -103,6 +103,7 @@ def test_a_run_that_is_no_run_and_one_that_shares_nothing(runs: Path, command: C
     assert "base and other share no case" in done.err
 
 
+@pytest.mark.alone
 def test_comparing_answers_at_once(runs: Path, tmp_path: Path) -> None:
     took = []
     for _ in range(5):

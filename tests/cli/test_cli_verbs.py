@@ -29,6 +29,7 @@ NO_TORCH = [
 ]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("arguments", NO_TORCH)
 def test_what_needs_no_torch_answers_at_once(arguments: tuple[str, ...], tmp_path: Path) -> None:
     took = []

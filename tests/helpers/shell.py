@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pty
@@ -53,7 +54,9 @@ def _warm() -> subprocess.Popen[str]:
     """The process that forks for commands, one for a session; it ends when its stdin does."""
     command = (sys.executable, Path(__file__).with_name("warm.py"))
     quiet = environment(KINETO_LOG_LEVEL="99", TORCH_CPP_LOG_LEVEL="ERROR")  # as commands set it before torch is loaded
-    return subprocess.Popen(command, env=quiet, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+    process = subprocess.Popen(command, env=quiet, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(process.communicate)  # closes its stdin and waits for its end
+    return process
 
 
 def run(*arguments: str | Path, cwd: Path, **variables: str) -> Done:

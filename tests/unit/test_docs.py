@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shell import Done, run
 
 pytestmark = pytest.mark.slow
 
@@ -22,9 +23,8 @@ def _blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def _command(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "efficient_attn", *shlex.split(line, comments=True)[1:]]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+def _command(line: str, folder: Path) -> Done:
+    return run(*shlex.split(line, comments=True)[1:], cwd=folder)
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +79,9 @@ def test_the_masks_table_has_every_field() -> None:
 
 def test_the_readmes_mechanisms_keep_their_claims(example: Path) -> None:
     done = _command("efficient-attn check my_attn.py", example)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "sink_window:" in done.stdout
-    assert "softplus:" in done.stdout
+    assert done.code == 0, done.out + done.err
+    assert "sink_window:" in done.out
+    assert "softplus:" in done.out
 
 
 def test_the_readmes_mechanisms_are_short() -> None:
@@ -92,8 +92,8 @@ def test_the_readmes_mechanisms_are_short() -> None:
 def test_the_readmes_mechanisms_run_in_a_suite(example: Path) -> None:
     (line,) = [c for b in _blocks(ROOT / "README.md", "console") for c in b.splitlines() if "--plugin" in c]
     done = _command(f"{line} --quick --seq-len 64,128 --out run", example)
-    assert done.returncode == 0, done.stderr
-    assert "sink_window:window=128" in done.stdout
+    assert done.code == 0, done.err
+    assert "sink_window:window=128" in done.out
     assert (example / "run/report.html").is_file()
 
 
@@ -114,8 +114,8 @@ def test_commands_parse(document: Path) -> None:
         words = shlex.split(line, comments=True)
         options = {w for w in words if w.startswith("--")}
         offered = _command(f"efficient-attn {words[1]} --help", ROOT)
-        assert offered.returncode == 0, line
-        assert not {o for o in options if o not in offered.stdout}, line
+        assert offered.code == 0, line
+        assert not {o for o in options if o not in offered.out}, line
 
 
 def test_every_mechanism_is_in_the_readme() -> None:

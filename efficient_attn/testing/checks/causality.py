@@ -23,7 +23,7 @@ def _causal_calls(subject: Subject) -> Iterator[tuple[Call, int]]:
 
 
 def _another_future(call: Call, row: int, start: int) -> Call:
-    """The same call with everything behind a row drawn anew, and a hundred times larger."""
+    """The same call with everything after a row drawn anew, and a hundred times larger."""
     generator = torch.Generator().manual_seed(row)
 
     def redrawn(first: int) -> object:

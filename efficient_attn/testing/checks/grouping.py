@@ -33,7 +33,7 @@ def _made(subject: Subject, shape: Shape, backend: str | None = None) -> Attenti
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
         value_dim=shape.value_dim,
-        max_len=KEYS + 2,  # two steps behind the context
+        max_len=KEYS + 2,  # two steps after the context
     )
     return subject.new(dims, backend=backend).to(subject.device)
 
@@ -65,7 +65,7 @@ def own_keys(subject: Subject) -> str | None:
 
 @check(needs="grouped cross gradient", ask=own_keys)
 def gradients_are_not_expanded(subject: Subject) -> None:
-    """Nor does its backward pass, of keys or of their gradients."""
+    """The backward pass of such a call holds no copy either, of keys or of their gradients."""
     _hold_to_keys(subject, lambda call, attn: call.gradients(attn))
 
 
@@ -101,7 +101,7 @@ def no_long_cache(subject: Subject) -> str | None:
 
 @check(needs="grouped decode", ask=lambda s: no_long_cache(s) if s.traits.decode else None)
 def cache_is_not_expanded(subject: Subject) -> None:
-    """A step behind a long context holds no copy of the cache for each head."""
+    """A step after a long context holds no copy of the cache for each head."""
     shape = _sizes(subject, 1)
     attn, call = _made(subject, shape), subject.draw(shape, mask=Mask(causal=True), dtype=torch.float32)
     newest = call.keys(slice(-1, None))

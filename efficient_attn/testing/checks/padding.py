@@ -122,7 +122,7 @@ def query_lengths(subject: Subject) -> None:
         assert valid is not None
         want = call.under(mask).run(attn)
         unwanted = want.masked_select(~valid[:, None, :, None])
-        assert_zero(unwanted, f"rows behind the query lengths, {describe(mask)}")
+        assert_zero(unwanted, f"rows after the query lengths, {describe(mask)}")
         if not subject.traits.mixes_queries:
             plain = call.under(Mask(causal=causal)).run(attn).masked_fill(~valid[:, None, :, None], 0)
             assert_close(want, plain, f"rows within the query lengths, {describe(mask)}")

@@ -55,7 +55,7 @@ def equals_oracle(subject: Subject) -> None:
 
 @check(needs="cross", ask=_no_fast_form)
 def equals_oracle_anywhere(subject: Subject) -> None:
-    """Every backend gives what the oracle gives, wherever query_start puts the queries: before, on, behind the keys."""
+    """Every backend gives what the oracle gives, wherever query_start puts the queries: before, on, after the keys."""
     shape = subject.shape(17, 130)
     call = subject.draw(shape)
     for start in STARTS:

@@ -67,6 +67,7 @@ def test_the_time_measured_is_within_a_factor_of_two(suite: str) -> None:
     assert 0.5 < sum(guess_case(case, BEST).call_s for case, _ in published) / took < 2
 
 
+@pytest.mark.alone
 def test_looking_costs_little() -> None:
     for suite in SUITES:
         cases = make_plan(load_suite(suite))

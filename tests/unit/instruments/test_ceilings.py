@@ -11,6 +11,8 @@ import torch
 from efficient_attn.instruments import ceilings
 from efficient_attn.instruments.ceilings import Ceiling, ceiling, share, timer_overhead, timer_resolution
 
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:

@@ -15,7 +15,7 @@ from trees import tree
 from efficient_attn.instruments import disturbance
 from efficient_attn.instruments.disturbance import Disturbance, Watch
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 linux = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs /proc")
 

@@ -18,7 +18,10 @@ from efficient_attn.testing import CHECKS, Check, Subject, run_check
 
 CAUSAL_TOO = ("peer_linear_transformer", "peer_performer", "peer_reformer")
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of theirs
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),  # of theirs
+]
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,10 @@ from efficient_attn import cli
 from efficient_attn.bench.plan import make_plan
 from efficient_attn.contract.shapes import Shape
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of theirs
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),  # of theirs
+]
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ from efficient_attn.bench.gate import gate
 from efficient_attn.bench.workload import Workload
 from efficient_attn.testing import CHECKS, Check, Subject, run_check
 
+pytestmark = pytest.mark.slow
+
 MODULE = "efficient_attn.peers.sparse"
 PACKAGES = {
     "peer_local_attention": ("local_attention", "local-attention"),
@@ -93,7 +95,6 @@ def test_longformer_is_a_window_and_global_rows_and_columns() -> None:
     torch.testing.assert_close(ea.create("peer_longformer:window=4:n_global=3")(q, k, v), want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("weights", ["true", "false"])
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from efficient_attn.report.gather import gather
 from efficient_attn.report.sections.decoding import STATE, STEP
 from efficient_attn.results.rows import Record, Row
 
+pytestmark = pytest.mark.slow
+
 FULL, ONE = {8: 1.0, 2: 0.4, 1: 0.25}, {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0}
 BUDGET = 16 * 10**9
 Cells = dict[str, dict[str, str]]

@@ -282,8 +282,7 @@ def test_forward_memory_is_the_output_and_less_than_as_much_again() -> None:
 @pytest.mark.slow
 def test_training_memory_is_six_outputs_at_most() -> None:
     """One of them the output, three the gradients."""
-    attn = reformer(width=64)
-    gradient, q, v = torch.randn(3, 1, 4, LONG, 64)
+    attn, (gradient, q, v) = reformer(width=64), torch.randn(3, 1, 4, LONG, 64)
     leaves = [x.clone().requires_grad_() for x in (q, q, v)]
     found = training_footprint(
         lambda: attn(*leaves), lambda out: torch.autograd.grad(out, leaves, gradient), device="cpu"
@@ -294,7 +293,6 @@ def test_training_memory_is_six_outputs_at_most() -> None:
     assert found.saved <= q.numel() * 4 / 4  # sorted positions, their chunks, two numbers a row
 
 
-@pytest.mark.slow
 def test_long_chunks_take_memory_in_proportion() -> None:
     """Tiles of whole chunks, 8192 x 16384 pairs, would be 512 MiB."""
     attn = reformer(1, 8192, width=8)
