@@ -117,7 +117,7 @@ def _trace(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, ...]]:
     with no_collection(), profile(activities=[ProfilerActivity.CPU], profile_memory=device == "cpu") as trace:
         steps(_mark if device == "cpu" else counters.mark)
     events: list[Any] = trace.profiler.kineto_results.events()  # type: ignore[union-attr]
-    kernels = tuple(sorted({e.name() for e in events if any(part in e.name() for part in KERNELS)}))
+    kernels = tuple(sorted(name for name in {e.name() for e in events} if any(part in name for part in KERNELS)))
     peak, held = _added_up(events) if device == "cpu" else (counters.peak, counters.held)
     return peak, held, kernels
 
