@@ -1,4 +1,4 @@
-"""What one call of a case is: its inputs, its modes, and decoding behind a context."""
+"""What one call of a case is: its inputs, its modes, and decoding after a context."""
 
 from __future__ import annotations
 
