@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import planted
 import pytest
 import torch
 from planted import load_suite
@@ -12,6 +15,12 @@ from efficient_attn.shipped import suite_names, suites_folder
 from efficient_attn.variants import CATALOGUE
 
 LINEAR_PEERS = ("linear_attention_transformer", "performer_pytorch", "linformer", "reformer_pytorch")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forgotten() -> Iterator[None]:
+    with planted.undone():  # the suites load plug-ins
+        yield
 
 
 @pytest.fixture(autouse=True)
