@@ -20,11 +20,15 @@ from .task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """What the command line changes in a suite: axes by name, variants, keys of tasks; ``quick`` shrinks it."""
+    """What the command line changes in a suite: axes by name, variants, keys of tasks; ``quick`` shrinks it.
+
+    flags: by which flag a key was given, where that was not ``--set``.
+    """
 
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     variants: Sequence[str] = ()
     keys: Mapping[str, Any] = field(default_factory=dict)
+    flags: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
     quick: bool = False
 
@@ -41,7 +45,7 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
             raise UsageError(f"{loaded.name}, part {part.name!r}: {error}") from error
     if not cases:
         raise UsageError(f"{loaded.name}: no part has key-value heads that {', '.join(overrides.variants)} takes")
-    _check_overrides(loaded.name, overrides.keys, cases)
+    _check_overrides(loaded.name, overrides, cases)
     seen: dict[str, Case] = {}
     for case in cases:
         same = seen.setdefault(case.digest, case)  # the key shows options as they were written, the digest all of them
@@ -137,17 +141,18 @@ def _check_baselines(name: str, parts: Sequence[Part]) -> None:
             raise unknown("baseline", part.baseline, known, where=name)
 
 
-def _check_overrides(name: str, keys: Mapping[str, Any], cases: Sequence[Case]) -> None:
+def _check_overrides(name: str, overrides: Overrides, cases: Sequence[Case]) -> None:
     """Every key that was set on the command line means something to some cell."""
     cells = {case.cell for case in cases}
     fields = {f for cell in cells for f in find_task(cell.target).keys.model_fields}
     told = {key for cell in cells for key, value in cell.keys if value is not None}
-    for key in keys:
-        axis = isinstance(keys[key], list | tuple)  # of which each cell has one value
+    for key, value in overrides.keys.items():
+        axis = isinstance(value, list | tuple)  # of which each cell has one value
         if key not in fields or (key not in told and not axis):
             near = difflib.get_close_matches(key, fields - {key}, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"{key}: the suite {name} measures nothing that takes this key{hint}")
+            flag = overrides.flags.get(key, f"--set {key}")
+            raise UsageError(f"{flag}: the suite {name} measures nothing that takes this key{hint}")
 
 
 def _make_grid(part: Part, overrides: Overrides) -> Grid:

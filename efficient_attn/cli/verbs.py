@@ -157,14 +157,12 @@ def _run(args: Namespace) -> int:
 def _make_plan(loaded: Loaded, args: Namespace) -> list[Case]:
     from ..bench.plan import Overrides, make_plan
 
-    keys = dict(args.set or ())
-    for name in ("activations", "memory_budget"):  # flags of their own, because many use them
-        if (value := getattr(args, name)) is not None:
-            keys[name] = value
+    often = {"activations": "--activations", "memory_budget": "--memory-budget"}  # keys with flags of their own
+    flags = {name: flag for name, flag in often.items() if getattr(args, name) is not None}
+    keys = dict(args.set or ()) | {name: getattr(args, name) for name in flags}
     axes = {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
-    return make_plan(
-        loaded, Overrides(axes=axes, variants=args.variant or (), keys=keys, seed=args.seed, quick=args.quick)
-    )
+    said = Overrides(axes=axes, variants=args.variant or (), keys=keys, flags=flags, seed=args.seed, quick=args.quick)
+    return make_plan(loaded, said)
 
 
 # -- results -------------------------------------------------------------------------------------------------------

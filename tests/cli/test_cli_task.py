@@ -131,10 +131,13 @@ def test_it_is_planned_and_can_be_resumed(world: tuple[Path, Done]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--set", "lenghts=1,2"), "lenghts: the suite sorting measures nothing that takes this key; did you mean 'le"),
+        (
+            ("--set", "lenghts=1,2"),
+            "--set lenghts: the suite sorting measures nothing that takes this key; did you mean 'le",
+        ),
         (("--set", "lengths=many"), "lengths.0: Input should be a valid integer"),
         (("--set", "lengths"), "'lengths' is not KEY=VALUE"),
-        (("--activations", "mine.npz"), "activations: the suite sorting measures nothing that takes this key"),
+        (("--activations", "mine.npz"), "--activations: the suite sorting measures nothing that takes this key"),
     ],
 )
 def test_a_wrong_key_is_one_line(world: tuple[Path, Done], arguments: tuple[str, ...], says: str) -> None:
