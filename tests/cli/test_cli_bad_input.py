@@ -57,7 +57,10 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "unit of memory": ("run quickstart --memory-limit 8GX --out out", ("--memory-limit", "'8GX'", "512MiB")),
     "budget in words": ("run quickstart --memory-budget lots --out out", ("--memory-budget", "'lots'", "8GB")),
     "budget of a suite": ("run @budget.toml --out out", ("budget.toml: memory_budget", "'lots'", "8GB")),
-    "budget without decoding": ("run @fine.toml --memory-budget 1GB --out out", ("--memory-budget", "no decoding")),
+    "budget without decoding": (
+        "run @fine.toml --memory-budget 1GB --out out",
+        ("--memory-budget", "measures nothing that takes this key"),
+    ),
     "start method": (
         "run quickstart --start-method forkservr --out out",
         ("did you mean 'forkserver'?",),
