@@ -220,3 +220,13 @@ def test_what_is_asked_for_by_name_stands_where_its_key_value_heads_fit() -> Non
         planted.plan(text.replace("[2, 1]", "[2]"), variants=["mqa"])
     with pytest.raises(UsageError, match="one key-value head"):  # a suite's own has to fit
         planted.plan(text + '[[variant]]\nname = "mqa"\n')
+
+
+def test_a_suite_that_says_windows_runs_parts() -> None:
+    """The backend was called so once; both ran the same code."""
+    text = planted.TINY + '[[variant]]\nname = "sliding_window"\noptions = { window = 4 }\nbackend = "windows"\n'
+    (case,) = [c for c in planted.plan(text) if c.family == "sparse"]
+    assert (case.variant, case.backend) == ("sliding_window:window=4:backend=parts", "parts")
+    assert case.create().backend == "parts"
+    (asked,) = planted.plan(variants=["sliding_window:window=4:backend=windows"])
+    assert asked.key.partition("#")[0] == case.key.partition("#")[0]
