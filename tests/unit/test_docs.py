@@ -61,8 +61,8 @@ def test_the_task_of_the_docs_runs(tmp_path: Path) -> None:
     (tmp_path / "rounding.py").write_text(task)
     (tmp_path / "rounding.toml").write_text(suite)
     for line in "".join(_blocks(page, "console")).splitlines():
-        done = _command(line, tmp_path)
-        assert done.returncode == 0, done.stderr
+        told = _command(line, tmp_path)
+        assert told.code == 0, told.err
     (tmp_path / "use.py").write_text(f"{reading}\nassert rows['rounding.error'].between(1e-5, 1e-2).sum() == 6\n")
     done = subprocess.run(
         [sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
