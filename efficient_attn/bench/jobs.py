@@ -91,9 +91,13 @@ class Prepare:
             found = task.judge(case, row, at)
             if strange := sorted(found.row.extra.keys() - task.columns.keys()):
                 raise ValueError(f"the task {task.name} declares no column {strange[0]!r}")
-            return found
         except Exception as error:
             return end_failed(row, error)
+        try:
+            Record(found.row, found.samples).to_line()
+        except (TypeError, ValueError) as error:  # what cannot be kept ends this case, not the run
+            return end_failed(case.row(), error)
+        return found
 
 
 @dataclass(frozen=True)
@@ -130,13 +134,13 @@ class Sit:
 
     def run(self, board: Board, tell: Callable[[Any], None]) -> None:
         threads, device = _set_threads(self.cell), self.cell.place.device
-        work = find_task(self.cell.target).work
-        assert work is not None  # only what is timed sits
+        make = find_task(self.cell.target).work
+        assert make is not None  # only what is timed sits
         limit_memory(self.memory_bytes)
         works: list[Workload] = []
         for place, case in enumerate(self.cases):
             board.at(place, MAKING, self.timeout_s[place])
-            works.append(work(case))
+            works.append(make(case))
             works[-1].warm()
         before, watch = Globals.now(), Watch()
         rounds = take_rounds(
@@ -223,7 +227,9 @@ def explain_failure(error: BaseException) -> tuple[Status, str]:
 
 
 def end_failed(row: Row, error: BaseException) -> Record:
+    """The record of a case that raised; what its task has added goes with it."""
     row.status, row.reason = explain_failure(error)
+    row.extra = {}
     if row.device == "cuda" and row.status == "oom":
         torch.cuda.empty_cache()
     return Record(row)

@@ -161,6 +161,8 @@ def parse_suite(text: str, name: str, tasks: Table, *, folder: Path = Path()) ->
     grids = {"": said} | {f"part.{i}.": part for i, part in enumerate(_tables(said.get("part")))}
     measured = [find_words(_texts(g.get("measure")), table, where=f"{file}: {at}measure") for at, g in grids.items()]
     fields = {f for task in {*tasks, *chain(*measured)} for f in find_task(table[task]).keys.model_fields}
+    if clash := sorted(fields & Suite.model_fields.keys()):
+        raise UsageError(f"{file}: a task that it measures has a key {clash[0]!r}, which is the suite's own; rename it")
     own, theirs = _part(said, fields)
     parts = [_part(part, fields) for part in _tables(own.get("part"))]
     if parts and len(parts) == len(own["part"]):

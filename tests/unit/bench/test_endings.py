@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import planted
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.bench import jobs
 from efficient_attn.bench.case import group_by_cell
+from efficient_attn.registry import class_of
 
 
 @pytest.fixture(autouse=True)
@@ -116,3 +118,11 @@ def test_cuda_rows_are_skipped_where_there_is_none(mode: str, monkeypatch: pytes
 def test_an_interrupt_is_nobodys_result() -> None:
     with pytest.raises(KeyboardInterrupt):
         measure_variants(planted.plant("zz_stop", planted.raising(KeyboardInterrupt())))
+
+
+def test_a_count_that_json_does_not_know_ends_its_case_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = planted.plant("zz_counts", lambda out: out)
+    monkeypatch.setattr(class_of(name), "pairs", lambda self, n, m, causal: np.int64(3))
+    failed, linear = measure_variants(name, "linear")
+    assert (failed.row.status, failed.row.pairs, linear.row.status) == ("error", None, "ok")
+    assert "int64 is not JSON serializable" in (failed.row.reason or "")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import planted
 import pytest
+from measured import measure_cases
 
 from efficient_attn.bench import tables
+from efficient_attn.bench.asked import Asked
+from efficient_attn.bench.place import Place
 from efficient_attn.bench.tables import find_task, find_words, list_tasks, register_task
-from efficient_attn.bench.task import Guess, Task
+from efficient_attn.bench.task import Guess, Keys, Task
 from efficient_attn.errors import UsageError
+from efficient_attn.results.rows import Record, Row
 from efficient_attn.tasks import TABLE
 
 
@@ -86,3 +91,34 @@ def test_a_plugin_that_is_loaded_again_may_register_again_and_no_other_module() 
     register_task(task("mine"))
     with pytest.raises(UsageError, match="the name 'mine' is taken by"):
         register_task(task("mine", plan=tables.list_tasks))
+
+
+class Seeded(Keys):
+    seed: int = 0
+
+
+def test_a_tasks_key_that_is_the_suites_own_is_refused() -> None:
+    register_task(replace(task("mine", "mine"), keys=Seeded))
+    with pytest.raises(
+        UsageError, match=r"trial\.toml: a task that it measures has a key 'seed', which is the suite's"
+    ):
+        planted.loaded(planted.TINY.replace('"forward"', '"mine"'))
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"), [({"x": float("nan")}, "Out of range float"), ({"y": 1}, "declares no column 'y'")]
+)
+def test_what_a_task_adds_and_nobody_can_keep_ends_its_case_and_not_the_run(extra: dict[str, Any], says: str) -> None:
+    def judge(case: Any, row: Row, at: Any) -> Record:
+        row.extra = extra if case.variant == "full" else {"x": 1.0}
+        return Record(row)
+
+    def plan(asked: Asked) -> Any:
+        yield asked.cell(Place(seq_len=8, max_len=8, heads=2, head_dim=8)), None
+
+    register_task(replace(task("mine", "mine", plan=plan), judge=judge, columns={"x": "a number"}))
+    text = planted.TINY.replace('"forward"', '"mine"') + '[[variant]]\nname = "linear"\n'
+    failed, fine = measure_cases(planted.plan(text))
+    assert (failed.row.status, fine.row.status, fine.row.extra) == ("error", "ok", {"x": 1.0})
+    assert says in (failed.row.reason or "")
+    assert failed.row.extra == {}
