@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..contract.mechanism import Attention
+from ..spec import names_in
 from ..variants import CATALOGUE
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -190,8 +191,7 @@ def _called(source: Source, file: Path, packages: frozenset[Path]) -> Iterator[A
                 if re.fullmatch(r"\w+", text) and (made := asked.file.with_name(f"{text}.cpp")).is_file():
                     yield Asked(made, ALL)
         if function == "create":
-            names = {part.partition(":")[0] for part in text.split("|")}
-            for entry in (e for e in CATALOGUE if e.name in names):
+            for entry in (e for e in CATALOGUE if e.name in names_in(text)):
                 yield from _asked(Import(0, entry.target.partition(":")[0]), file, source, packages)
 
 

@@ -32,6 +32,10 @@ class Dims:
         if self.heads and self.kv_heads and self.heads % self.kv_heads:
             raise UsageError(f"Dims: kv_heads={self.kv_heads} does not divide heads={self.heads}")
 
+    def cache_sizes(self, batch: int, kv_heads: int | None) -> tuple[int | None, int | None, int | None, int | None]:
+        """``(batch, kv_heads, key width, value width)`` of a cache, as far as they are known."""
+        return batch, kv_heads or self.heads, self.head_dim, self.value_dim or self.head_dim
+
     def check(self, shape: Shape, *, kv_heads: int | None, who: str) -> None:
         """Refuse a call of other sizes than these; kv_heads: those that the mechanism itself insists on."""
         for name, want, got in (

@@ -5,8 +5,7 @@ pattern = Band(-64, 64) | Keys(0, 4)
 """
 
 from .classics import dilated_window, fixed, global_tokens, random_blocks, sinks, sliding_window, strided
-from .facts import Band, Blocks, Fact, Keys, Pattern, Queries, Where, as_pattern
-from .geometry import Geometry, Reach
+from .facts import Band, Blocks, Fact, Geometry, Keys, Pattern, Queries, Reach, Where, as_pattern
 
 __all__ = [
     "Band",

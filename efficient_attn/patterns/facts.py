@@ -9,11 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..errors import UsageError
 from .draws import draw
-from .geometry import Geometry, Reach
+
+
+class Geometry(NamedTuple):
+    """One call's sizes: n queries from position ``start`` on, m keys."""
+
+    n: int
+    m: int
+    start: int
+    causal: bool
+
+
+class Reach(NamedTuple):
+    """What a causal query can see at most: the first ``prefix`` keys, and the last ``back + 1`` up to its own."""
+
+    back: int
+    prefix: int = 0
 
 
 @runtime_checkable

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .counting import possible_pairs
-from .facts import Pattern
-from .geometry import Geometry
+from .facts import Geometry, Pattern
 
 Array: TypeAlias = Any  # numpy's own annotations say more than is known of a pattern's answer
 Allows: TypeAlias = Callable[[Any, Any, Geometry], Any]

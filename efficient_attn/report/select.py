@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..results.stats import Estimate, exponent
-from . import words
+from ..spec import label_of
 from .gather import Frame
 
 SETTING = ["suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "baseline"]
@@ -67,9 +67,9 @@ def add_labels(rows: Frame) -> Frame:
     Two rows that would lie on each other get in their labels what tells them apart, say ``gqa (kv_heads=2)``.
     """
     rows = _plain_columns(rows)
-    spoken = {name: any(spec.backend for spec in words.read_spec(name)) for name in rows["variant"].unique()}
-    asked = rows["backend"].notna() & ~rows["variant"].map(spoken).astype(bool)
-    label = rows["variant"].where(~asked, rows["variant"] + ":backend=" + rows["backend"].fillna(""))
+    pairs = list(zip(rows["variant"].tolist(), rows["backend"].tolist(), strict=True))
+    known = {pair: label_of(*pair) for pair in set(pairs)}  # of thousands of rows, few differ
+    label = pd.Series([known[pair] for pair in pairs], index=rows.index, dtype=object)
     other_heads = rows["baseline_kv_heads"].notna() & (rows["kv_heads"] != rows["baseline_kv_heads"])
     rows = rows.assign(label=label, is_baseline=(label == rows["baseline"]) & ~other_heads)
     for column in APART:

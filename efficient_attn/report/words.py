@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..errors import UsageError
-from ..spec import Spec, parse_union
 from ..units import ratio, there
 
 
@@ -27,14 +25,6 @@ def slug(*parts: object) -> str:
     """The parts as a name for a file, which is an id in the page as well."""
     text = "-".join(str(part) for part in parts if part is not None and str(part))
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
-def read_spec(variant: str) -> tuple[Spec, ...]:
-    """The mechanisms of a variant; other people's rows may call one what no spec is, and then that is its name."""
-    try:
-        return parse_union(variant)
-    except UsageError:
-        return (Spec(variant),)
 
 
 def direction(causal: Any) -> str:

@@ -17,6 +17,7 @@ from ..contract.shapes import Dims, Shape, Values
 from ..contract.traits import Traits
 from ..errors import UsageError
 from ..registry import create
+from ..spec import parse
 
 Factory = Callable[[Dims, int, str | None], Attention]  # (dims, seed, backend)
 Side = Literal["query", "key"]
@@ -200,7 +201,7 @@ class Subject:
         """A fresh instance for these dims, as the registry or the factory makes it."""
         backend = backend or self.backend
         if isinstance(self.source, str):
-            given = "backend=" in self.source  # a backend inside the spec stands, and may not be given twice
+            given = parse(self.source).backend  # a backend inside the spec stands, and may not be given twice
             return create(self.source, dims=dims, seed=seed, backend=None if given else backend)
         attn = self.source(dims, seed, backend)
         if attn.dims == Dims():

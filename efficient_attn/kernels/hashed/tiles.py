@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..dense import wide
-from ..sparse.merge import attend, attend_backward, join
+from ..softmax.merge import attend, attend_backward, join
 from .lsh import Rounds
 
 ROWS_A_SLAB = 1024  # queries a step; more costs memory and gains no speed

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .merge import attend, attend_backward, join
+from ..softmax.merge import attend, attend_backward, join
 from .tiles import Plan, Tile, Tiling
 
 

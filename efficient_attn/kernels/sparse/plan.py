@@ -15,9 +15,8 @@ import torch
 
 from ...patterns import Band, Blocks, Fact, Geometry, Keys, Pattern, Queries
 from .blocks import tile_drawn, tile_touched
-from .columns import view_keys, view_own_blocks, view_queries
 from .tiles import Plan, Rule, Tile, Tiling, View
-from .windows import view_band
+from .views import view_band, view_keys, view_own_blocks, view_queries
 
 KNOWN = (Band, Keys, Queries, Blocks)  # facts that name their own tiles
 LEAST_ROWS = 128  # a tile is halved until its masked rows are no more

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ..words import read_spec
+from ...spec import names_in
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6F4E9C", "#E69F00", "#56B4E9", "#882255", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
@@ -42,7 +42,7 @@ NULL = Look(FAINT, "", (0, (4, 3)), False)
 
 def name_mechanism(label: str) -> str:
     """The name without its options; a union keeps the names of all its parts."""
-    return "|".join(spec.name for spec in read_spec(label.partition(" (")[0]))
+    return "|".join(names_in(label))
 
 
 def colour_and_marker(name: str) -> tuple[str, str]:

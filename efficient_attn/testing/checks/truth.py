@@ -13,8 +13,6 @@ from ..checking import check
 from ..compare import EPSILONS, assert_close, assert_finite, describe
 from ..subject import STARTS, Call, Subject
 
-HALF = (torch.float16, torch.bfloat16)
-
 
 def _no_fast_form(subject: Subject) -> str | None:
     return None if subject.fast_backends else "there is no other backend than the oracle"

@@ -62,7 +62,7 @@ class SoftmaxAttention(Attention):
         return possible_pairs(n, m, causal)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
-        return preallocate(KVCache(max_len), cache_sizes(self, batch), dtype, device)
+        return preallocate(KVCache(max_len), self.dims.cache_sizes(batch, self.kv_heads), dtype, device)
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
         state = state.append(k, v)
@@ -70,9 +70,3 @@ class SoftmaxAttention(Attention):
 
     def absorb(self, k: Tensor, v: Values, state: KVCache, **inputs: Tensor) -> KVCache:
         return state.append(k, needed(v))
-
-
-def cache_sizes(attn: Attention, batch: int) -> tuple[int | None, int | None, int | None, int | None]:
-    """``(batch, kv_heads, key width, value width)`` of a cache as far as the dims tell."""
-    d = attn.dims
-    return batch, attn.kv_heads or d.heads, d.head_dim, d.value_dim or d.head_dim

@@ -24,7 +24,6 @@ from ...kernels.sparse.parts import Recipe, softmax_over_plan
 from ...kernels.sparse.plan import KNOWN, plan_blocks, plan_parts
 from ...kernels.sparse.tiles import Plan
 from ...patterns import Blocks, Fact, Geometry, Pattern, as_pattern
-from ..full.engine import cache_sizes
 
 
 class SparseAttention(Attention):
@@ -104,7 +103,7 @@ class SparseAttention(Attention):
     # -- decoding: a bounded reach needs the first keys and a ring of the last, anything else the whole past ----------
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache | RollingCache:
-        reach, sizes = self.pattern.reach, cache_sizes(self, batch)
+        reach, sizes = self.pattern.reach, self.dims.cache_sizes(batch, self.kv_heads)
         if reach is None:
             return preallocate(KVCache(max_len), sizes, dtype, device)
         prefix = min(reach.prefix, max_len)

@@ -12,7 +12,7 @@ from efficient_attn.kernels.hashed import lsh
 from efficient_attn.kernels.hashed import tiles as lsh_tiles
 from efficient_attn.kernels.hashed.lsh import Rounds, directions, find_buckets, hash_bits, rotations, sort_rounds
 from efficient_attn.kernels.hashed.tiles import FAR, Recipe, inverse_norms, lay_out, softmax_over_rounds
-from efficient_attn.kernels.sparse import merge
+from efficient_attn.kernels.softmax import merge
 
 
 def rounds_of(orders: list[list[list[int]]], size: int, lengths: list[int] | None = None) -> Rounds:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.kernels.sparse import merge, parts
+from efficient_attn.kernels.softmax import merge
+from efficient_attn.kernels.sparse import parts
 from efficient_attn.kernels.sparse.parts import Recipe, softmax_over_plan
 from efficient_attn.kernels.sparse.tiles import Gather, Rule, Tile, Tiling, View
 from efficient_attn.patterns import Band, Geometry

@@ -16,7 +16,7 @@ from efficient_attn.instruments.memory import footprint, training_footprint
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.hashed import tiles as lsh_tiles
 from efficient_attn.kernels.hashed.lsh import sort_rounds
-from efficient_attn.kernels.sparse import merge
+from efficient_attn.kernels.softmax import merge
 from efficient_attn.testing.compare import assert_close
 
 DIMS = ea.Dims(head_dim=8)

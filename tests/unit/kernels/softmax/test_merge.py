@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from efficient_attn.kernels.sparse.merge import attend, attend_backward, join, plain, plain_backward
+from efficient_attn.kernels.softmax.merge import attend, attend_backward, join, plain, plain_backward
 
 SCALE = 0.3
 
