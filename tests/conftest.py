@@ -1,10 +1,12 @@
-"""What all tests share: one thread, and the machine for itself where a test looks at the clock."""
+"""What all tests share: one thread, the machine for itself where a test looks at the clock, a sample of the longest."""
 
 from __future__ import annotations
 
 import fcntl
 import gc
 import os
+import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,27 @@ import pytest
 import torch
 
 from efficient_attn.instruments import timing
+
+SHARE = 3  # one in so many of the tests marked ``sampled``
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", type=int, metavar="SEED", help=f"one in {SHARE} of the tests marked `sampled`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the cases of each test function that are marked ``sampled``, keep one in three, drawn by ``--sample``."""
+    seed = config.getoption("--sample")
+    groups = defaultdict(list)
+    for item in items if seed is not None else ():
+        if item.get_closest_marker("sampled"):
+            groups[item.nodeid.partition("[")[0]].append(item)
+    left = set()
+    for group in groups.values():
+        group.sort(key=lambda item: zlib.crc32(f"{seed} {item.nodeid}".encode()))
+        left.update(group[-(-len(group) // SHARE) :])
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = [item for item in items if item not in left]
 
 
 @pytest.hookimpl(wrapper=True)

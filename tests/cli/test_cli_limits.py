@@ -26,7 +26,7 @@ def test_what_takes_too_long_is_stopped_and_tried_again_when_asked(tmp_path: Pat
 
 
 def test_workers_may_be_spawned_and_are_held_to_their_memory(tmp_path: Path, command: Command) -> None:
-    (tmp_path / "tiny.toml").write_text(TINY)
+    (tmp_path / "tiny.toml").write_text(TINY.replace("rounds ", "processes = 1\nrounds ", 1))
     (tmp_path / "mine.py").write_text(WRONG.replace("* 1.01", "+ q.new_zeros(2**30)[:1]"))  # 4 GiB
     options = ("--plugin", "mine.py", "--variant", "full,zz_wrong", "--seq-len", "8", "--start-method", "spawn")
     done = command("run", "tiny.toml", *options, "--memory-limit", "1GiB", "--out", "out")

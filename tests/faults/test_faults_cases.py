@@ -37,7 +37,7 @@ measure    = ["forward"]
 baseline   = "full"
 rounds     = 2
 max_rounds = 2
-processes  = 2
+processes  = {processes}
 budget_s   = 3
 plugins    = ["{plugin}"]
 axes       = {{ seq_len = [16, 32], threads = [1] }}
@@ -47,9 +47,11 @@ variant    = [{variants}]
 LENGTHS = [16, 32]
 
 
-def _folder(path: Path, *names: str) -> Path:
+def _folder(path: Path, *names: str, processes: int = 2) -> Path:
     variants = ", ".join(f'{{ name = "{name}" }}' for name in names)
-    (path / "villains.toml").write_text(SUITE.format(plugin=HERE / "villains.py", variants=variants))
+    (path / "villains.toml").write_text(
+        SUITE.format(plugin=HERE / "villains.py", variants=variants, processes=processes)
+    )
     return path
 
 
@@ -91,7 +93,7 @@ def test_honest_mechanisms_beside_them_are_measured(name: str, ended: tuple[Done
 
 
 def test_spawned_workers_serve_where_there_is_no_fork_server(tmp_path: Path) -> None:
-    folder = _folder(tmp_path, "full", "zz_segfault", "zz_fail")
+    folder = _folder(tmp_path, "full", "zz_segfault", "zz_fail", processes=1)
     arguments = ("run", "villains.toml", "--out", "out", "--seq-len", "16", "--start-method", "spawn")
     done = run(*arguments, cwd=folder)
     assert done.code == 1

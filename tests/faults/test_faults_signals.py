@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from processes import descendants, still_there
-from shell import COMMAND, TINY, WAITS, environment, run
+from shell import TINY, WAITS, run, start, wait
 
 import efficient_attn as ea
 
@@ -38,22 +39,34 @@ def folder(tmp_path: Path) -> Path:
 ARGUMENTS = ("run", "tiny.toml", "--out", "out", "--resume")
 
 
+@dataclass
+class Running:
+    """A command that runs, and what it says as it says it."""
+
+    pid: int
+    err: TextIO
+    code: int | None = None
+
+    def end(self) -> int:
+        """Its exit code, once it has ended."""
+        self.code = wait(self.pid) if self.code is None else self.code
+        return self.code
+
+
 @contextmanager
-def _running(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [*COMMAND, *ARGUMENTS],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+def _running(folder: Path) -> Iterator[Running]:
+    told = folder / "told"
+    os.mkfifo(told)
+    pid = start(*ARGUMENTS, cwd=folder, err=str(told))
+    with told.open() as err:
+        process = Running(pid, err)
+        try:
+            yield process
+        finally:
+            told.unlink()
+            if process.code is None:
+                os.kill(pid, signal.SIGKILL)
+                process.end()
 
 
 def _lines(folder: Path) -> list[str]:
@@ -78,20 +91,19 @@ def test_a_signal_in_the_middle_of_a_case(sent: signal.Signals, folder: Path) ->
     with _running(folder) as process:
         deadline = time.monotonic() + 60
         while not (folder / "reached").exists():
-            assert process.poll() is None, process.stderr and process.stderr.read()
             assert time.monotonic() < deadline
             time.sleep(0.02)
         workers = descendants(process.pid)
         assert len(workers) >= 2  # the server and at least one
-        process.send_signal(sent)
-        _, err = process.communicate(timeout=30)
+        os.kill(process.pid, sent)
+        returned, err = process.end(), process.err.read()
     assert not still_there(workers)
     acknowledged = [line for line in err.splitlines() if line.startswith("[")]
     kept = _lines(folder)
     assert len(kept) == len(acknowledged) == 4  # two lengths of two mechanisms; nothing of the third
     assert len(ea.load(folder / "out")) == 4
     code, word = ENDS[sent]
-    assert process.returncode == code
+    assert returned == code
     told = [f"efficient-attn: {word}; the rows so far are kept; go on with --resume --out out"] if word else []
     assert err.splitlines()[4:] == told
     (folder / "hold").unlink()
@@ -102,15 +114,14 @@ def test_kills_at_any_moment_lose_nothing_and_double_nothing(folder: Path) -> No
     kept: list[str] = []
     for _ in range(2):
         with _running(folder) as process:
-            assert process.stderr is not None
             told = 0
-            for line in process.stderr:
+            for line in process.err:
                 told += line.startswith("[")
                 if told == 3:
                     os.kill(process.pid, signal.SIGKILL)
                     break
-            rest = [line for line in process.stderr if line.startswith("[")]
-            process.wait(timeout=30)
+            rest = [line for line in process.err if line.startswith("[")]
+            process.end()
         now = _lines(folder)
         assert now[: len(kept)] == kept
         assert len(now) >= len(kept) + 3 + len(rest)  # what was told of is there

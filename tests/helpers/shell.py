@@ -63,13 +63,28 @@ def run(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
     """The command in a process of its own, spared the imports unless a variable speaks to the interpreter."""
     if any(name.startswith("PYTHON") and name != "PYTHONDONTWRITEBYTECODE" for name in variables):
         return run_fresh(*arguments, cwd=cwd, **variables)
+    with NamedTemporaryFile("r") as out, NamedTemporaryFile("r") as err:
+        pid = start(*arguments, cwd=cwd, out=out.name, err=err.name, **variables)
+        return Done(wait(pid), out.read(), err.read())
+
+
+def start(*arguments: str | Path, cwd: Path, out: str = os.devnull, err: str = os.devnull, **variables: str) -> int:
+    """Begin a command like `run`, its streams in these files; its process's number, to `wait` for."""
+    request = {"arguments": [*map(str, arguments)], "cwd": str(cwd), "environment": environment(**variables)}
+    return _ask(request | {"out": out, "err": err})
+
+
+def wait(pid: int) -> int:
+    """The exit code of a process that `start` began, once it has ended."""
+    return _ask(pid)
+
+
+def _ask(request: object) -> int:
     warm = _warm()
     assert warm.stdin is not None
     assert warm.stdout is not None
-    with NamedTemporaryFile("r") as out, NamedTemporaryFile("r") as err:
-        request = {"arguments": [*map(str, arguments)], "cwd": str(cwd), "environment": environment(**variables)}
-        print(json.dumps(request | {"out": out.name, "err": err.name}), file=warm.stdin, flush=True)
-        return Done(int(warm.stdout.readline()), out.read(), err.read())
+    print(json.dumps(request), file=warm.stdin, flush=True)
+    return int(warm.stdout.readline())
 
 
 def run_watched(*arguments: str | Path, cwd: Path, **variables: str) -> Done:

@@ -53,4 +53,12 @@ OPTIONS = (
 )
 SAMPLE = ("full", "gqa:kv_heads=2", "longformer", "linear", "linformer", "reformer")  # one a family
 SPECS = (*ea.names(), *OPTIONS, *(() if building.library("scan")[1] else NATIVE))
-MARKED = [pytest.param(s, id=s, marks=() if s in SAMPLE else pytest.mark.slow) for s in SPECS]
+
+
+def _mark(spec: str) -> object:
+    """Every name is tested each time; the options of its code, which are many, in samples."""
+    marks = [pytest.mark.slow] * (spec not in SAMPLE) + [pytest.mark.sampled] * (spec in OPTIONS)
+    return pytest.param(spec, id=spec, marks=marks)
+
+
+MARKED = [_mark(spec) for spec in SPECS]

@@ -1,6 +1,7 @@
 """A process that has imported what commands import and forks for each of them: `shell.run` without seconds of imports.
 
-One request a line on stdin (JSON: arguments, cwd, environment, files for stdout and stderr), one exit code a line back.
+One request a line on stdin (JSON: arguments, cwd, environment, files for stdout and stderr), one number a line back:
+that of the process that was begun. A line with such a number asks for its exit code, once it has ended.
 No tensor is touched before a fork, as OpenMP's threads would not survive it.
 """
 
@@ -16,6 +17,8 @@ import runpy
 import signal
 import sys
 import traceback
+from contextlib import suppress
+from multiprocessing import util
 from typing import Any
 
 LIMIT_S = 300
@@ -49,19 +52,46 @@ def become(request: dict[str, Any]) -> None:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.dup2(file, number)
         os.close(file)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
     sys.path[0] = request["cwd"]
     sys.argv[1:] = request["arguments"]
 
 
+def fork_servers() -> None:
+    """Let a command's own fork server be a fork too: all that it would import for seconds is here already."""
+    spawn = util.spawnv_passfds
+
+    def start(path: Any, arguments: Any, fds: Any) -> int:
+        code = os.fsdecode(arguments[-1])
+        if "multiprocessing.forkserver" not in code:
+            return spawn(path, arguments, fds)
+        child = os.fork()
+        if not child:
+            for fd in set(range(3, 1024)) - set(fds):  # as a new program has no others
+                with suppress(OSError):
+                    os.close(fd)
+            try:
+                exec(code, {})
+            finally:
+                os._exit(0)
+        return child
+
+    util.spawnv_passfds = start
+
+
 def serve() -> bool:
     """Fork for each request until there are no more: True in a child, which has become the request's process."""
     while line := os.read(0, 1 << 20):
+        request = json.loads(line)
+        if isinstance(request, int):
+            print(os.waitstatus_to_exitcode(os.waitpid(request, 0)[1]), flush=True)
+            continue
         child = os.fork()
         if not child:
-            become(json.loads(line))
+            become(request)
             return True
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        print(child, flush=True)
     return False
 
 
@@ -83,5 +113,6 @@ def command() -> int:
 
 if __name__ == "__main__":
     imported()
+    fork_servers()
     if serve():
         os._exit(command())  # taking all modules apart would last a third of a second

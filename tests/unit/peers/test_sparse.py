@@ -96,6 +96,7 @@ def test_longformer_is_a_window_and_global_rows_and_columns() -> None:
 
 
 @pytest.mark.usefixtures("installed")
+@pytest.mark.sampled
 @pytest.mark.parametrize("weights", ["true", "false"])
 @pytest.mark.parametrize(
     ("n", "block_size", "n_random", "dtype"),

@@ -44,6 +44,7 @@ def failures(cls: type[Toy], **how: object) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "cls", [Toy, Biased, Tied, Pooled, Humble, CausalOnly, Learned, Counting], ids=lambda c: c.__name__
 )

@@ -75,7 +75,7 @@ def test_labels_that_are_no_specs_have_a_look_too() -> None:
     assert (
         style.name_mechanism("global_tokens:n=2|sliding_window:window=8 (kv_heads=2)") == "global_tokens|sliding_window"
     )
-    assert style.name_mechanism("mine: a trial") == "mine: a trial"
+    assert style.name_mechanism("mine: a trial") == "mine"
     assert set(style.choose_looks(["", "a:b", "a:=1|c"])) == {"", "a:b", "a:=1|c"}
 
 
@@ -101,6 +101,7 @@ def test_odd_values_can_be_drawn(y: tuple[float, ...], unit: str) -> None:
     assert "<svg" in figures.draw(panel(line("full", *y), unit=unit)).svg
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("drawn", ["line", "points", "bars"])
 @pytest.mark.parametrize("y", [(0.0,), (0.0, 0.0), (-1.0, 2.0, 0.5), (1e-9, 1e9), (3.0, 3.0000001)])
 @pytest.mark.parametrize("unit", ["time", "bytes", "share", "count", "number"])

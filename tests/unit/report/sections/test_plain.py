@@ -97,6 +97,7 @@ def test_without_rows_there_is_no_section(tmp_path: Path) -> None:
     assert titles(written)[:4] == [*BUILT_IN, "What did not run"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["line", "points", "bars"])
 @pytest.mark.parametrize("unit", ["time", "seconds", "bytes", "ratio", "share", "error", "count", "number"])
 def test_every_kind_and_unit_can_be_drawn(kind: Any, unit: Any, tmp_path: Path) -> None:
@@ -107,6 +108,7 @@ def test_every_kind_and_unit_can_be_drawn(kind: Any, unit: Any, tmp_path: Path) 
     xml.fromstring(written.plots[1].read_text())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["line", "points", "bars"])
 @pytest.mark.parametrize("lengths", [(512,), (512, 513), (1, 2)])
 @pytest.mark.parametrize("value", [0, -1.5, 3, True])

@@ -46,6 +46,7 @@ def estimates(kind: Kind, angle: float, orthogonal: bool) -> Tensor:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("angle", [0.3, 1.5, 2.8])
 @pytest.mark.parametrize("orthogonal", [False, True])
 @pytest.mark.parametrize("kind", ESTIMATES)
