@@ -53,7 +53,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
-    gc.freeze()  # measuring collects garbage before it begins: not all of torch, pandas and pytest each time
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _little_to_collect() -> None:
+    """Measuring collects garbage before it begins: not all of torch, pandas and the tests so far each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

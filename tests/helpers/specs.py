@@ -55,10 +55,10 @@ SAMPLE = ("full", "gqa:kv_heads=2", "longformer", "linear", "linformer", "reform
 SPECS = (*ea.names(), *OPTIONS, *(() if building.library("scan")[1] else NATIVE))
 
 
-def _mark(spec: str) -> object:
-    """Every name is tested each time; the options of its code, which are many, in samples."""
-    marks = [pytest.mark.slow] * (spec not in SAMPLE) + [pytest.mark.sampled] * (spec in OPTIONS)
+def _mark(spec: str, sampled: bool) -> object:
+    marks = [pytest.mark.slow] * (spec not in SAMPLE) + [pytest.mark.sampled] * sampled
     return pytest.param(spec, id=spec, marks=marks)
 
 
-MARKED = [_mark(spec) for spec in SPECS]
+MARKED = [_mark(spec, spec in OPTIONS) for spec in SPECS]  # every name each time, and samples of the options
+SAMPLED = [_mark(spec, spec not in SAMPLE) for spec in SPECS]
