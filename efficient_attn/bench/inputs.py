@@ -1,8 +1,9 @@
 """Inputs that change before every pass, behind storage that stays.
 
 What was drawn once lies in a pool, row after row, and each call of a pass gets tensors that begin at another row of it:
-so no two calls of a pass see the same contents. Before a pass the rows are turned by a drawn number, each tensor's by
-its own: so contents do not come back. Pointers, shapes, strides and version counters stay, and a row stays whole.
+so no two calls of a pass see the same contents. Before a pass the pool is written anew, its first rows and the rest each
+from a row on that is drawn: so contents do not come back, though corners do, for whoever goes by those. Pointers, shapes,
+strides and version counters stay, and a row stays whole.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from ..contract.shapes import Sample, Shape
 from .case import Case
 
 SETS = 256  # calls of a pass that see contents of their own; those after them begin again
+FEWEST_SETS = 3  # where a pass is one call, the next one gets other tensors
+CORNERS = 2  # rows with which a pool may begin
 LINE = 64  # bytes: tensors begin where a line of the cache does
 FEWEST = 256  # rows of a head that are drawn even for a call over one
 
@@ -43,16 +46,19 @@ class Pool:
         width = math.prod(tail)
         self.drawn = drawn.reshape(-1, width)
         rows, step = batch * heads * length, LINE // math.gcd(LINE, width * drawn.element_size())
+        self.edge = min(FEWEST_SETS * step, rows // 2), rows // 2  # where the first rows may end
         self.memory = drawn.new_empty((rows + (sets - 1) * step, width))
         size = (batch, heads, length, *tail)
         strides = drawn.new_empty(size, device="meta").stride()
         self.tensors = [self.memory.as_strided(size, strides, at * step * width) for at in range(sets)]
-        self.turned = 0
-        self.turn(0)
+        self.write(0, 0, 0)
 
-    def turn(self, by: int) -> None:
-        """Let the pool begin with another drawn row. Written past the version counters, which tell nobody."""
-        self.turned = by
+    def write(self, first: int, rest: int, cut: int) -> None:
+        """Let the pool's rows before ``cut`` be the drawn ones from one on, and the others those from another on.
+
+        Written past the version counters, which tell nobody.
+        """
+        self.stretches = (0, cut, first), (cut, len(self.memory), rest)
         for mine, drawn in self._pieces():
             mine.data.copy_(drawn)
 
@@ -62,24 +68,20 @@ class Pool:
 
     def _pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The pool piece by piece, each with the drawn rows that belong there."""
-        at, count, size = 0, len(self.drawn), len(self.memory)
-        while at < size:
-            first = (self.turned + at) % count
-            rows = min(count - first, size - at)
-            yield self.memory[at : at + rows], self.drawn[first : first + rows]
-            at += rows
+        count = len(self.drawn)
+        for at, until, first in self.stretches:
+            while at < until:
+                row = (first + at) % count
+                rows = min(count - row, until - at)
+                yield self.memory[at : at + rows], self.drawn[row : row + rows]
+                at += rows
 
 
 class Feed:
-    """What the calls of each pass get: samples of ``n`` queries and ``m`` keys, out of pools that change.
+    """What the calls of each pass get: samples of ``n`` queries and ``m`` keys, out of pools that change."""
 
-    together: each call's tensors begin at the same place in their pools, so that there are only so many sets.
-    """
-
-    def __init__(
-        self, drawn: Sample, n: int, m: int, *, sides: Mapping[str, str], seed: int, sets: int, together: bool
-    ) -> None:
-        self.random, self.sets, self.together = random.Random(seed), sets, together
+    def __init__(self, drawn: Sample, n: int, m: int, *, sides: Mapping[str, str], seed: int, sets: int) -> None:
+        self.random, self.sets = random.Random(seed), sets
         lengths = {"q": n, "k": m, "v": m} | {name: n if side == "query" else m for name, side in sides.items()}
         self.names: dict[str, int] = {}  # what was one tensor stays one
         self.pools: dict[int, Pool] = {}
@@ -87,19 +89,22 @@ class Feed:
             if x is not None:
                 self.names[name] = id(x)
                 self.pools.setdefault(id(x), Pool(x, lengths[name], sets))
+        self.corners = [{key: self._draw(len(p.drawn)) for key, p in self.pools.items()} for _ in range(CORNERS)]
 
     def change(self, calls: int) -> list[Sample]:
         """New contents, and what each of so many calls gets, in drawn order."""
-        for pool in self.pools.values():
-            pool.turn(self.random.randrange(len(pool.drawn)))
-        count = min(calls, self.sets)
-        orders = {key: self.random.sample(range(self.sets), count) for key in self.pools}
-        if self.together:
-            orders = dict.fromkeys(orders, next(iter(orders.values())))
-        return [
-            self._sample({name: self.pools[key].tensors[orders[key][i]] for name, key in self.names.items()})
-            for i in range(count)
-        ]
+        corner = self.random.choice(self.corners)
+        for key, pool in self.pools.items():
+            pool.write(corner[key], self._draw(len(pool.drawn)), self.random.randint(*pool.edge))
+        count = min(self.sets, max(calls, FEWEST_SETS))
+        return [self._sample(place) for place in self.random.sample(range(count), min(calls, count))]
+
+    def _draw(self, below: int) -> int:
+        return self.random.randrange(below)
+
+    def _sample(self, place: int) -> Sample:
+        by_name = {name: self.pools[key].tensors[place] for name, key in self.names.items()}
+        return Sample(by_name.pop("q"), by_name.pop("k"), by_name.pop("v", None), by_name)
 
     def touched(self) -> str | None:
         """The name of an input whose contents are not what they were made."""
@@ -111,11 +116,6 @@ class Feed:
         pools = {name: self.pools[key].memory.untyped_storage().data_ptr() for name, key in self.names.items()}
         return next((name for name, pointer in pools.items() if pointer == at), None)
 
-    @staticmethod
-    def _sample(by_name: dict[str, Tensor]) -> Sample:
-        rest = dict(by_name)
-        return Sample(rest.pop("q"), rest.pop("k"), rest.pop("v", None), rest)
-
 
 def feed(
     case: Case,
@@ -125,13 +125,12 @@ def feed(
     *,
     seed: int,
     sets: int = SETS,
-    together: bool = False,
 ) -> Feed:
     """Changing inputs for calls of a shape. drawn: inputs of that shape; where it has few positions, more are drawn."""
     sides = {name: i.side for name, i in attn.traits.inputs.items()}
     if drawn is None or shape.n < FEWEST:
         drawn = draw(case, attn, replace(shape, n=FEWEST, m=FEWEST) if shape.n == shape.m < FEWEST else shape)
-    return Feed(drawn, shape.n, shape.m, sides=sides, seed=seed, sets=sets, together=together)
+    return Feed(drawn, shape.n, shape.m, sides=sides, seed=seed, sets=sets)
 
 
 def list_tensors(sample: Sample) -> Sequence[Tensor]:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from time import sleep
 from typing import Any
 
 import torch
@@ -15,14 +16,15 @@ from ..contract.shapes import Sample
 from ..errors import UnsupportedError
 from ..instruments.guard import Meddled
 from ..instruments.timing import Timed
-from .gate import as_results, check_call, check_gradients, check_plain, check_step, gate
-from .inputs import Feed, feed
+from .gate import Invalid, as_results, check_call, check_gradients, check_plain, check_step, gate
+from .inputs import SETS, Feed, feed
 from .place import RESERVE
 from .workload import Workload
 
 FLUSH = 512 * 2**20  # bytes written to drive everything else out of the caches
 SETTLING = 2  # decode steps after a new state that are not timed: they find the caches full of what made it
 LEAST_STEPS = 16  # decode steps a pass at least
+SETTLE_S = 0.002  # after a pass that is looked at: what a call left to others to do is done by then, or begun
 GRAPHS = 3  # captured graphs read where they were captured: so many sets of inputs
 
 
@@ -51,15 +53,16 @@ class Calls:
     def __init__(self, workload: Workload, seed: int) -> None:
         self.workload, self.random = workload, random.Random(seed)
         graphed = workload.case.cell.place.cuda_graph
-        sets = {"sets": GRAPHS, "together": True} if graphed else {}
-        self.feed = feed(workload.case, workload.attn, workload.shape, workload.sample, seed=seed, **sets)
+        sets = GRAPHS if graphed else SETS
+        self.feed = feed(workload.case, workload.attn, workload.shape, workload.sample, seed=seed, sets=sets)
         self.graphs = self._capture() if graphed else {}
         self.kept: Any = None
+        self.last: Any = None
         self.earlier: Tensor | None = None
         self.watched, self.judged = 0, 0
 
     def reset(self, calls: int) -> None:
-        self.kept = None  # released first, so that a call finds the memory of the one before it
+        self.kept = self.last = None  # released first, so that a call finds the memory of the one before it
         self.samples = self.feed.change(calls)
         self.calls = [self.graphs.get(s.q.data_ptr()) or partial(self.workload.make_call, s) for s in self.samples]
         # a graph's next launch would overwrite what its last one gave
@@ -72,14 +75,19 @@ class Calls:
 
     def run(self, calls: int) -> None:
         made, count, watched = self.calls, len(self.calls), self.watched
-        for number in range(calls):
+        for number in range(calls - 1):
             if number == watched:
                 self.kept = made[number % count]()
             else:
                 made[number % count]()
+        self.last = made[(calls - 1) % count]()
 
     def judge(self) -> None:
         """Hold the kept result, of a call that was timed, to what every result is held to."""
+        last = as_results(self.last)[0].detach()
+        check_ended(last)
+        self.kept = self.last if self.kept is None else self.kept
+        self.last = None
         check_inputs(self.feed)
         sample = self.samples[self.watched % len(self.samples)]
         results = as_results(self.kept)
@@ -99,12 +107,13 @@ class Steps:
         self.context = feed(case, attn, s, workload.sample, seed=seed, sets=1)
         self.tokens = feed(case, attn, replace(s, n=1, m=1), None, seed=seed)
         self.kept: Tensor | None = None
+        self.last: Tensor | None = None
         self.earlier: Tensor | None = None
         self.watched = 0
 
     def reset(self, calls: int) -> None:
         """A new context, a new state, and the first steps after it."""
-        self.kept = None
+        self.kept = self.last = None
         self.state = None  # released first, so that two states never exist at once
         (self.known,) = self.context.change(1)
         self.taken = self.tokens.change(calls + SETTLING)
@@ -125,21 +134,35 @@ class Steps:
 
     def run(self, calls: int) -> None:
         taken, watched = self.taken[SETTLING:], self.watched
-        for number in range(calls):
+        for number in range(calls - 1):
             if number == watched:
                 self.kept = self.step(taken[number % len(taken)])
             else:
                 self.step(taken[number % len(taken)])
+        self.last = self.step(taken[(calls - 1) % len(taken)])
 
     def judge(self) -> float:
         """Hold the kept step to the row that the oracle gives for it: the error, if it is none too large."""
+        assert self.last is not None
+        check_ended(self.last)
+        self.kept = self.last if self.kept is None else self.kept
+        self.last = None
         check_inputs(self.context)
         check_inputs(self.tokens)
-        assert self.kept is not None
         check_plain(self.workload, (self.kept,), lambda x: self.context.owns(x) or self.tokens.owns(x), self.earlier)
         error = check_step(self.workload, self.known, self.taken[: SETTLING + self.watched + 1], self.kept)
         self.earlier = self.kept
         return error
+
+
+def check_ended(last: Tensor) -> None:
+    """`Invalid` where the last output goes on changing after its call has returned: the first thing to look at."""
+    if type(last) is not Tensor or not last.numel():
+        return  # the former is refused elsewhere
+    rows = last[:, :, -1].clone()
+    sleep(SETTLE_S)
+    if not torch.equal(rows, last[:, :, -1]):
+        raise Invalid("the output still changed after the call had returned")
 
 
 def check_inputs(inputs: Feed) -> None:

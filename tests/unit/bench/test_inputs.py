@@ -21,19 +21,21 @@ def _feed(variant: str = "full", **axes: Any) -> Feed:
 
 @given(
     rows=st.integers(1, 40), length=st.integers(1, 60), sets=st.integers(1, 9), width=st.integers(1, 20),
-    by=st.integers(0, 100),
+    by=st.integers(0, 100), inner=st.integers(0, 100),
 )  # fmt: skip
-def test_a_pool_holds_the_drawn_rows_from_any_one_on(rows: int, length: int, sets: int, width: int, by: int) -> None:
+def test_a_pool_holds_drawn_rows_from_two_of_them_on(
+    rows: int, length: int, sets: int, width: int, by: int, inner: int
+) -> None:
     drawn = torch.arange(rows * width, dtype=torch.float32).view(1, 1, rows, width)
     pool = Pool(drawn, length, sets)
-    pool.turn(by)
+    cut = length // 3
+    pool.write(by, inner, cut)
     for x in pool.tensors:
         assert x.shape == (1, 1, length, width)
         assert x.is_contiguous()
         assert (x.data_ptr() - pool.tensors[0].data_ptr()) % LINE == 0
-        first = int(x[0, 0, 0, 0]) // width
-        assert torch.equal(x[0, 0], drawn[0, 0, (first + torch.arange(length)) % rows])
-    assert int(pool.tensors[0][0, 0, 0, 0]) // width == by % rows
+    places = torch.arange(len(pool.memory))
+    assert torch.equal(pool.memory, drawn[0, 0, torch.where(places < cut, by + places, inner + places) % rows])
     assert pool.is_intact()
     pool.memory.data[-1, -1] += 1
     assert not pool.is_intact()
@@ -64,8 +66,21 @@ def test_calls_get_sets_in_drawn_order_and_each_its_own() -> None:
     found = _feed(seq_len=8)
     orders = [[s.q.data_ptr() for s in found.change(30)] for _ in range(2)]
     assert orders[0] != orders[1]
+    assert set(orders[0]) == set(orders[1])
     assert all(len(set(order)) == 30 for order in orders)
     assert len({x.numpy().tobytes() for x in (s.v for s in found.change(30)) if x is not None}) == 30
+
+
+def test_corners_come_back_and_the_rest_does_not() -> None:
+    """So that who remembers by a corner gives what is wrong, and who remembers by all contents remembers in vain."""
+    found = _feed(seq_len=64)
+    corners, contents = set(), set()
+    for _ in range(60):
+        (sample,) = found.change(1)
+        corners.add(sample.k[0, 0, 0].numpy().tobytes())
+        contents.add(sample.k.numpy().tobytes())
+    assert len(corners) <= 2 * 3
+    assert len(contents) > 50
 
 
 def test_the_same_seed_gives_the_same_contents() -> None:

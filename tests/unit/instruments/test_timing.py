@@ -309,5 +309,5 @@ def test_work_in_other_threads_is_seen_where_there_is_to_be_one(clock: Clock, al
 
     turn = Turn(Pace(1, 0.1), 1)
     (found,) = take_rounds({"a": Timed(run)}, {"a": turn}, {"a": 1}, seed=0, device="cpu", alone=alone)
-    said = "it computed in other threads: 50% of its processor time, where one thread is asked for"
+    said = "it computed in other threads: 50% of the processor time, where there is to be one thread"
     assert [str(error) for error in found.failed.values()] == ([said] if alone else [])
