@@ -1,8 +1,8 @@
 """Inputs that change before every pass, behind storage that stays.
 
 What was drawn once lies in a pool, row after row, and each call of a pass gets tensors that begin at another row of it:
-so no two calls of a pass see the same contents. Before a pass the pool is written anew, its first rows and the rest each
-from a row on that is drawn: so contents do not come back, though corners do, for whoever goes by those. Pointers, shapes,
+so no two calls of a pass see the same contents. Before a pass the pool is written anew, its first rows and the rest
+each from a drawn row on: so contents do not come back, though corners do, for whoever goes by those. Pointers, shapes,
 strides and version counters stay, and a row stays whole.
 """
 

@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from time import perf_counter, process_time, thread_time  # bound here, before any plug-in could replace them
+from time import perf_counter, process_time  # bound here, before any plug-in could replace them
 from typing import NamedTuple
 
 import torch
@@ -25,8 +25,8 @@ ROUND_S = 0.25  # rounds of fast cells get more passes until they take this long
 WARM_S = 1.0  # a call that takes this long needs no other one to warm it up
 WAITED = 1.05  # wall over processor time, from which on something else has used this processor
 RETRIES = 2  # passes that are repeated in a round for each mechanism, at most
-ELSEWHERE = 0.2  # share of a pass' processor time that other threads may take where there is to be one, and
-LEAST_S = 0.001  # the seconds from which on that counts
+AT_ONCE = 1.25  # processor over wall time, from which on more than one thread has worked, if for
+LEAST_S = 0.001  # so many seconds of the pass at least
 
 
 @dataclass
@@ -200,30 +200,26 @@ def _one_pass(
 
 
 class Took(NamedTuple):
-    """Seconds a call: by the clock, of the processor, and of those what threads other than this one took."""
+    """Seconds a call, by the clock and of the processor."""
 
     wall: float
     cpu: float
-    elsewhere: float
 
 
 def _check_threads(took: Took, calls: int) -> None:
-    """`Meddled` where other threads did what this one should: the clock would miss what they do after the call."""
-    if took.elsewhere > ELSEWHERE * took.cpu and took.elsewhere * calls > LEAST_S:
-        share = took.elsewhere / took.cpu
-        raise Meddled(
-            f"it computed in other threads: {share:.0%} of the processor time, where there is to be one thread"
-        )
+    """`Meddled` where several threads worked at once and one was asked for."""
+    if took.cpu > AT_ONCE * took.wall and (took.cpu - took.wall) * calls > LEAST_S:
+        raise Meddled(f"{took.cpu / took.wall:.1f} processors worked at once for it, where one thread is asked for")
 
 
 def _time(subject: Timed, calls: int, device: str) -> Took:
     subject.reset(calls)
     synchronize(device)
-    own, cpu, start = thread_time(), process_time(), perf_counter()
+    cpu, start = process_time(), perf_counter()
     subject.run(calls)
     synchronize(device)
-    wall, cpu, own = perf_counter() - start, process_time() - cpu, thread_time() - own
-    return Took(wall / calls, cpu / calls, (cpu - own) / calls)
+    wall, cpu = perf_counter() - start, process_time() - cpu
+    return Took(wall / calls, cpu / calls)
 
 
 def synchronize(device: str) -> None:
