@@ -15,10 +15,12 @@ from ..instruments.ceilings import Ceiling, ceiling
 from ..instruments.environment.devices import why_absent
 from ..instruments.timing import BLOCK_S, Pace, share_turns
 from .case import Case, group_by_cell
+from .inputs import draw
+from .passes import FLUSH, LEAST_STEPS
 from .place import Cell
 from .tables import find_task
 from .task import Guess
-from .workload import BACKWARD, FLUSH, LEAST_STEPS, draw, of_keys
+from .workload import BACKWARD, of_keys
 
 # Measured on the machine of the published runs; each is meant to be right within a factor of two elsewhere.
 EFFICIENCY = {"sdpa": 0.75, "dense": 0.25}  # share of a matrix product's rate that a backend reaches

@@ -12,8 +12,8 @@ from ..instruments.guard import watched
 from ..instruments.timing import calibrate, first_call
 from ..results.rows import Row, finite
 from .case import Case
-from .gate import gate
 from .jobs import CALIBRATING, COMPILING, FIRST, GATE, MAKING, MEMORY, Prepared
+from .passes import Steps, make_subject, prove
 from .workload import BACKWARD, Workload
 
 
@@ -31,10 +31,12 @@ def prepare(
         at(COMPILING if place.compiled else FIRST, None if place.compiled else budget_s)
         workload.warm()
         at(FIRST, budget_s)
-        subject = workload.subject()
+        steps = Steps(workload, case.cell.effort.seed) if place.mode == "decode" else None
+        subject = make_subject(workload, seed=case.cell.effort.seed)
         first_call(subject, budget_s=budget_s, device=place.device)
         at(GATE)
-        row.oracle_error = finite(gate(workload))
+        error, row.gate_len = prove(workload, steps)
+        row.oracle_error = finite(error)
         row.parameters = sum(p.numel() for p in workload.attn.parameters())
         row.backend_used, row.clamped_rows = workload.attn.backend, workload.clamped_rows()
         row.bytes_moved = workload.bytes_moved
@@ -42,15 +44,15 @@ def prepare(
         if memory_budget is not None:
             _count_capacity(workload, row, memory_budget)
         at(MEMORY)
-        samples = _count_memory(workload, row, told=peak_memory)
+        samples = _count_memory(workload, row, steps, told=peak_memory)
         at(CALIBRATING)
         pace = calibrate(subject, budget_s=budget_s, device=place.device)
     return Prepared(row, pace, samples | {"bytes_moved": row.bytes_moved})
 
 
-def _count_memory(workload: Workload, row: Row, *, told: bool) -> dict[str, Any]:
+def _count_memory(workload: Workload, row: Row, steps: Steps | None, *, told: bool) -> dict[str, Any]:
     """One call under the profiler: the kernels that it really ran, and its bytes where the suite asks for them."""
-    found = workload.footprint()
+    found = workload.footprint(steps and steps.take_one)
     if told:
         row.peak_memory_bytes, row.retained_bytes, row.reason = found.peak, found.retained, found.reason
         row.output_bytes, row.saved_bytes, row.workspace_bytes = found.output, found.saved, found.workspace

@@ -17,6 +17,7 @@ from typing import Any
 from ..engines.job import Died, Limits
 from ..engines.local import Local, Method, choose_method
 from ..errors import UsageError
+from ..instruments import seal
 from ..instruments.allocator import settings
 from ..instruments.environment import available_memory, environment, load
 from ..instruments.environment.devices import why_absent
@@ -80,6 +81,7 @@ def run(
     cell is measured whole even when some of its cases are there already, because speedups are paired; what was written
     stays as it is.
     """
+    seal.mend()  # a plug-in's own clock or statistics are a matter of its cases, in their workers
     with Writer(folder, resume=resume) as writer:
         wanted = {c.key for c in cases if _missing(writer.done.get(c.key), retry_failed)}
         missing = [(cell, members) for cell, members in group_by_cell(cases) if any(c.key in wanted for c in members)]
@@ -210,3 +212,6 @@ def _same_machine(folder: Path, now: dict[str, Any]) -> None:
 
 def _now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+seal.close()

@@ -125,6 +125,10 @@ class Attention(nn.Module):
         """Pairs of one head that the fast form really computes; None where its kernel does not tell."""
         return None
 
+    def dense_pairs(self, n: int, m: int) -> int:
+        """Pairs of one head that the oracle works out: all of them, unless it too has a cheaper form."""
+        return n * m
+
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
         """Bytes that a call is expected to hold beyond its inputs and its output, for the backend that runs.
 

@@ -52,7 +52,7 @@ def joules_a_call(
 
     None for a subject that cannot run for so long without being set up anew, as in decoding.
     """
-    subject.reset()
+    subject.reset(calls)
     synchronize(device)
     before, start, made = read(), clock(), 0
     while clock() - start < LEAST_S:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from time import perf_counter, process_time  # bound here, before any plug-in could replace them
+from typing import NamedTuple
 
 import torch
 
 from .collection import no_collection
+from .guard import Meddled
 
 PASSES = 3  # passes of a mechanism in a round, at least, unless the budget does not allow it
 MOST_PASSES = 15
@@ -23,14 +25,20 @@ ROUND_S = 0.25  # rounds of fast cells get more passes until they take this long
 WARM_S = 1.0  # a call that takes this long needs no other one to warm it up
 WAITED = 1.05  # wall over processor time, from which on something else has used this processor
 RETRIES = 2  # passes that are repeated in a round for each mechanism, at most
+AT_ONCE = 1.25  # processor over wall time, from which on more than one thread has worked, if for
+LEAST_S = 0.001  # so many seconds of the pass at least
 
 
 @dataclass
 class Timed:
-    """Something to time. run(count) makes least <= count <= limit calls; reset, untimed, goes before each pass."""
+    """Something to time. run(count) makes least <= count <= limit calls; reset(count), untimed, goes before each pass.
+
+    judge, untimed too, goes after a pass of each round that is drawn: it raises where a call was not what it should be.
+    """
 
     run: Callable[[int], None]
-    reset: Callable[[], None] = lambda: None
+    reset: Callable[[int], None] = lambda count: None
+    judge: Callable[[], object] = lambda: None
     limit: int = 1_000_000
     least: int = 1
 
@@ -80,7 +88,7 @@ class TooSlow(Exception):
 
 def first_call(subject: Timed, *, budget_s: float, device: str) -> float:
     """Seconds of a first call. Raises `TooSlow` when it does not fit the budget."""
-    seconds = _time(subject, 1, device)[0]
+    seconds = _time(subject, 1, device).wall
     if seconds > budget_s:
         raise TooSlow(f"one call takes {seconds:.3g} s, the budget is {budget_s:.3g} s")
     return seconds
@@ -88,11 +96,11 @@ def first_call(subject: Timed, *, budget_s: float, device: str) -> float:
 
 def calibrate(subject: Timed, *, budget_s: float, device: str) -> Pace:
     """Find out how many calls make a pass. The subject is warm already."""
-    begun = time.perf_counter()
-    once = _time(subject, 1, device)[0]
-    reset = time.perf_counter() - begun - once
+    begun = perf_counter()
+    once = _time(subject, 1, device).wall
+    reset = perf_counter() - begun - once
     if once < budget_s / 4 and once < WARM_S:
-        once = min(once, _time(subject, 1, device)[0])
+        once = min(once, _time(subject, 1, device).wall)
     once = max(once, 1e-7)  # a coarse clock may see nothing at all
     calls = max(subject.least, min(math.ceil(BLOCK_S / once), subject.limit))
     return Pace(calls, once * calls, reset)
@@ -126,7 +134,7 @@ def take_rounds(
     that something else ran; such passes are kept, counted and repeated. at: told whose turn it is. after: called
     after every pass. A subject that raises, or after which ``after`` does, drops out and the others go on.
     """
-    order, out = random.Random(seed), set()
+    order, drawn, out = random.Random(seed), random.Random(seed + 1), set()
     with no_collection():
         failed = _warm_up(subjects, takes, device, at)
         for number in range(max(rounds.values(), default=0)):
@@ -134,10 +142,12 @@ def take_rounds(
             out |= failed.keys()
             names = [n for n, count in rounds.items() if number < count for _ in range(takes[n].passes)]
             order.shuffle(names)
+            judged = {name: drawn.randrange(takes[name].passes) for name in sorted(set(names))}
             for name in names:
                 if name not in out:
                     at(name)
-                    _one_pass(name, subjects[name], takes[name], result, device, alone, after)
+                    judged[name] -= 1
+                    _one_pass(name, subjects[name], takes[name], result, device, alone, after, judged[name] == -1)
                     out |= result.failed.keys()
             failed = {}
             yield result
@@ -158,34 +168,58 @@ def _warm_up(
 
 
 def _one_pass(
-    name: str, subject: Timed, turn: Turn, result: Round, device: str, alone: bool, after: Callable[[], None]
+    name: str,
+    subject: Timed,
+    turn: Turn,
+    result: Round,
+    device: str,
+    alone: bool,
+    after: Callable[[], None],
+    judged: bool,
 ) -> None:
     """One pass, and another one for as long as the processor was taken away meanwhile and repeats are left."""
     taken = result.samples.setdefault(name, [])
     while True:
         try:
-            wall, cpu = _time(subject, turn.pace.calls, device)
+            took = _time(subject, turn.pace.calls, device)
+            if judged:
+                subject.judge()
+                judged = False
             after()
+            if alone:
+                _check_threads(took, turn.pace.calls)
         except Exception as error:
             result.failed[name] = error
             return
-        taken.append(wall * 1e3)
-        if not alone or wall <= WAITED * cpu:
+        taken.append(took.wall * 1e3)
+        if not alone or took.wall <= WAITED * took.cpu:
             return
         result.waited[name] = result.waited.get(name, 0) + 1
         if result.waited[name] > RETRIES:
             return
 
 
-def _time(subject: Timed, calls: int, device: str) -> tuple[float, float]:
+class Took(NamedTuple):
     """Seconds a call, by the clock and of the processor."""
-    subject.reset()
+
+    wall: float
+    cpu: float
+
+
+def _check_threads(took: Took, calls: int) -> None:
+    """`Meddled` where several threads worked at once and one was asked for."""
+    if took.cpu > AT_ONCE * took.wall and (took.cpu - took.wall) * calls > LEAST_S:
+        raise Meddled(f"{took.cpu / took.wall:.1f} processors worked at once for it, where one thread is asked for")
+
+
+def _time(subject: Timed, calls: int, device: str) -> Took:
+    subject.reset(calls)
     synchronize(device)
-    cpu, start = time.process_time(), time.perf_counter()
+    cpu, start = process_time(), perf_counter()
     subject.run(calls)
     synchronize(device)
-    wall, cpu = time.perf_counter() - start, time.process_time() - cpu
-    return wall / calls, cpu / calls
+    wall, cpu = perf_counter() - start, process_time() - cpu
+    return Took(wall / calls, cpu / calls)
 
 
 def synchronize(device: str) -> None:

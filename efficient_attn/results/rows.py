@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
-SCHEMA = 5
+SCHEMA = 6
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
@@ -38,6 +38,7 @@ class Row:
     None beside a budget where any length fits, because the state does not grow.
     backend: the one asked for, if any; backend_used: the one that ran.
     part: of the suite; baseline: what the variants of the cell are compared with, where the row's writer said so.
+    gate_len: the length at which the result was compared with the oracle's before it was timed.
     extra: what the task adds, by name; a column ``task.name`` each in frames.
     """
 
@@ -112,6 +113,7 @@ class Row:
     longest_context: int | None = None
     part: str | None = None
     baseline: str | None = None
+    gate_len: int | None = None
     extra: dict[str, Value] = field(default_factory=dict)
     schema: int = SCHEMA
 
@@ -144,8 +146,13 @@ def _to_5(body: dict[str, Any]) -> dict[str, Any]:
     return body | {"part": part[0] if part else None, "baseline": None, "extra": {}, "schema": 5}
 
 
+def _to_6(body: dict[str, Any]) -> dict[str, Any]:
+    """Schema 6 says at which length a result was compared with its oracle's."""
+    return body | {"gate_len": None, "schema": 6}
+
+
 # from each older schema to the next
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5}
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
 
 
 class NewerSchemaError(ValueError):

@@ -53,6 +53,9 @@ class Nystromformer(Attention):
     def growth(self) -> Growth:
         return Growth("O(N m), m landmarks", "O(N)", self._cost)
 
+    def dense_pairs(self, n: int, m: int) -> int:
+        return self._n_landmarks * (n + m + self._n_landmarks)
+
     def _cost(self, n: int, m: int, causal: bool) -> float:
         rows, columns = (min(self._n_landmarks, x) for x in (n, m))
         width = self.dims.head_dim or 64

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.bench.gate import TOLERANCE, WHOLE, Invalid, gate
+from efficient_attn.bench import gate
+from efficient_attn.bench.gate import TOLERANCE, Invalid
+from efficient_attn.bench.passes import prove
 from efficient_attn.bench.workload import Workload
 
 MODES = ("forward", "forward_backward", "decode", "prefill")
@@ -24,7 +26,7 @@ def _forgotten() -> Iterator[None]:
 
 
 def _gate(variant: str, mode: str, **axes: Any) -> float:
-    return gate(Workload(planted.case(variant, mode, **axes)))
+    return prove(Workload(planted.case(variant, mode, **axes)))[0]
 
 
 def _spoiled(out: Tensor) -> Tensor:
@@ -103,17 +105,24 @@ def test_long_outputs_are_compared_at_the_start_in_the_middle_and_at_the_end(row
 
 
 @pytest.mark.parametrize("traits", [ea.Traits(cross=False), ea.Traits(mixes_queries=True)])
-def test_mechanisms_whose_rows_cannot_be_taken_alone_are_compared_whole(traits: ea.Traits) -> None:
+def test_mechanisms_whose_rows_cannot_be_taken_alone_are_compared_whole(
+    traits: ea.Traits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the timed length while the oracle is affordable there, else at the longest where it is, which is told."""
+    monkeypatch.setattr(gate, "WHOLE", 2 * 100**2)
     lengths: list[int] = []
 
     def twist(out: Tensor) -> Tensor:
         lengths.append(out.shape[2])
         return out
 
-    assert _gate(planted.plant("zz_whole", twist, traits=traits), "forward", seq_len=WHOLE + 100) < 1e-5
-    assert lengths == [WHOLE]
-    with pytest.raises(Invalid):
-        _gate(planted.plant("zz_whole_wrong", lambda out: out * 1.01, traits=traits), "forward", seq_len=WHOLE + 100)
+    whole, wrong = planted.plant("zz_whole", twist, traits=traits), lambda out: out * 1.01
+    for seq_len, compared in ((90, 90), (100, 100), (200, 100)):
+        error, length = prove(Workload(planted.case(whole, seq_len=seq_len)))
+        assert (error < 1e-5, length) == (True, compared)
+        with pytest.raises(Invalid):
+            _gate(planted.plant(f"zz_wrong_{seq_len}", wrong, traits=traits), "forward", seq_len=seq_len)
+    assert lengths == [90, 100, 200, 100]
 
 
 def test_a_leak_of_the_future_is_caught() -> None:

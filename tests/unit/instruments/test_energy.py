@@ -21,7 +21,7 @@ class Device:
         self.seconds += 0.1 * count
         self.joules += 3.0 * count
 
-    def reset(self) -> None:
+    def reset(self, count: int) -> None:
         self.joules += 10
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 
 import pytest
 import torch
 
+from efficient_attn.instruments import seal
 from efficient_attn.instruments.guard import Globals, Meddled, watched
 
 DEEDS: dict[str, tuple[Callable[[], object], str]] = {
@@ -17,17 +20,25 @@ DEEDS: dict[str, tuple[Callable[[], object], str]] = {
     "dtype": (lambda: torch.set_default_dtype(torch.float64), "changed the default dtype"),
     "gradients": (lambda: torch.set_grad_enabled(False), "turned gradients off"),
     "deterministic": (lambda: torch.use_deterministic_algorithms(True), "turned deterministic algorithms on"),
+    "precision": (
+        lambda: torch.set_float32_matmul_precision("medium"),
+        "changed the precision of matrix products from highest to medium",
+    ),
+    "denormals": (lambda: torch.set_flush_denormal(True), "turned the flushing of denormal numbers on"),
+    "oneDNN": (lambda: torch._C._set_mkldnn_enabled(False), "turned oneDNN's kernels off"),
+    "processors": (lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}), "changed the processors"),
+    "clock": (lambda: setattr(time, "perf_counter", time.monotonic), "replaced time.perf_counter by its own"),
     "random": (lambda: torch.rand(1), "drew from torch's global random numbers"),
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _closed() -> None:
+    seal.close()
+
+
 def _same(a: Globals, b: Globals) -> bool:
-    return (a.threads, a.dtype, a.gradients, a.deterministic) == (
-        b.threads,
-        b.dtype,
-        b.gradients,
-        b.deterministic,
-    ) and torch.equal(a.random, b.random)
+    return a.values == b.values and torch.equal(a.random, b.random) and seal.broken() is None
 
 
 @pytest.mark.parametrize("deed", DEEDS)

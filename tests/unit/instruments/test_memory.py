@@ -214,7 +214,7 @@ def test_a_step_that_is_called_whole_has_the_same_peak() -> None:
 
 def test_a_mechanisms_workload_is_counted() -> None:
     workload = Workload(planted.case("full", seq_len=256))
-    found = footprint(workload.forward, device="cpu")
+    found = footprint(lambda: workload.forward(workload.sample), device="cpu")
     assert found.output == 2 * 256 * 8 * 4
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in found.kernels
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -42,14 +41,14 @@ class Clock:
             self.order.append(name)
             self.pass_by(seconds * count)
 
-        return Timed(run, lambda: self.order.append(f"reset {name}"), limit)
+        return Timed(run, lambda count: self.order.append(f"reset {name}"), limit=limit)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    fake = SimpleNamespace(perf_counter=lambda: clock.now, process_time=lambda: clock.processor)
-    monkeypatch.setattr(timing, "time", fake)
+    monkeypatch.setattr(timing, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(timing, "process_time", lambda: clock.processor)
     return clock
 
 
@@ -66,7 +65,7 @@ def test_calls_fill_a_block(clock: Clock, seconds: float, calls: int) -> None:
 
 
 def test_what_setting_up_takes_counts_too(clock: Clock) -> None:
-    subject = Timed(lambda count: clock.pass_by(0.001 * count), lambda: clock.pass_by(0.1))
+    subject = Timed(lambda count: clock.pass_by(0.001 * count), lambda count: clock.pass_by(0.1))
     pace = calibrate(subject, budget_s=60, device="cpu")
     assert pace == Pace(2, pytest.approx(0.002), pytest.approx(0.1))
     assert share_turns({"a": pace}, rounds=8, processes=4, budget_s=60)["a"].passes == PASSES
@@ -267,3 +266,47 @@ def test_what_is_checked_after_a_pass_can_end_it(clock: Clock) -> None:
     first, second = _during(clock.subject(0.1, "a"), after=meddled)
     assert str(first.failed["a"]) == "meddled"
     assert second.samples == {}
+
+
+# -- the look at what was timed --------------------------------------------------------------------------------------
+
+
+def test_one_pass_of_each_round_is_judged_and_which_one_is_drawn(clock: Clock) -> None:
+    judged: list[int] = []
+
+    def subject() -> Timed:
+        timed = clock.subject(0.1, "a")
+        timed.judge = lambda: judged.append(len([name for name in clock.order if name == "a"]))
+        return timed
+
+    turn = Turn(Pace(1, 0.1), 5)
+    rounds = take_rounds({"a": subject()}, {"a": turn}, {"a": 40}, seed=3, device="cpu")
+    assert [len(r.samples["a"]) for r in rounds] == [5] * 40
+    passes = [(number - 2) % 5 for number in judged]  # after the one that warms it up
+    assert len(passes) == 40
+    assert set(passes) == set(range(5))
+    assert [(number - 2) // 5 for number in judged] == list(range(40))
+
+
+def test_what_is_judged_wrong_ends_without_that_pass(clock: Clock) -> None:
+    def refuse() -> None:
+        raise ValueError("wrong")
+
+    timed = clock.subject(0.1, "a")
+    timed.judge = refuse
+    turn = Turn(Pace(1, 0.1), 1)
+    first, second = take_rounds({"a": timed}, {"a": turn}, {"a": 2}, seed=3, device="cpu")
+    assert (str(first.failed["a"]), first.samples["a"]) == ("wrong", [])
+    assert second.samples == {}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_several_threads_at_once_are_seen_where_there_is_to_be_one(clock: Clock, alone: bool) -> None:
+    def run(count: int) -> None:
+        clock.pass_by(0.1 * count)
+        clock.processor += 0.09 * count
+
+    turn = Turn(Pace(1, 0.1), 1)
+    (found,) = take_rounds({"a": Timed(run)}, {"a": turn}, {"a": 1}, seed=0, device="cpu", alone=alone)
+    said = "1.9 processors worked at once for it, where one thread is asked for"
+    assert [str(error) for error in found.failed.values()] == ([said] if alone else [])

@@ -1,0 +1,91 @@
+"""What measures and judges, as it was before any plug-in came: seen to be the same after each pass, and put back.
+
+`close` remembers our functions, classes and their methods, and what of ``time`` and torch they rely on. It is called
+when the modules that measure are imported; plug-ins are imported later.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+ROOMS = ("instruments", "engines", "bench", "results", "contract", "kernels.dense")
+OURS = tuple(f"{__name__.partition('.')[0]}.{room}" for room in ROOMS)
+CLOCKS = ("perf_counter", "perf_counter_ns", "process_time", "thread_time", "monotonic", "time")
+TORCH = ("equal", "isfinite", "cat", "no_grad", "set_grad_enabled", "get_num_threads", "get_rng_state")
+METHODS = (
+    "norm", "double", "item", "clone", "detach", "copy_", "all", "data_ptr", "untyped_storage", "as_strided",
+    "__sub__", "__truediv__", "__getitem__", "__deepcopy__",
+)  # fmt: skip
+
+
+class Part(NamedTuple):
+    """A name of a module or a class, its owner's names as they are now, what it stood for, and that function's code."""
+
+    owner: Any
+    name: str
+    names: Mapping[str, Any]
+    value: Any
+    code: Any
+
+
+_parts: dict[tuple[int, str], Part] = {}
+
+
+def close() -> None:
+    """Remember what is there now, and was not remembered before."""
+    others = (torch.autograd, ("grad",)), (torch.cuda, ("synchronize",))
+    for owner, names in ((time, CLOCKS), (torch, TORCH), (Tensor, METHODS), *others):
+        for name in names:
+            _remember(owner, name, getattr(owner, name))
+    for module in [m for n, m in list(sys.modules.items()) if n.startswith(OURS) and isinstance(m, ModuleType)]:
+        for owner, name, value in _members(module):
+            _remember(owner, name, value)
+
+
+def broken() -> str | None:
+    """What stands for something else now, and whose it is; None when all is as it was."""
+    for owner, name, names, value, code in _parts.values():
+        now = names.get(name, value)  # what a class inherits is not among its own names
+        if now is not value or (code and now.__code__ is not code):
+            return f"it replaced {_describe(owner)}.{name} by its own ({_origin(now)})"
+    return None
+
+
+def mend() -> None:
+    """Put back what was replaced."""
+    for owner, name, names, value, code in _parts.values():
+        if names.get(name, value) is not value:
+            setattr(owner, name, value)
+        if code is not None and value.__code__ is not code:
+            value.__code__ = code
+
+
+def _members(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+    """A module's functions and classes, and what those classes define."""
+    for name, value in list(vars(module).items()):
+        if isinstance(value, FunctionType) or callable(value):
+            yield module, name, value
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            yield from ((value, n, v) for n, v in vars(value).items() if isinstance(v, FunctionType | property))
+
+
+def _remember(owner: Any, name: str, value: Any) -> None:
+    part = Part(owner, name, vars(owner), value, value.__code__ if isinstance(value, FunctionType) else None)
+    _parts.setdefault((id(owner), name), part)
+
+
+def _describe(owner: Any) -> str:
+    return owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
+
+
+def _origin(value: Any) -> str:
+    """Where a function was written."""
+    code = getattr(value, "__code__", None)
+    return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}" if code else f"{type(value).__name__}"

@@ -1,0 +1,56 @@
+"""How often cheats are found, and honest twins are not: python suites/trials/cheating.py [TIMES]
+
+Runs every mechanism of cheats.py, and its twin, so many times through the command line (20 unless said otherwise), each
+time with other inputs and another order, and counts. `contents` is never wrong: what counts is that it gains nothing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import efficient_attn as ea
+
+HERE = Path(__file__).parent
+SUITE = """
+title      = "Cheats beside their honest twins"
+measure    = ["forward"]
+baseline   = "full"
+rounds     = 8
+max_rounds = 8
+processes  = 1
+budget_s   = 5
+plugins    = ["{plugin}"]
+axes       = {{ seq_len = [64, 1100], threads = [1] }}
+dims       = {{ heads = 2, head_dim = 8 }}
+variant    = [{variants}]
+"""
+
+
+def main(times: int) -> None:
+    names = ea.registry.load_plugin(str(HERE / "cheats.py"))
+    variants = ", ".join(f'{{ name = "{name}" }}' for name in ["full", *names])
+    text = SUITE.format(plugin=HERE / "cheats.py", variants=variants)
+    ended: dict[str, Counter[str]] = {name: Counter() for name in names}
+    gains: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "cheats.toml").write_text(text, encoding="utf-8")
+        for seed in range(times):
+            out = Path(folder) / str(seed)
+            command = [sys.executable, "-m", "efficient_attn", "run", "cheats.toml", "--out", out, "--seed", str(seed)]
+            subprocess.run(command, cwd=folder, check=False, capture_output=True)
+            rows = ea.load(out)
+            for name in names:
+                mine = rows[rows.variant == name]
+                ended[name][str("ok" if (mine.status == "ok").all() else "found")] += 1
+            gains += rows[rows.variant == "zz_contents"].speedup.dropna().tolist()
+    for name in sorted(names, key=lambda n: n.replace("honest_", "")):
+        print(f"{name:24}", ", ".join(f"{count} {what}" for what, count in sorted(ended[name].items())))
+    print(f"largest speedup of zz_contents over full: {max(gains):.2f}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)

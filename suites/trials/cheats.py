@@ -1,0 +1,188 @@
+"""Mechanisms that cheat, each with an honest twin that differs in one line. A plug-in: `run --plugin cheats.py`.
+
+Exact attention in all but one thing: `check` and the look at timed calls must find it, and must not find its twin.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import efficient_attn as ea
+
+
+class Cheat(ea.SoftmaxAttention):
+    """Exact attention."""
+
+    honest = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[Any, Tensor] = {}
+        self.calls = 0
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask) -> Tensor:
+        return super().compute(q, k, v, mask)
+
+    def remember(self, key: Any, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask) -> Tensor:
+        if self.honest or key not in self.known:
+            self.known[key] = self.attend(q, k, v, mask).detach()
+        return self.known[key].clone()
+
+
+class Pointer(Cheat):
+    """Remembers its answer by the inputs' addresses."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        return self.remember((q.data_ptr(), k.data_ptr(), v.data_ptr(), q.shape), q, k, v, mask)
+
+
+class Version(Cheat):
+    """Remembers its answer until a version counter moves."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        return self.remember((q.data_ptr(), q._version, k._version, v._version, q.shape), q, k, v, mask)
+
+
+class Corner(Cheat):
+    """Remembers its answer by the first row of each input."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        return self.remember((q.shape, *(x[0, 0, 0].numpy().tobytes() for x in (q, k, v))), q, k, v, mask)
+
+
+class Contents(Cheat):
+    """Remembers its answer by a hash of all contents: never wrong, and of no use where contents do not come back."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        return self.remember((q.shape, *(hash(x.numpy().tobytes()) for x in (q, k, v))), q, k, v, mask)
+
+
+class Constant(Cheat):
+    """Gives the same whatever it gets."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        return self.attend(q, k, v, mask) if self.honest else torch.zeros_like(q)
+
+
+class Second(Cheat):
+    """Computes every second call, and gives that again in between."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return self.remember((self.calls // 2, q.shape), q, k, v, mask)
+
+
+class NotANumber(Cheat):
+    """Gives zeros, and an oracle of NaN that no error exceeds."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        return self.attend(q, k, v, mask) if self.honest else torch.zeros_like(q)
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        out = super().oracle(q, k, v, mask, **inputs)
+        return out if self.honest else out * float("nan")
+
+
+class Late(torch.Tensor):
+    """A tensor that is computed when somebody looks."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = tuple(x.make() if isinstance(x, Late) else x for x in args)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+class Lazy(Cheat):
+    """Gives a tensor that computes itself when somebody looks."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        if self.honest:
+            return self.attend(q, k, v, mask)
+        out = torch.empty_like(q).as_subclass(Late)
+        out.make = lambda: self.attend(q, k, v, mask)  # pyright: ignore[reportAttributeAccessIssue]
+        return out
+
+
+class Clock(Cheat):
+    """Puts a slow clock in place of the one that it is timed with."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        from efficient_attn.instruments import timing
+
+        if not self.honest:
+            timing.perf_counter = lambda: time.perf_counter() / 100
+        return self.attend(q, k, v, mask)
+
+
+class Thread(Cheat):
+    """Returns at once and has a thread compute."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        out = torch.zeros_like(q)
+        worker = threading.Thread(target=lambda: out.copy_(self.attend(q, k, v, mask)))
+        worker.start()
+        if self.honest or q.requires_grad:
+            worker.join()
+        return out
+
+
+class Short(Cheat):
+    """Right up to 1,024 positions only; mixes queries, by what it says, so that its rows cannot be asked for alone."""
+
+    @property
+    def traits(self) -> ea.Traits:
+        return ea.Traits(mixes_queries=True)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        return self.attend(q, k, v, mask) if self.honest or k.shape[2] <= 1024 else torch.zeros_like(q)
+
+
+class Half(Cheat):
+    """Computes in half precision."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        kind = q.dtype if self.honest else torch.bfloat16
+        return self.attend(q.to(kind), k.to(kind), v.to(kind), mask).to(q.dtype)
+
+
+class Numpy(Cheat):
+    """Writes into its inputs through numpy, which leaves no version."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        out = self.attend(q, k, v, mask)
+        (v.clone() if self.honest else v).detach().numpy()[:, :, -1] *= 0.5
+        return out
+
+
+class Sixty(Cheat):
+    """Writes into its inputs from its 61st call on."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        self.calls += 1
+        out = self.attend(q, k, v, mask)
+        if self.calls > 60 and not self.honest:
+            v.detach().numpy()[:, :, -1] *= 0.5
+        return out
+
+
+CHEATS = {
+    "pointer": Pointer, "version": Version, "corner": Corner, "contents": Contents, "constant": Constant,
+    "second": Second, "not_a_number": NotANumber, "lazy": Lazy, "clock": Clock, "thread": Thread, "short": Short,
+    "half": Half, "numpy": Numpy, "sixty": Sixty,
+}  # fmt: skip
+
+
+def register() -> None:
+    for name, cls in CHEATS.items():
+        twin = type(f"Honest{cls.__name__}", (cls,), {"honest": True, "__doc__": cls.__doc__, "__module__": __name__})
+        ea.register(f"zz_{name}", family="full")(cls)
+        ea.register(f"zz_honest_{name}", family="full")(twin)
+
+
+register()

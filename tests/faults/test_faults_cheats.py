@@ -1,0 +1,179 @@
+"""Mechanisms that cheat the clock or the gate: each is found, its honest twin is not, and each layer is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import planted
+import pytest
+from shell import run
+
+import efficient_attn as ea
+from efficient_attn.bench import gate, inputs, jobs, passes
+from efficient_attn.bench.gate import Invalid
+from efficient_attn.bench.passes import make_subject, prove
+from efficient_attn.bench.workload import Workload
+from efficient_attn.instruments import seal
+from efficient_attn.instruments.guard import Meddled, watched
+
+CHEATS = Path(__file__).parents[2] / "suites" / "trials" / "cheats.py"
+SHORT, LONG = 64, 1100
+SAYS = {  # what is said of it in a run; nothing of the one that is never wrong and gains nothing
+    "pointer": "not the oracle's",
+    "version": "not the oracle's",
+    "corner": "not the oracle's",
+    "contents": "",
+    "constant": "not the oracle's",
+    "second": "not the oracle's",
+    "not_a_number": "the output of the oracle holds values that are not finite",
+    "lazy": "the output is a Late, not a plain tensor",
+    "clock": "it replaced efficient_attn.instruments.timing.perf_counter by its own (cheats.py:",
+    "thread": "",  # one of several, by how far it has come
+    "short": "not the oracle's",
+    "half": "not the oracle's",
+    "numpy": "",  # the oracle sees what was written, or the inputs are not what they were
+    "sixty": "it wrote into its input v",
+}
+SUITE = """
+title      = "Cheats beside their honest twins"
+measure    = ["forward"]
+baseline   = "full"
+rounds     = 8
+max_rounds = 8
+processes  = 1
+budget_s   = 5
+plugins    = ["{plugin}"]
+axes       = {{ seq_len = [{short}, {long}], threads = [1] }}
+dims       = {{ heads = 2, head_dim = 8 }}
+variant    = [{variants}]
+"""
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    folder = tmp_path_factory.mktemp("cheats")
+    names = ["full", *(f"zz_{name}" for name in SAYS), *(f"zz_honest_{name}" for name in SAYS)]
+    variants = ", ".join(f'{{ name = "{name}" }}' for name in names)
+    text = SUITE.format(plugin=CHEATS, short=SHORT, long=LONG, variants=variants)
+    (folder / "cheats.toml").write_text(text)
+    run("run", "cheats.toml", "--out", "out", cwd=folder)
+    return ea.load(folder / "out").set_index(["variant", "seq_len"])
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_it_is_found_and_has_no_time(name: str, rows: pd.DataFrame) -> None:
+    if name == "contents":
+        pytest.skip("it is never wrong; that it gains nothing is tested below")
+    length = LONG if name == "short" else SHORT
+    row = rows.loc[(f"zz_{name}", length)]
+    assert (row.status, pd.isna(row.latency_ms)) == ("invalid", True)
+    assert SAYS[name] in row.reason
+
+
+@pytest.mark.parametrize("length", [SHORT, LONG])
+@pytest.mark.parametrize("name", SAYS)
+def test_its_honest_twin_is_measured(name: str, length: int, rows: pd.DataFrame) -> None:
+    row = rows.loc[(f"zz_honest_{name}", length)]
+    assert (row.status, pd.isna(row.reason)) == ("ok", True)
+    assert row.latency_ms > 0
+    assert row.gate_len == length
+
+
+# -- each layer is needed --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    assert jobs.STAGES  # importing it closes the seal
+    with planted.undone():
+        ea.registry.load_plugin(str(CHEATS))
+        yield
+    seal.mend()
+
+
+def _keep_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if inputs stayed as they are, the same for every call."""
+    real = inputs.Pool.write
+    monkeypatch.setattr(inputs.Pool, "write", lambda self, *_: real(self, 0, 0, 0))
+    monkeypatch.setattr(inputs, "FEWEST_SETS", 1)
+    monkeypatch.setattr(passes, "SETS", 1)
+
+
+def _compare_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "_pass", lambda *_: 0.0)
+
+
+OFF: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
+    "renewal": _keep_inputs,
+    "comparison": _compare_nothing,
+    "contents": lambda monkeypatch: monkeypatch.setattr(passes, "check_inputs", lambda feed: None),
+    "plain": lambda monkeypatch: [monkeypatch.setattr(m, "check_plain", lambda *_: None) for m in (gate, passes)],
+    "seal": lambda monkeypatch: monkeypatch.setattr(seal, "_parts", {}),
+    "ended": lambda monkeypatch: monkeypatch.setattr(passes, "check_ended", lambda last: None),
+}
+LAYERS = {
+    "pointer": ["renewal"],
+    "version": ["renewal"],
+    "corner": ["renewal"],
+    "constant": ["comparison"],
+    "second": ["comparison"],
+    "not_a_number": ["comparison"],
+    "lazy": ["plain"],
+    "clock": ["seal"],
+    "thread": ["comparison", "ended"],
+    "short": ["comparison"],
+    "half": ["comparison"],
+    "numpy": ["comparison", "contents"],
+    "sixty": ["comparison", "contents"],
+}
+
+
+def _look(name: str, passes_taken: int = 40) -> str | None:
+    """What is found of a mechanism, if anything."""
+    w = Workload(planted.case(name, seq_len=LONG if "short" in name else SHORT))
+    subject = make_subject(w, seed=0)
+    try:
+        with watched():
+            prove(w)
+            for _ in range(passes_taken):
+                subject.reset(3)
+                subject.run(3)
+                subject.judge()
+    except (Invalid, Meddled) as found:
+        return str(found)
+    return None
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("name", LAYERS)
+def test_without_the_layer_that_finds_it_it_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SAYS[name] in (_look(f"zz_{name}") or "")
+    assert _look(f"zz_honest_{name}") is None
+    monkeypatch.setattr(seal, "_parts", {})  # it would find what is switched off here
+    for layer in LAYERS[name]:
+        OFF[layer](monkeypatch)
+    assert _look(f"zz_{name}") is None
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_memory_of_all_contents_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    def computed() -> int:
+        w = Workload(planted.case("zz_contents", seq_len=SHORT))
+        subject = make_subject(w, seed=0)
+        for _ in range(20):
+            subject.reset(10)
+            subject.run(10)
+            subject.judge()
+        return len(w.attn.known)  # pyright: ignore
+
+    assert computed() >= 0.95 * 200
+    _keep_inputs(monkeypatch)
+    assert computed() == 1
+
+
+def test_every_cheat_has_a_case() -> None:
+    with planted.undone():
+        names = set(ea.registry.load_plugin(str(CHEATS)))
+    assert names == {f"zz_{kind}{name}" for name in SAYS for kind in ("", "honest_")}
