@@ -203,9 +203,9 @@ def _same_machine(folder: Path, now: dict[str, Any]) -> None:
         before = session.get("environment", {})
         for name in ALIKE:
             if before.get(name) not in (None, now[name]):
-                raise UsageError(
-                    f"{folder}: measured with {name} {before[name]}, here it is {now[name]}; choose another --out"
-                )
+                older = "" if "identity" in before else ", by a version that did not record which machine it was"
+                said = f"{folder}: measured with {name} {before[name]}{older if name == 'machine' else ''}"
+                raise UsageError(f"{said}; here it is {now[name]}; choose another --out")
 
 
 def _now() -> str:

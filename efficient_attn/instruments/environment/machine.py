@@ -18,7 +18,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 def cpu_name(root: Path = ROOT) -> str:
     """The processor's own name, where the system says it."""
-    found = _cpuinfo(root).get("model name")
+    found = cpuinfo(root).get("model name")
     return found or platform.processor() or platform.machine()
 
 
@@ -90,7 +90,7 @@ def frequency(root: Path = ROOT) -> dict[str, Any]:
     cpus = root / CPUS
     governors = {known(text(cpu / "cpufreq/scaling_governor")) for cpu in _numbered(cpus, "cpu")} - {None}
     limit = number(cpus / "cpu0/cpufreq/cpuinfo_max_freq")
-    now = _cpuinfo(root).get("cpu MHz")
+    now = cpuinfo(root).get("cpu MHz")
     return {
         "governor": "+".join(sorted(filter(None, governors))) or text(cpus / "cpu0/cpufreq/scaling_governor"),
         "driver": text(cpus / "cpu0/cpufreq/scaling_driver"),
@@ -110,7 +110,7 @@ def turbo(root: Path = ROOT) -> bool | Unknown:
 
 def virtualisation(root: Path = ROOT) -> dict[str, Any]:
     """Whether a hypervisor or a container stands between us and the machine."""
-    flags = _cpuinfo(root).get("flags")
+    flags = cpuinfo(root).get("flags")
     kind = ask("systemd-detect-virt", "--vm", codes=(0, 1)) if root == ROOT else None
     return {
         "hypervisor": "hypervisor" in flags.split() if flags else Unknown("/proc/cpuinfo lists no flags"),
@@ -128,7 +128,7 @@ def container(root: Path = ROOT) -> str | None:
     return next((name for mark, name in marks.items() if (root / mark).exists()), os.environ.get(CONTAINER))
 
 
-def _cpuinfo(root: Path) -> dict[str, str]:
+def cpuinfo(root: Path) -> dict[str, str]:
     """The first processor's entry; empty where the system has none."""
     return known(table(root / "proc/cpuinfo", ":")) or {}
 

@@ -172,6 +172,23 @@ def test_a_folder_of_another_machine_is_refused(tmp_path: Path) -> None:
         _run(tmp_path, resume=True)
 
 
+def test_a_folder_of_another_machine_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    _run(tmp_path)
+    path = tmp_path / "run.json"
+    about = json.loads(path.read_text())
+    machine = about["sessions"][0]["environment"]["machine"]
+    name, _, digest = machine.partition("#")
+    about["sessions"][0]["environment"]["machine"] = f"{name}#{digest[::-1]}x"
+    path.write_text(json.dumps(about))
+    (tmp_path / "rows.jsonl").write_text("")
+    with pytest.raises(UsageError, match=rf"machine {name}#{digest[::-1]}x; here it is {machine}; choose another"):
+        _run(tmp_path, resume=True)
+    del about["sessions"][0]["environment"]["identity"]
+    path.write_text(json.dumps(about))
+    with pytest.raises(UsageError, match="by a version that did not record which machine it was; here it is"):
+        _run(tmp_path, resume=True)
+
+
 @pytest.mark.looks
 def test_a_session_says_what_it_found_and_what_it_cost(tmp_path: Path) -> None:
     _run(tmp_path)
