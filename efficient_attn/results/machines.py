@@ -42,7 +42,8 @@ def find_new_names(sessions: Iterable[dict[str, Any]]) -> dict[tuple[Any, Any], 
 
 def _name(facts: Mapping[str, Any]) -> str | None:
     """``AMD-Zen5-2c-24GiB`` where the facts leave but one design; None where they do not."""
-    design = DESIGNS.get(_table(facts["cache_bytes"]).get("L1d", 0))
+    cache = _table(facts["cache_bytes"]).get("L1d")
+    design = next((name for size, name in DESIGNS.items() if size == cache), None)
     said = facts["cpu_capability"] == "AVX512" and str(facts["cpu"]).startswith("AMD") and facts["memory_gib"]
     if not (design and said) or facts["gpus"]:
         return None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
-SCHEMA = 5
+SCHEMA = 6
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
@@ -32,8 +32,9 @@ class Row:
     call has ended, its result. stop_reason: why measuring ended (half_width, rounds, budget). cache: warm or cold.
     rounds, processes: how many were measured, and by how many processes. contaminated: rounds that something else on
     the machine disturbed. energy_j: joules a call, where the device has a counter.
-    bytes_moved: what any implementation must read and write a call, when decoding the state's bytes; bandwidth_share:
-    these bytes a second over the measured rate of the machine's memory, above 1 where caches hold them.
+    bytes_moved: what any implementation must read and write a call, when decoding what a step sees of the state.
+    read_from: where these bytes lie, ``memory`` or a cache by its name; bandwidth_share: the least time to read them
+    from there over the time taken. Until schema 6 it was memory's in any case, and above 1 where caches held them.
     memory_budget_bytes: for decode states, where one was set; longest_context: the most positions whose state fits it,
     None beside a budget where any length fits, because the state does not grow.
     backend: the one asked for, if any; backend_used: the one that ran.
@@ -112,6 +113,7 @@ class Row:
     longest_context: int | None = None
     part: str | None = None
     baseline: str | None = None
+    read_from: str | None = None
     extra: dict[str, Value] = field(default_factory=dict)
     schema: int = SCHEMA
 
@@ -144,8 +146,13 @@ def _to_5(body: dict[str, Any]) -> dict[str, Any]:
     return body | {"part": part[0] if part else None, "baseline": None, "extra": {}, "schema": 5}
 
 
+def _to_6(body: dict[str, Any]) -> dict[str, Any]:
+    """Schema 6 says which memory a call's bytes are read from; until then all were held against the slowest."""
+    return body | {"read_from": None, "schema": 6}
+
+
 # from each older schema to the next
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5}
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
 
 
 class NewerSchemaError(ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,28 @@ def topology(root: Path = ROOT) -> dict[str, Any]:
 def caches(root: Path = ROOT) -> dict[str, int]:
     """Bytes of each cache that the first processor sees, by name: L1d, L1i, L2, L3."""
     found: dict[str, int] = {}
-    for place in _numbered(root / CPUS / "cpu0/cache", "index"):
-        level, kind, size = (known(text(place / name)) for name in ("level", "type", "size"))
-        match = re.fullmatch(r"(\d+)([KMG]?)", size or "")
-        if level and match:
-            letter = {"Data": "d", "Instruction": "i"}.get(kind or "", "")
-            found[f"L{level}{letter}"] = int(match[1]) * UNITS[match[2]]
+    for name, place in _list_caches(root / CPUS / "cpu0"):
+        match = re.fullmatch(r"(\d+)([KMG]?)", known(text(place / "size")) or "")
+        if match:
+            found[name] = int(match[1]) * UNITS[match[2]]
     return found
+
+
+def cache_copies(root: Path = ROOT) -> dict[str, int]:
+    """How many caches of each name the machine has, by the processors that share one."""
+    shared: dict[str, set[str]] = {}
+    for cpu in _numbered(root / CPUS, "cpu"):
+        for name, place in _list_caches(cpu):
+            shared.setdefault(name, set()).add(known(text(place / "shared_cpu_list")) or "all")
+    return {name: len(lists) for name, lists in shared.items()}
+
+
+def _list_caches(cpu: Path) -> Iterator[tuple[str, Path]]:
+    """The caches of a processor, each with its folder."""
+    for place in _numbered(cpu / "cache", "index"):
+        level, kind = (known(text(place / name)) for name in ("level", "type"))
+        if level:
+            yield f"L{level}" + {"Data": "d", "Instruction": "i"}.get(kind or "", ""), place
 
 
 def _numbered(folder: Path, prefix: str) -> list[Path]:
