@@ -195,7 +195,11 @@ def test_a_session_says_what_it_found_and_what_it_cost(tmp_path: Path) -> None:
     (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
     (check,) = session["checks"]
     assert check["canary"]["ok"]
-    assert check["ceilings"][0]["gemm_flops_per_s"] > 1e8
+    (best,) = check["ceilings"]
+    assert best["gemm_flops_per_s"] == max(look["gemm_flops_per_s"] for look in best["looks"]) > 1e8
+    assert [look["when"] for look in best["looks"]] == ["before", "after"]
+    assert all(look["gemm_by"] and look["read_by"] for look in best["looks"])
+    assert 0 <= best["spread"]["gemm"] < 1
     assert session["account"]["working_s"] <= session["account"]["wall_s"]
     assert session["limits"]["timeout_s"] == 600
     assert (session["seed"], session["start_method"]) == (0, "inline")
