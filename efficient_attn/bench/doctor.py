@@ -200,6 +200,7 @@ def _rates(device: str, threads: int) -> Iterator[Finding]:
     seen = watch.lap()
     arithmetic, memory = best.gemm_flops_per_s, best.bytes_per_s
     said = f"{arithmetic / 1e9:.4g} GFLOP/s in a matrix product, {memory / 1e9:.3g} GB/s from memory"
+    said += "".join(f", {cache.bytes_per_s / 1e9:.3g} from {cache.name}" for cache in best.caches[-1:])
     yield Finding(topic="rates", said=said, numbers=asdict(best))
     reason = seen.reason(threads if device == "cpu" else None)
     busy = seen.others_cores is not None and seen.others_cores > OTHERS

@@ -175,15 +175,17 @@ class Sit:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect:
-    """Look at the machine before a run: does the memory counter tell the truth, and how fast could anything be?"""
+    """Look at the machine: how fast could anything be? canary: and does the memory counter tell the truth?"""
 
     device: str
     settings: tuple[tuple[str, int | None], ...]  # dtype and threads
     limit_s: float
+    canary: bool = True
 
     def run(self, board: Board, tell: Callable[[Any], None]) -> None:
         board.at(0, MAKING, self.limit_s)
-        tell(canary(self.device))
+        if self.canary:
+            tell(canary(self.device))
         default = _default_threads()
         for dtype, threads in self.settings:
             found: Ceiling = ceiling(self.device, dtype, threads or default)

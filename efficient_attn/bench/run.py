@@ -28,14 +28,13 @@ from ..results.store import Writer, about
 from .case import PROTOCOL, Case, group_by_cell
 from .cell import measure
 from .conditions import PRELOAD, Conditions
-from .jobs import Inspect
+from .physics import list_ceilings, look
 from .place import Cell
 from .suite import Loaded
 from .tables import find_task
 
 SPARE = 0.9  # of the memory that is free: what a worker may take where nobody says otherwise
 ALIKE = ("machine", "torch")  # what must not differ between the sessions of one folder
-INSPECTION_S = 300.0
 
 
 class StaleCases(UserWarning):
@@ -174,6 +173,7 @@ class _Session:
     def end(self, conditions: Conditions) -> None:
         account = asdict(conditions.engine.account)
         account["wall_s"] = time.perf_counter() - self.started
+        self.about["checks"] = [_inspect_again(check, conditions) for check in self.about["checks"]]
         self.writer.describe(self.about | {"finished": _now(), "account": account, "load_after": load()})
 
 
@@ -184,19 +184,25 @@ def _inspect(device: str, planned: Sequence[Cell], conditions: Conditions) -> di
     settings = sorted(
         {(c.place.dtype, c.place.threads) for c in planned if c.place.device == device and c.place.mode}, key=str
     )
-    found: dict[str, Any] = {"device": device, "ceilings": []}
+    found: dict[str, Any] = {"device": device}
     try:
-        job = Inspect(device=device, settings=tuple(settings), limit_s=INSPECTION_S)
-        for told in conditions.engine.carry_out(job):
-            if isinstance(told, dict):
-                found["canary"] = told
-            else:
-                dtype, threads, ceiling = told
-                conditions.ceilings[device, dtype, threads] = ceiling
-                found["ceilings"].append({"dtype": dtype, "threads": threads} | asdict(ceiling))
+        found["canary"] = look(device, settings, conditions, "before")
     except Died as death:
         found["failed"] = death.how  # a machine that cannot be looked at can still measure
-    return found
+    return found | {"ceilings": list_ceilings(device, conditions)}
+
+
+def _inspect_again(check: dict[str, Any], conditions: Conditions) -> dict[str, Any]:
+    """The same after the run: how fast could anything be by now?"""
+    device = check["device"]
+    settings = [(dtype, threads) for on, dtype, threads in conditions.ceilings if on == device]
+    found: dict[str, Any] = {}
+    try:
+        if settings:
+            look(device, settings, conditions, "after")
+    except Died as death:
+        found["failed"] = death.how
+    return check | found | ({"ceilings": list_ceilings(device, conditions)} if settings else {})
 
 
 def _same_machine(folder: Path, now: dict[str, Any]) -> None:
@@ -205,9 +211,9 @@ def _same_machine(folder: Path, now: dict[str, Any]) -> None:
         before = session.get("environment", {})
         for name in ALIKE:
             if before.get(name) not in (None, now[name]):
-                raise UsageError(
-                    f"{folder}: measured with {name} {before[name]}, here it is {now[name]}; choose another --out"
-                )
+                older = "" if "identity" in before else ", by a version that did not record which machine it was"
+                said = f"{folder}: measured with {name} {before[name]}{older if name == 'machine' else ''}"
+                raise UsageError(f"{said}; here it is {now[name]}; choose another --out")
 
 
 def _now() -> str:

@@ -16,6 +16,7 @@ from .case import Case
 from .conditions import Conditions
 from .endings import end_dead
 from .jobs import Ended, Sat, Sit
+from .physics import explain_impossible
 from .place import Cell
 
 EXTRA = 2  # sittings more than were wanted, where something else disturbed some
@@ -89,6 +90,7 @@ class Sittings:
             if number >= wanted and self._narrow():
                 self.reason = "half_width"
                 break
+        self._refuse_impossible()
         return self.records | {key: self._record(entrant) for key, entrant in self.entrants.items()}
 
     @property
@@ -164,6 +166,17 @@ class Sittings:
         widths = [_speedup(base, e) if base and e is not base else typical(e.medians, e.process) for e in going]
         return all(width.half_width <= self.cell.effort.half_width for width in widths)
 
+    def _refuse_impossible(self) -> None:
+        """End what was faster than the machine can be, even at the slow end of its interval; before anything is paired
+        with it."""
+        for key, entrant in list(self.entrants.items()):
+            row, place = entrant.row, self.cell.place
+            slowest_ms = typical(entrant.medians, entrant.process).high or max(entrant.medians)
+            reason = explain_impossible(row.flops, row.bytes_moved, slowest_ms / 1e3, place, self.conditions)
+            if reason:
+                self.records[key] = Record(replace(entrant.case.row(), status="invalid", reason=reason))
+                del self.entrants[key]
+
     def _record(self, entrant: Entrant) -> Record:
         row, base = entrant.row, self._baseline
         _finish(entrant, base, self.conditions)
@@ -206,8 +219,10 @@ def _finish(entrant: Entrant, baseline: Entrant | None, conditions: Conditions) 
     row.tflops_per_s = None if row.flops is None else row.flops / seconds / 1e12
     ceiling = conditions.ceilings.get((cell.place.device, cell.place.dtype, cell.place.threads))
     if ceiling is not None and row.bytes_moved is not None:
-        row.bandwidth_share = row.bytes_moved / seconds / ceiling.bytes_per_s
+        cold = cell.place.cache == "cold"
+        row.read_from = ceiling.find_holder(row.bytes_moved, cold=cold)
+        row.bandwidth_share = ceiling.read_seconds(row.bytes_moved, cold=cold) / seconds
         if row.flops is not None:
-            row.roofline_share = share(row.flops, row.bytes_moved, seconds, ceiling)
+            row.roofline_share = share(row.flops, row.bytes_moved, seconds, ceiling, cold=cold)
     if baseline is not None:
         row.speedup, row.speedup_low, row.speedup_high = _speedup(baseline, entrant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -54,12 +55,23 @@ class Workload:
 
     @property
     def bytes_moved(self) -> int:
-        """What any implementation must read and write: inputs and results once, when decoding the state's tensors."""
+        """What any implementation must read and write: inputs and results once, when decoding what is seen of the
+        state."""
         if self.case.cell.place.mode == "decode":
-            return state_bytes(self.after_context(self.shape.m))
+            return min(state_bytes(self.after_context(self.shape.m)), self._seen_bytes)
         s, size = self.shape, self.sample.q.element_size()
         once = sum(x.numel() for x in self.drawn) + s.batch * s.heads * s.n * s.value_dim
         return once * size * (2 if self.case.cell.place.mode == "forward_backward" else 1)
+
+    @property
+    def _seen_bytes(self) -> int:
+        """The keys and values that the newest position sees: of a whole past a strided pattern reads few."""
+        m, attn = self.shape.m, self.attn
+        pairs = attn.pairs(1, m, True)
+        seen = min(attn.growth.step_cost(m), math.inf if pairs is None else pairs)
+        keys = (self.sample.k, self.sample.v)
+        position = sum(x.numel() // m for x in keys if x is not None) * self.sample.q.element_size()
+        return math.ceil(seen * position)
 
     def footprint(self, step: Callable[[], object] | None = None) -> Footprint:
         """What one call allocates, and the kernels that it runs. step: the call, when decoding."""

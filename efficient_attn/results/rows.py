@@ -32,8 +32,9 @@ class Row:
     call has ended, its result. stop_reason: why measuring ended (half_width, rounds, budget). cache: warm or cold.
     rounds, processes: how many were measured, and by how many processes. contaminated: rounds that something else on
     the machine disturbed. energy_j: joules a call, where the device has a counter.
-    bytes_moved: what any implementation must read and write a call, when decoding the state's bytes; bandwidth_share:
-    these bytes a second over the measured rate of the machine's memory, above 1 where caches hold them.
+    bytes_moved: what any implementation must read and write a call, when decoding what a step sees of the state.
+    read_from: where these bytes lie, ``memory`` or a cache by its name; bandwidth_share: the least time to read them
+    from there over the time taken. Until schema 6 it was memory's in any case, and above 1 where caches held them.
     memory_budget_bytes: for decode states, where one was set; longest_context: the most positions whose state fits it,
     None beside a budget where any length fits, because the state does not grow.
     backend: the one asked for, if any; backend_used: the one that ran.
@@ -114,6 +115,7 @@ class Row:
     part: str | None = None
     baseline: str | None = None
     gate_len: int | None = None
+    read_from: str | None = None
     extra: dict[str, Value] = field(default_factory=dict)
     schema: int = SCHEMA
 
@@ -147,8 +149,8 @@ def _to_5(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_6(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 6 says at which length a result was compared with its oracle's."""
-    return body | {"gate_len": None, "schema": 6}
+    """Schema 6 says at which length a result was compared with its oracle's, and which memory its bytes are read from."""
+    return body | {"gate_len": None, "read_from": None, "schema": 6}
 
 
 # from each older schema to the next

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +18,10 @@ from typing import Any
 from ..errors import UsageError
 from . import durable
 from .lock import HOLDER, LOCK, FolderLock
+from .machines import find_new_names, rename
 from .repair import repair
 from .rows import Record, Status
-from .shards import ROWS, Damage, scan, shards, stem, warn
+from .shards import ROWS, Damage, DamagedRecord, scan, shards, stem, warn
 
 RUN = "run.json"
 
@@ -70,7 +72,7 @@ class Writer:
 
     def describe(self, session: dict[str, Any]) -> None:
         """Keep what ran and where: beside those of earlier sessions, in place of this one's."""
-        earlier = [s for s in self.sessions if s.get("run_id") != session.get("run_id")]
+        earlier = [s for s in _read_sessions(self.folder) if s.get("run_id") != session.get("run_id")]
         text = json.dumps({"sessions": [*earlier, session]}, indent=2, allow_nan=False) + "\n"
         with self._kept():
             durable.replace(self.folder / RUN, text.encode())
@@ -116,24 +118,39 @@ def read(run: Path, *, damaged: Callable[[Damage], object] = warn) -> list[Recor
 
     damaged: told of each line that was left out because it is broken or altered; else a `DamagedRecord` warning is.
     """
-    rows_path(run)
+    names = _find_names(rows_path(run).parent)
     latest: dict[str, Record] = {}
     for path in shards(run):
         for _, found in scan(path):
             if isinstance(found, Damage):
                 damaged(found)
             else:
+                found.row.machine = names.get((found.row.run_id, found.row.machine), found.row.machine)
                 latest[stem(found.row.case_key)] = found
     return list(latest.values())
 
 
 def about(folder: Path) -> list[dict[str, Any]]:
     """The descriptions of the sessions that wrote a run: suite, command line, environment, machine."""
+    return [rename(session) for session in _read_sessions(folder)]
+
+
+def _find_names(folder: Path) -> dict[tuple[Any, Any], str]:
+    """What the machines of older rows are called now."""
+    try:
+        return find_new_names(_read_sessions(folder))
+    except UsageError as error:
+        warnings.warn(f"{error}; machines keep the names that their rows hold", DamagedRecord, stacklevel=3)
+        return {}
+
+
+def _read_sessions(folder: Path) -> list[dict[str, Any]]:
+    """As they were written."""
     path = folder / RUN
     if not path.is_file():
         return []
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["sessions"]
+        return [dict(session) for session in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path}: damaged: {error}") from error
 

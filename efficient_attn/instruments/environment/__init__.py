@@ -15,24 +15,29 @@ import torch
 
 from . import cgroups, gpu, machine, software
 from .facts import ROOT, known, settle
+from .identity import identify
 
 __all__ = ["available_memory", "environment", "load"]
 
 
 def environment() -> dict[str, Any]:
-    """What a reader must know before comparing these numbers with others. ``machine`` names it in one word."""
-    cpu, cores, memory, gpus = machine.cpu_name(), os.cpu_count() or 1, machine.memory_total(), gpu.gpus()
-    gib = f"{round(memory / 2**30)}GiB" if memory else "unknown"
+    """What a reader must know before comparing these numbers with others.
+
+    ``machine`` names it in one word, in which the digest of its identity keeps machines of one name apart.
+    """
+    gpus = gpu.gpus()
+    identity = identify(gpus)
     facts = {
-        "machine": "-".join([*f"{cpu} x{cores} {gib}".split(), *(f"+{g.replace(' ', '_')}" for g in gpus)]),
-        "cpu": cpu,
-        "cores": cores,
+        "machine": f"{identity['name']}#{identity['digest']}",
+        "identity": identity,
+        "cpu": machine.cpu_name(),
+        "cores": os.cpu_count() or 1,
         "usable_cores": machine.usable_cores(),
         "affinity": machine.affinity(),
         "topology": machine.topology(),
         "frequency": machine.frequency(),
         "virtualisation": machine.virtualisation(),
-        "memory_bytes": memory,
+        "memory_bytes": machine.memory_total(),
         "memory": machine.memory(),
         "limits": {"cpus": cgroups.cpu_quota(), "memory_bytes": cgroups.memory_limit()},
         "gpus": gpus,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 def cpu_name(root: Path = ROOT) -> str:
     """The processor's own name, where the system says it."""
-    found = _cpuinfo(root).get("model name")
+    found = cpuinfo(root).get("model name")
     return found or platform.processor() or platform.machine()
 
 
@@ -67,13 +68,28 @@ def topology(root: Path = ROOT) -> dict[str, Any]:
 def caches(root: Path = ROOT) -> dict[str, int]:
     """Bytes of each cache that the first processor sees, by name: L1d, L1i, L2, L3."""
     found: dict[str, int] = {}
-    for place in _numbered(root / CPUS / "cpu0/cache", "index"):
-        level, kind, size = (known(text(place / name)) for name in ("level", "type", "size"))
-        match = re.fullmatch(r"(\d+)([KMG]?)", size or "")
-        if level and match:
-            letter = {"Data": "d", "Instruction": "i"}.get(kind or "", "")
-            found[f"L{level}{letter}"] = int(match[1]) * UNITS[match[2]]
+    for name, place in _list_caches(root / CPUS / "cpu0"):
+        match = re.fullmatch(r"(\d+)([KMG]?)", known(text(place / "size")) or "")
+        if match:
+            found[name] = int(match[1]) * UNITS[match[2]]
     return found
+
+
+def cache_copies(root: Path = ROOT) -> dict[str, int]:
+    """How many caches of each name the machine has, by the processors that share one."""
+    shared: dict[str, set[str]] = {}
+    for cpu in _numbered(root / CPUS, "cpu"):
+        for name, place in _list_caches(cpu):
+            shared.setdefault(name, set()).add(known(text(place / "shared_cpu_list")) or "all")
+    return {name: len(lists) for name, lists in shared.items()}
+
+
+def _list_caches(cpu: Path) -> Iterator[tuple[str, Path]]:
+    """The caches of a processor, each with its folder."""
+    for place in _numbered(cpu / "cache", "index"):
+        level, kind = (known(text(place / name)) for name in ("level", "type"))
+        if level:
+            yield f"L{level}" + {"Data": "d", "Instruction": "i"}.get(kind or "", ""), place
 
 
 def _numbered(folder: Path, prefix: str) -> list[Path]:
@@ -90,7 +106,7 @@ def frequency(root: Path = ROOT) -> dict[str, Any]:
     cpus = root / CPUS
     governors = {known(text(cpu / "cpufreq/scaling_governor")) for cpu in _numbered(cpus, "cpu")} - {None}
     limit = number(cpus / "cpu0/cpufreq/cpuinfo_max_freq")
-    now = _cpuinfo(root).get("cpu MHz")
+    now = cpuinfo(root).get("cpu MHz")
     return {
         "governor": "+".join(sorted(filter(None, governors))) or text(cpus / "cpu0/cpufreq/scaling_governor"),
         "driver": text(cpus / "cpu0/cpufreq/scaling_driver"),
@@ -110,7 +126,7 @@ def turbo(root: Path = ROOT) -> bool | Unknown:
 
 def virtualisation(root: Path = ROOT) -> dict[str, Any]:
     """Whether a hypervisor or a container stands between us and the machine."""
-    flags = _cpuinfo(root).get("flags")
+    flags = cpuinfo(root).get("flags")
     kind = ask("systemd-detect-virt", "--vm", codes=(0, 1)) if root == ROOT else None
     return {
         "hypervisor": "hypervisor" in flags.split() if flags else Unknown("/proc/cpuinfo lists no flags"),
@@ -128,7 +144,7 @@ def container(root: Path = ROOT) -> str | None:
     return next((name for mark, name in marks.items() if (root / mark).exists()), os.environ.get(CONTAINER))
 
 
-def _cpuinfo(root: Path) -> dict[str, str]:
+def cpuinfo(root: Path) -> dict[str, str]:
     """The first processor's entry; empty where the system has none."""
     return known(table(root / "proc/cpuinfo", ":")) or {}
 

@@ -18,7 +18,8 @@ INTRO = "One step adds a position after a context; the state is what a mechanism
 TRAFFIC = ("Bytes a token", "Of the bandwidth")
 TRAFFIC_SAID = (
     "'Bytes a token' is what any implementation must read and write for one step of one sequence; 'of the bandwidth' "
-    "is how fast that went over how fast the machine reads its memory: above 100% where the state lay in a cache."
+    "is how fast that went over how fast the machine reads the cache that is named, or else its memory: of memory, "
+    "above 100% where the state lay in a cache."
 )
 CAPACITY = "Longest context"
 
@@ -73,7 +74,8 @@ def _make_step_table(setting: select.Setting, piece: select.Slice, top: Frame) -
 def _show_traffic(row: dict[str, Any]) -> list[Shown]:
     moved, share = row["bytes_moved"], row["bandwidth_share"]
     each = moved / row["batch"] if units.there(moved) and units.there(row["batch"]) else None
-    used = Shown(f"{units.number(100 * share)}%", share) if units.there(share) else Shown(units.NONE)
+    cache = f" of {row['read_from']}" if row["read_from"] not in (None, "memory") else ""
+    used = Shown(f"{units.number(100 * share)}%{cache}", share) if units.there(share) else Shown(units.NONE)
     return [tables.show_size(each), used]
 
 

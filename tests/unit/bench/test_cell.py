@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,15 +12,15 @@ import torch
 from measured import measure_cases, measure_variants
 
 import efficient_attn as ea
-from efficient_attn.bench import jobs, prepare
+from efficient_attn.bench import jobs, physics, prepare, sittings
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.cell import measure
 from efficient_attn.bench.conditions import Conditions
 from efficient_attn.contract.state import KVCache
 from efficient_attn.engines.local import Local
-from efficient_attn.instruments.ceilings import Ceiling
+from efficient_attn.instruments.ceilings import Cache, Ceiling
 from efficient_attn.results.exchange import round_values
-from efficient_attn.results.rows import Record
+from efficient_attn.results.rows import Record, Row
 from efficient_attn.results.stats import paired_ratio
 
 MODES = ("forward", "forward_backward", "decode", "prefill")
@@ -116,19 +117,56 @@ def test_work_is_counted() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_must_be_moved_is_held_against_the_memorys_rate(mode: str) -> None:
+def test_what_must_be_moved_is_held_against_the_rate_of_what_holds_it(mode: str) -> None:
     (case,) = planted.plan(planted.TINY.replace('"forward"', f'"{mode}"'))
     setting = Conditions(engine=Local("inline"))
-    setting.ceilings["cpu", "float32", 1] = Ceiling(gemm_flops_per_s=1e15, bytes_per_s=1e6)
+    best = Ceiling(gemm_flops_per_s=1e20, bytes_per_s=1e11, caches=(Cache("L2", 1 << 20, 1e13),))
+    setting.ceilings["cpu", "float32", 1] = best
     (record,) = measure(case.cell, [case], setting)
     row, once = record.row, 4 * 2 * 16 * 8 * 4  # q, k, v and the output
     assert row.latency_ms is not None
     assert row.bytes_moved == record.samples["bytes_moved"]
     assert row.bytes_moved == {"forward_backward": 2 * once, "decode": once // 2}.get(mode, once)
-    assert row.bandwidth_share == pytest.approx(row.bytes_moved / (row.latency_ms / 1e3) / 1e6)
+    assert row.read_from == "L2"
+    assert row.bandwidth_share == pytest.approx(row.bytes_moved / (row.latency_ms / 1e3) / 1e13)
     assert row.roofline_share == pytest.approx(row.bandwidth_share)  # at such a rate nothing else counts
     (other,) = measure(case.cell, [case], Conditions(engine=Local("inline")))
-    assert (other.row.bytes_moved, other.row.bandwidth_share) == (row.bytes_moved, None)
+    found = other.row.bytes_moved, other.row.bandwidth_share, other.row.read_from
+    assert found == (row.bytes_moved, None, None)
+
+
+def _refuse(*variants: str, rate: float) -> list[Row]:
+    """A cell on a machine that multiplies at a rate, and reads at any."""
+    cases = planted.plan(planted.TINY, variants=variants)
+    ceilings = {("cpu", "float32", 1): Ceiling(gemm_flops_per_s=rate, bytes_per_s=1e18, gemm_by="an abacus")}
+    setting = Conditions(engine=Local("inline"), ceilings=ceilings)
+    return [record.row for record in measure(cases[0].cell, cases, setting)]
+
+
+def test_what_is_faster_than_the_machine_can_be_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(physics, "AGAIN", 0)
+    for row in _refuse("full", "linear", rate=1.0):
+        assert (row.status, row.latency_ms, row.speedup, row.roofline_share) == ("invalid", None, None, None)
+        assert re.search(r"at least [0-9.e+-]+ GFLOP/s, the highest ceiling is 1e-09 \(an abacus\)", row.reason or "")
+    assert {row.status for row in _refuse("full", "linear", rate=1e18)} == {"ok"}
+
+
+def test_nothing_is_paired_with_a_baseline_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explain(flops: float, *_: Any) -> str | None:
+        return "too fast" if flops == full_flops else None
+
+    full_flops = _refuse("full", rate=1e18)[0].flops
+    monkeypatch.setattr(sittings, "explain_impossible", explain)
+    full, linear = _refuse("full", "linear", rate=1e18)
+    assert (full.status, full.reason, full.latency_ms) == ("invalid", "too fast", None)
+    assert (linear.status, linear.speedup) == ("ok", None)
+
+
+def test_the_slow_end_of_the_interval_is_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(sittings, "explain_impossible", lambda flops, size, seconds, *_: asked.append(seconds))
+    rows = _refuse("full", "linear", rate=1e18)
+    assert sorted(asked) == pytest.approx(sorted((row.latency_ms_high or 0) / 1e3 for row in rows))
 
 
 def _with_budget(variant: str, **axes: Any) -> Any:

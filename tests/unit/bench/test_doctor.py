@@ -11,7 +11,7 @@ import torch
 
 from efficient_attn.bench import doctor
 from efficient_attn.bench.doctor import Diagnosis, Finding, Noise, diagnose
-from efficient_attn.instruments.ceilings import Ceiling
+from efficient_attn.instruments.ceilings import Cache, Ceiling
 from efficient_attn.instruments.disturbance import Disturbance
 from efficient_attn.instruments.environment.facts import Unknown
 from efficient_attn.results.stats import MARGIN, Estimate
@@ -133,10 +133,12 @@ def test_a_memory_limit_is_told_and_too_little_is_a_problem(monkeypatch: pytest.
     ],
 )
 def test_other_programs(seen: dict[str, float], level: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "ceiling", lambda *_: Ceiling(1e11, 1e10))
+    best = Ceiling(1e11, 1e10, caches=(Cache("L2", 2**20, 4e10), Cache("L3", 2**25, 3e10)))
+    monkeypatch.setattr(doctor, "ceiling", lambda *_: best)
     happened = Disturbance(**({"wall_s": 1.0, "own_cpu_s": 1.0} | seen))  # type: ignore[arg-type]
     monkeypatch.setattr(doctor.Watch, "lap", lambda self: happened)
-    _, quiet = doctor._rates("cpu", 1)
+    rates, quiet = doctor._rates("cpu", 1)
+    assert rates.said == "100 GFLOP/s in a matrix product, 10 GB/s from memory, 30 from L3"
     assert (quiet.level, quiet.advice) == (level, advice)
 
 

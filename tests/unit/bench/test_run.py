@@ -172,13 +172,34 @@ def test_a_folder_of_another_machine_is_refused(tmp_path: Path) -> None:
         _run(tmp_path, resume=True)
 
 
+def test_a_folder_of_another_machine_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    _run(tmp_path)
+    path = tmp_path / "run.json"
+    about = json.loads(path.read_text())
+    machine = about["sessions"][0]["environment"]["machine"]
+    name, _, digest = machine.partition("#")
+    about["sessions"][0]["environment"]["machine"] = f"{name}#{digest[::-1]}x"
+    path.write_text(json.dumps(about))
+    (tmp_path / "rows.jsonl").write_text("")
+    with pytest.raises(UsageError, match=rf"machine {name}#{digest[::-1]}x; here it is {machine}; choose another"):
+        _run(tmp_path, resume=True)
+    del about["sessions"][0]["environment"]["identity"]
+    path.write_text(json.dumps(about))
+    with pytest.raises(UsageError, match="by a version that did not record which machine it was; here it is"):
+        _run(tmp_path, resume=True)
+
+
 @pytest.mark.looks
 def test_a_session_says_what_it_found_and_what_it_cost(tmp_path: Path) -> None:
     _run(tmp_path)
     (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
     (check,) = session["checks"]
     assert check["canary"]["ok"]
-    assert check["ceilings"][0]["gemm_flops_per_s"] > 1e8
+    (best,) = check["ceilings"]
+    assert best["gemm_flops_per_s"] == max(look["gemm_flops_per_s"] for look in best["looks"]) > 1e8
+    assert [look["when"] for look in best["looks"]] == ["before", "after"]
+    assert all(look["gemm_by"] and look["read_by"] for look in best["looks"])
+    assert 0 <= best["spread"]["gemm"] < 1
     assert session["account"]["working_s"] <= session["account"]["wall_s"]
     assert session["limits"]["timeout_s"] == 600
     assert (session["seed"], session["start_method"]) == (0, "inline")

@@ -40,6 +40,27 @@ def test_sizes_follow_the_case() -> None:
     assert q.dtype == k.dtype == v.dtype == torch.float64
 
 
+def _decoding_bytes(variant: str) -> tuple[int, int]:
+    """What a step must read after 64 positions of 2 heads, and what its state holds."""
+    w = _workload(variant, "decode", seq_len=64)
+    return w.bytes_moved, ea.state_bytes(w.after_context(64))
+
+
+@pytest.mark.parametrize(("variant", "keys"), [("strided:stride=8", 8 + 7), ("dilated_window:window=3:dilation=8", 4)])
+def test_of_a_whole_past_a_step_reads_the_keys_that_it_sees(variant: str, keys: int) -> None:
+    moved, held = _decoding_bytes(variant)
+    assert moved == keys * 2 * 2 * 8 * 4
+    assert moved < held
+
+
+@pytest.mark.parametrize(
+    "variant", ["full", "mqa", "mla:latent_dim=8:rotary_dim=4", "linear", "sliding_window:window=7"]
+)
+def test_of_any_other_state_a_step_reads_all(variant: str) -> None:
+    moved, held = _decoding_bytes(variant)
+    assert moved == held
+
+
 def test_forward_is_the_mechanism_under_the_cases_mask() -> None:
     w = _workload(causal=True)
     with torch.no_grad():

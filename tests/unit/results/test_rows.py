@@ -24,7 +24,7 @@ FIXED = (
     "relative_error oracle_error cosine_similarity total_variation missed_mass effective_keys metric accuracy "
     "loss steps parameters seed stop_reason cache cuda_graph graph_breaks retained_bytes rounds processes contaminated "
     "energy_j clamped_rows bytes_moved bandwidth_share memory_budget_bytes longest_context part baseline "
-    "extra schema "
+    "gate_len read_from extra schema "
 )
 
 VALUES = {
@@ -157,6 +157,7 @@ ADDED = {
     3: ("clamped_rows",),
     4: ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context"),
     5: ("part", "baseline", "extra"),
+    6: ("gate_len", "read_from"),
 }
 
 

@@ -167,6 +167,17 @@ def test_topology_of_two_sockets_with_two_threads_a_core(tmp_path: Path) -> None
     }
 
 
+def test_copies_of_a_cache_are_counted_by_who_shares_one(tmp_path: Path) -> None:
+    files = {}
+    for cpu in range(8):
+        cores = f"{cpu}", "0-3" if cpu < 4 else "4-7"
+        for i, (level, kind) in enumerate([("1", "Data"), ("3", "Unified")]):
+            place = f"{CPU}/cpu{cpu}/cache/index{i}"
+            files |= {f"{place}/level": level, f"{place}/type": kind, f"{place}/shared_cpu_list": cores[i]}
+    assert machine.cache_copies(tree(tmp_path, files)) == {"L1d": 8, "L3": 2}
+    assert machine.cache_copies(tmp_path / "none") == {}
+
+
 def test_frequency(tmp_path: Path) -> None:
     files = {f"{CPU}/cpu{i}/cpufreq/scaling_governor": name for i, name in enumerate(("powersave", "performance"))}
     files |= {f"{CPU}/cpu0/cpufreq/scaling_driver": "intel_pstate", f"{CPU}/cpu0/cpufreq/cpuinfo_max_freq": "3500000"}

@@ -130,6 +130,12 @@ def test_a_step_shows_what_it_moves_and_how_far_memory_goes(tmp_path: Path) -> N
     assert 'data-sort="inf"' in page
 
 
+def test_a_share_of_a_caches_rate_names_the_cache(tmp_path: Path) -> None:
+    records = [Record(replace(record.row, read_from="L3")) for record in steps(heads=[8], batch=4)]
+    _, text = report(tmp_path, records)
+    assert table(text, "Decoding after a context of 4096")["full"]["Of the bandwidth"] == "200% of L3"
+
+
 def test_what_was_not_measured_has_no_columns(tmp_path: Path) -> None:
     page, text = report(tmp_path, runs.decode())
     for said in ("Bytes a token", "Of the bandwidth", "Longest context", "by batch size", "key-value head"):

@@ -1,0 +1,100 @@
+"""Which machine this is: what decides how fast code runs on it, as facts, a short name, and a digest of the facts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .facts import ROOT, Unknown
+from .machine import caches, cpu_name, cpuinfo, memory_total, topology
+
+VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel", "HygonGenuine": "Hygon", "0x41": "ARM"}
+# those that differ between processors and that a kernel of torch, of oneDNN or of our own asks for
+FLAGS = (
+    *("avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"),
+    *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16"),
+    *("asimd", "asimdhp", "asimddp", "sve", "sve2", "bf16", "i8mm", "sme"),
+)
+# vendor and family, then the models of each design, first and last. Those of AMD are as Linux has them.
+DESIGNS: dict[tuple[str, int], tuple[tuple[int, int, str], ...]] = {
+    ("AMD", 23): (
+        *((0x00, 0x2F, "Zen"), (0x50, 0x5F, "Zen")),
+        *((0x30, 0x4F, "Zen2"), (0x60, 0x7F, "Zen2"), (0x90, 0x91, "Zen2"), (0xA0, 0xAF, "Zen2")),
+    ),
+    ("AMD", 25): ((0x00, 0x0F, "Zen3"), (0x20, 0x5F, "Zen3"), (0x10, 0x1F, "Zen4"), (0x60, 0xAF, "Zen4")),
+    ("AMD", 26): ((0x00, 0x2F, "Zen5"), (0x40, 0x4F, "Zen5"), (0x60, 0x7F, "Zen5")),
+    ("Intel", 6): (
+        *((0x3F, 0x3F, "Haswell"), (0x4F, 0x4F, "Broadwell"), (0x55, 0x55, "SkylakeX"), (0x6A, 0x6A, "IceLakeX")),
+        *((0x8F, 0x8F, "SapphireRapids"), (0xCF, 0xCF, "EmeraldRapids"), (0xAD, 0xAD, "GraniteRapids")),
+        *((0x8C, 0x8D, "TigerLake"), (0x97, 0x97, "AlderLake"), (0x9A, 0x9A, "AlderLake")),
+        *((0xB7, 0xB7, "RaptorLake"), (0xBA, 0xBA, "RaptorLake"), (0xBF, 0xBF, "RaptorLake")),
+    ),
+    ("ARM", 8): (
+        *((0xD0C, 0xD0C, "NeoverseN1"), (0xD49, 0xD49, "NeoverseN2")),
+        *((0xD40, 0xD40, "NeoverseV1"), (0xD4F, 0xD4F, "NeoverseV2")),
+    ),
+}
+
+
+def identify(gpus: Sequence[str] = (), root: Path = ROOT) -> dict[str, Any]:
+    """The facts that make a machine this one, with the ``name`` and the ``digest`` that follow from them.
+
+    Two machines of one digest are alike in all that is asked here; nothing is that changes from day to day.
+    """
+    about, memory, places = cpuinfo(root), memory_total(), topology(root)
+    flags = (about.get("flags") or about.get("Features") or "").split()
+    vendor = about.get("vendor_id") or about.get("CPU implementer")
+    facts: dict[str, Any] = {
+        "vendor": VENDORS.get(vendor or "", vendor) or Unknown("/proc/cpuinfo names no vendor"),
+        "family": _number(about, "cpu family", "CPU architecture"),
+        "model": _number(about, "model", "CPU part"),
+        "stepping": _number(about, "stepping", "CPU revision"),
+        "cpu": cpu_name(root),
+        "cache_bytes": caches(root),
+        "flags": [name for name in FLAGS if name in flags],
+        "cores": os.cpu_count() or 1,
+        "physical_cores": places["physical_cores"],
+        # as it is called: what is left of it varies with the kernel
+        "memory_gib": round(memory / 2**30) if memory else Unknown("the system does not tell its memory"),
+        # which hypervisor it is, only a program tells that is not always installed
+        "virtual": "hypervisor" in flags,
+        "gpus": list(gpus),
+    }
+    return facts | {"name": make_name(facts), "digest": _digest(facts)}
+
+
+def make_name(facts: Mapping[str, Any]) -> str:
+    """``AMD-Zen4-2c-24GiB``: maker and design, or else family and model, or else what the processor calls itself."""
+    vendor, family, model, memory = (facts[name] for name in ("vendor", "family", "model", "memory_gib"))
+    if any(isinstance(fact, Unknown) for fact in (vendor, family, model)):
+        processor = facts["cpu"]
+    else:
+        processor = f"{vendor} {find_design(vendor, family, model) or f'family {family} model {model}'}"
+    size = "unknown" if isinstance(memory, Unknown) else f"{memory}GiB"
+    parts = [processor, f"{facts['cores']}c", size, *(f"+{gpu.replace(' ', '_')}" for gpu in facts["gpus"])]
+    return "-".join(" ".join(parts).split())
+
+
+def find_design(vendor: str, family: int, model: int) -> str | None:
+    """What the processor's design is called, where it is one of the well-known ones."""
+    models = DESIGNS.get((vendor, family), ())
+    return next((name for first, last, name in models if first <= model <= last), None)
+
+
+def _number(about: Mapping[str, str], *names: str) -> int | Unknown:
+    """The first of these lines that is there; ARM's are in hexadecimal digits."""
+    said = next((about[name] for name in names if name in about), "")
+    if re.fullmatch("[0-9]+|0x[0-9a-fA-F]+", said):
+        return int(said, 0 if said.startswith("0x") else 10)
+    return Unknown(f"/proc/cpuinfo has no number for {names[0]}")
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    """Six hexadecimal digits. Why something is not known is no part of the machine."""
+    plain = {name: None if isinstance(fact, Unknown) else fact for name, fact in facts.items()}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:6]

@@ -1,0 +1,98 @@
+"""Which machine this is: a name that people can read, and a digest that tells two of one name apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trees import tree
+
+from efficient_attn.instruments.environment import environment, identity
+from efficient_attn.instruments.environment.facts import settle
+from efficient_attn.instruments.environment.identity import find_design, identify
+
+ZEN4 = {
+    **{"vendor_id": "AuthenticAMD", "cpu family": "25", "model": "17", "model name": "AMD EPYC", "stepping": "1"},
+    **{"flags": "fpu sse avx avx2 fma avx512f avx512_bf16 hypervisor", "cpu MHz": "2596.1", "microcode": "0x1000065"},
+}
+ARM = {"CPU implementer": "0x41", "CPU architecture": "8", "CPU part": "0xd40", "CPU revision": "1", "Features": "sve"}
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(identity, "memory_total", lambda: 24 * 2**30 - 10**8)
+    monkeypatch.setattr(identity, "cpu_name", lambda root: "Some CPU")
+
+
+def _machine(root: Path, about: dict[str, str], *, l1d: str = "32K") -> Path:
+    files = {"proc/cpuinfo": "\n".join(f"{name}\t: {value}" for name, value in about.items())}
+    for i, (level, kind, size) in enumerate([("1", "Data", l1d), ("3", "Unified", "32768K")]):
+        place = f"sys/devices/system/cpu/cpu0/cache/index{i}"
+        files |= {f"{place}/level": level, f"{place}/type": kind, f"{place}/size": size}
+    return tree(root, files)
+
+
+def test_the_name_tells_maker_design_cores_and_memory(tmp_path: Path) -> None:
+    found = identify(root=_machine(tmp_path, ZEN4))
+    assert found["name"] == "AMD-Zen4-2c-24GiB"
+    assert (found["vendor"], found["family"], found["model"], found["stepping"]) == ("AMD", 25, 17, 1)
+    assert found["flags"] == ["avx", "avx2", "fma", "avx512f", "avx512_bf16"]
+    assert found["virtual"]
+    assert found["cache_bytes"] == {"L1d": 32768, "L3": 32 * 2**20}
+
+
+@pytest.mark.parametrize(
+    ("about", "name"),
+    [
+        (ZEN4 | {"model": "200"}, "AMD-family-25-model-200-2c-24GiB"),
+        (ZEN4 | {"vendor_id": "TransmetaCPU"}, "TransmetaCPU-family-25-model-17-2c-24GiB"),
+        (ARM, "ARM-NeoverseV1-2c-24GiB"),
+        ({}, "Some-CPU-2c-24GiB"),
+    ],
+)
+def test_what_is_not_well_known_has_a_name_too(tmp_path: Path, about: dict[str, str], name: str) -> None:
+    assert identify(root=_machine(tmp_path, about))["name"] == name
+
+
+def test_gpus_belong_to_the_name(tmp_path: Path) -> None:
+    found = identify(["NVIDIA H100"], _machine(tmp_path, ZEN4))
+    assert found["name"] == "AMD-Zen4-2c-24GiB-+NVIDIA_H100"
+
+
+@pytest.mark.parametrize(
+    ("changed", "l1d"),
+    [
+        *(({name: "2"}, "32K") for name in ("stepping", "model", "cpu family")),
+        ({"flags": "avx avx2"}, "32K"),
+        ({}, "48K"),
+    ],
+)
+def test_the_digest_tells_two_of_one_name_apart(tmp_path: Path, changed: dict[str, str], l1d: str) -> None:
+    one = identify(root=_machine(tmp_path / "one", ZEN4))
+    two = identify(root=_machine(tmp_path / "two", ZEN4 | changed, l1d=l1d))
+    assert one["digest"] != two["digest"]
+
+
+def test_the_digest_stays_from_day_to_day(tmp_path: Path) -> None:
+    one = identify(root=_machine(tmp_path / "one", ZEN4))
+    two = identify(root=_machine(tmp_path / "two", ZEN4 | {"cpu MHz": "3700.0", "microcode": "0x2"}))
+    assert one["digest"] == two["digest"]
+
+
+def test_nothing_needs_linux(tmp_path: Path) -> None:
+    values, reasons = settle(identify(root=tmp_path))
+    assert values["name"] == "Some-CPU-2c-24GiB"
+    assert {"vendor", "family", "model", "stepping"} <= reasons.keys()
+
+
+def test_designs() -> None:
+    assert find_design("AMD", 26, 2) == "Zen5"
+    assert find_design("AMD", 25, 0x61) == "Zen4"
+    assert find_design("AMD", 25, 200) is None
+    assert find_design("Intel", 6, 0x8F) == "SapphireRapids"
+
+
+def test_rows_are_grouped_by_name_and_digest() -> None:
+    found = environment()
+    assert found["machine"] == f"{found['identity']['name']}#{found['identity']['digest']}"
