@@ -11,6 +11,7 @@ from ..contract.mask import Mask
 from ..contract.shapes import Values
 from ..errors import UnsupportedError
 from ..instruments.distance import relative_error
+from .padding import Rows, take_rows
 from .workload import Workload
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2, "float16": 5e-3}  # relative Frobenius error
@@ -46,13 +47,12 @@ def _rows(w: Workload) -> tuple[Tensor, Tensor]:
     if traits.mixes_queries or not traits.cross or w.sample.inputs:
         if n > WHOLE:
             w = _smaller(w, WHOLE)
-        return w.forward(), _oracle(w, w.mask)
+        return w.forward(), _oracle(w, Rows(slice(None), *w.tensors, w.mask))
     out = _shaped(w, w.forward())
     starts = sorted({0, max(0, n // 2 - ROWS // 2), max(0, n - ROWS)})
     places = [slice(s, min(s + ROWS, n)) for s in starts]
-    offset = w.shape.m - n
-    oracle = [_oracle(w, replace(w.mask, query_start=offset + p.start), w.sample.q[:, :, p]) for p in places]
-    return torch.cat([out[:, :, p] for p in places], 2), torch.cat(oracle, 2)
+    taken = [take_rows(w.sample, w.mask, p) for p in places]
+    return torch.cat([out[:, :, rows.place] for rows in taken], 2), torch.cat([_oracle(w, rows) for rows in taken], 2)
 
 
 def _decoded(w: Workload) -> tuple[Tensor, Tensor]:
@@ -88,10 +88,9 @@ def _smaller(w: Workload, n: int) -> Workload:
     return small
 
 
-def _oracle(w: Workload, mask: Mask, q: Tensor | None = None) -> Tensor:
+def _oracle(w: Workload, rows: Rows) -> Tensor:
     with torch.no_grad():
-        oracle = w.case.create(backend="dense")
-        return oracle(w.sample.q if q is None else q, w.sample.k, w.sample.v, mask, **w.sample.inputs)
+        return w.case.create(backend="dense")(rows.q, rows.k, rows.v, rows.mask, **w.sample.inputs)
 
 
 def _shaped(w: Workload, out: Tensor) -> Tensor:

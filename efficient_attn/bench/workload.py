@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract.mask import Mask
 from ..contract.mechanism import Attention
 from ..contract.shapes import Sample, Shape, Values
 from ..contract.state import state_bytes
@@ -20,6 +19,7 @@ from ..instruments.guard import Meddled
 from ..instruments.memory import Footprint, footprint, training_footprint
 from ..instruments.timing import Timed
 from .case import Case
+from .padding import make_mask
 from .place import RESERVE
 
 BACKWARD = 2.5  # a backward pass does five matrix products where the forward does two
@@ -36,7 +36,7 @@ class Workload:
         self.attn: Attention = case.create()
         self.call: Callable[..., Tensor] = self.attn
         self.graph_breaks = 0
-        self.mask = Mask(causal=case.cell.place.causal)
+        self.mask = make_mask(case, self.shape)
         self.sample = draw(case, self.attn, self.shape)
 
     def warm(self) -> None:
@@ -51,12 +51,16 @@ class Workload:
 
     @property
     def bytes_moved(self) -> int:
-        """What any implementation must read and write: inputs and results once, when decoding the state's tensors."""
+        """What any implementation must read and write: inputs and results once, when decoding the state's tensors.
+
+        Padding need not be read.
+        """
         if self.case.cell.place.mode == "decode":
             return state_bytes(self.after_context(self.shape.m))
         s, size = self.shape, self.sample.q.element_size()
         once = sum(x.numel() for x in self.drawn) + s.batch * s.heads * s.n * s.value_dim
-        return once * size * (2 if self.case.cell.place.mode == "forward_backward" else 1)
+        needed = once * sum(self.case.row_lengths) // (self.case.shape.batch * self.case.shape.n)
+        return needed * size * (2 if self.case.cell.place.mode == "forward_backward" else 1)
 
     def footprint(self) -> Footprint:
         """What one call allocates, and the kernels that it runs."""
@@ -71,8 +75,8 @@ class Workload:
         return footprint(getattr(self, str(self.case.cell.place.mode)), device=device)
 
     def clamped_rows(self) -> int | None:
-        """How many of a pass' rows had no sum of weights to be divided by."""
-        if self.case.cell.place.mode == "decode":
+        """How many of a pass' rows had no sum of weights to be divided by; None where it cannot be told."""
+        if self.case.cell.place.mode == "decode" or self.mask.cu_seqlens is not None:
             return None
         return self.attn.clamped_rows(*self.tensors, self.mask, **self.sample.inputs)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
-SCHEMA = 5
+SCHEMA = 6
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
@@ -39,6 +39,7 @@ class Row:
     backend: the one asked for, if any; backend_used: the one that ran.
     part: of the suite; baseline: what the variants of the cell are compared with, where the row's writer said so.
     extra: what the task adds, by name; a column ``task.name`` each in frames.
+    fill: how much of a batch is no padding (full, half, drawn, packed); seq_len is the length that its rows may have.
     """
 
     run_id: str | None = None
@@ -113,6 +114,7 @@ class Row:
     part: str | None = None
     baseline: str | None = None
     extra: dict[str, Value] = field(default_factory=dict)
+    fill: str | None = None
     schema: int = SCHEMA
 
 
@@ -144,8 +146,13 @@ def _to_5(body: dict[str, Any]) -> dict[str, Any]:
     return body | {"part": part[0] if part else None, "baseline": None, "extra": {}, "schema": 5}
 
 
+def _to_6(body: dict[str, Any]) -> dict[str, Any]:
+    """Schema 6 says how full a batch is; until then no row of one was padded."""
+    return body | {"fill": "full", "schema": 6}
+
+
 # from each older schema to the next
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5}
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
 
 
 class NewerSchemaError(ValueError):
