@@ -14,7 +14,7 @@ from ..results.effects import Step, can_tell, list_steps
 from ..results.section import Column, Section
 from .suite import Suite
 
-STARTS = 6  # searches, each from other points: the best one's result counts
+STARTS = 12  # searches, each from other points: the best one's result counts
 
 Point: TypeAlias = Mapping[str, Any]
 Levels: TypeAlias = Mapping[str, Sequence[Any]]

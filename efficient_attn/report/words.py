@@ -9,7 +9,6 @@ from typing import Any
 
 from ..units import ratio, there
 
-
 # what is padding in a batch that is not full
 FILLS = {"half": "rows half full", "drawn": "rows of drawn lengths, padded", "packed": "rows of drawn lengths, packed"}
 

@@ -114,7 +114,7 @@ def _split(section: Section, rows: Frame) -> Iterator[_Design]:
 
 
 def _fit(rows: Frame, levels: Mapping[str, Sequence[Any]], column: str) -> dict[Step, Estimate] | None:
-    """All steps; that from padded to packed rows besides, which needs the padded ones as what others are compared with."""
+    """All steps; besides that from padded to packed rows, for which the padded ones have to be the first level."""
     points = [{factor: _plain(row[factor]) for factor in levels} for row in rows.to_dict("records")]
     values = rows[column].tolist()
     found = fit_effects(points, values, list_steps(levels)) if points else None
@@ -209,7 +209,7 @@ def _show(found: Estimate, *, marked: bool) -> Shown:
 
 def _list_points(design: _Design) -> Table:
     """Every point with the speedups that were measured there."""
-    labels = [name for name in dict.fromkeys(design.rows["label"])]
+    labels = list(dict.fromkeys(design.rows["label"]))
     cells: dict[tuple[Any, ...], dict[str, Shown]] = {}
     for shown, row in zip(tables.list_shown(design.rows), design.rows.to_dict("records"), strict=True):
         place = tuple(_plain(row[factor]) for factor in design.levels)
