@@ -23,7 +23,7 @@ INTRO = (
     "Few of all combinations were measured, balanced, so that the effect of each factor can be told from those of the "
     "others: by what a value is multiplied from the factor's one end to its other, averaged over all else, by least "
     "squares on logarithms with 95% intervals. Interactions were not looked at: where two factors together do more or "
-    "less than each alone, that makes the intervals wider and is not told."
+    "less than each alone, that makes the intervals wider and is not told. Of twenty intervals one leaves out 1 by chance."
 )
 HIGHLIGHTS = 4  # effects among the sentences at the page's start
 BREADTH = 0.66  # of the room between two marks of the plot, what the points of one mark take
@@ -45,7 +45,7 @@ LEVELS = {
     "half": ("F\u00bd", "rows half full"),
     "drawn": ("Fd", "rows of drawn lengths, padded"),
     "packed": ("Fp", "the same rows packed"),
-    "float32": ("32", "float32"),
+    "float32": ("f32", "float32"),
     "float64": ("64", "float64"),
     "float16": ("16", "float16"),
     "bfloat16": ("bf", "bfloat16"),
@@ -53,6 +53,7 @@ LEVELS = {
     True: ("", "causal"),
 }
 ORDER = list(LEVELS)  # of levels that are words, the first is what the others are compared with
+FIXED = ("device", "dtype", "threads", "batch", "heads", "head_dim")  # what is told besides, where it is no factor
 PADDED, PACKED = "drawn", "packed"  # the same rows twice
 
 Fitted: TypeAlias = dict[str, dict[Step, Estimate]]  # by variant
@@ -152,11 +153,13 @@ def _make_block(section: Section, design: _Design, material: Material, suffix: s
 def _tell_where(design: _Design, cpus: Mapping[str, str]) -> str:
     """What was varied, between which ends, and on what."""
     key, machine = design.key, str(design.key["machine"])
-    spans = []
-    for factor, levels in design.levels.items():
-        ends = [_name(factor, level) for level in levels]
-        spans.append(f"{levels[0]} to {ends[-1]}" if is_number(levels[0]) else words.join(ends))
-    fixed = [str(key[name]) for name in ("device", "dtype") if units.there(key.get(name))]
+    spans = [
+        _name(factor, f"{levels[0]} to {levels[-1]}")
+        if is_number(levels[0])
+        else words.join(_name(factor, level) for level in levels)
+        for factor, levels in design.levels.items()
+    ]
+    fixed = [_name(name, key[name]) for name in FIXED if units.there(key.get(name))]
     fixed += [words.slice_words(key.get("mode"), key.get("causal")), f"on {cpus.get(machine, machine)}"]
     count = len(design.points)
     return f"Effects over {count} points ({', '.join(fixed)}): {'; '.join(spans)}. Interactions were not looked at."
@@ -176,14 +179,19 @@ def _tell(step: Step, fitted: Fitted, baseline: str) -> tuple[float, str] | None
 
 
 def _tell_step(step: Step) -> str:
-    low = str(step.low) if is_number(step.low) else _name(step.factor, step.low)
+    low = _said(step.low) if is_number(step.low) or step.factor in NAMES else _name(step.factor, step.low)
     text = f"{_name(step.factor, step.high)} instead of {low}"
     return text[:1].upper() + text[1:] if step.factor != "dtype" else text
 
 
 def _name(factor: str, level: Any) -> str:
-    said = level if is_number(level) else LEVELS.get(level, ("", str(level)))[1]
-    return NAMES.get(factor, ("", factor.replace("_", " ") + " {}"))[1].format(said)
+    known = "{}" if factor == "device" else factor.replace("_", " ") + " {}"
+    said = NAMES.get(factor, ("", known))[1].format(_said(level))
+    return said.removesuffix("s") if level == 1 else said
+
+
+def _said(level: Any) -> str:
+    return str(level) if is_number(level) else LEVELS.get(level, ("", str(level)))[1]
 
 
 # -- tables and the plot -------------------------------------------------------------------------------------------
@@ -217,12 +225,15 @@ def _list_points(design: _Design) -> Table:
         cells.setdefault(place, {})[row["label"]] = time
     head = tuple(factor.replace("_", " ") for factor in design.levels)
     body = [
-        [*(Shown(str(level), level if is_number(level) else str(level)) for level in place)]
-        + [found.get(label, Shown(units.NONE)) for label in labels]
+        [_show_level(level) for level in place] + [found.get(label, Shown(units.NONE)) for label in labels]
         for place, found in cells.items()
     ]
     note = f"Of {design.baseline} its time stands here, of all others their speedup over it."
     return Table("The points", (*head, *labels), body, note=note)
+
+
+def _show_level(level: Any) -> Shown:
+    return Shown(str(level), level) if is_number(level) else Shown(said := _said(level), said)
 
 
 def _make_panel(section: Section, design: _Design, fitted: Fitted, material: Material, suffix: str) -> Panel:

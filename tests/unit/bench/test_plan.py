@@ -46,7 +46,9 @@ def test_the_mechanisms_of_one_cell_stand_together() -> None:
 def test_an_override_replaces_an_axis_and_no_other(axis: str, values: list[Any]) -> None:
     before, after = planted.plan(SEVERAL), planted.plan(SEVERAL, axes={axis: values})
     assert values_of(after, axis) == values
-    others = {"seq_len", "causal", "dtype", "device", "threads", "batch", "heads", "kv_heads", "head_dim", "fill"} - {axis}
+    others = {"seq_len", "causal", "dtype", "device", "threads", "batch", "heads", "kv_heads", "head_dim", "fill"} - {
+        axis
+    }
     if axis == "heads":
         others.discard("kv_heads")  # it follows heads
     if axis == "device":

@@ -44,8 +44,8 @@ def test_a_design_measures_so_many_places_and_all_variants_in_each() -> None:
 
 
 def test_a_part_may_have_a_design_of_its_own() -> None:
-    parts = DESIGN.replace("design   =", "#") + "[[part]]\nname = \"few\"\ndesign = { points = 9, seed = 3 }\n"
-    parts += "[[part]]\nname = \"all\"\naxes = { causal = [true], seq_len = [24] }\n"
+    parts = DESIGN.replace("design   =", "#") + '[[part]]\nname = "few"\ndesign = { points = 9, seed = 3 }\n'
+    parts += '[[part]]\nname = "all"\naxes = { causal = [true], seq_len = [24] }\n'
     cases = planted.plan(parts)
     few, every = ([c for c in cases if c.cell.part == name] for name in ("few", "all"))
     assert (len(few), len(every)) == (2 * 9, 2 * 3 * 2 * 3)
@@ -61,7 +61,9 @@ def test_places_that_take_exact_attention_too_long_are_left_out() -> None:
     cases = planted.plan(DESIGN.replace("12 }", f"12, most_flops = {most} }}"))
     assert {heads for n, heads, *_ in _points(cases) if n == 200} == {2}
     assert len(_points(cases)) == 12
-    with pytest.raises(UsageError, match="part 'all': design: every point takes exact attention more than 10 operations"):
+    with pytest.raises(
+        UsageError, match="part 'all': design: every point takes exact attention more than 10 operations"
+    ):
         planted.plan(DESIGN.replace("12 }", "12, most_flops = 10 }"))
 
 
@@ -69,7 +71,9 @@ def test_overrides_make_another_design_of_as_many_points() -> None:
     cases = planted.plan(DESIGN, axes={"heads": [2], "dtype": ["float64"]})
     assert len(_points(cases)) == 12
     assert values_of(cases, "heads") == [2]
-    assert len(_points(planted.plan(DESIGN, axes={"seq_len": [24], "heads": [2], "causal": [True]}))) == 6  # all there are
+    assert (
+        len(_points(planted.plan(DESIGN, axes={"seq_len": [24], "heads": [2], "causal": [True]}))) == 6
+    )  # all there are
 
 
 def test_a_trial_takes_as_few_points_as_can_tell_the_effects_apart() -> None:

@@ -176,7 +176,9 @@ def test_no_reason_is_left_over() -> None:
 @pytest.mark.parametrize("name", JUDGED)
 def test_what_is_judged_can_be(name: str) -> None:
     """A spec that refuses the encoder's heads, length or mask would only look judged."""
-    judged = [case for case in make_plan(load_suite(name)) if case.cell.task == "fidelity" and case.cell.place.layer == 0]
+    judged = [
+        case for case in make_plan(load_suite(name)) if case.cell.task == "fidelity" and case.cell.place.layer == 0
+    ]
     assert judged
     for case in judged:
         found = find_task(case.cell.target).judge(case, case.row(), lambda *_: None)

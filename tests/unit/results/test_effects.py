@@ -11,7 +11,11 @@ import pytest
 
 from efficient_attn.results.effects import Step, can_tell, fit_effects, list_steps
 
-LEVELS: dict[str, list[Any]] = {"heads": [4, 12, 32], "dtype": ["float32", "bfloat16"], "fill": ["full", "half", "packed"]}
+LEVELS: dict[str, list[Any]] = {
+    "heads": [4, 12, 32],
+    "dtype": ["float32", "bfloat16"],
+    "fill": ["full", "half", "packed"],
+}
 HEADS, DTYPE, HALF, PACKED = list_steps(LEVELS)
 PLANTED = {HEADS: 0.5, DTYPE: 2.0, HALF: 1.0, PACKED: 3.0}
 POINTS = [dict(zip(LEVELS, values, strict=True)) for values in itertools.product(*LEVELS.values())]
@@ -57,7 +61,9 @@ def test_with_noise_the_intervals_hold_them() -> None:
 
 
 def test_an_interaction_widens_the_intervals_and_is_no_effect() -> None:
-    values = [v * (2 if p["heads"] == 32 and p["dtype"] == "bfloat16" else 1) for v, p in zip(_values(), POINTS, strict=True)]
+    values = [
+        v * (2 if p["heads"] == 32 and p["dtype"] == "bfloat16" else 1) for v, p in zip(_values(), POINTS, strict=True)
+    ]
     found = fit_effects(POINTS, values, list(PLANTED))
     assert found is not None
     assert found[HALF].value == pytest.approx(1.0)
