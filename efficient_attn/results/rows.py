@@ -38,8 +38,8 @@ class Row:
     None beside a budget where any length fits, because the state does not grow.
     backend: the one asked for, if any; backend_used: the one that ran.
     part: of the suite; baseline: what the variants of the cell are compared with, where the row's writer said so.
-    extra: what the task adds, by name; a column ``task.name`` each in frames.
     fill: how much of a batch is no padding (full, half, drawn, packed); seq_len is the length that its rows may have.
+    extra: what the task adds, by name; a column ``task.name`` each in frames.
     """
 
     run_id: str | None = None
@@ -113,8 +113,8 @@ class Row:
     longest_context: int | None = None
     part: str | None = None
     baseline: str | None = None
-    extra: dict[str, Value] = field(default_factory=dict)
     fill: str | None = None
+    extra: dict[str, Value] = field(default_factory=dict)
     schema: int = SCHEMA
 
 

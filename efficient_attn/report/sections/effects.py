@@ -23,7 +23,8 @@ INTRO = (
     "Few of all combinations were measured, balanced, so that the effect of each factor can be told from those of the "
     "others: by what a value is multiplied from the factor's one end to its other, averaged over all else, by least "
     "squares on logarithms with 95% intervals. Interactions were not looked at: where two factors together do more or "
-    "less than each alone, that makes the intervals wider and is not told. Of twenty intervals one leaves out 1 by chance."
+    "less than each alone, that makes the intervals wider and is not told. "
+    "Of twenty intervals one leaves out 1 by chance."
 )
 HIGHLIGHTS = 4  # effects among the sentences at the page's start
 BREADTH = 0.66  # of the room between two marks of the plot, what the points of one mark take
@@ -43,8 +44,8 @@ NAMES: Mapping[str, tuple[str, str]] = {
 LEVELS = {
     "full": ("", "full rows"),
     "half": ("F\u00bd", "rows half full"),
-    "drawn": ("Fd", "rows of drawn lengths, padded"),
-    "packed": ("Fp", "the same rows packed"),
+    "drawn": ("Fd", "padded rows of drawn lengths"),
+    "packed": ("Fp", "packed rows of drawn lengths"),
     "float32": ("f32", "float32"),
     "float64": ("64", "float64"),
     "float16": ("16", "float16"),
@@ -167,13 +168,13 @@ def _tell_where(design: _Design, cpus: Mapping[str, str]) -> str:
 
 def _tell(step: Step, fitted: Fitted, baseline: str) -> tuple[float, str] | None:
     """Whose speedup the step changes, where the interval leaves out 1, with the size of the largest such change."""
-    parts, largest = [], 1.0
+    parts, largest, becomes = [], 1.0, f"its speedup over {baseline} becomes"
     for kind, verb in (("slower", "loses"), ("faster", "gains")):
         for label, effects in fitted.items():
             found = effects[step]
             if words.verdict(found.low, found.high) == kind:
-                whose = "" if parts else f" its speedup over {baseline}"
-                parts.append(f"{label} {verb}, to {units.ratio(*found)} of{whose or ' it'}")
+                by = units.ratio(*found)
+                parts.append(f"{label} {verb}, {by}" if parts else f"{label} {verb}, {becomes} {by} as large")
                 largest = max(largest, found.value, 1 / found.value)
     return (largest, f"{_tell_step(step)}: {'; '.join(parts)}.") if parts else None
 

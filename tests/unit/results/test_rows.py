@@ -23,8 +23,8 @@ FIXED = (
     "pairs_computed peak_memory_bytes output_bytes saved_bytes workspace_bytes state_bytes task inputs layer "
     "relative_error oracle_error cosine_similarity total_variation missed_mass effective_keys metric accuracy "
     "loss steps parameters seed stop_reason cache cuda_graph graph_breaks retained_bytes rounds processes contaminated "
-    "energy_j clamped_rows bytes_moved bandwidth_share memory_budget_bytes longest_context part baseline "
-    "extra fill schema "
+    "energy_j clamped_rows bytes_moved bandwidth_share memory_budget_bytes longest_context part baseline fill "
+    "extra schema "
 )
 
 VALUES = {
