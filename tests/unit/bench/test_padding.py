@@ -13,10 +13,13 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
+from efficient_attn.bench.expect import guess_call
 from efficient_attn.bench.gate import Invalid, gate
 from efficient_attn.bench.padding import make_mask, take_rows
 from efficient_attn.bench.place import Place
+from efficient_attn.bench.prepare import prepare
 from efficient_attn.bench.workload import Workload
+from efficient_attn.instruments.ceilings import Ceiling
 
 PADDED = ("half", "drawn")
 FILLS = (*PADDED, "packed")
@@ -146,3 +149,21 @@ def test_padding_need_not_be_read() -> None:
     assert half.bytes_moved * 2 == full.bytes_moved
     drawn, packed = Workload(_case("drawn")), Workload(_case("packed"))
     assert drawn.bytes_moved == packed.bytes_moved
+
+
+def test_what_a_call_is_expected_to_cost_follows_how_full_it_is() -> None:
+    best = Ceiling(1e11, 1e15)  # so that operations decide
+    cost = {fill: guess_call(_case(fill, seq_len=4096, batch=4), best).call_s for fill in ("full", *FILLS)}
+    assert cost["half"] == cost["drawn"] == cost["full"]  # padding may be computed like the rest
+    lengths = _case("packed", seq_len=4096, batch=4).row_lengths
+    share = sum(n * n for n in lengths) / (4 * 4096**2)
+    assert cost["packed"] == pytest.approx(share * cost["full"], rel=0.05)
+
+
+@pytest.mark.parametrize("fill", ["full", *FILLS])
+def test_work_is_that_of_what_is_no_padding(fill: str) -> None:
+    case = _case(fill)
+    found = prepare(case, case.row(), lambda *_: None).row
+    assert found.fill == fill
+    assert found.flops == sum(n * n for n in case.row_lengths) * 2 * (8 + 8) * 2
+    assert found.pairs == 40 * 40
