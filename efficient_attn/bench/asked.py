@@ -22,21 +22,28 @@ DEFAULTS: dict[str, tuple[Any, ...]] = {
     "cache": ("warm",),
     "compiled": (False,),
     "cuda_graph": (False,),
+    "fill": ("full",),
 }
 DTYPES = {"cuda": ("float16", "bfloat16")}  # where a suite does not say; elsewhere float32
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Every axis with its values, those that a suite leaves out included."""
+    """Every axis with its values, those that a suite leaves out included. points: those combinations that are measured
+    where a design has chosen some; all of them where it is None."""
 
     axes: Mapping[str, tuple[Any, ...]]
+    points: tuple[Mapping[str, Any], ...] | None = None
 
     def __getitem__(self, axis: str) -> tuple[Any, ...]:
         return self.axes[axis]
 
     def combine(self, *names: str) -> list[dict[str, Any]]:
-        """Every combination of devices, their dtypes, and these axes, as keyword arguments."""
+        """Every combination of devices, their dtypes, and these axes that is measured, as keyword arguments."""
+        if self.points is not None:
+            wanted = ("device", "dtype", *names)
+            found = dict.fromkeys(tuple(point[name] for name in wanted) for point in self.points)
+            return [dict(zip(wanted, values, strict=True)) for values in found]
         return [
             {"device": device, "dtype": dtype, **dict(zip(names, values, strict=True))}
             for device in self["device"]

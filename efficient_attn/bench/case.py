@@ -44,9 +44,17 @@ class Case:
 
     @property
     def shape(self) -> Shape:
-        """The shape of a forward call; when decoding, the context's."""
+        """The shape of a forward call; when decoding, the context's; packed, that of all rows one after another."""
         p = self.cell.place
+        if p.fill == "packed":
+            n = sum(self.row_lengths)
+            return Shape(1, p.heads, self.kv_heads, n, n, p.head_dim, p.head_dim)
         return Shape(p.batch, p.heads, self.kv_heads, p.seq_len, p.seq_len, p.head_dim, p.head_dim)
+
+    @property
+    def row_lengths(self) -> tuple[int, ...]:
+        """Of each row of the batch, the positions that are no padding."""
+        return self.cell.place.row_lengths(self.cell.effort.seed)
 
     @property
     def keys(self) -> Any:
@@ -65,7 +73,7 @@ class Case:
         what = f"{c.part}/{p.mode or c.task}{'' if p.layer is None else f'-layer{p.layer}'}"
         sizes = f"n{p.seq_len}-b{p.batch}-h{p.heads}-kv{self.kv_heads}-d{p.head_dim}"
         how = f"{p.dtype}-{p.device}-t{p.threads or 'default'}-{'causal' if p.causal else 'all'}"
-        unusual = {"cold": p.cache == "cold", "compiled": p.compiled, "graph": p.cuda_graph}
+        unusual = {"cold": p.cache == "cold", "compiled": p.compiled, "graph": p.cuda_graph, p.fill: p.fill != "full"}
         how += "".join(f"-{name}" for name, so in unusual.items() if so)
         return f"{c.suite}/{what}/{self.variant}/{sizes}/{how}#{self.digest}"
 
@@ -74,6 +82,8 @@ class Case:
         """Of everything that the result depends on, however the variant was written."""
         cell = asdict(self.cell)
         del cell["target"]  # where the task is found is no part of what it does
+        if self.cell.place.fill == "full":
+            del cell["place"]["fill"]  # cases were called so before there was anything else
         cell["keys"] = self.keys.model_dump(mode="json", include=dict(self.cell.keys).keys())
         content = asdict(self) | {"cell": cell, "protocol": PROTOCOL}
         # parts of a union in another order, or a default written out, are the same case

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -90,13 +91,16 @@ def guess_call(case: Case, best: Ceiling) -> Guess:
     if place.mode == "decode":
         state = _state_bytes(case, attn)
         return Guess(LAUNCH_S + STATE_READS * state / best.bytes_per_s, queries + keys, state)
-    operations = 2 * (s.head_dim + s.value_dim) * s.batch * s.heads * attn.growth.cost(s.n, s.m, place.causal)
+    # padding may be computed like the rest; packed sequences of one length share a call
+    calls = Counter(case.row_lengths) if place.fill == "packed" else {s.n: s.batch}
+    pairs = sum(rows * attn.growth.cost(n, n, place.causal) for n, rows in calls.items())
+    operations = 2 * (s.head_dim + s.value_dim) * s.heads * pairs
     training = place.mode == "forward_backward"
     operations *= 1 + BACKWARD if training else 1
     output += keys if place.mode == "prefill" else 0  # the state that comes with it
     moved = (queries + keys + output) * (2 if training else 1)
     rate = EFFICIENCY.get(attn.backend, OTHERWISE) * best.gemm_flops_per_s
-    call_s = LAUNCH_S + max(operations / rate, moved / best.bytes_per_s)
+    call_s = LAUNCH_S * len(calls) + max(operations / rate, moved / best.bytes_per_s)
     workspace = attn.workspace_bytes(s, size, causal=place.causal, training=training)
     return Guess(call_s, queries + keys, output + workspace)
 

@@ -15,6 +15,7 @@ from ..contract.shapes import Sample, Values
 from ..errors import UnsupportedError
 from ..instruments.distance import relative_error
 from .inputs import list_tensors
+from .padding import take_rows
 from .workload import Workload
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2, "float16": 5e-3}  # relative Frobenius error
@@ -119,18 +120,16 @@ def _places(n: int) -> list[slice]:
 
 
 def _check_rows(w: Workload, sample: Sample, out: Tensor, results: Sequence[Tensor], place: slice) -> float:
-    mask = replace(w.mask, query_start=w.shape.m - w.shape.n + place.start)
-    sides = w.attn.traits.inputs
-    inputs = {n: x[:, :, place] if sides[n].side == "query" else x for n, x in sample.inputs.items()}
-    q = sample.q[:, :, place].detach()
-    rows = Sample(q.requires_grad_(len(results) > 1), sample.k, sample.v, inputs)
+    rows = take_rows(sample, w.mask, place, w.attn.traits.inputs)
+    k, v, inputs = rows.sample.k, rows.sample.v, rows.sample.inputs
+    q = rows.sample.q.detach().requires_grad_(len(results) > 1)
     with torch.set_grad_enabled(len(results) > 1):
-        want = w.oracle(rows.q, rows.k, rows.v, mask, **rows.inputs)
-    error = _pass(w, out[:, :, place], want.detach())
+        want = w.oracle(q, k, v, rows.mask, **inputs)
+    error = _pass(w, out[:, :, rows.place], want.detach())
     if len(results) > 1:
-        upstream = w.upstream(out)[:, :, place]
-        (slope,) = torch.autograd.grad(want, [rows.q], upstream, allow_unused=True, materialize_grads=True)
-        error = max(error, _pass(w, results[1][:, :, place], slope, "the queries' gradient"))
+        upstream = w.upstream(out)[:, :, rows.place]
+        (slope,) = torch.autograd.grad(want, [q], upstream, allow_unused=True, materialize_grads=True)
+        error = max(error, _pass(w, results[1][:, :, rows.place], slope, "the queries' gradient"))
     return error
 
 

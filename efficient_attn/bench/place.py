@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Any
 
 RESERVE = 32  # decode steps after a context, at most: so few hardly change its length
+SHORTEST = 4  # where rows' lengths are drawn, none is shorter than this part of the longest possible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,6 +15,8 @@ class Place:
     """One shape, dtype, device, mode and number of threads, on given inputs. layer: of a model that was captured.
 
     mode: None for tasks that time nothing. max_len: the longest length that mechanisms are made for.
+    fill: how much of a batch is no padding: its rows are ``full``, ``half`` full, or of ``drawn`` lengths; ``packed``
+    are rows of the same drawn lengths, one after another without padding.
     """
 
     seq_len: int
@@ -30,6 +34,17 @@ class Place:
     cuda_graph: bool = False
     inputs: str = "normal"
     layer: int | None = None
+    fill: str = "full"
+
+    def row_lengths(self, seed: int) -> tuple[int, ...]:
+        """Of each row of the batch, the positions that are no padding. Drawn ones are spread over all that may be."""
+        n, rows = self.seq_len, self.batch
+        if self.fill in ("full", "half"):
+            return (n if self.fill == "full" else -(-n // 2),) * rows
+        draw, least = random.Random(f"{seed} {rows} {n}"), -(-n // SHORTEST)
+        lengths = [min(n, least + int((n + 1 - least) * (row + draw.random()) / rows)) for row in range(rows)]
+        draw.shuffle(lengths)
+        return tuple(lengths)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ from ..registry import rename_backend
 from ..spec import parse
 from .asked import DEFAULTS, Asked, Grid
 from .case import Case, group_by_cell, make_case, takes
+from .design import choose_points, count_effects
 from .place import Effort
-from .suite import Loaded, Part, Suite, Variant, Wanted, check_keys
+from .suite import Design, Loaded, Part, Suite, Variant, Wanted, check_keys
 from .tables import find_task
 from .task import Task
 
@@ -161,4 +162,21 @@ def _make_grid(part: Part, overrides: Overrides) -> Grid:
     axes |= part.axes.model_dump(exclude_none=True)
     if overrides.quick:
         axes["seq_len"] = axes["seq_len"][:2]
-    return Grid(axes | {name: tuple(dict.fromkeys(values)) for name, values in overrides.axes.items()})
+    grid = Grid(axes | {name: tuple(dict.fromkeys(values)) for name, values in overrides.axes.items()})
+    return grid if part.design is None else replace(grid, points=_choose_points(grid, part.design, overrides.quick))
+
+
+def _choose_points(grid: Grid, design: Design, quick: bool) -> tuple[Mapping[str, Any], ...]:
+    """The design's points; for a trial as few as can tell the effects apart."""
+    every = grid.combine(*(name for name in grid.axes if name not in ("device", "dtype")))
+    small = [p for p in every if design.most_flops is None or _flops(p) <= design.most_flops]
+    if not small:
+        raise UsageError(f"design: every point takes exact attention more than {design.most_flops:.3g} operations")
+    levels = {name: list(dict.fromkeys(p[name] for p in small)) for name in small[0]}
+    count = min(design.points, count_effects(levels) + 1) if quick else design.points
+    return tuple(choose_points(small, levels, count, design.seed))
+
+
+def _flops(point: Mapping[str, Any]) -> float:
+    """Operations of a call of exact attention under no mask."""
+    return 4 * point["batch"] * point["heads"] * point["seq_len"] ** 2 * point["head_dim"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -60,11 +61,16 @@ def _count_memory(workload: Workload, row: Row, steps: Steps | None, *, told: bo
 
 
 def _count_work(workload: Workload, row: Row) -> None:
-    s, attn, decoding = workload.shape, workload.attn, workload.case.cell.place.mode == "decode"
-    n, causal = (1, True) if decoding else (s.n, workload.case.cell.place.causal)
-    row.pairs, row.pairs_computed = attn.pairs(n, s.m, causal), attn.pairs_computed(n, s.m, causal)
-    pairs = attn.growth.step_cost(s.m) if decoding else attn.growth.cost(n, s.m, causal)
-    work = pairs * 2 * (s.head_dim + s.value_dim) * s.batch * s.heads
+    s, attn, place = workload.shape, workload.attn, workload.case.cell.place
+    decoding, m = place.mode == "decode", place.seq_len
+    n, causal = (1, True) if decoding else (m, place.causal)
+    row.pairs, row.pairs_computed = attn.pairs(n, m, causal), attn.pairs_computed(n, m, causal)
+    if decoding:
+        pairs = s.batch * attn.growth.step_cost(m)
+    else:  # what padding adds to the work is nobody's wish
+        lengths = Counter(workload.case.row_lengths)
+        pairs = sum(rows * attn.growth.cost(length, length, causal) for length, rows in lengths.items())
+    work = pairs * 2 * (s.head_dim + s.value_dim) * s.heads
     row.flops = work * (1 + BACKWARD) if row.mode == "forward_backward" else work
     if decoding:
         row.steps = 1

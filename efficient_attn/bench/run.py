@@ -28,6 +28,7 @@ from ..results.store import Writer, about
 from .case import PROTOCOL, Case, group_by_cell
 from .cell import measure
 from .conditions import PRELOAD, Conditions
+from .design import list_sections
 from .physics import list_ceilings, look
 from .place import Cell
 from .suite import Loaded
@@ -109,9 +110,10 @@ def _warn_of_stale(writer: Writer, wanted: set[str]) -> None:
 
 
 def _list_sections(loaded: Loaded) -> list[Section]:
-    """What the suite's tasks say about their rows, so that a reader needs none of them."""
+    """What the suite's tasks and designs say about their rows, so that a reader needs none of them."""
     targets = dict.fromkeys(want.target for part in loaded.wanted for want in part)
-    return [section for target in targets for section in find_task(target).sections]
+    of_tasks = [section for target in targets for section in find_task(target).sections]
+    return [*of_tasks, *list_sections(loaded.name, loaded.suite)]
 
 
 def _missing(status: str | None, retry_failed: bool) -> bool:

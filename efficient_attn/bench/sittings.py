@@ -215,7 +215,7 @@ def _finish(entrant: Entrant, baseline: Entrant | None, conditions: Conditions) 
     row.latency_ms_low = about.low and min(about.low, latency)
     row.latency_ms_high = about.high and max(about.high, latency)
     seconds = latency / 1e3
-    row.tokens_per_s = cell.place.batch * (1 if row.mode == "decode" else cell.place.seq_len) / seconds
+    row.tokens_per_s = (cell.place.batch if row.mode == "decode" else sum(entrant.case.row_lengths)) / seconds
     row.tflops_per_s = None if row.flops is None else row.flops / seconds / 1e12
     ceiling = conditions.ceilings.get((cell.place.device, cell.place.dtype, cell.place.threads))
     if ceiling is not None and row.bytes_moved is not None:

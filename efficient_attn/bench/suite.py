@@ -43,6 +43,12 @@ class Axes(_Table):
     cache: Listed[Literal["warm", "cold"]] | None = None
     compiled: Listed[bool] | None = None
     cuda_graph: Listed[bool] | None = None
+    fill: Listed[Literal["full", "half", "drawn", "packed"]] | None = None
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """Those with several values."""
+        return tuple(name for name, values in self.model_dump(exclude_none=True).items() if len(set(values)) > 1)
 
 
 class DimsTable(_Table):
@@ -52,6 +58,18 @@ class DimsTable(_Table):
     heads: Count | None = None
     kv_heads: Count | None = None
     head_dim: Count | None = None
+
+
+class Design(_Table):
+    """Of all combinations of the axes only so many points, which tell each axis' own effect from the others'.
+
+    seed: of the choice. most_flops: where exact attention would take more operations a call than these, no point lies;
+    operations, not seconds, so that the points are the same on every machine.
+    """
+
+    points: Annotated[int, Field(ge=2, strict=True)]
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    most_flops: Annotated[float, Field(gt=0)] | None = None
 
 
 class Variant(_Table):
@@ -67,6 +85,7 @@ class _Grid(_Table):
     baseline: str | None = None
     axes: Axes = Axes()
     dims: DimsTable = DimsTable()
+    design: Design | None = None
     variant: tuple[Variant, ...] | None = Field(default=None, min_length=1)
 
 
@@ -108,6 +127,7 @@ class Suite(_Grid):
                 baseline=p.baseline or self.baseline,
                 axes=self.axes.model_copy(update=p.axes.model_dump(exclude_none=True)),
                 dims=self.dims.model_copy(update=p.dims.model_dump(exclude_none=True)),
+                design=p.design or self.design,
                 variant=p.variant or self.variant,
             )
             for p in given
@@ -241,5 +261,6 @@ def _in_one_line(file: str, error: ValidationError, fields: Iterable[str]) -> Us
 def _keys_of(table: list[int | str], fields: Iterable[str]) -> list[str]:
     names = [x for x in table if isinstance(x, str)]
     kinds: dict[str, type[BaseModel]] = {"axes": Axes, "dims": DimsTable, "variant": Variant, "part": Part}
+    kinds["design"] = Design
     model = kinds[names[-1]] if names else Suite
     return [*model.model_fields, *(fields if model in (Suite, Part) else ())]

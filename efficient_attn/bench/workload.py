@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract.mask import Mask
 from ..contract.mechanism import Attention
 from ..contract.shapes import Sample, Shape
 from ..contract.state import state_bytes
@@ -19,6 +18,7 @@ from ..instruments.guard import Meddled
 from ..instruments.memory import Footprint, footprint, training_footprint
 from .case import Case
 from .inputs import draw, list_tensors
+from .padding import make_mask
 
 BACKWARD = 2.5  # a backward pass does five matrix products where the forward does two
 
@@ -31,7 +31,7 @@ class Workload:
         self.attn: Attention = case.create()
         self.call: Callable[..., Tensor] = self.attn
         self.graph_breaks = 0
-        self.mask = Mask(causal=case.cell.place.causal)
+        self.mask = make_mask(case, self.shape)
         self.sample = draw(case, self.attn, self.shape)
 
     def warm(self) -> None:
@@ -55,13 +55,16 @@ class Workload:
 
     @property
     def bytes_moved(self) -> int:
-        """What any implementation must read and write: inputs and results once, when decoding what is seen of the
-        state."""
+        """What any implementation must read and write: inputs and results once; when decoding what the step sees.
+
+        Padding need not be read.
+        """
         if self.case.cell.place.mode == "decode":
             return min(state_bytes(self.after_context(self.shape.m)), self._seen_bytes)
         s, size = self.shape, self.sample.q.element_size()
         once = sum(x.numel() for x in self.drawn) + s.batch * s.heads * s.n * s.value_dim
-        return once * size * (2 if self.case.cell.place.mode == "forward_backward" else 1)
+        needed = once * sum(self.case.row_lengths) // (self.case.shape.batch * self.case.shape.n)
+        return needed * size * (2 if self.case.cell.place.mode == "forward_backward" else 1)
 
     @property
     def _seen_bytes(self) -> int:
@@ -84,8 +87,8 @@ class Workload:
         return footprint(step or (lambda: self.make_call(self.sample)), device=device)
 
     def clamped_rows(self) -> int | None:
-        """How many of a pass' rows had no sum of weights to be divided by."""
-        if self.case.cell.place.mode == "decode":
+        """How many of a pass' rows had no sum of weights to be divided by; None where it cannot be told."""
+        if self.case.cell.place.mode == "decode" or self.mask.cu_seqlens is not None:
             return None
         q, k, v, inputs = self.sample
         return self.attn.clamped_rows(q, k, v, self.mask, **inputs)

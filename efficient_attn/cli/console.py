@@ -232,7 +232,8 @@ def show_results(rows: Any) -> None:  # a DataFrame: Any, because pandas types i
         _table(title, columns, cells, right=columns[1:])
 
 
-APART = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "cache", "compiled", "cuda_graph")
+APART = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "fill")
+APART += ("cache", "compiled", "cuda_graph")
 
 
 def _names(rows: Any) -> list[str]:

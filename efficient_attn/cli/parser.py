@@ -24,6 +24,7 @@ AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "cache": (values.one_of("cache", ("warm", "cold")), "caches: warm, cold or both"),
     "compiled": (values.truth, "through torch.compile: true, false or both"),
     "cuda_graph": (values.truth, "as a CUDA graph: true, false or both"),
+    "fill": (values.one_of("fill", ("full", "half", "drawn", "packed")), "how full a batch's rows are"),
 }
 
 

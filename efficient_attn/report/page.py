@@ -7,7 +7,7 @@ import hashlib
 import html
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jinja2
@@ -17,7 +17,7 @@ from ..results.section import Section
 from . import select, tables, words
 from .drawing import figures, style
 from .gather import Gathered
-from .sections import appendix, blocks, decoding, fidelity, opening, plain, speed
+from .sections import appendix, blocks, decoding, effects, fidelity, opening, plain, speed
 
 MOST_SENTENCES = 6  # in the summary; all of them stand beside their tables
 MOST_MARKDOWN_ROWS = 200  # more than these belong into rows.csv: code hosts stop rendering long Markdown
@@ -27,6 +27,7 @@ LAYOUTS = {
     "speed": speed,
     "fidelity": fidelity,
     "decoding": decoding,
+    "effects": effects,
 }
 BUILT_IN = (
     Section(name="speed", task="speed", title="Speed and memory", layout="speed"),
@@ -77,17 +78,21 @@ def make_content(found: Gathered) -> Content:
 
 
 def _make_chapters(brought: Sequence[Section], material: blocks.Material) -> list[blocks.Chapter]:
-    """The sections that have something to show: the built-in ones, then what tasks brought.
+    """The sections that have something to show: those of designs, the built-in ones, then what tasks brought.
 
-    What is brought under a built-in one's name takes its place.
+    What is brought under a built-in one's name takes its place. A design's rows are not shown twice: of points that
+    differ in everything, each would be a table and a plot.
     """
     sections = {section.name: section for section in (*BUILT_IN, *brought)}
     built_in = {section.name for section in BUILT_IN}
     found = []
-    for name, section in sections.items():
+    for section in sorted(sections.values(), key=lambda section: section.layout != "effects"):
         chapter = LAYOUTS.get(section.layout, plain).make_chapter(section, material)
-        chapter.anchor = name if name in built_in else words.slug("section", name)
-        found += [chapter] if chapter.blocks else []
+        chapter.anchor = section.name if section.name in built_in else words.slug("section", section.name)
+        if chapter.blocks:
+            found.append(chapter)
+            if section.layout == "effects":
+                material = replace(material, rows=material.rows[~effects.select_rows(section, material.rows)])
     return found
 
 

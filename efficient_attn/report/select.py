@@ -18,7 +18,7 @@ from ..results.stats import Estimate, exponent
 from ..spec import label_of
 from .gather import Frame
 
-SETTING = ["suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "baseline"]
+SETTING = ["suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill", "baseline"]
 # what may differ between two rows of one variant at one place of a slice; then the label says it
 APART = ["kv_heads", "kv_len", "cache", "compiled", "cuda_graph", "inputs", "seed", "backend_used", "run_id"]
 

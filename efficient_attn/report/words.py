@@ -9,6 +9,9 @@ from typing import Any
 
 from ..units import ratio, there
 
+# what is padding in a batch that is not full
+FILLS = {"half": "rows half full", "drawn": "rows of drawn lengths, padded", "packed": "rows of drawn lengths, packed"}
+
 
 def count(n: int, noun: str) -> str:
     """``1 case``, ``3 cases``."""
@@ -54,7 +57,7 @@ def setting_words(setting: dict[str, Any], cpus: dict[str, str]) -> str:
     parts += [f"batch {get('batch')}" if there(get("batch")) else None]
     heads = count(int(setting["heads"]), "head") if there(get("heads")) else ""
     heads += (" of size " if heads else "head size ") + str(get("head_dim")) if there(get("head_dim")) else ""
-    parts += [heads, f"suite {get('suite')}" if there(get("suite")) else None]
+    parts += [heads, FILLS.get(str(get("fill"))), f"suite {get('suite')}" if there(get("suite")) else None]
     if there(get("machine")):
         machine, cpu = str(get("machine")), cpus.get(str(get("machine")), "")
         told = not cpu or cpu.replace(" ", "-") in machine

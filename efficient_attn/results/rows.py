@@ -40,6 +40,7 @@ class Row:
     backend: the one asked for, if any; backend_used: the one that ran.
     part: of the suite; baseline: what the variants of the cell are compared with, where the row's writer said so.
     gate_len: the length at which the result was compared with the oracle's before it was timed.
+    fill: how much of a batch is no padding (full, half, drawn, packed); seq_len is the length that its rows may have.
     extra: what the task adds, by name; a column ``task.name`` each in frames.
     """
 
@@ -116,6 +117,7 @@ class Row:
     baseline: str | None = None
     gate_len: int | None = None
     read_from: str | None = None
+    fill: str | None = None
     extra: dict[str, Value] = field(default_factory=dict)
     schema: int = SCHEMA
 
@@ -149,8 +151,8 @@ def _to_5(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_6(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 6 says at which length a result was compared with its oracle's, and which memory its bytes are read from."""
-    return body | {"gate_len": None, "read_from": None, "schema": 6}
+    """Schema 6 says how full a batch is, at which length a result was proved, and where its bytes are read from."""
+    return body | {"gate_len": None, "read_from": None, "fill": "full", "schema": 6}
 
 
 # from each older schema to the next

@@ -31,7 +31,8 @@ class Section:
 
     name: lower case letters, digits and underscores, unique among sections; its anchor on the page. task: whose rows
     it shows. layout: ``plain`` draws just what stands here; the report has layouts of its own for the sections of
-    built-in tasks. Raises ValueError for another name.
+    built-in tasks. suite, part: whose rows it shows alone, where it is about one part of a suite. Raises ValueError for
+    another name.
     """
 
     name: str
@@ -43,6 +44,8 @@ class Section:
     y: str | None = None
     kind: Kind = "line"
     layout: str = "plain"
+    suite: str | None = None
+    part: str | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch("[a-z0-9_]+", self.name):
@@ -62,7 +65,7 @@ class Section:
             own["columns"] = tuple(_column(one) for one in _list(own.get("columns", ())))
             own["sentences"] = tuple(_line(one) for one in _list(own.get("sentences", ())))
             own |= {name: _line(own[name]) for name in ("name", "task", "title", "layout") if name in own}
-            own |= {name: _line(own[name]) for name in ("x", "y") if own.get(name) is not None}
+            own |= {name: _line(own[name]) for name in ("x", "y", "suite", "part") if own.get(name) is not None}
             return cls(**own | {"kind": _one_of(Kind, own.get("kind"), "line")})
         except TypeError as error:
             raise ValueError(str(error)) from error

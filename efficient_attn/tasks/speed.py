@@ -11,6 +11,7 @@ from pydantic import BeforeValidator
 from ..bench.asked import Asked
 from ..bench.place import RESERVE, Cell, Place
 from ..bench.task import Guess, Keys, Task
+from ..errors import UsageError
 from ..results.rows import Record, Row
 from ..results.section import Section
 from ..units import parse_size
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ..instruments.ceilings import Ceiling
 
 MODES = ("forward", "forward_backward", "prefill", "decode")
-AXES = ("threads", "batch", "heads", "kv_heads", "head_dim", "causal", "cache", "compiled", "cuda_graph")
+AXES = ("threads", "batch", "heads", "kv_heads", "head_dim", "causal", "cache", "compiled", "cuda_graph", "fill")
 
 
 class SpeedKeys(Keys):
@@ -36,25 +37,27 @@ class SpeedKeys(Keys):
 
 
 def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
-    """A cell for each mode, length, and combination of all other axes."""
-    lengths = asked.grid["seq_len"]
-    for mode, at in product((w for w in asked.words if w in MODES), asked.grid.combine(*AXES)):
+    """A cell for each mode and combination of the axes."""
+    longest = max(asked.grid["seq_len"])
+    for mode, at in product((w for w in asked.words if w in MODES), asked.grid.combine(*AXES, "seq_len")):
         at, steps = dict(at), mode in ("decode", "prefill")
+        if steps and at["fill"] != "full":
+            raise UsageError(f"{mode}: rows take one step at a time, so fill can only be full, not {at['fill']}")
+        if steps and asked.grid.points is not None and len(asked.grid["causal"]) > 1:
+            raise UsageError(f"{mode}: causal by nature, so a design cannot vary causal")
         if steps and not at["causal"] and len(asked.grid["causal"]) > 1:
             continue  # decoding is causal by nature: one of the two is enough
         at["causal"], kv_heads = at["causal"] or steps, at.pop("kv_heads")
         decode, counted = mode == "decode", mode in ("forward", "forward_backward")
-        for seq_len in lengths:
-            max_len = max(lengths) + (RESERVE if decode else 0)
-            place = Place(mode=mode, seq_len=seq_len, max_len=max_len, **at)
-            yield (
-                asked.cell(
-                    place,
-                    memory_budget=asked.keys.memory_budget if decode else None,
-                    peak_memory=counted and (asked.keys.peak_memory or "peak_memory" in asked.words),
-                ),
-                kv_heads,
-            )
+        place = Place(mode=mode, max_len=longest + (RESERVE if decode else 0), **at)
+        yield (
+            asked.cell(
+                place,
+                memory_budget=asked.keys.memory_budget if decode else None,
+                peak_memory=counted and (asked.keys.peak_memory or "peak_memory" in asked.words),
+            ),
+            kv_heads,
+        )
 
 
 def judge(case: Case, row: Row, at: Callable[..., None]) -> Record | Prepared:

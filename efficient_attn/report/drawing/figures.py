@@ -144,7 +144,7 @@ def _make_figure(panel: Panel) -> Figure:
     figure.text(LEFT / WIDTH, 1 - 0.1 / height, panel.title, **title)
     if panel.level is not None:
         axes.axhline(panel.level, color=INK, linewidth=0.9, zorder=1.5)
-    _draw_intervals(axes, panel.lines)
+    _draw_intervals(axes, panel)
     for line in panel.lines:
         if panel.drawn == "bars":
             _draw_bars(axes, line, _bar_width(len(panel.lines)))
@@ -178,16 +178,17 @@ def _draw_frame(axes: Axes, panel: Panel) -> None:
     axes.spines[["left", "bottom"]].set_color(FAINT)
 
 
-def _draw_intervals(axes: Axes, lines: Sequence[Line]) -> None:
-    """All intervals, as bars and as bands between them; one artist each, which costs less than many."""
+def _draw_intervals(axes: Axes, panel: Panel) -> None:
+    """All intervals, as bars, along lines also as bands between them; one artist each, which costs less than many."""
     bands, bars, fills, colours = [], [], [], []
-    for line in lines:
+    for line in panel.lines:
         if line.low and line.high:
             ends = list(zip(line.x, line.low, line.high, strict=True))
-            bands.append([(x, low) for x, low, _ in ends] + [(x, high) for x, _, high in reversed(ends)])
+            if panel.drawn == "line":
+                bands.append([(x, low) for x, low, _ in ends] + [(x, high) for x, _, high in reversed(ends)])
+                fills.append(line.look.colour)
             few = ends[:: _every(line)]
             bars += [[(x, low), (x, high)] for x, low, high in few]
-            fills.append(line.look.colour)
             colours += [line.look.colour] * len(few)
     axes.add_collection(PolyCollection(bands, facecolors=fills, alpha=0.16, linewidths=0, zorder=2), autolim=False)
     axes.add_collection(LineCollection(bars, colors=colours, linewidths=1.1, zorder=2.5), autolim=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def test_the_key_is_readable_and_stable() -> None:
         _changed(keys=(("memory_budget", 10**9), ("peak_memory", False))),
         _changed(inputs="other"),
         _changed(layer=3),
+        _changed(fill="half"),
         _changed(keys=(("memory_budget", None), ("peak_memory", True))),
         _changed(part="b"),
         _changed(suite="b"),
@@ -78,6 +80,14 @@ def test_the_digest_changes_with_the_protocol(monkeypatch: pytest.MonkeyPatch) -
     before = CASE.digest
     monkeypatch.setattr(case_module, "PROTOCOL", 99)
     assert before != CASE.digest
+
+
+def test_a_full_batch_is_called_as_it_was_before_there_was_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(case_module, "PROTOCOL", 3)
+    cell = dataclasses.asdict(CASE.cell) | {"keys": {"memory_budget": None, "peak_memory": False}}
+    del cell["target"], cell["place"]["fill"]
+    before = dataclasses.asdict(CASE) | {"cell": cell, "protocol": 3}
+    assert hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()[:12] == CASE.digest
 
 
 def test_options_change_the_key() -> None:

@@ -40,12 +40,15 @@ def test_the_mechanisms_of_one_cell_stand_together() -> None:
         ("heads", [4, 6]),
         ("kv_heads", [1, 2]),
         ("head_dim", [16]),
+        ("fill", ["half", "packed"]),
     ],
 )
 def test_an_override_replaces_an_axis_and_no_other(axis: str, values: list[Any]) -> None:
     before, after = planted.plan(SEVERAL), planted.plan(SEVERAL, axes={axis: values})
     assert values_of(after, axis) == values
-    others = {"seq_len", "causal", "dtype", "device", "threads", "batch", "heads", "kv_heads", "head_dim"} - {axis}
+    others = {"seq_len", "causal", "dtype", "device", "threads", "batch", "heads", "kv_heads", "head_dim", "fill"} - {
+        axis
+    }
     if axis == "heads":
         others.discard("kv_heads")  # it follows heads
     if axis == "device":
@@ -210,6 +213,18 @@ def test_caches_and_compilation_are_axes_that_the_key_shows() -> None:
     assert len({c.key for c in cases}) == 4
     ends = [c.key.split("#")[0].rpartition("-t1-")[2] for c in cases]
     assert ends == ["all", "all-compiled", "all-cold", "all-cold-compiled"]
+
+
+def test_how_full_rows_are_is_an_axis_that_the_key_shows_where_they_are_not() -> None:
+    cases = planted.plan(axes={"fill": ["full", "half", "drawn", "packed"]})
+    assert [c.key.split("#")[0].rpartition("-t1-")[2] for c in cases] == ["all", "all-half", "all-drawn", "all-packed"]
+    assert len({c.digest for c in cases}) == 4
+
+
+@pytest.mark.parametrize("mode", ["decode", "prefill"])
+def test_steps_are_taken_by_full_rows_only(mode: str) -> None:
+    with pytest.raises(UsageError, match=f"trial, part 'all': {mode}: rows take one step at a time, so fill can only"):
+        planted.case("full", mode, fill="half")
 
 
 def test_what_is_asked_for_by_name_stands_where_its_key_value_heads_fit() -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
+import numpy as np
 import planted
 import pytest
 import torch
 from planted import load_suite
 
 import efficient_attn as ea
+from efficient_attn.bench.case import group_by_cell
 from efficient_attn.bench.plan import Overrides, make_plan
+from efficient_attn.bench.tables import find_task
+from efficient_attn.results.effects import code, list_steps
+from efficient_attn.results.rows import Record
 from efficient_attn.shipped import suite_names, suites_folder
 from efficient_attn.variants import CATALOGUE
 
@@ -92,7 +98,7 @@ def test_the_linear_suite_has_the_families_in_every_direction_against_full_atten
 
 def test_the_decode_suite_has_every_way_to_share_keys_and_every_kind_of_state() -> None:
     cases = make_plan(load_suite("decode"))
-    assert {c.cell.place.mode for c in cases} == {"decode", "prefill"}
+    assert {c.cell.place.mode for c in cases if c.cell.task == "speed"} == {"decode", "prefill"}
     steps = [c for c in cases if c.cell.place.mode == "decode"]
     assert {c.keys.memory_budget for c in steps} == {16 * 10**9}
     assert {c.cell.place.batch for c in steps} == {1, 4, 16}
@@ -102,6 +108,82 @@ def test_the_decode_suite_has_every_way_to_share_keys_and_every_kind_of_state() 
     assert {"KVCache", "RollingCache", "LatentCache"} < kinds
     axis = {c.kv_heads for c in steps if c.cell.part == "key-value heads" and c.variant == "gqa"}
     assert axis == {8, 4, 2, 1}
+
+
+def test_the_breadth_suite_is_a_balanced_choice_of_places() -> None:
+    points = [asdict(cell.place) for cell, _ in group_by_cell(make_plan(load_suite("breadth"))) if cell.place.mode]
+    assert len(points) == 32
+    levels = {axis: sorted({p[axis] for p in points}) for axis in BREADTH}
+    for axis, values in levels.items():
+        counts = [sum(p[axis] == value for p in points) for value in values]
+        assert max(counts) - min(counts) <= 2, axis
+    effects = code(points, list_steps(levels))[:, 1:]
+    alike = np.corrcoef(effects, rowvar=False) - np.eye(effects.shape[1])
+    assert abs(alike).max() < 0.4  # a third is what two levels of one factor of four have by nature
+    assert (min(levels["heads"]), max(levels["heads"]), min(levels["batch"]), max(levels["batch"])) == (4, 32, 1, 8)
+    assert 64 <= min(levels["seq_len"]) < 128
+    assert not any(n & (n - 1) == 0 for n in levels["seq_len"])  # no powers of two
+
+
+BREADTH = ("heads", "batch", "head_dim", "seq_len", "dtype", "threads", "causal", "fill")
+
+# What is timed and cannot be judged on the activations of a trained encoder, and why.
+HEADS = "each of the encoder's heads has keys of its own, and sharing them has to be trained"
+LATENT = "its keys are latents, which have to be trained"
+LONG = "its window holds all of the text"
+COMPILED = "the same sums as its other backend's, held against the same oracle"
+NOT_JUDGED = {
+    "gqa": HEADS,
+    "gqa:kv_heads=2": HEADS,
+    "gqa:kv_heads=4": HEADS,
+    "gqa:backend=cpp": HEADS,
+    "gqa:kv_heads=2:backend=cpp": HEADS,
+    "mqa": HEADS,
+    "mqa:backend=cpp": HEADS,
+    "mla:latent_dim=256": LATENT,
+    "mla:latent_dim=256:backend=cpp": LATENT,
+    "sliding_window:window=4096": LONG,
+    "attention_sinks:n_sink=4:window=4096": LONG,
+    "full:backend=cpp": COMPILED,
+    "linear:backend=cpp": COMPILED,
+    "cosformer:backend=cpp": COMPILED,
+    "bare_sdpa": "it is full without our checks",
+    "sdpa_gqa": HEADS,
+    "lookback_window:window=128": "it is a causal window under no mask; sliding_window is judged under a causal one",
+    "linformer:rank=256": "its projections have to be trained",
+    "reformer:bucket_size=64:n_hashes=4": "its keys are its queries, and the encoder's are not",
+    "random_feature:gated=true:n_features=64": "its gate has to be trained",
+}
+JUDGED = sorted(set(suite_names()) - {"linear_peers", "sparse_peers"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JUDGED)
+def test_a_suite_judges_the_very_specs_that_it_times(name: str) -> None:
+    cases = make_plan(load_suite(name))
+    timed, judged = ({c.variant for c in cases if c.cell.task == task} for task in ("speed", "fidelity"))
+    assert sorted(timed - judged - NOT_JUDGED.keys()) == []
+    assert sorted(judged & NOT_JUDGED.keys()) == []
+
+
+@pytest.mark.slow
+def test_no_reason_is_left_over() -> None:
+    timed = {c.variant for name in JUDGED for c in make_plan(load_suite(name)) if c.cell.task == "speed"}
+    assert sorted(NOT_JUDGED.keys() - timed) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JUDGED)
+def test_what_is_judged_can_be(name: str) -> None:
+    """A spec that refuses the encoder's heads, length or mask would only look judged."""
+    judged = [
+        case for case in make_plan(load_suite(name)) if case.cell.task == "fidelity" and case.cell.place.layer == 0
+    ]
+    assert judged
+    for case in judged:
+        found = find_task(case.cell.target).judge(case, case.row(), lambda *_: None)
+        assert isinstance(found, Record)
+        assert found.row.relative_error is not None, case.variant
 
 
 def test_torchs_own_groups_are_ours() -> None:

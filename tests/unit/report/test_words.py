@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from efficient_attn.report import words
 from efficient_attn.units import TO
 
@@ -29,3 +31,10 @@ def test_long_claims_say_how_many_they_left_out() -> None:
     rows = [row(f"v{i}", 2.0 + i, 1.9 + i, 2.1 + i) for i in range(5)]
     assert plain(words.claim(rows, "full", most=2)).startswith("v4 is 6.00x (5.90-6.10) faster than full, v3 is 5.00x")
     assert words.claim(rows, "full", most=2).endswith("3 more differ")
+
+
+@pytest.mark.parametrize(
+    ("fill", "said"), [("packed", " \u00b7 rows of drawn lengths, packed"), ("full", ""), (None, "")]
+)
+def test_a_setting_says_how_full_its_rows_are_where_they_are_not(fill: str | None, said: str) -> None:
+    assert words.setting_words({"device": "cpu", "fill": fill}, {}) == f"cpu{said}"

@@ -24,7 +24,7 @@ FIXED = (
     "relative_error oracle_error cosine_similarity total_variation missed_mass effective_keys metric accuracy "
     "loss steps parameters seed stop_reason cache cuda_graph graph_breaks retained_bytes rounds processes contaminated "
     "energy_j clamped_rows bytes_moved bandwidth_share memory_budget_bytes longest_context part baseline "
-    "gate_len read_from extra schema "
+    "gate_len read_from fill extra schema "
 )
 
 VALUES = {
@@ -157,7 +157,7 @@ ADDED = {
     3: ("clamped_rows",),
     4: ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context"),
     5: ("part", "baseline", "extra"),
-    6: ("gate_len", "read_from"),
+    6: ("gate_len", "read_from", "fill"),
 }
 
 
@@ -170,7 +170,7 @@ def older(schema: int, **changed: object) -> dict[str, Any]:
 @pytest.mark.parametrize(("mode", "cache"), [("decode", "warm"), (None, None)])
 def test_schema_1_becomes_the_present_one(mode: str | None, cache: str | None) -> None:
     record = Record.from_line(line(older(1, mode=mode, variant="full", samples={"latency_ms": [[1.5]]})))
-    assert record == Record(Row(mode=mode, variant="full", cache=cache), {"latency_ms": [[1.5]]})
+    assert record == Record(Row(mode=mode, variant="full", cache=cache, fill="full"), {"latency_ms": [[1.5]]})
     assert record.row.schema == SCHEMA
     assert Record.from_line(record.to_line()) == record
 
@@ -178,7 +178,7 @@ def test_schema_1_becomes_the_present_one(mode: str | None, cache: str | None) -
 @pytest.mark.parametrize(("schema", "known"), [(2, {"energy_j": 2.5}), (3, {"clamped_rows": 7, "state_bytes": 64})])
 def test_later_schemas_become_the_present_one_too(schema: int, known: dict[str, Any]) -> None:
     record = Record.from_line(line(older(schema, variant="full", **known)))
-    assert record == Record(Row(variant="full", **known))
+    assert record == Record(Row(variant="full", fill="full", **known))
     assert [getattr(record.row, name) for name in ADDED[4]] == [None] * 4
 
 
@@ -193,7 +193,7 @@ def test_later_schemas_become_the_present_one_too(schema: int, known: dict[str, 
 )
 def test_the_part_of_schema_4_is_read_off_its_key(key: str, part: str | None) -> None:
     record = Record.from_line(line(older(4, case_key=key, variant="full")))
-    assert record == Record(Row(case_key=key, variant="full", part=part, baseline=None, extra={}))
+    assert record == Record(Row(case_key=key, variant="full", part=part, baseline=None, extra={}, fill="full"))
 
 
 def test_an_unknown_column_of_an_older_schema_is_told_too() -> None:

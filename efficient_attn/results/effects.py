@@ -1,0 +1,74 @@
+"""Main effects: what each factor does to a value, told from few points at which all factors vary at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .stats import Estimate, quantile_t
+
+Levels = Mapping[str, Sequence[Any]]  # each factor with the values that it has, the lowest first
+Point = Mapping[str, Any]
+
+
+class Step(NamedTuple):
+    """From a factor's lowest level to its highest; of words, from the first to another."""
+
+    factor: str
+    low: Any
+    high: Any
+
+    def share(self, value: Any) -> float:
+        """How much of the step a value has taken: 0 at its low end, 1 at its high one, by factors in between."""
+        if is_number(self.high):
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return float(value == self.high)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def list_steps(levels: Levels) -> list[Step]:
+    """The steps of all factors that vary: one for numbers, for words one to each level after the first."""
+    found: list[Step] = []
+    for factor, values in levels.items():
+        low, *others = values
+        found += [Step(factor, low, high) for high in (others[-1:] if is_number(low) else others)]
+    return found
+
+
+def code(points: Sequence[Point], steps: Sequence[Step]) -> np.ndarray:
+    """A row a point: 1, then its share of each step."""
+    return np.array([[1.0, *(step.share(point[step.factor]) for step in steps)] for point in points])
+
+
+def can_tell(points: Sequence[Point], steps: Sequence[Step]) -> bool:
+    """Whether these points tell the effects of all steps from each other."""
+    return len(points) > len(steps) and int(np.linalg.matrix_rank(code(points, steps))) == len(steps) + 1
+
+
+def fit_effects(
+    points: Sequence[Point], values: Sequence[float], steps: Sequence[Step], *, confidence: float = 0.95
+) -> dict[Step, Estimate] | None:
+    """By which factor each step multiplies a positive value, all else equal: least squares on logarithms, t-intervals.
+
+    None where the points cannot tell the steps apart. Where several factors together do more or less than each of them
+    (an interaction), that is part of what is left over, and so of the intervals. No intervals without points to spare.
+    """
+    if not can_tell(points, steps):
+        return None
+    x, y = code(points, steps), np.log(np.asarray(values, dtype=float))
+    spread = np.linalg.inv(x.T @ x)
+    found = spread @ x.T @ y
+    degrees = len(y) - x.shape[1]
+    if degrees < 1:
+        return {step: Estimate(math.exp(value)) for step, value in zip(steps, found[1:], strict=True)}
+    left = y - x @ found
+    errors = np.sqrt(np.diag(spread) * float(left @ left) / degrees)
+    half = quantile_t(0.5 + confidence / 2, degrees) * errors
+    ends = zip(steps, found[1:], half[1:], strict=True)
+    return {step: Estimate(*(math.exp(v) for v in (value, value - h, value + h))) for step, value, h in ends}
