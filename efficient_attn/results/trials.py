@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 TRIAL = "trial"  # of a session in run.json: what was overridden, as the command line has it; empty for none
@@ -28,8 +29,9 @@ def gather_overrides(sessions: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def _read(words: list[str]) -> Iterable[str]:
     """The options, each with its value, less those that change nothing."""
-    at = [i for i, word in enumerate(words) if word.startswith("--")]
-    for start, end in zip(at, [*at[1:], len(words)], strict=True):
+    starts = [place for place, word in enumerate(words) if word.startswith("--")]
+    for start, end in pairwise([*starts, len(words)]):
         flag, _, value = words[start].partition("=")
+        values = [value] if value else words[start + 1 : end]
         if flag not in BESIDES:
-            yield " ".join([flag, *filter(None, [value]), *words[start + 1 : end]])
+            yield " ".join([flag, *([] if flag == "--quick" else values)])
