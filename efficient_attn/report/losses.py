@@ -16,7 +16,7 @@ from .gather import Frame
 
 ROUNDING = 1e-4  # errors below are rounding
 NEAR = (0.9, 1.2)  # errors over that of a predictor that knows nothing: about as far off as it
-COLUMNS = ("error", "error_of_mean", "error_on")
+COLUMNS = ("error", "error_of_mean", "error_on", "error_how")
 NOT_MEASURED, EXACT = "not measured", "exact"
 
 _Key: TypeAlias = tuple[str, bool]  # a spec, and whether its heads share keys
@@ -24,7 +24,7 @@ _Key: TypeAlias = tuple[str, bool]  # a spec, and whether its heads share keys
 
 @dataclass(frozen=True)
 class _Loss:
-    """A spec's error, that of predicting the mean of v (NaN where unknown), and on what both were measured."""
+    """A spec's error, that of predicting the mean of v (NaN where unknown), and on what and how both were measured."""
 
     dtype: Any
     causal: Any
@@ -32,10 +32,11 @@ class _Loss:
     error: float
     of_mean: float
     on: str
+    how: str
 
 
 def add_losses(rows: Frame) -> Frame:
-    """Rows with ``error``, ``error_of_mean`` and ``error_on``: of the same spec among the rows of fidelity.
+    """Rows with ``error``, ``error_of_mean``, ``error_on`` and ``error_how``: of the same spec in the rows of fidelity.
 
     Where it was measured in several places, that of the row's own dtype and direction, at the greatest length. Empty
     where it was not measured, and for rows that time nothing.
@@ -46,7 +47,8 @@ def add_losses(rows: Frame) -> Frame:
     for key, (mode, dtype, causal) in zip(_name_specs(rows), places, strict=True):
         known = measured.get(key, ()) if units.there(mode) else ()
         best = max(known, key=lambda x: (x.dtype == dtype, x.causal == causal, x.length), default=None)
-        found.append((best.error, best.of_mean, best.on) if best else (float("nan"), float("nan"), None))
+        nothing = (float("nan"), float("nan"), None, None)
+        found.append((best.error, best.of_mean, best.on, best.how) if best else nothing)
     return rows.join(pd.DataFrame(found, index=rows.index, columns=list(COLUMNS)))
 
 
@@ -71,9 +73,10 @@ def is_exact(row: Mapping[str, Any]) -> bool:
     return _name_spec(str(row["variant"])) == "full"
 
 
-def tell_places(rows: Iterable[Mapping[str, Any]]) -> str:
-    """On what the errors of these rows were measured; empty where none was."""
-    return "; ".join(dict.fromkeys(row["error_on"] for row in rows if units.there(row.get("error_on"))))
+def tell_places(rows: Iterable[Mapping[str, Any]], *, whole: bool = False) -> str:
+    """On what the errors of these rows were measured, with ``whole`` how as well; empty where none was."""
+    known = [(row["error_on"], row["error_how"]) for row in rows if units.there(row["error"])]
+    return "; ".join(dict.fromkeys(f"{on}, {how}" if whole else on for on, how in known))
 
 
 def _list_losses(rows: Frame) -> Mapping[_Key, Sequence[_Loss]]:
@@ -83,10 +86,11 @@ def _list_losses(rows: Frame) -> Mapping[_Key, Sequence[_Loss]]:
     place = ["spec", "inputs", "causal", "seq_len", "dtype"]
     for (key, inputs, causal, length, dtype), part in rows.groupby(place, dropna=False, sort=False):
         layers, null = part["layer"].nunique(), part["mean_value_error"].mean()
-        parts = [words.inputs_words(inputs, causal, int(length) if length > 0 else None), str(dtype)]
+        on = words.inputs_words(inputs, causal, int(length) if length > 0 else None) or "inputs that are not named"
+        parts = [str(dtype)]
         parts += [f"mean over {words.count(layers, 'layer')}"] if layers > 1 else []
         parts += [f"where the mean of v has {units.number(null)}"] if units.there(null) else []
-        loss = _Loss(dtype, causal, length, part["relative_error"].mean(), null, ", ".join(filter(None, parts)))
+        loss = _Loss(dtype, causal, length, part["relative_error"].mean(), null, on, ", ".join(parts))
         found.setdefault(key, []).append(loss)
     return found
 

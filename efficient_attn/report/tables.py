@@ -174,7 +174,7 @@ def note(*sentences: str) -> str:
 
 def tell_errors(found: Sequence[dict[str, Any]]) -> str:
     """On what the errors of a table were measured, or that none was."""
-    where = losses.tell_places(found)
+    where = losses.tell_places(found, whole=True)
     return f"Errors were measured on {where}." if where else "Errors against exact attention were not measured."
 
 

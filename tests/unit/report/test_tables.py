@@ -75,7 +75,7 @@ def test_an_interval_of_half_an_exponent_is_still_clear() -> None:
 
 
 def row(variant: str, **known: Any) -> dict[str, Any]:
-    return {"label": variant, "variant": variant, "error": None, "error_on": None, "seq_len": 8192} | known
+    return {"label": variant, "variant": variant, "error": None, "seq_len": 8192} | known
 
 
 def test_an_error_that_was_not_measured_says_so() -> None:
@@ -83,7 +83,9 @@ def test_an_error_that_was_not_measured_says_so() -> None:
     assert tables.show_error(row("linear", error=0.62)) == tables.Shown("0.620", 0.62)
     assert tables.show_error(row("full:backend=cpp")).text == "exact"
     assert tables.tell_errors([row("linear")]) == "Errors against exact attention were not measured."
-    assert tables.tell_errors([row("linear", error_on="minilm"), row("mqa")]) == "Errors were measured on minilm."
+    assert tables.tell_errors([row("linear", error=0.5, error_on="minilm", error_how="float32"), row("mqa")]) == (
+        "Errors were measured on minilm, float32."
+    )
 
 
 def test_lengths_at_which_the_gate_compared_are_told_where_they_differ() -> None:
