@@ -124,8 +124,13 @@ def power(value: Any, low: Any = None, high: Any = None) -> str:
     if not there(value):
         return NONE
     if not (there(low) and there(high)):
-        return f"{value:.2f}"
-    return f"{value:.2f} ({low:.2f}{' to ' if low < 0 else TO}{high:.2f})"
+        return _two_decimals(value)
+    low, high = _two_decimals(low), _two_decimals(high)
+    return f"{_two_decimals(value)} ({low}{' to ' if low.startswith('-') else TO}{high})"
+
+
+def _two_decimals(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"  # without the sum, what is hardly below zero would be -0.00
 
 
 def short_length(length: Any) -> str:

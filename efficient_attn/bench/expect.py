@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -41,21 +41,26 @@ COMPILE_S = 15.0  # for torch.compile, in every worker
 
 @dataclass(frozen=True)
 class Expectation:
-    """Seconds in all, the most bytes that any cell takes, and for each case key its share of both."""
+    """Seconds in all, the most bytes that any cell takes, and for each case key its share of both.
+
+    absent: devices that are not here, each with the reason. Nothing is estimated of what would run there.
+    """
 
     wall_s: float
     peak_bytes: int
     cases: Mapping[str, tuple[float, int]]
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 def expected(cases: Sequence[Case], *, best: Ceiling | None = None) -> Expectation:
     """The cost of running cases here. best: the machine's rates, measured for a tenth of a second where not given."""
     rates: dict[tuple[str, str, int | None], Ceiling] = {}
     found: dict[str, tuple[float, int]] = {}
+    devices = {device: why_absent(device) for device in {case.cell.place.device for case in cases}}
+    absent = {device: reason for device, reason in sorted(devices.items()) if reason}
     peak = 0
     for cell, members in group_by_cell(cases):
-        if why_absent(cell.place.device):
-            found |= {case.key: (0.0, 0) for case in members}  # they will be skipped
+        if cell.place.device in absent:
             continue
         setting = cell.place.device, cell.place.dtype, cell.place.threads
         if setting not in rates:
@@ -67,7 +72,7 @@ def expected(cases: Sequence[Case], *, best: Ceiling | None = None) -> Expectati
         held, calls = sum(g.input_bytes for g in guesses.values()), [g.call_bytes for g in guesses.values()]
         peak = max(peak, held + (sum(calls) if cell.place.mode == "decode" else max(calls)))
     wall = sum(seconds for seconds, _ in found.values())
-    return Expectation(wall + SESSION_S if wall else 0.0, peak, found)
+    return Expectation(wall + SESSION_S if wall else 0.0, peak, found, absent)
 
 
 # -- one case ------------------------------------------------------------------------------------------------------

@@ -33,6 +33,24 @@ class Overrides:
     seed: int | None = None
     quick: bool = False
 
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Each change as the command line says it, ``--seq-len 64,128``; none for the suite as it is written."""
+        axes = {f"--{name.replace('_', '-')}": values for name, values in self.axes.items()}
+        keys = {self.flags.get(name, f"--set {name}"): value for name, value in self.keys.items()}
+        said = {"--variant": self.variants or None, **axes, "--seed": self.seed}
+        quick = ("--quick",) if self.quick else ()
+        told = (f"{flag} {_write(value)}" for flag, value in said.items() if value is not None)
+        set_ = (f"{flag}{'=' if ' ' in flag else ' '}{_write(value)}" for flag, value in keys.items())
+        return (*quick, *told, *set_)
+
+
+def _write(value: Any) -> str:
+    """A value as it is given on the command line."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(_write, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
 
 def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
     """All cases of a suite. Raises `UsageError` for what does not exist or is planned twice."""

@@ -25,6 +25,7 @@ from ..results.rows import NO_FAILURE, Record
 from ..results.section import Section
 from ..results.shards import stem
 from ..results.store import Writer, about
+from ..results.trials import TRIAL
 from .case import PROTOCOL, Case, group_by_cell
 from .cell import measure
 from .conditions import PRELOAD, Conditions
@@ -71,13 +72,15 @@ def run(
     *,
     resume: bool = False,
     retry_failed: bool = False,
+    overridden: Sequence[str] = (),
     limits: Limits = Limits(),  # noqa: B008  (frozen)
     start_method: Method | None = None,
     progress: Callable[[Record, int, int], Any] = lambda record, done, total: None,
 ) -> Outcome:
     """Measure the cases into a folder. With ``resume``, only those that the folder does not hold yet.
 
-    retry_failed: those that failed as well. progress: called with each record, the cases done and the cases planned. A
+    retry_failed: those that failed as well. overridden: what was changed in the suite, in words; such a run is told as
+    a trial. progress: called with each record, the cases done and the cases planned. A
     cell is measured whole even when some of its cases are there already, because speedups are paired; what was written
     stays as it is.
     """
@@ -88,6 +91,7 @@ def run(
         if missing:
             _warn_of_stale(writer, wanted)
             session = _Session(loaded, writer, start_method)
+            session.about[TRIAL] = list(overridden)
             conditions = session.begin([cell for cell, _ in missing], limits)
             done = len(cases) - len(wanted)
             for cell, members in missing:

@@ -152,9 +152,15 @@ def show_plan(cases: Sequence[Case]) -> None:
     print(f"{len(cases)} cases")
 
 
-def show_expectation(wall_s: float, peak_bytes: int) -> None:
-    """``about 2 min 10 s, peak memory about 1.3 GiB``; more digits would promise more than is known."""
-    print(f"about {units.rough_duration(wall_s)}, peak memory about {units.rough_size(peak_bytes)}")
+def show_expectation(wall_s: float, peak_bytes: int, *, absent: Mapping[str, str] | None = None) -> None:
+    """``about 2 min 10 s, peak memory about 1.3 GiB``; more digits would promise more than is known.
+
+    absent: devices that are not here, with reasons; of these nothing is known.
+    """
+    if wall_s or not absent:
+        print(f"about {units.rough_duration(wall_s)}, peak memory about {units.rough_size(peak_bytes)}")
+    for device, reason in (absent or {}).items():
+        print(f"{device}: not estimated ({reason})")
 
 
 # -- while a suite runs --------------------------------------------------------------------------------------------
@@ -209,13 +215,15 @@ def _what(record: Record) -> str:
 # -- results -------------------------------------------------------------------------------------------------------
 
 
-def show_results(rows: Any) -> None:  # a DataFrame: Any, because pandas types its columns as almost anything
-    """The longest length of every mode, and fidelity averaged over layers."""
+def show_results(rows: Any, *, trial: Sequence[str] = ()) -> None:
+    """The longest length of every mode, and fidelity averaged over layers. rows: a DataFrame; pandas types its columns
+    as almost anything. trial: what was changed in the suite, if anything."""
+    mark = " (trial)" if trial else ""
     ok = rows[rows.status == "ok"]
     timed = ok[ok["mode"].notna()]
     for (mode, causal), part in timed.groupby(["mode", "causal"], sort=False):
         longest = part[part.seq_len == part.seq_len.max()]
-        title = f"{mode}{', causal' if causal and mode != 'decode' else ''}, length {part.seq_len.max()}"
+        title = f"{mode}{', causal' if causal and mode != 'decode' else ''}, length {part.seq_len.max()}{mark}"
         cells = [
             [name, units.duration(r.latency_ms), _speedup(r), *map(units.size, (r.peak_memory_bytes, r.state_bytes))]
             for name, r in zip(_names(longest), longest.itertuples(), strict=True)
@@ -227,9 +235,11 @@ def show_results(rows: Any) -> None:  # a DataFrame: Any, because pandas types i
     if len(real):
         means = real.groupby("variant", sort=False)[["relative_error", "cosine_similarity", "missed_mass"]].mean()
         cells = [[str(name), *map(units.number, row)] for name, row in zip(means.index, means.to_numpy(), strict=True)]
-        title = f"fidelity on {real.inputs.iloc[0]}, mean over layers (predicting zero has error 1)"
+        title = f"fidelity on {real.inputs.iloc[0]}, mean over layers (predicting zero has error 1){mark}"
         columns = ["variant", "relative error", "cosine", "missed mass"]
         _table(title, columns, cells, right=columns[1:])
+    if trial:
+        print(f"trial, not the suite as it is written: {', '.join(trial)}")
 
 
 APART = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "fill")

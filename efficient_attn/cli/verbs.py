@@ -14,6 +14,7 @@ from .stopping import stopped, terminable
 
 if TYPE_CHECKING:
     from ..bench.case import Case
+    from ..bench.plan import Overrides
     from ..bench.suite import Loaded
 
 
@@ -96,11 +97,12 @@ def plan(args: Namespace) -> int:
         from ..bench.case import as_json
 
         costs = {key: {"expected_s": s, "expected_bytes": size} for key, (s, size) in expectation.cases.items()}
-        return _print_json([as_json(case) | costs.get(case.key, {}) for case in cases])
+        unknown = {"expected_s": None, "expected_bytes": None}
+        return _print_json([as_json(case) | costs.get(case.key, unknown) for case in cases])
     from . import console
 
     console.show_plan(cases)
-    console.show_expectation(expectation.wall_s, expectation.peak_bytes)
+    console.show_expectation(expectation.wall_s, expectation.peak_bytes, absent=expectation.absent)
     return 0
 
 
@@ -133,6 +135,7 @@ def _run(args: Namespace) -> int:
                 folder,
                 resume=args.resume,
                 retry_failed=args.retry_failed,
+                overridden=_read_overrides(args).told,
                 limits=Limits(timeout_s=args.timeout, memory_bytes=args.memory_limit),
                 start_method=args.start_method,
                 progress=tell,
@@ -143,26 +146,35 @@ def _run(args: Namespace) -> int:
         print(f"efficient-attn: {repaired}", file=sys.stderr)
     from ..report import write_report
     from ..results.frames import load
+    from ..results.store import about
+    from ..results.trials import gather_overrides
 
-    written = write_report([folder], folder)
+    written, trial = write_report([folder], folder), gather_overrides(about(folder))
     if args.json:
-        _print_json({"folder": str(folder), "page": str(written.page), "statuses": dict(outcome.statuses)})
+        told = {"folder": str(folder), "page": str(written.page), "statuses": dict(outcome.statuses)}
+        _print_json(told | {"trial": list(trial)})
     else:
-        console.show_results(load(folder))
+        console.show_results(load(folder), trial=trial)
         console.show_statuses(outcome.statuses)
         print(f"page: {written.page}")
     return 1 if outcome.failed else 0
 
 
 def _make_plan(loaded: Loaded, args: Namespace) -> list[Case]:
-    from ..bench.plan import Overrides, make_plan
+    from ..bench.plan import make_plan
+
+    return make_plan(loaded, _read_overrides(args))
+
+
+def _read_overrides(args: Namespace) -> Overrides:
+    from ..bench.plan import Overrides
 
     often = {"activations": "--activations", "memory_budget": "--memory-budget"}  # keys with flags of their own
     flags = {name: flag for name, flag in often.items() if getattr(args, name) is not None}
     keys = dict(args.set or ()) | {name: getattr(args, name) for name in flags}
     axes = {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
-    said = Overrides(axes=axes, variants=args.variant or (), keys=keys, flags=flags, seed=args.seed, quick=args.quick)
-    return make_plan(loaded, said)
+    said = {"variants": args.variant or (), "seed": args.seed, "quick": args.quick}
+    return Overrides(axes=axes, keys=keys, flags=flags, **said)
 
 
 # -- results -------------------------------------------------------------------------------------------------------

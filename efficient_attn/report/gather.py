@@ -17,6 +17,7 @@ from ..results.exchange import name_cell
 from ..results.rows import Record, Row
 from ..results.section import DamagedSection, Section
 from ..results.shards import Damage, warn
+from ..results.trials import list_overrides
 
 # pandas' own annotations reject most of what it accepts, so that a frame and a column are anything to type checkers
 Frame: TypeAlias = Any
@@ -27,9 +28,9 @@ Column: TypeAlias = Any
 class Gathered:
     """Every row of the runs, in the order in which they were written, and what wrote them.
 
-    loaded: the rows as `ea.load` gives them. rows: the same, each with its ``baseline`` (its own, else what was paired
-    with itself in its part, else the suite's), then ``baseline_kv_heads`` (those of the case, where the baseline has
-    several in a cell) and ``mean_value_error`` (the error of predicting the mean of v, where it was measured).
+    loaded: the rows as `ea.load` gives them. rows: the same, each with a ``baseline`` (the suite's, where its part has
+    none), then ``baseline_kv_heads`` (those of the case, where the baseline has several in a cell) and
+    ``mean_value_error`` (the error of predicting the mean of v, where it was measured).
     sessions: run.json's, each with its ``run``. damaged: where the lines are that were left out. sections: what tasks
     brought; of one name the last.
     """
@@ -43,6 +44,12 @@ class Gathered:
     @property
     def csv(self) -> str:
         return self.loaded.to_csv(index=False)
+
+    @property
+    def trials(self) -> dict[str, tuple[str, ...]]:
+        """The sessions that ran something else than their suite says, by their ``run_id``, with what was changed."""
+        found = {str(session.get("run_id")): list_overrides(session) for session in self.sessions}
+        return {run: changed for run, changed in found.items() if changed}
 
     @property
     def cpus(self) -> dict[str, str]:
@@ -70,11 +77,11 @@ def gather(runs: Sequence[Path]) -> Gathered:
     for path in _drop_repeated(runs):
         folder = store.rows_path(path).parent
         described = _read_sessions(folder)
-        records = store.read(path, damaged=leave_out)
+        records = frames.read_records(path, damaged=leave_out)
         rows += [record.row for record in records]
         means += [_mean(record.samples.get("mean_value_error")) for record in records]
-        baseline, own = _find_baseline(described), _find_baselines_of_parts(record.row for record in records)
-        named = [record.row.baseline or own.get(record.row.part, baseline) for record in records]
+        suites = frames.find_suites_baseline(folder)
+        named = [record.row.baseline or suites for record in records]
         baselines += named
         heads += _find_baselines_heads(records, named)
         sessions += described
@@ -113,16 +120,6 @@ def _read_sections(folder: Path, sessions: Iterable[dict[str, Any]]) -> Iterator
                 warnings.warn(told, DamagedSection, stacklevel=2)
 
 
-def _find_baseline(sessions: Iterable[dict[str, Any]]) -> str | None:
-    named = [(session.get("suite") or {}).get("baseline") for session in sessions]
-    return next((str(name) for name in named if name), None)
-
-
-def _find_baselines_of_parts(rows: Iterable[Row]) -> dict[str | None, str]:
-    """For suites whose parts have baselines of their own: in each part, the variant that was paired with itself."""
-    return {row.part: row.variant for row in rows if _is_one(row)}
-
-
 def _find_baselines_heads(records: Sequence[Record], baselines: Sequence[str | None]) -> list[int | None]:
     """For cells in which the baseline runs with several numbers of key-value heads: those of the case that others were
     paired with, or else the most, even if that case failed."""
@@ -131,13 +128,8 @@ def _find_baselines_heads(records: Sequence[Record], baselines: Sequence[str | N
     for name, record, baseline in zip(cells, records, baselines, strict=True):
         row = record.row
         if row.variant == baseline and row.kv_heads is not None:
-            found[name] = max(found.get(name, (False, 0)), (_is_one(row), row.kv_heads))
+            found[name] = max(found.get(name, (False, 0)), (frames.is_one(row), row.kv_heads))
     return [found[name][1] if name in found else None for name in cells]
-
-
-def _is_one(row: Row) -> bool:
-    """Whether it was paired with itself."""
-    return (row.speedup, row.speedup_low, row.speedup_high) == (1, 1, 1)
 
 
 def _mean(value: Any) -> float:

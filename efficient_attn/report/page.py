@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from ..results.section import Section
-from . import select, tables, words
+from . import losses, select, tables, words
 from .drawing import figures, style
 from .gather import Gathered
 from .sections import appendix, blocks, decoding, effects, fidelity, opening, plain, speed
@@ -41,6 +41,7 @@ class Content:
     """Everything that both pages show, in order."""
 
     title: str
+    trial: str
     summary: str
     damaged: str
     sentences: list[str]
@@ -57,8 +58,9 @@ class Content:
 
 def make_content(found: Gathered) -> Content:
     """The report of these rows: sections only for what was measured, so that any part of a suite makes one."""
-    rows = select.add_labels(found.rows)
-    sections = _make_chapters(found.sections, blocks.Material(rows, found.cpus, style.choose_looks(rows["label"])))
+    rows = losses.add_losses(select.add_labels(found.rows))
+    looks, trials = style.choose_looks(rows["label"]), frozenset(found.trials)
+    sections = _make_chapters(found.sections, blocks.Material(rows, found.cpus, looks, trials))
     every = [block for section in sections for block in section.blocks]
     blocks.draw_plots(every)
     sentences = [text for block in every for text in block.highlights][:MOST_SENTENCES]
@@ -66,7 +68,8 @@ def make_content(found: Gathered) -> Content:
         block.sentences = [text for text in block.sentences if text not in sentences]
     return Content(
         title=opening.make_title(found),
-        summary=opening.sum_up(rows),
+        trial=opening.tell_trials(found),
+        summary=opening.sum_up(rows, found.cpus),
         damaged=opening.tell_damage(found.damaged),
         sentences=sentences,
         sections=sections,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ PLACE = [*SETTING, "causal", "mode", "task", "inputs", "seq_len", "layer", "labe
 NUMBERS = ["seq_len", "layer", "peak_memory_bytes", "state_bytes"]
 _TIMED = [f"{name}{end}" for name in ("latency_ms", "speedup") for end in ("", "_low", "_high")]
 CURVES = ["seq_len", "peak_memory_bytes", "state_bytes", *_TIMED]  # what is drawn over lengths, and grows with them
+WIDEST = 0.5  # an exponent's interval that may still be printed: linear and quadratic growth are 1 apart
 
 
 @dataclass(frozen=True)
@@ -180,12 +181,32 @@ def fit_growth(own: Columns, column: str) -> Estimate | None:
     return exponent(lengths, values) if len(set(lengths)) > 1 else None
 
 
-def find_worth(own: Columns) -> int | None:
-    """The length from which on one variant is faster than the baseline at every longer length; None for none."""
-    start = None
-    for length, _, low in zip(*order_series(own, "speedup", "speedup_low"), strict=True):
-        start = (start or int(length)) if low > 1 else None
-    return start
+def is_clear(growth: Estimate) -> bool:
+    """Whether an exponent may be printed: not one that could as well be another."""
+    return growth.low is None or growth.high is None or growth.high - growth.low <= WIDEST
+
+
+class Worth(NamedTuple):
+    """From where on a variant is shown to be faster: at ``faster`` and all longer lengths, and not yet at ``slower``.
+
+    Either is None where no such length was measured.
+    """
+
+    slower: int | None
+    faster: int | None
+
+
+def find_worth(own: Columns) -> Worth | None:
+    """What was measured of that, where the baseline was too; None where they have no length in common."""
+    known = [
+        (int(length), low > 1)
+        for length, _, low in zip(*order_series(own, "speedup", "speedup_low"), strict=True)
+        if not np.isnan(low)
+    ]
+    if not known:
+        return None
+    slower = max((length for length, faster in known if not faster), default=None)
+    return Worth(slower, min((length for length, _ in known if slower is None or length > slower), default=None))
 
 
 def _plain(value: Any) -> Any:

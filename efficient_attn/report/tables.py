@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import units
 from ..patterns.counting import possible_pairs
-from . import select, words
+from . import losses, select, words
 from .gather import Frame
 
 
@@ -38,20 +38,30 @@ SHOWN = [
     *("label", "is_baseline", "latency_ms", "latency_ms_low", "latency_ms_high", "speedup", "speedup_low"),
     *("speedup_high", "tokens_per_s", "peak_memory_bytes", "state_bytes", "seq_len", "kv_len", "causal"),
     *("pairs", "pairs_computed", "backend_used", "batch", "kv_heads", "bytes_moved", "bandwidth_share", "read_from"),
-    *("memory_budget_bytes", "longest_context"),
+    *("memory_budget_bytes", "longest_context", "variant", "gate_len", *losses.COLUMNS),
 ]
+ERROR = "Error"
+ERROR_SAID = (
+    "'Error' is what the same mechanism loses: the norm of its difference from exact attention over the norm of exact "
+    "attention, so that an output of zeros has 1."
+)
 PAIRS = ("Pairs kept", "Computed for each")
 PAIRS_SAID = (
     "'Pairs kept' is the share of all query-key pairs, of all that causality leaves where it is causal, over which a "
     "mechanism attends; 'computed for each' is how many its backend computes for each pair kept."
 )
+UNCLEAR = "unclear"  # what stands in place of an exponent
+SAID = [((ERROR,), ERROR_SAID), (PAIRS, PAIRS_SAID)]  # of the columns that several sections have
 ALL, ONCE = "all", "1"  # of the pairs, and for each: where nothing is sparse, no table need show it
+GOES_WITHOUT_SAYING = {**dict.fromkeys(PAIRS, (ALL, ONCE)), ERROR: (losses.NOT_MEASURED, losses.EXACT)}
 MARKS = {"faster": "\u25b2", "slower": "\u25bc", "unclear": "\u2248"}
 
 
 def list_shown(rows: Frame) -> list[dict[str, Any]]:
-    """What the tables show of each row; column by column, which is faster than pandas' own."""
-    return [dict(zip(SHOWN, row, strict=True)) for row in zip(*(rows[name].tolist() for name in SHOWN), strict=True)]
+    """What the tables show of each row, None for what is not there; by columns, which is faster than pandas' own."""
+    nothing = [None] * len(rows)
+    columns = [rows[name].tolist() if name in rows else nothing for name in SHOWN]
+    return [dict(zip(SHOWN, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def find_backends(rows: Frame) -> dict[str, set[str]]:
@@ -101,9 +111,30 @@ def show_speedup(row: dict[str, Any]) -> Shown:
     return Shown(f"{units.ratio(value, low, high)} {MARKS.get(mark, '')}".rstrip(), sort_value(value), mark)
 
 
+def show_error(row: dict[str, Any]) -> Shown:
+    """What the same spec loses against exact attention."""
+    if not units.there(row["error"]):
+        return Shown(losses.EXACT, 0.0) if losses.is_exact(row) else Shown(losses.NOT_MEASURED)
+    return show_number(row["error"])
+
+
 def show_growth(own: select.Columns, column: str) -> Shown:
+    """The exponent; a word where its interval is too wide for one."""
     found = select.fit_growth(own, column)
-    return Shown(units.power(*found), found.value) if found else Shown(units.NONE)
+    if found is None:
+        return Shown(units.NONE)
+    return Shown(units.power(*found), found.value) if select.is_clear(found) else Shown(UNCLEAR)
+
+
+def show_worth(row: dict[str, Any], own: select.Columns) -> Shown:
+    """From which length on the variant is shown to be faster at every length, as far as lengths were measured."""
+    found = None if row["is_baseline"] else select.find_worth(own)
+    if found is None:
+        return Shown(units.NONE)
+    if found.faster is None:
+        return Shown(f"not by {found.slower}", float("inf"))
+    start = f"<={found.faster}" if found.slower is None else f"{found.slower}{units.TO}{found.faster}"
+    return Shown(start, found.faster)
 
 
 def show_rate(value: Any) -> Shown:
@@ -127,13 +158,34 @@ def trim(table: Table) -> Table:
     """The table without the columns in which nothing was measured, or nothing but what goes without saying."""
 
     def empty(name: str) -> tuple[str, ...]:
-        return units.NONE, "baseline", *((ALL, ONCE) if name in PAIRS else ())
+        return units.NONE, "baseline", *GOES_WITHOUT_SAYING.get(name, ())
 
     said = [any(row[i].text not in empty(name) for row in table.rows) for i, name in enumerate(table.head)]
     kept = [i for i, shown in enumerate(said) if shown or not i]
     rows = [[row[i] for i in kept] for row in table.rows]
     text_columns = sum(i < table.text_columns for i in kept)
     return Table(table.caption, tuple(table.head[i] for i in kept), rows, text_columns, table.note)
+
+
+def note(*sentences: str) -> str:
+    """What stands below a table."""
+    return " ".join(filter(None, sentences))
+
+
+def tell_errors(found: Sequence[dict[str, Any]]) -> str:
+    """On what the errors of a table were measured, or that none was."""
+    where = losses.tell_places(found, whole=True)
+    return f"Errors were measured on {where}." if where else "Errors against exact attention were not measured."
+
+
+def tell_gate(found: Sequence[dict[str, Any]]) -> str:
+    """Which variants were compared with their oracles at another length than they were timed at."""
+    lengths: dict[int, list[str]] = {}
+    for row in found:
+        if units.there(row["gate_len"]) and row["gate_len"] != row["seq_len"]:
+            lengths.setdefault(int(row["gate_len"]), []).append(row["label"])
+    told = "; ".join(f"{words.join(names)} at {length}" for length, names in sorted(lengths.items()))
+    return f"Compared with their oracles at another length than the timed one: {told}." if told else ""
 
 
 def name_absent(rows: Frame, top: Frame) -> str:

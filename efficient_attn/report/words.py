@@ -51,18 +51,36 @@ def inputs_words(inputs: Any, causal: Any, length: Any) -> str:
 
 def setting_words(setting: dict[str, Any], cpus: dict[str, str]) -> str:
     """Where and at which sizes something was measured, in one line."""
-    get = setting.get
-    parts = [get("device"), get("dtype")]
-    parts += [count(int(setting[k]), noun) for k, noun in (("threads", "thread"),) if there(get(k))]
-    parts += [f"batch {get('batch')}" if there(get("batch")) else None]
-    heads = count(int(setting["heads"]), "head") if there(get("heads")) else ""
-    heads += (" of size " if heads else "head size ") + str(get("head_dim")) if there(get("head_dim")) else ""
-    parts += [heads, FILLS.get(str(get("fill"))), f"suite {get('suite')}" if there(get("suite")) else None]
-    if there(get("machine")):
-        machine, cpu = str(get("machine")), cpus.get(str(get("machine")), "")
-        told = not cpu or cpu.replace(" ", "-") in machine
-        parts.append(f"machine {machine}" + ("" if told else f" ({cpu})"))
-    return " \u00b7 ".join(str(part) for part in parts if there(part) and str(part))
+    return " \u00b7 ".join(_say_setting(setting, cpus).values())
+
+
+def place_words(setting: dict[str, Any], cpus: dict[str, str]) -> str:
+    """What a setting's numbers hold for: ``cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine M2-x8``."""
+    return ", ".join(text for name, text in _say_setting(setting, cpus).items() if name != "suite")
+
+
+def _say_setting(setting: dict[str, Any], cpus: dict[str, str]) -> dict[str, str]:
+    """What is known of a setting, in words."""
+    get, heads, width = setting.get, setting.get("heads"), setting.get("head_dim")
+    size = f"{'of size' if there(heads) else 'head size'} {width}" if there(width) else ""
+    said = {
+        "device": get("device"),
+        "dtype": get("dtype"),
+        "threads": count(int(setting["threads"]), "thread") if there(get("threads")) else "",
+        "batch": f"batch {get('batch')}" if there(get("batch")) else "",
+        "heads": " ".join(filter(None, (count(int(setting["heads"]), "head") if there(heads) else "", size))),
+        "fill": FILLS.get(str(get("fill")), ""),
+        "suite": f"suite {get('suite')}" if there(get("suite")) else "",
+        "machine": machine_words(get("machine"), cpus) if there(get("machine")) else "",
+    }
+    return {name: str(text) for name, text in said.items() if there(text) and str(text)}
+
+
+def machine_words(machine: Any, cpus: dict[str, str]) -> str:
+    """A machine's name, and its processor's where the name does not tell it."""
+    cpu = cpus.get(str(machine), "")
+    told = not cpu or cpu.replace(" ", "-") in str(machine)
+    return f"machine {machine}" + ("" if told else f" ({cpu})")
 
 
 def verdict(low: Any, high: Any) -> str:
@@ -75,11 +93,17 @@ def verdict(low: Any, high: Any) -> str:
 def claim(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = None) -> str:
     """One sentence about a slice's variants at one length; claims a difference only where its interval excludes 1.
 
-    rows: label, speedup, speedup_low, speedup_high. most: how many differences to name, the largest first.
+    rows: label, speedup, speedup_low, speedup_high, and maybe loss: what the variant loses, in words. most: how many
+    differences to name, the largest first.
     """
     shown = [r for r in rows if verdict(r["speedup_low"], r["speedup_high"]) in ("faster", "slower")]
     shown.sort(key=lambda r: -abs(math.log(r["speedup"])))
-    parts = [part for part in (_claim_kind(shown[:most], kind, against) for kind in ("faster", "slower")) if part]
+    named = shown[:most]
+    losses = {row.get("loss", "") for row in named}
+    alike = losses.pop() if len(losses) == 1 else ""  # what all lose is said once
+    named = [row | {"loss": ""} for row in named] if alike else named
+    parts = [part for part in (_claim_kind(named, kind, against) for kind in ("faster", "slower")) if part]
+    parts += [f"all: {alike}" if len(named) > 1 else alike] if alike else []
     if most is not None and len(shown) > most:
         parts.append(f"{len(shown) - most} more differ")
     for kind, words in (
@@ -96,11 +120,17 @@ def claim(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = No
 
 
 def _claim_kind(rows: Iterable[dict[str, Any]], kind: str, against: str) -> str:
-    """``a is 24.1x (23.0-25.3) faster than full, b is 3.10x (2.98-3.22)``; nothing where no row is."""
-    told = []
+    """``a is 24.1x (23.0-25.3) faster than full, b is 3.10x (2.98-3.22)``; nothing where no row is.
+
+    What each loses follows it, if anything is said of that: ``a is 24.1x faster than full, error 0.3; b is ...``.
+    """
+    told, losses = [], []
     for row in rows:
         value, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
         if verdict(low, high) == kind:
             factor = ratio(value, low, high) if kind == "faster" else ratio(1 / value, 1 / high, 1 / low)
+            losses.append(row.get("loss", ""))
             told.append(f"{row['label']} is {factor}" + ("" if told else f" {kind} than {against}"))
-    return ", ".join(told)
+    if not any(losses):
+        return ", ".join(told)
+    return "; ".join(", ".join(filter(None, both)) for both in zip(told, losses, strict=True))

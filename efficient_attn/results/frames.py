@@ -1,16 +1,20 @@
-"""Rows as one pandas DataFrame."""
+"""Rows as one pandas DataFrame, and what older ones did not say but their run knows."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
 
-from .rows import Row, Value
-from .store import read
+from ..errors import UsageError
+from ..spec import names_in
+from .rows import Record, Row, Value
+from .shards import Damage, warn
+from .store import about, read, rows_path
 
 # a column's type follows from the row's annotation; whole numbers and truth values keep theirs beside empty cells
 _PANDAS = {"str": "string", "Status": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
@@ -25,7 +29,46 @@ def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pd
     damaged are left out with a `DamagedRecord` warning. Raises `UsageError` for a folder without a run.
     """
     several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    return frame(record.row for path in several for record in read(Path(path)))
+    return frame(record.row for path in several for record in read_records(Path(path)))
+
+
+def read_records(run: Path, *, damaged: Callable[[Damage], object] = warn) -> list[Record]:
+    """A run's records as `store.read` gives them, each with the baseline of its part where the run knows of one.
+
+    Rows said it from schema 5 on. Of older ones it is the variant that was paired with itself in their part, else the
+    suite's, as long as the part has it.
+    """
+    records = read(run, damaged=damaged)
+    unsaid = [record.row for record in records if record.row.baseline is None]
+    own = {record.row.part: record.row.variant for record in records if is_one(record.row)}
+    if any(row.part not in own for row in unsaid):
+        suite = find_suites_baseline(rows_path(run).parent)
+        named = {
+            row.part: row.variant for row in reversed(unsaid) if suite in (row.variant, "|".join(names_in(row.variant)))
+        }
+        own = named | own
+    for row in unsaid:
+        row.baseline = own.get(row.part)
+    return records
+
+
+def is_one(row: Row) -> bool:
+    """Whether a row was paired with itself: its part's baseline."""
+    return (row.speedup, row.speedup_low, row.speedup_high) == (1, 1, 1)
+
+
+def find_suites_baseline(folder: Path) -> str | None:
+    """The baseline of the suite that a run's description names; None, with a warning, where it cannot be read."""
+    try:
+        suites = [session.get("suite") or {} for session in about(folder)]
+    except UsageError as error:
+        warnings.warn(f"{error}; the baselines of its older rows stay empty", DamagedDescription, stacklevel=3)
+        return None
+    return next((str(suite["baseline"]) for suite in suites if suite.get("baseline")), None)
+
+
+class DamagedDescription(UserWarning):
+    """A run's run.json that cannot be read. Its rows can."""
 
 
 def frame(rows: Iterable[Row]) -> pd.DataFrame:

@@ -153,6 +153,14 @@ def test_expectations_are_round(wall_s: float, peak: float, line: str, capsys: p
     assert capsys.readouterr().out == line + "\n"
 
 
+def test_what_cannot_be_known_is_not_estimated(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show_expectation(0.0, 0, absent={"cuda": "no CUDA device"})
+    assert capsys.readouterr().out == "cuda: not estimated (no CUDA device)\n"
+    console.show_expectation(59.7, 2**20, absent={"cuda": "no CUDA device"})
+    said = "about 1 min, peak memory about 1 MiB\ncuda: not estimated (no CUDA device)\n"
+    assert capsys.readouterr().out == said
+
+
 def test_what_compare_does_by_default_is_the_same_here_and_there() -> None:
     """The parser imports nothing heavy, so that it states the numbers once more."""
     parsed = vars(make_parser().parse_args(["compare", "a", "b"]))

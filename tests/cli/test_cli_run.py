@@ -33,6 +33,24 @@ def test_a_run_leaves_rows_a_description_and_a_report(finished: Finished) -> Non
     assert session["finished"]
 
 
+def test_a_run_of_less_than_its_suite_is_a_trial_wherever_it_is_told(finished: Finished) -> None:
+    (session,) = json.loads((finished.folder / "run.json").read_text())["sessions"]
+    assert session["trial"] == ["--quick", "--variant full,linear", "--seq-len 64,128"]
+    for name in ("report.html", "report.md"):
+        said = "A trial, not a result of the suite as it is written: out ran with --quick"
+        assert said in (finished.folder / name).read_text()
+    assert "forward, length 128 (trial)\n" in finished.done.out
+    assert (
+        "trial, not the suite as it is written: --quick, --variant full,linear, --seq-len 64,128" in finished.done.out
+    )
+
+
+def test_a_run_of_all_of_its_suite_is_none(watched: Finished) -> None:
+    (session,) = json.loads((watched.folder / "run.json").read_text())["sessions"]
+    assert session["trial"] == json.loads(watched.done.out)["trial"] == []
+    assert "trial" not in (watched.folder / "report.md").read_text()
+
+
 def test_every_planned_case_is_one_row(finished: Finished) -> None:
     rows = ea.load(finished.folder)
     assert list(rows.case_key) == _planned()

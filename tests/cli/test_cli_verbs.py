@@ -167,6 +167,14 @@ def test_plan_says_what_each_case_will_take(command: Any) -> None:
     assert all(case["expected_s"] > 0 and case["expected_bytes"] > 0 for case in found)
 
 
+def test_plan_estimates_nothing_for_a_device_that_is_not_here(command: Any) -> None:
+    done = command("plan", "quickstart", "--quick", "--device", "cuda")
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"\n\d+ cases\ncuda: not estimated \(.*CUDA.*\)\n$", done.out)
+    found = json.loads(command("plan", "quickstart", "--quick", "--device", "cuda", "--json").out)
+    assert {(case["expected_s"], case["expected_bytes"]) for case in found} == {(None, None)}
+
+
 def test_doctor_looks_at_the_machine(command: Any) -> None:
     done = command("doctor", "--quick")
     assert (done.code, done.err) == (0, "")

@@ -93,7 +93,7 @@ def fidelity(layers: Iterable[int | None] = (0, 2, 5), length: int = 256, **know
             loss = error * (1 + 0.35 * place)
             made = row(
                 variant, task="fidelity", inputs="minilm", layer=layer, seq_len=length, kv_len=length, heads=12,
-                head_dim=32, relative_error=loss, oracle_error=2e-7, cosine_similarity=1 - loss**2 / 2,
+                kv_heads=12, head_dim=32, relative_error=loss, oracle_error=2e-7, cosine_similarity=1 - loss**2 / 2,
                 total_variation=loss / 2, missed_mass=loss / 3 if "window" in variant else 0.0, effective_keys=41.2,
                 **known,
             )  # fmt: skip

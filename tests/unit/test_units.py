@@ -63,6 +63,7 @@ def test_units() -> None:
         "16 GB", "1.5 GB", "512 MiB", "16.0 GiB", "1.18 MiB", "1 kB", "999 B",
     ]  # fmt: skip
     assert units.power(0.5, -0.1, 1.1) == "0.50 (-0.10 to 1.10)"
+    assert units.power(-0.001, -0.004, 0.004) == "0.00 (0.00\u20130.00)", "nothing is minus zero"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from matplotlib.ticker import MaxNLocator
 from ... import units
 from ...units import Unit
 
+FEWEST = 2  # marks of an axis, for one alone gives no scale
+
 
 def log_limits(found: Iterable[float], level: float | None = None) -> tuple[float, float]:
     """Limits that hold these values, those that a logarithm has, with a little air."""
@@ -55,15 +57,24 @@ def thin(ticks: Mapping[float, str], limits: tuple[float, float], *, log: bool) 
 
 def y_ticks(unit: Unit, low: float, high: float, *, log: bool = True) -> dict[float, str]:
     """Round values between the limits, at most eight or so, in words."""
-    if not log:
-        found = [float(v) for v in MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high) if low <= v <= high]
-    elif unit == "bytes":
-        first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
-        step = max(1, math.ceil((last - first + 1) / 7))
-        found = [2.0**e for e in range(first, last + 1) if e % step == 0]
-    else:
-        found = _decimal_ticks(low, high)
+    found = (_binary_ticks if unit == "bytes" else _decimal_ticks)(low, high) if log else []
+    if len(found) < FEWEST:  # no axis is without marks: where powers lie too far apart, as many even steps as it takes
+        found = _even_ticks(
+            low, high, 1024.0 ** math.floor(math.log(high, 1024)) if unit == "bytes" and high > 1 else 1.0
+        )
     return {value: shorten(units.write(value, unit)) for value in found}
+
+
+def _even_ticks(low: float, high: float, scale: float) -> list[float]:
+    """Round multiples of the scale."""
+    found = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low / scale, high / scale)
+    return [float(value * scale) for value in found if low <= value * scale <= high]
+
+
+def _binary_ticks(low: float, high: float) -> list[float]:
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    step = max(1, math.ceil((last - first + 1) / 7))
+    return [2.0**e for e in range(first, last + 1) if e % step == 0]
 
 
 def _decimal_ticks(low: float, high: float) -> list[float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +26,9 @@ from .axes import even_limits, log_limits, share, spread, thin, x_limits, y_tick
 from .style import FAINT, GRID, INK, Look
 
 WIDTH, LEFT, AXES, TOP, BOTTOM, LINE = 5.85, 0.92, 2.6, 0.36, 0.52, 0.158  # inches; LINE is a label's line of text
+PLACE_LINE, PLACE_LETTERS = 0.12, 84  # inches that a line about the place takes, and its letters at most
+GAP = 0.02  # of the axes: between a line's last point and the thread to its name, so that no thread looks like data
+THREADS = "threads"  # the id of the threads in an SVG
 SPACE = "\u00a0"  # an SVG would drop plain spaces at a line's start
 # svg.hashsalt makes ids a function of the content; text stays text, so that it can be found and read aloud
 SETTINGS: Any = {
@@ -57,6 +61,7 @@ class Panel:
 
     ticks: where the x axis has a mark and what it says. margin: air beside the first and the last of them, where x is
     not logarithmic. bounds: y limits, where its neighbours share them. drawn: bars stand beside each other, from zero.
+    place: what the numbers hold for; it stands in the picture, which may be shown without its page.
     """
 
     name: str
@@ -75,6 +80,7 @@ class Panel:
     level: float | None = None
     bounds: tuple[float, float] | None = None
     alt: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,12 +142,15 @@ def _make_figure(panel: Panel) -> Figure:
     labels = [_wrap(line) for line in panel.lines]
     rows = sum(text.count("\n") + 1 for text in labels)
     tall = max(2.55, rows * LINE + 0.2)
-    height = tall + TOP + BOTTOM
+    place = textwrap.wrap(panel.place, PLACE_LETTERS)
+    height = tall + TOP + PLACE_LINE * len(place) + BOTTOM
     figure = Figure(figsize=(WIDTH, height))
     axes = figure.add_axes((LEFT / WIDTH, BOTTOM / height, AXES / WIDTH, tall / height))
     _draw_frame(axes, panel)
     title = {"fontsize": 10, "fontweight": "bold", "color": INK, "va": "top"}
     figure.text(LEFT / WIDTH, 1 - 0.1 / height, panel.title, **title)
+    below = {"fontsize": 7.2, "color": FAINT, "va": "top", "linespacing": 1.15}
+    figure.text(LEFT / WIDTH, 1 - (TOP - 0.07) / height, "\n".join(place), **below)
     if panel.level is not None:
         axes.axhline(panel.level, color=INK, linewidth=0.9, zorder=1.5)
     _draw_intervals(axes, panel)
@@ -220,16 +229,18 @@ def _pen(look: Look, drawn: Kind = "line") -> dict[str, Any]:
 
 
 def _name_ends(axes: Axes, panel: Panel, labels: Sequence[str], step: float) -> None:
-    """Each line's name beside its last point, moved as little as keeps names apart, with a thread back to the point."""
+    """Each line's name beside its last point, moved as little as keeps names apart.
+
+    A dotted thread leads from the name towards the point: grey, and ending before it, for it is no data.
+    """
     assert panel.bounds is not None
     limits = x_limits(panel.ticks, log=panel.log_x, margin=panel.margin)
     across = [share(line.x[-1], *limits, log=panel.log_x) for line in panel.lines]
     up = [share(line.y[-1], *panel.bounds, log=panel.log_y) for line in panel.lines]
     places = spread(up, [(text.count("\n") + 1) * step for text in labels])
     free = {"transform": axes.transAxes, "clip_on": False}
-    threads = [[(x, y), (1.015, y), (1.04, at)] for x, y, at in zip(across, up, places, strict=True)]
-    colours = [line.look.colour for line in panel.lines]
-    axes.add_artist(LineCollection(threads, colors=colours, linewidths=0.6, alpha=0.6, **free))
+    threads = [[(x + GAP, y), (1.015, y), (1.04, at)] for x, y, at in zip(across, up, places, strict=True)]
+    axes.add_artist(LineCollection(threads, colors=FAINT, linewidths=0.5, linestyles=(0, (1, 4)), gid=THREADS, **free))
     for line, text, at in zip(panel.lines, labels, places, strict=True):
         axes.add_artist(
             Line2D([1.045, 1.08, 1.115], [at, at, at], markevery=[1], **_pen(line.look, panel.drawn), **free)

@@ -41,10 +41,11 @@ SPEEDUP = Kind("speedup", "speedup", "ratio", "Speedup", "speedup over {baseline
 
 @dataclass(frozen=True)
 class Scene:
-    """What all plots of one setting share: their looks, and what their files' names end in."""
+    """What all plots of one setting share: their looks, what their files' names end in, and what they hold for."""
 
     looks: Mapping[str, Look]
     suffix: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,9 @@ def _plan_by_family(
         def make() -> Panel:
             lines = select.split_variants(rows[chosen]).items()
             drawn = tuple(_make_line(label, own, kind, scene) for label, own in lines)
-            return _make_panel(name, title, setting, kind, drawn, common(), decoding=piece.mode == "decode")
+            return _make_panel(
+                name, title, scene.place, setting, kind, drawn, common(), decoding=piece.mode == "decode"
+            )
 
         return Planned(name, kind.name, title, count, make, kind.late, flat=len(set(rows["seq_len"])) == 1)
 
@@ -119,6 +122,7 @@ def _plan_by_family(
 def _make_panel(
     name: str,
     title: str,
+    place: str,
     setting: select.Setting,
     kind: Kind,
     lines: tuple[Line, ...],
@@ -130,6 +134,7 @@ def _make_panel(
         name=name,
         kind=kind.name,
         title=title,
+        place=place,
         caption=f"{title}. {kind.said.format(baseline=setting.baseline)}.",
         xlabel="context length" if decoding else "sequence length",
         ylabel=kind.ylabel.format(baseline=setting.baseline),
@@ -145,7 +150,8 @@ def _make_panel(
 def _make_line(label: str, own: select.Columns, kind: Kind, scene: Scene) -> Line:
     x, y, *interval = select.order_series(own, kind.column, *_list_ends(kind))
     grown = select.fit_growth(own, kind.column) if kind.level is None else None
-    note = units.ratio(y[-1]) if kind.level is not None else f"N^{grown.value:.2f}" if grown else ""
+    power = f"N^{units.power(grown.value)}" if grown and select.is_clear(grown) else ""
+    note = units.ratio(y[-1]) if kind.level is not None else power
     line = Line(label, scene.looks[label], x, y, note=note)
     known = len(interval) == 2 and all(value > 0 for end in interval for value in end)
     return replace(line, low=interval[0], high=interval[1]) if known else line

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from .. import select, tables, words
+from .. import losses, select, tables, words
 from ..drawing import figures, plots
 from ..drawing.style import Look
 from ..gather import Frame
@@ -19,19 +19,32 @@ MOST_PLOTS, MOST_LINES = 24, 240
 
 @dataclass(frozen=True)
 class Material:
-    """What every section is made from: all rows with their labels, what processors are called, how variants look."""
+    """What every section is made from: all rows with their labels, what processors are called, how variants look.
+
+    trials: the sessions, by their ``run_id``, that ran something else than their suite says.
+    """
 
     rows: Frame
     cpus: dict[str, str]
     looks: Mapping[str, Look]
+    trials: frozenset[str] = frozenset()
+
+    def name_place(self, setting: select.Setting) -> str:
+        """What a setting's numbers hold for, and whether they are a trial's."""
+        tried = bool(self.trials.intersection(setting.rows["run_id"]))
+        return ", ".join(filter(None, ("trial" if tried else "", words.place_words(setting.key, self.cpus))))
 
 
 @dataclass
 class Block:
-    """What is said of one setting: sentences, tables, plots. apart: what tells it from the others of its section."""
+    """What is said of one setting: sentences, tables, plots.
+
+    apart: what tells it from the others of its section. place: what its numbers hold for.
+    """
 
     setting: str
     apart: str = ""
+    place: str = ""
     sentences: list[str] = field(default_factory=list)
     tables: list[tables.Table] = field(default_factory=list)
     panels: list[plots.Planned] = field(default_factory=list)
@@ -46,14 +59,18 @@ class Block:
 
     def say(self, setting: select.Setting, piece: select.Slice, top: Frame) -> None:
         """What a slice's speedups show at its headline length, whole and in short; nothing where there are none."""
-        compared = [row for row in tables.list_shown(top) if not row["is_baseline"] and row["speedup"] > 0]
-        if compared:
-            decode = piece.mode == "decode"
-            place = [f"{'context ' if decode else ''}{int(top['seq_len'].iloc[0])}", self.apart]
-            place.append(words.slice_words(piece.mode, None if decode else piece.causal))
-            start = f"At {', '.join(filter(None, place))}: "
-            for texts, most in ((self.sentences, None), (self.highlights, 3)):
-                texts.append(f"{start}{words.claim(compared, setting.baseline, most=most)}.")
+        found = [row for row in tables.list_shown(top) if not row["is_baseline"] and row["speedup"] > 0]
+        if not found:
+            return
+        decode = piece.mode == "decode"
+        place = [f"{'context ' if decode else ''}{int(top['seq_len'].iloc[0])}", self.apart]
+        place.append(words.slice_words(piece.mode, None if decode else piece.causal))
+        start, errors = f"At {', '.join(filter(None, place))}: ", losses.tell_places(found)
+        end = "; ".join(filter(None, (self.place, f"errors on {errors}" if errors else "")))
+        compared = [row | {"loss": losses.tell(row)} for row in found]
+        for texts, most in ((self.sentences, None), (self.highlights, 3)):
+            said = words.claim(compared, setting.baseline, most=most)
+            texts.append(f"{start}{said} ({end})." if end else f"{start}{said}.")
 
     def draw(self, chosen: set[str], limit: str) -> None:
         """Draw the chosen panels and say which were left out, and for which limit."""
@@ -86,8 +103,9 @@ def make_blocks(rows: Frame, material: Material, fill: Fill) -> list[Block]:
     for number, (setting, title) in enumerate(zip(every, titles, strict=True), 1):
         device = "" if pd.isna(setting.key["device"]) else f"-{setting.key['device']}"
         title = title if titles.count(title) == 1 else f"{title} \u00b7 against {setting.baseline}"
-        block = Block(title, words.setting_words({name: setting.key[name] for name in apart}, material.cpus))
-        fill(block, setting, plots.Scene(material.looks, f"{number}{device}" if len(every) > 1 else ""))
+        place = material.name_place(setting)
+        block = Block(title, words.setting_words({name: setting.key[name] for name in apart}, material.cpus), place)
+        fill(block, setting, plots.Scene(material.looks, f"{number}{device}" if len(every) > 1 else "", place))
         blocks += [block] if block.tables or block.panels else []
     return blocks
 

@@ -13,7 +13,10 @@ from ..gather import Frame
 from ..tables import Shown, Table
 from .blocks import Block, Chapter, Material, explain, find_tops, make_blocks
 
-INTRO = "One step adds a position after a context; the state is what a mechanism keeps between steps."
+INTRO = (
+    "One step adds a position after a context; the state is what a mechanism keeps between steps. An exponent is "
+    "'unclear' where its interval spans more than 0.5."
+)
 
 TRAFFIC = ("Bytes a token", "Of the bandwidth")
 TRAFFIC_SAID = (
@@ -35,7 +38,7 @@ def make_chapter(section: Section, material: Material) -> Chapter:
     rows = rows[rows["mode"] == "decode"]
     blocks = make_blocks(rows, material, _fill)
     blocks += [Block(title, tables=[table]) for title, table in _make_batch_tables(rows, material.cpus)]
-    intro = INTRO + explain(blocks, [(tables.PAIRS, tables.PAIRS_SAID), (TRAFFIC, TRAFFIC_SAID)])
+    intro = INTRO + explain(blocks, [*tables.SAID, (TRAFFIC, TRAFFIC_SAID)])
     return Chapter(section.title, intro, blocks)
 
 
@@ -56,7 +59,7 @@ def _make_step_table(setting: select.Setting, piece: select.Slice, top: Frame) -
     for row in found:
         own = groups[row["label"]]
         shown = [tables.show_name(row), tables.show_backend(row, ran), tables.show_time(row)]
-        shown += [tables.show_rate(row["tokens_per_s"]), tables.show_speedup(row)]
+        shown += [tables.show_rate(row["tokens_per_s"]), tables.show_speedup(row), tables.show_error(row)]
         shown += [
             tables.show_size(row["state_bytes"]),
             _show_capacity(row, beside=len(budgets) > 1),
@@ -65,10 +68,11 @@ def _make_step_table(setting: select.Setting, piece: select.Slice, top: Frame) -
         shown += [tables.show_growth(own, column) for column in ("latency_ms", "state_bytes")]
         rows.append([*shown, *tables.show_pairs(row, 1)])
     longest = f"{CAPACITY} in {units.budget(*budgets)}" if len(budgets) == 1 else CAPACITY
-    head = ("Variant", "Backend", "Time a step", "Tokens a second", f"Speedup over {setting.baseline}", "State")
-    head = (*head, longest, *TRAFFIC, "Time exponent", "State exponent", *tables.PAIRS)
+    head = ("Variant", "Backend", "Time a step", "Tokens a second", f"Speedup over {setting.baseline}", tables.ERROR)
+    head = (*head, "State", longest, *TRAFFIC, "Time exponent", "State exponent", *tables.PAIRS)
     caption = f"Decoding after a context of {tables.length_of(top)}"
-    return tables.trim(Table(caption, head, rows, 2, tables.name_absent(piece.rows, top)))
+    notes = (tables.tell_errors(found), tables.tell_gate(found), tables.name_absent(piece.rows, top))
+    return tables.trim(Table(caption, head, rows, 2, tables.note(*notes)))
 
 
 def _show_traffic(row: dict[str, Any]) -> list[Shown]:

@@ -14,6 +14,7 @@ from ..drawing import plots
 from ..drawing.figures import Line, Panel
 from ..drawing.style import NULL
 from ..gather import Column, Frame
+from ..losses import ROUNDING
 from ..tables import Shown, Table, show_number, trim
 from .blocks import Block, Chapter, Material, make_blocks
 
@@ -22,7 +23,6 @@ INTRO = (
     "on the same queries, keys and values. Two predictors that know nothing give it a scale: the mean of v, and zero, "
     "whose error is 1 by definition."
 )
-ROUNDING = 1e-4  # errors below are rounding: such variants are named, not drawn
 
 
 def make_chapter(section: Section, material: Material) -> Chapter:
@@ -109,6 +109,7 @@ def _make_panel(piece: select.Slice, scene: plots.Scene) -> Panel | None:
         name=words.slug("error", piece.inputs, words.direction(piece.causal), piece.length, scene.suffix),
         kind="error",
         title=f"Error: {where}" if where else "Error",
+        place=scene.place,
         caption=f"Relative error against exact attention ({where}); dashed: two predictors that know nothing.{also}",
         xlabel="layer",
         ylabel="relative error",

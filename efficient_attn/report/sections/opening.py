@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...results.trials import gather_overrides
 from .. import words
 from ..gather import Frame, Gathered
 
@@ -16,7 +17,16 @@ def make_title(found: Gathered) -> str:
     return "; ".join(named[:3]) + (" and more" if len(named) > 3 else "") or "Attention mechanisms compared"
 
 
-def sum_up(rows: Frame) -> str:
+def tell_trials(found: Gathered) -> str:
+    """Which runs are trials, and what was changed in their suites; empty for none."""
+    told = []
+    for run in dict.fromkeys(session["run"] for session in found.sessions):
+        changed = gather_overrides(session for session in found.sessions if session["run"] == run)
+        told += [f"{run} ran with {' '.join(changed)}"] if changed else []
+    return f"A trial, not a result of the suite as it is written: {'; '.join(told)}." if told else ""
+
+
+def sum_up(rows: Frame, cpus: dict[str, str]) -> str:
     """How much was measured, of what and where, and how much was not."""
     count, lost = rows["status"].value_counts(), rows[rows["status"] != "ok"]
     if rows.empty:
@@ -29,7 +39,19 @@ def sum_up(rows: Frame) -> str:
     text += f": {len(ok)} gave a result"
     others = [f"{count[s]} {s}" for s in lost["status"].unique()]
     text += f", {len(lost)} did not ({', '.join(others)}); the reasons are below." if others else "."
-    return text + _tell_disturbed(ok)
+    return text + _tell_place(ok, cpus) + _tell_disturbed(ok)
+
+
+def _tell_place(rows: Frame, cpus: dict[str, str]) -> str:
+    """The processors, dtypes, batches and heads that the numbers hold for; empty where nothing is known of them."""
+    known = {name: rows[name].dropna().unique().tolist() for name in ("dtype", "batch", "heads", "machine")}
+    said = [words.join(map(str, known["dtype"]))]
+    said += [f"batch {words.join(map(str, sorted(known['batch'])))}"] if known["batch"] else []
+    heads = sorted(known["heads"])
+    said += [f"{words.join(map(str, heads))} head{'' if heads == [1] else 's'}"] if heads else []
+    said += [words.join(words.machine_words(machine, cpus) for machine in known["machine"])]
+    held = ", ".join(filter(None, said))
+    return f" The numbers hold for {held}." if held else ""
 
 
 def _tell_disturbed(rows: Frame) -> str:

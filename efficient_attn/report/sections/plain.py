@@ -141,6 +141,7 @@ def _make_panel(section: Section, rows: Frame, name: str, title: str, scene: plo
         name=name,
         kind=section.name,
         title=textwrap.shorten(title, LONGEST, placeholder=" ..."),
+        place=scene.place,
         caption=f"{section.title}. {title}{over}.",
         xlabel=textwrap.shorten(x.heading if over else "", LONGEST, placeholder=" ..."),
         ylabel=textwrap.shorten(y.heading, LONGEST // 2, placeholder=" ..."),

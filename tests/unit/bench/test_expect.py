@@ -133,12 +133,17 @@ def test_slow_machines_take_longer() -> None:
     assert slow.wall_s > expected(cases, best=BEST).wall_s
 
 
-def test_what_will_be_skipped_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_said_of_what_a_device_that_is_not_here_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    cases = planted.plan(axes={"device": ["cuda"]})
-    found = expected(cases, best=BEST)
-    assert (found.wall_s, found.peak_bytes) == (0.0, 0)
-    assert set(found.cases.values()) == {(0.0, 0)}
+    found = expected(planted.plan(axes={"device": ["cuda"]}), best=BEST)
+    assert (found.wall_s, found.peak_bytes, found.cases) == (0.0, 0, {})
+    assert "CUDA" in found.absent["cuda"]
+    cases = planted.plan(axes={"device": ["cpu", "cuda"]})
+    both = expected(cases, best=BEST)
+    assert both.cases.keys() == {case.key for case in cases if case.cell.place.device == "cpu"}
+    assert both.absent == found.absent
+    assert both.wall_s > SESSION_S
+    assert expected(planted.plan(), best=BEST).absent == {}
 
 
 def test_an_empty_plan_costs_nothing() -> None:

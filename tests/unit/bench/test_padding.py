@@ -14,8 +14,9 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.expect import guess_call
-from efficient_attn.bench.gate import Invalid, gate
+from efficient_attn.bench.gate import Invalid
 from efficient_attn.bench.padding import make_mask, take_rows
+from efficient_attn.bench.passes import prove
 from efficient_attn.bench.place import Place
 from efficient_attn.bench.prepare import prepare
 from efficient_attn.bench.workload import Workload
@@ -101,11 +102,11 @@ def test_a_shorter_call_is_padded_in_proportion(fill: str) -> None:
 @pytest.mark.parametrize("place", [slice(0, 5), slice(12, 31), slice(37, 40)])
 def test_rows_taken_alone_are_those_of_the_whole(fill: str, causal: bool, place: slice) -> None:
     w = Workload(_case(fill, causal=causal, dtype="float64"))
-    rows = take_rows(w.sample, w.mask, place)
+    rows = take_rows(w.sample, w.mask, place, w.attn.traits.inputs)
     assert rows.place.start == place.start
     with torch.no_grad():
-        alone = ea.create("full:backend=dense")(rows.q, rows.k, rows.v, rows.mask)
-    torch.testing.assert_close(alone, w.forward()[:, :, rows.place])
+        alone = ea.create("full:backend=dense")(*rows.sample[:3], rows.mask)
+    torch.testing.assert_close(alone, w.forward(w.sample)[:, :, rows.place])
 
 
 # -- the gate ------------------------------------------------------------------------------------------------------
@@ -115,7 +116,7 @@ def test_rows_taken_alone_are_those_of_the_whole(fill: str, causal: bool, place:
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize("variant", ["full", "linear", "sliding_window:window=3", "nystromformer:n_landmarks=4"])
 def test_what_is_right_passes(variant: str, mode: str, fill: str) -> None:
-    assert 0 <= gate(Workload(_case(fill, variant, mode))) < 1e-4
+    assert 0 <= prove(Workload(_case(fill, variant, mode)))[0] < 1e-4
 
 
 class _Deaf(ea.SoftmaxAttention):
@@ -129,16 +130,16 @@ class _Deaf(ea.SoftmaxAttention):
 @pytest.mark.parametrize("fill", FILLS)
 def test_a_mechanism_that_ignores_the_rows_ends_is_invalid(fill: str) -> None:
     ea.register("zz_deaf", family="full")(_Deaf)
-    assert gate(Workload(_case("full", "zz_deaf"))) < 1e-5
+    assert prove(Workload(_case("full", "zz_deaf")))[0] < 1e-5
     with pytest.raises(Invalid, match="not the oracle's"):
-        gate(Workload(_case(fill, "zz_deaf")))
+        prove(Workload(_case(fill, "zz_deaf")))[0]
 
 
 def test_a_mechanism_without_padding_says_so() -> None:
     name = planted.plant("zz_unpadded", traits=ea.Traits(padding=False))
     with pytest.raises(ea.UnsupportedError, match="padding"):
-        gate(Workload(_case("half", name)))
-    assert gate(Workload(_case("packed", name))) < 1e-5  # there is none
+        prove(Workload(_case("half", name)))[0]
+    assert prove(Workload(_case("packed", name)))[0] < 1e-5  # there is none
 
 
 # -- what is counted -----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from planted import SEVERAL, values_of
 
 from efficient_attn.bench.case import group_by_cell
+from efficient_attn.bench.plan import Overrides
 from efficient_attn.errors import UsageError
 
 
@@ -245,3 +246,19 @@ def test_a_suite_that_says_windows_runs_parts() -> None:
     assert case.create().backend == "parts"
     (asked,) = planted.plan(variants=["sliding_window:window=4:backend=windows"])
     assert asked.key.partition("#")[0] == case.key.partition("#")[0]
+
+
+def test_what_is_overridden_is_told_as_on_the_command_line() -> None:
+    assert Overrides().told == ()
+    said = Overrides(
+        axes={"seq_len": [64, 128], "causal": [True]},
+        variants=["full", "linear"],
+        keys={"activations": "my.npz", "vocabulary": 8, "names": ["a", "b"]},
+        flags={"activations": "--activations"},
+        seed=0,
+        quick=True,
+    )
+    assert said.told == (
+        *("--quick", "--variant full,linear", "--seq-len 64,128", "--causal true", "--seed 0"),
+        *("--activations my.npz", "--set vocabulary=8", "--set names=a,b"),
+    )

@@ -143,6 +143,18 @@ def test_results_of_one_variant_say_what_tells_them_apart(capsys: Capture) -> No
     assert names == [*(f"full ({each})" for each in said), "linear"]
 
 
+def test_a_trial_says_so_in_every_table(capsys: Capture) -> None:
+    fidelity = Row(variant="linear", task="fidelity", inputs="mine@1", layer=0, relative_error=0.5)
+    rows = _rows(_timed("linear", 128, 2.0), fidelity)
+    console.show_results(rows, trial=["--quick", "--seq-len 128"])
+    text = _printed(capsys)
+    assert "forward, length 128 (trial)\n" in text
+    assert "(predicting zero has error 1) (trial)\n" in text
+    assert text.endswith("trial, not the suite as it is written: --quick, --seq-len 128\n")
+    console.show_results(rows)
+    assert "trial" not in _printed(capsys)
+
+
 def test_results_without_speedups_or_memory_show_no_empty_columns(capsys: Capture) -> None:
     console.show_results(_rows(_timed("linear", 128, 2.0)))
     text = _printed(capsys)

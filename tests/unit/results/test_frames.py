@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import report_runs as runs
 
 import efficient_attn as ea
-from efficient_attn.results.frames import DTYPES, frame
+from efficient_attn.results.frames import DTYPES, DamagedDescription, frame
 from efficient_attn.results.rows import COLUMNS, SCHEMA, Record, Row
 from efficient_attn.results.shards import DamagedRecord
 from efficient_attn.results.store import ROWS, Writer
@@ -97,6 +98,57 @@ def test_published_runs_are_loaded(name: str) -> None:
     assert len(loaded) > 20
     assert set(loaded.schema) == {SCHEMA}
     assert loaded.case_key.is_unique
+
+
+# -- what rows of older schemas did not say --------------------------------------------------------------------------
+
+PUBLISHED = Path(__file__).parents[3] / "results"
+
+
+@pytest.mark.parametrize("name", ["quickstart", "promises", "decode", "linear", "sparse_peers"])
+def test_no_speedup_of_a_published_run_is_without_its_baseline(name: str) -> None:
+    loaded = ea.load(PUBLISHED / name)
+    compared = loaded[loaded.speedup.notna()]
+    assert len(compared) > 20
+    assert compared[["part", "baseline"]].notna().all(axis=None)
+    based = compared[(compared.speedup == 1) & (compared.speedup_high == 1)]
+    assert (based.variant == based.baseline).all()
+
+
+def test_a_pivot_by_baseline_does_not_mix_them() -> None:
+    """cosFormer was timed against full and against linear: one speedup each, where a pivot without it averages them."""
+    loaded = ea.load(PUBLISHED / "linear")
+    at = loaded[(loaded["mode"] == "forward") & loaded.causal & (loaded.seq_len == 4096)]
+    found = at.pivot_table(index="variant", columns="baseline", values="speedup", aggfunc=["mean", "count"])
+    assert set(found["mean"].columns) >= {"full", "linear"}
+    means = found["mean"].loc["cosformer"]
+    assert means["full"] > 4
+    assert means["linear"] < 1
+
+
+def written(folder: Path, *rows: Row, **about: object) -> Path:
+    return runs.write_run(folder, map(Record, rows), runs.about(**about))
+
+
+def test_a_part_is_compared_with_its_own_baseline_else_with_the_suites(tmp_path: Path) -> None:
+    one = {"speedup": 1.0, "speedup_low": 1.0, "speedup_high": 1.0}
+    rows = [
+        Row(case_key="s/own/a", part="own", variant="linear:a=1", **one),  # type: ignore[arg-type]
+        Row(case_key="s/own/b", part="own", variant="full"),
+        Row(case_key="s/lost/a", part="lost", variant="full:scale=2", status="oom"),
+        Row(case_key="s/lost/b", part="lost", variant="linear"),
+        Row(case_key="s/alone", part="alone", variant="linear"),
+        Row(case_key="s/said", part="own", variant="linear", baseline="mqa"),
+    ]
+    found = ea.load(written(tmp_path / "run", *rows)).baseline
+    assert found.fillna("none").tolist() == ["linear:a=1"] * 2 + ["full:scale=2"] * 2 + ["none", "mqa"]
+
+
+def test_rows_are_loaded_beside_a_damaged_description(tmp_path: Path) -> None:
+    folder = written(tmp_path / "run", Row(case_key="s/a", part="p", variant="full"))
+    (folder / "run.json").write_text("{")
+    with pytest.warns(DamagedDescription, match=r"run\.json: damaged: .*; the baselines of its older rows stay empty"):
+        assert ea.load(folder).baseline.isna().tolist() == [True]
 
 
 def test_a_folder_without_a_run_is_told(tmp_path: Path) -> None:

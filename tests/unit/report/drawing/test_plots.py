@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 import xml.etree.ElementTree as xml
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
 
+from efficient_attn.report import gather, losses, page, select
 from efficient_attn.report.drawing import axes, figures, plots, style
-from efficient_attn.report.sections import decoding, speed
+from efficient_attn.report.sections import blocks, decoding, speed
 
 ROOT = Path(__file__).parents[4]
 
@@ -142,6 +148,15 @@ def test_axes_have_few_round_marks() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("unit", ["bytes", "time", "ratio", "error", "count"])
+@pytest.mark.parametrize(("low", "high"), [(34.7e6, 60.8e6), (64.7e6, 100.5e6), (8.21, 8.9), (1.01, 1.14), (0.52, 0.6)])
+def test_no_axis_is_without_marks(unit: Any, low: float, high: float) -> None:
+    marks = axes.y_ticks(unit, low, high)
+    assert 2 <= len(marks) <= 9
+    assert all(low <= value <= high for value in marks)
+    assert len(set(marks.values())) == len(marks) or unit in ("bytes", "count"), "whole numbers only"
+
+
 def test_lengths_are_left_out_where_they_would_run_together() -> None:
     many = panel(line("full", *range(1, 11)), ticks={256.0 * 2**i: f"{256 * 2**i}" for i in range(10)})
     shown = list(thinned(many).values())
@@ -149,6 +164,50 @@ def test_lengths_are_left_out_where_they_would_run_together() -> None:
     assert 3 <= len(shown) <= 6
     few = panel(line("full", 1, 2, 3), ticks={512.0: "512", 1024.0: "1K", 2048.0: "2K"})
     assert list(thinned(few).values()) == ["512", "1K", "2K"]
+
+
+def _draw_axes(shown: figures.Panel) -> Axes:
+    return figures._make_figure(replace(shown, bounds=shown.bounds or figures._bounds(shown))).axes[0]
+
+
+def test_threads_to_names_do_not_look_like_data() -> None:
+    """Exact attention, measured up to 1024, ends there; what leads to its name is grey, dotted, and apart from it."""
+    drawn = _draw_axes(panel(line("full", 1, 4), line("linear", 1, 2, 4, 8, 16)))
+    (threads,) = [a for a in drawn.collections if a.get_gid() == figures.THREADS]
+    assert isinstance(threads, LineCollection)
+    assert {to_hex(colour) for colour in threads.get_colors()} == {style.FAINT}  # type: ignore[arg-type]
+    assert all(dashes for _, dashes in threads.get_linestyles())  # type: ignore[misc]
+    starts = [path.vertices[0] for path in threads.get_paths()]
+    ends = [drawn.transAxes.inverted().transform(drawn.transData.transform(x)) for x in ((1024, 4), (8192, 16))]
+    assert [start[0] - end[0] for start, end in zip(starts, ends, strict=True)] == pytest.approx([figures.GAP] * 2)
+    lines = [line for line in drawn.lines if line.get_label() != "full" and len(line.get_xdata()) in (2, 5)]
+    assert sorted(max(line.get_xdata()) for line in lines) == [1024, 8192]  # type: ignore[type-var]
+
+
+def test_a_picture_says_what_its_numbers_hold_for() -> None:
+    place = (
+        "trial, cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine Xeon-x2-15GiB (Intel(R) Xeon(R) @ 2.10GHz)"
+    )
+    svg = figures.draw(panel(line("full", 1, 4), place=place)).svg
+    first, second = textwrap.wrap(place, figures.PLACE_LETTERS)
+    assert first in svg
+    assert second in svg
+    assert figures.draw(panel(line("full", 1, 4))).svg.count("<text") < svg.count("<text")
+
+
+@pytest.mark.parametrize("run", sorted(path.parent.name for path in (ROOT / "results").glob("*/run.json")))
+def test_every_axis_of_a_published_run_has_a_name_and_marks(run: str) -> None:
+    rows = losses.add_losses(select.add_labels(gather.gather([ROOT / "results" / run]).rows))
+    material = blocks.Material(rows, {}, style.choose_looks(rows["label"]))
+    panels = [p.make() for c in page._make_chapters([], material) for block in c.blocks for p in block.panels]
+    assert panels
+    for shown in panels:
+        marks = axes.y_ticks(shown.unit, *(shown.bounds or figures._bounds(shown)), log=shown.log_y)
+        assert shown.xlabel.strip(), shown.name
+        assert shown.ylabel.strip(), shown.name
+        assert len(marks) >= 2, shown.name
+        assert shown.ticks, shown.name
+        assert "batch" in shown.place, shown.name
 
 
 def test_names_do_not_overlap_and_stay_inside() -> None:
