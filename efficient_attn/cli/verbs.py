@@ -196,7 +196,10 @@ def _keep_published(args: Namespace) -> int:
         raise UsageError("report: --published takes one folder of runs, without --out and --export")
     from ..report.published import keep_published
 
-    runs = [str(run) for run in keep_published(Path(args.run[0]))]
+    try:
+        runs = [str(run) for run in keep_published(Path(args.run[0]))]
+    except OSError as error:
+        raise UsageError(f"report: {error.filename or args.run[0]}: {error.strerror or error}") from error
     if args.json:
         return _print_json({"runs": runs})
     _print_files({f"published {number}": run for number, run in enumerate(runs, 1)})

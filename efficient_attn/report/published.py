@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..results import marks, store
-from ..results.packing import pack
+from ..results.packing import check_whole, pack
 from ..results.shards import shards
 from . import page
 from .command import tell_command
@@ -48,6 +48,7 @@ def keep_published(folder: Path) -> list[Path]:
     marks.check_free(folder / INDEX)
     for run in runs:
         _check_finished(run)
+        check_whole(run)
         check_report(run)
     lines = []
     for run in runs:

@@ -15,24 +15,24 @@ from .store import refuse_links
 def pack(folder: Path) -> list[Path]:
     """Compress a run's files of rows; returns them. A plain one goes when its compressed one was read back the same.
 
-    `UsageError` for a run that is being written, for damaged rows (which could no longer be repaired), and for a
-    compressed file that holds something else.
+    `UsageError` for a run that is being written, for what `check_whole` refuses, and for a compressed file that holds
+    something else.
     """
     refuse_links(folder)
     lock = FolderLock(folder)
     try:
-        found = shards(folder)
-        for path in found:
-            _refuse_damage(path)
-        return list(dict.fromkeys(_pack_one(path) for path in found))
+        check_whole(folder)
+        return list(dict.fromkeys(_pack_one(path) for path in shards(folder)))
     finally:
         lock.release()
 
 
-def _refuse_damage(path: Path) -> None:
-    for _, found in scan(path):
-        if isinstance(found, Damage):
-            raise UsageError(f"{found}; repair the run first: run SUITE --resume --out {path.parent}")
+def check_whole(folder: Path) -> None:
+    """`UsageError` for damaged rows: once they are compressed they cannot be repaired."""
+    for path in shards(folder):
+        for _, found in scan(path):
+            if isinstance(found, Damage):
+                raise UsageError(f"{found}; repair the run first: run SUITE --resume --out {folder}")
 
 
 def _pack_one(path: Path) -> Path:

@@ -43,7 +43,8 @@ class Damage:
 
 def warn(damage: Damage) -> None:
     """Tell a reader what was left out."""
-    warnings.warn(f"{damage}; left out (`--resume` measures it again)", DamagedRecord, stacklevel=3)
+    told = "" if damage.path.suffix == PACKED else " (`--resume` measures it again)"
+    warnings.warn(f"{damage}; left out{told}", DamagedRecord, stacklevel=3)
 
 
 def shards(run: Path) -> list[Path]:
