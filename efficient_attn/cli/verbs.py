@@ -202,7 +202,7 @@ def _keep_published(args: Namespace) -> int:
         raise UsageError(f"report: {error.filename or args.run[0]}: {error.strerror or error}") from error
     if args.json:
         return _print_json({"runs": runs})
-    _print_files({f"published {number}": run for number, run in enumerate(runs, 1)})
+    print(*(f"published: {run}" for run in runs), sep="\n")
     return 0
 
 

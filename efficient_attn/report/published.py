@@ -100,7 +100,7 @@ def _describe(name: str, found: Gathered) -> list[str]:
     """A run's line."""
     rows, last = found.loaded, found.sessions[-1]
     environment: Mapping[str, Any] = last.get("environment") or {}
-    made_with = f"{_tell_variables(last, environment)}{tell_command(last.get('command'))}"
+    made_with = f"{_tell_variables(last, environment)}{tell_command(last.get('command'))}".replace("|", "\\|")
     sizes = [_tell_range(rows, column) for column in ("batch", "heads", "head_dim")]
     return [
         f"[{name}]({name}/{MARKDOWN})",

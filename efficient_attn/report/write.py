@@ -45,9 +45,9 @@ def write_report(runs: Sequence[Path], out: Path) -> Written:
 
 def replace_report(out: Path, files: dict[str, str | bytes]) -> None:
     """Put these files, and no others, in the place of an earlier report. All are checked before one is written."""
+    check_report(out, tuple(files))
     try:
         earlier = find_report(out)
-        check_report(out, [*files, *earlier])
         out.mkdir(parents=True, exist_ok=True)
         left = earlier.difference(files)
         for name in left:
@@ -64,10 +64,13 @@ def replace_report(out: Path, files: dict[str, str | bytes]) -> None:
 def check_report(out: Path, names: Sequence[str] = (PAGE, MARKDOWN, TABLE)) -> None:
     """`UsageError` where a report's files would lie on, or go through, something that is not ours."""
     marks.check_folder(out / PLOTS)
-    earlier = find_report(out)
-    for name in names:
-        if name not in earlier:
-            marks.check_free(out / name)
+    try:
+        earlier = find_report(out)
+        for name in names:
+            if name not in earlier:
+                marks.check_free(out / name)
+    except OSError as error:
+        raise UsageError(f"{out}: cannot be written: {error.strerror or error}; choose another folder") from error
 
 
 def find_report(out: Path) -> set[str]:

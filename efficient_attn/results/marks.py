@@ -36,7 +36,8 @@ def is_marked(path: Path) -> bool:
 
 def is_ours(path: Path) -> bool:
     """Whether we made a file, by its mark or by its form."""
-    return is_marked(path) or any(form.match(path.read_bytes()) for form in FORMS)
+    data = path.read_bytes()
+    return MARK.encode() in data or any(form.match(data) for form in FORMS)
 
 
 def is_of_run(path: Path) -> bool:

@@ -50,3 +50,14 @@ def test_rows_that_say_their_baseline_keep_it(tmp_path: Path) -> None:
 def test_a_baseline_that_was_not_said_is_not_in_the_csv(tmp_path: Path) -> None:
     report(tmp_path, list(runs.speed(lengths=(512, 8192))))
     assert pd.read_csv(tmp_path / "out" / "rows.csv")["baseline"].isna().all()
+
+
+def test_what_no_page_can_hold_is_left_out(tmp_path: Path) -> None:
+    """Names and commands come from file systems, titles from suites: halves of characters and all."""
+    half = "half\udcff\x1b of it"
+    said = {"command": ["efficient-attn", "run", half], "suite": {"title": half}}
+    lost = Record(runs.row("full", status="error", reason=half))
+    run = runs.write_run(tmp_path / "half\udcff of it", [lost], runs.about(**said))
+    written = write_report([run], tmp_path / "out")
+    for page in (written.page, written.markdown):
+        assert page.read_text().count("half of it") >= 4
