@@ -21,7 +21,18 @@ from .write import MARKDOWN, PLOTS, check_report, replace_report
 MOST_PICTURES = 3
 INDEX = "README.md"
 HEAD = (
-    *("run", "what", "machine", "dtype", "batch", "heads", "head size", "cases that gave a result", "measured"),
+    *(
+        "run",
+        "suite",
+        "what",
+        "machine",
+        "dtype",
+        "batch",
+        "heads",
+        "head size",
+        "cases that gave a result",
+        "measured",
+    ),
     *("torch", "commit", "made with"),
 )
 FOLLOWS = """
@@ -100,11 +111,13 @@ def _describe(name: str, found: Gathered) -> list[str]:
     """A run's line."""
     rows, last = found.loaded, found.sessions[-1]
     environment: Mapping[str, Any] = last.get("environment") or {}
+    suite: Mapping[str, Any] = last.get("suite") or {}
     made_with = f"{_tell_variables(last, environment)}{tell_command(last.get('command'))}".replace("|", "\\|")
     sizes = [_tell_range(rows, column) for column in ("batch", "heads", "head_dim")]
     return [
         f"[{name}]({name}/{MARKDOWN})",
-        page.markdown_text((last.get("suite") or {}).get("title") or ""),
+        page.markdown_text(suite.get("name") or "not known"),
+        page.markdown_text(suite.get("title") or ""),
         page.markdown_text(" and ".join(sorted(rows["machine"].dropna().unique()))),
         ", ".join(sorted(rows["dtype"].dropna().unique())),
         *sizes,

@@ -83,7 +83,17 @@ def test_the_list_names_every_run(folder: Path) -> None:
     assert [line[0] for line in cells] == ["[decode](decode/report.md)", "[speed](speed/report.md)"]
     count = len(read(folder / "speed"))
     assert cells[1][1:] == [
-        *(runs.TITLE, "Xeon-x2-15GiB", "float32", "1", "4 to 12", "32, 64", f"{count} of {count}", "2026-01-02"),
+        *(
+            "quickstart",
+            runs.TITLE,
+            "Xeon-x2-15GiB",
+            "float32",
+            "1",
+            "4 to 12",
+            "32, 64",
+            f"{count} of {count}",
+            "2026-01-02",
+        ),
         *("2.13.0", "7e97230", "`efficient-attn run quickstart --out 'my results'`"),
     ]
     assert cells[0][-1] == "`run`"
