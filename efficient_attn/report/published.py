@@ -21,19 +21,8 @@ from .write import MARKDOWN, PLOTS, check_report, replace_report
 MOST_PICTURES = 3
 INDEX = "README.md"
 HEAD = (
-    *(
-        "run",
-        "suite",
-        "what",
-        "machine",
-        "dtype",
-        "batch",
-        "heads",
-        "head size",
-        "cases that gave a result",
-        "measured",
-    ),
-    *("torch", "commit", "made with"),
+    *("run", "suite", "what", "machine", "dtype", "batch", "heads", "head size"),
+    *("cases that gave a result", "measured", "torch", "commit", "made with"),
 )
 FOLLOWS = """
 Each folder keeps the rows with their raw samples (`rows.jsonl.gz`), the environment (`run.json`), and a report with at
