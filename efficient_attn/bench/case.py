@@ -13,6 +13,7 @@ from typing import Any
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims, Shape
 from ..registry import class_of, create, effective_options, entry_of
+from ..results.cleaning import clean
 from ..results.rows import Row
 from ..spec import Spec, parse
 from .place import Cell
@@ -75,7 +76,7 @@ class Case:
         how = f"{p.dtype}-{p.device}-t{p.threads or 'default'}-{'causal' if p.causal else 'all'}"
         unusual = {"cold": p.cache == "cold", "compiled": p.compiled, "graph": p.cuda_graph, p.fill: p.fill != "full"}
         how += "".join(f"-{name}" for name, so in unusual.items() if so)
-        return f"{c.suite}/{what}/{self.variant}/{sizes}/{how}#{self.digest}"
+        return clean(f"{c.suite}/{what}/{self.variant}/{sizes}/{how}#{self.digest}")  # as rows have it
 
     @property
     def digest(self) -> str:

@@ -150,6 +150,9 @@ def _report(verb: argparse.ArgumentParser) -> None:
         metavar="FORMAT=FILE",
         help="write only this file, for another tool: pytest-benchmark=FILE or github-action=FILE",
     )
+    verb.add_argument(
+        "--published", action="store_true", help="RUN is a folder of runs: trim each to what git keeps, and list them"
+    )
 
 
 def _compare(verb: argparse.ArgumentParser) -> None:

@@ -127,6 +127,10 @@ def _run(args: Namespace) -> int:
     from . import console
 
     folder = Path(args.out) if args.out else default_folder(loaded.name)
+    if args.resume and folder.is_dir():
+        from ..report.write import check_report
+
+        check_report(folder)  # before hours of measuring, not after them
     with console.progress(len(cases)) as tell:
         try:
             outcome = run(
@@ -181,6 +185,8 @@ def _read_overrides(args: Namespace) -> Overrides:
 
 
 def report(args: Namespace) -> int:
+    if args.published:
+        return _keep_published(args)
     if args.export:
         return _export(args)
     from ..report import write_report
@@ -194,6 +200,21 @@ def report(args: Namespace) -> int:
     if args.json:
         return _print_json({"page": str(written.page), "markdown": str(written.markdown), "csv": str(written.csv)})
     _print_files({"page": written.page, "markdown": written.markdown, "table": written.csv})
+    return 0
+
+
+def _keep_published(args: Namespace) -> int:
+    if len(args.run) > 1 or args.out or args.export:
+        raise UsageError("report: --published takes one folder of runs, without --out and --export")
+    from ..report.published import keep_published
+
+    try:
+        runs = [str(run) for run in keep_published(Path(args.run[0]))]
+    except OSError as error:
+        raise UsageError(f"report: {error.filename or args.run[0]}: {error.strerror or error}") from error
+    if args.json:
+        return _print_json({"runs": runs})
+    print(*(f"published: {run}" for run in runs), sep="\n")
     return 0
 
 
@@ -212,9 +233,12 @@ def _export(args: Namespace) -> int:
 
 def compare(args: Namespace) -> int:
     from ..report import comparison
+    from ..results import marks
     from ..results.compare import compare
     from ..results.exchange import read_run
 
+    if args.out and Path(args.out).resolve() in (Path(args.base).resolve(), Path(args.new).resolve()):
+        raise UsageError(f"compare: --out {args.out} is one of the two that are compared; name another file")
     found = compare(
         read_run(Path(args.base)),
         read_run(Path(args.new)),
@@ -224,13 +248,14 @@ def compare(args: Namespace) -> int:
         drift=args.drift,
         across_machines=args.across_machines,
     )
-    if args.json or args.format == "json":
+    form = "json" if args.json else args.format
+    if form == "json":
         text = _as_text(comparison.as_json(found))
     else:
-        show = comparison.as_markdown if args.format == "markdown" else comparison.as_text
+        show = comparison.as_markdown if form == "markdown" else comparison.as_text
         text = show(found, everything=args.all)
     if args.out:
-        _write(Path(args.out), text)
+        _write(Path(args.out), marks.add_mark(text, form))
         print(f"{comparison.sum_up(found)}\ncomparison: {args.out}")
     else:
         print(text, end="")
@@ -243,11 +268,9 @@ def _print_files(written: Mapping[str, str | Path]) -> None:
 
 
 def _write(file: Path, content: str | bytes) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be written: {error.strerror or error}") from error
+    from ..results import marks
+
+    marks.write(file, content if isinstance(content, bytes) else content.encode())
 
 
 def _as_text(value: Any) -> str:

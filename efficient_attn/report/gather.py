@@ -13,6 +13,7 @@ import pandas as pd
 
 from ..errors import UsageError
 from ..results import frames, store
+from ..results.cleaning import clean, clean_all
 from ..results.exchange import name_cell
 from ..results.rows import Record, Row
 from ..results.section import DamagedSection, Section
@@ -72,7 +73,7 @@ def gather(runs: Sequence[Path]) -> Gathered:
 
     def leave_out(damage: Damage) -> None:
         warn(damage)
-        damaged.append(f"{damage.path.parent.resolve().name}/{damage.path.name}:{damage.line}")
+        damaged.append(clean(f"{damage.path.parent.resolve().name}/{damage.path.name}:{damage.line}"))
 
     for path in _drop_repeated(runs):
         folder = store.rows_path(path).parent
@@ -104,7 +105,7 @@ def _read_sessions(folder: Path) -> list[dict[str, Any]]:
     """What a folder says of its sessions. One that ended is described again at its end: the last word counts."""
     last: dict[Any, dict[str, Any]] = {}
     for number, session in enumerate(store.about(folder)):
-        last[session.get("run_id") or number] = {**session, "run": folder.resolve().name}
+        last[session.get("run_id") or number] = clean_all({**session, "run": folder.resolve().name})
     return list(last.values())
 
 

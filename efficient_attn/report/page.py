@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from ..results.marks import MARK
 from ..results.section import Section
 from . import losses, select, tables, words
 from .drawing import figures, style
@@ -115,11 +116,14 @@ def table_body(rows: Sequence[Sequence[str]]) -> Markup:
     return Markup("".join(f"<tr><td>{'</td><td>'.join(safe[text] for text in row)}</td></tr>\n" for row in rows))
 
 
-def as_markdown(shown: Content) -> str:
-    """The same tables in GitHub's Markdown, with the plots as images beside it."""
+def as_markdown(shown: Content, *, published: str = "") -> str:
+    """The same tables in GitHub's Markdown, with the plots as images beside it.
+
+    published: the folder of a published run, which holds neither page nor table.
+    """
     env = _environment(autoescape=False)
     env.filters |= {"md": markdown_text, "fence": fence}
-    text = env.get_template("report.md.j2").render(report=shown, most_rows=MOST_MARKDOWN_ROWS)
+    text = env.get_template("report.md.j2").render(report=shown, most_rows=MOST_MARKDOWN_ROWS, published=published)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
@@ -142,9 +146,11 @@ def fence(text: str) -> str:
 
 def _environment(*, autoescape: bool) -> jinja2.Environment:
     loader = jinja2.PackageLoader("efficient_attn.report", "templates")
-    return jinja2.Environment(
+    env = jinja2.Environment(
         loader=loader, autoescape=autoescape, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
+    env.globals["made"] = MARK
+    return env
 
 
 def _source(env: jinja2.Environment, name: str) -> str:

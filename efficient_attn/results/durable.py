@@ -1,14 +1,25 @@
-"""Files that survive a crash: what these functions wrote is on the disk, whole, when they return."""
+"""Files that survive a crash: what these functions wrote is on the disk, whole, when they return.
+
+No name that lies ready is written through: a folder may be somebody else's, and a link in it may lead anywhere.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 from pathlib import Path
 
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
-_ANEW = os.O_WRONLY | os.O_TRUNC | os.O_CREAT | getattr(os, "O_BINARY", 0)
+_ITSELF = getattr(os, "O_NOFOLLOW", 0)  # Windows knows no such thing
+_WRITE = os.O_WRONLY | _ITSELF | getattr(os, "O_BINARY", 0)
+_APPEND = _WRITE | os.O_APPEND | os.O_CREAT
+_ANEW = _WRITE | os.O_CREAT | os.O_EXCL
+
+
+def open_itself(path: str, flags: int) -> int:
+    """An opener for `open`: the file of that name, never what a link of that name leads to."""
+    return os.open(path, flags | _ITSELF, 0o644)
 
 
 def open_to_append(path: Path) -> int:
@@ -28,23 +39,31 @@ def append(file: int, data: bytes) -> None:
         raise
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Put the data in the file's place: whoever reads meets the old or the new, never a part."""
-    temporary = path.with_name(f"{path.name}.tmp")
+def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Put the data in the file's place: whoever reads meets the old or the new, never a part.
+
+    A link gives way to the file; what it led to stays as it was. sync: not for what can be made again.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # a name that nobody can have laid ready
+    file = os.open(temporary, _ANEW, 0o644)
     try:
-        _create(temporary, data)
-        if path.exists():
+        try:
+            _write(file, data, sync=sync)
+        finally:
+            os.close(file)
+        if path.is_file() and not path.is_symlink():
             shutil.copymode(path, temporary)
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)  # on a full disk it would take the last room
         raise
-    sync_folder(path.parent)
+    if sync:
+        sync_folder(path.parent)
 
 
 def truncate(path: Path, size: int) -> None:
     """Leave the first ``size`` bytes."""
-    file = os.open(path, os.O_WRONLY)
+    file = os.open(path, _WRITE)
     try:
         os.ftruncate(file, size)
         os.fsync(file)
@@ -74,16 +93,9 @@ def sync_folder(folder: Path) -> None:
         os.close(file)
 
 
-def _create(path: Path, data: bytes) -> None:
-    file = os.open(path, _ANEW, 0o644)
-    try:
-        _write(file, data)
-    finally:
-        os.close(file)
-
-
-def _write(file: int, data: bytes) -> None:
+def _write(file: int, data: bytes, *, sync: bool = True) -> None:
     left = memoryview(data)
     while left:  # a system may take less than it was given
         left = left[os.write(file, left) :]
-    os.fsync(file)
+    if sync:
+        os.fsync(file)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import UsageError
 from .rows import COLUMNS, Record, Row
+from .shards import is_shard
 from .shards import stem as stem_of
 from .stats import middle
 from .store import about, read
@@ -34,7 +35,7 @@ def read_run(path: Path) -> Run:
     """A run's folder (or its ``rows.jsonl``), or a pytest-benchmark JSON file. Raises `UsageError` for neither."""
     if path.suffix == ".json":
         return from_pytest_benchmark(path)
-    folder = path.parent if path.suffix == ".jsonl" else path
+    folder = path.parent if is_shard(path) else path
     return Run(
         name=str(path),
         records=tuple(read(path)),

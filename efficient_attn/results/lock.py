@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import UsageError
+from . import durable
 
 LOCK = "lock"
 HOLDER = "lock.json"  # who holds it: beside it, because on Windows a locked file cannot be read
@@ -42,7 +43,8 @@ class FolderLock:
 def _say_who(folder: Path) -> None:
     since = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     text = json.dumps({"pid": os.getpid(), "host": platform.node(), "since": since}) + "\n"
-    (folder / HOLDER).write_text(text, encoding="utf-8")
+    with open(folder / HOLDER, "w", encoding="utf-8", opener=durable.open_itself) as file:
+        file.write(text)
 
 
 def _read_holder(folder: Path) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
+
+from .cleaning import clean
 
 SCHEMA = 6
 
@@ -123,6 +126,7 @@ class Row:
 
 
 COLUMNS = tuple(f.name for f in fields(Row))
+TEXTS = tuple(f.name for f in fields(Row) if str(f.type).startswith(("str", "Status")))
 _MEMBERS = {*COLUMNS, "samples"}
 
 
@@ -165,16 +169,23 @@ class NewerSchemaError(ValueError):
 
 @dataclass
 class Record:
-    """A row with its raw samples: ``samples`` maps a name to numbers (times in ms, one list a round)."""
+    """A row with its raw samples: ``samples`` maps a name to numbers (times in ms, one list a round).
+
+    The row's texts lose what cannot be shown: they come from plug-ins, from exceptions, from files' names.
+    """
 
     row: Row
     samples: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _clean_texts(self.row)
+
     def to_line(self) -> str:
         """One line of JSON, ending in a checksum of the rest. Numbers that are not finite are refused, not written."""
+        _clean_texts(self.row)
         body = {name: getattr(self.row, name) for name in COLUMNS} | {"samples": self.samples}
         _check_extra(self.row.extra)
-        text = json.dumps(body, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(body, allow_nan=False, separators=(",", ":"), default=_plain)
         return f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n'
 
     @classmethod
@@ -192,6 +203,28 @@ class Record:
         _check_extra(body["extra"])
         samples = body.pop("samples")
         return cls(Row(**body), samples)
+
+
+def _clean_texts(row: Row) -> None:
+    for name in TEXTS:
+        text = getattr(row, name)
+        if isinstance(text, str) and not text.isprintable():
+            setattr(row, name, clean(text))
+    if isinstance(row.extra, dict) and row.extra:  # what else it may be is refused later
+        row.extra = {_clean(name): _clean(value) for name, value in row.extra.items()}
+
+
+def _clean(value: Any) -> Any:
+    return clean(value) if isinstance(value, str) else value
+
+
+def _plain(value: Any) -> int | float:
+    """NumPy's numbers, which plug-ins count with, as Python's. `TypeError` for anything else."""
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be kept in a row")
 
 
 def _check_extra(extra: Any) -> None:

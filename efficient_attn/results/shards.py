@@ -1,8 +1,14 @@
-"""A run's rows on disk: files of a record a line, read line by line, damaged lines kept apart from the rest."""
+"""A run's rows on disk: files of a record a line, read line by line, damaged lines kept apart from the rest.
+
+Published runs hold them compressed (``rows.jsonl.gz``): read alike, and never written to.
+"""
 
 from __future__ import annotations
 
+import gzip
+import re
 import warnings
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +16,8 @@ from pathlib import Path
 from ..errors import UsageError
 from .rows import NewerSchemaError, Record
 
-ROWS, PATTERN = "rows.jsonl", "rows*.jsonl"
+ROWS, PACKED = "rows.jsonl", ".gz"
+ROWS_NAME = re.compile(r"(rows.*)\.jsonl(\.gz)?")
 
 
 class DamagedRecord(UserWarning):
@@ -36,31 +43,46 @@ class Damage:
 
 def warn(damage: Damage) -> None:
     """Tell a reader what was left out."""
-    warnings.warn(f"{damage}; left out (`--resume` measures it again)", DamagedRecord, stacklevel=3)
+    told = "" if damage.path.suffix == PACKED else " (`--resume` measures it again)"
+    warnings.warn(f"{damage}; left out{told}", DamagedRecord, stacklevel=3)
 
 
 def shards(run: Path) -> list[Path]:
     """A run's files of rows by name, ``rows.jsonl`` first: what a later one holds is later. ``run`` may be one file."""
-    if run.suffix == ".jsonl" and run.is_file():
+    if is_shard(run) and run.is_file():
         return [run]
-    return sorted((path for path in run.glob(PATTERN) if path.is_file()), key=lambda path: path.stem)
+    named = ((ROWS_NAME.fullmatch(path.name), path) for path in run.glob("rows*"))
+    found = [(name[1], not name[2], path) for name, path in named if name and path.is_file()]
+    return [path for *_, path in sorted(found)]
+
+
+def is_shard(path: Path) -> bool:
+    """Whether a path names a file of rows, not a folder."""
+    return path.name.removesuffix(PACKED).endswith(".jsonl")
 
 
 def scan(path: Path) -> Iterator[tuple[bytes, Record | Damage]]:
     """Each line as it stands, with the record or the damage that it is. `UsageError` for a newer version's."""
-    with path.open("rb") as lines:
-        for number, data in enumerate(lines, 1):
-            if not data.endswith(b"\n"):
-                yield data, Damage(path, number, "cut off: no end of line", data)
-                continue
-            try:
-                yield data, Record.from_line(data.decode())
-            except NewerSchemaError as error:
-                raise UsageError(f"{path}:{number}: {error}") from error
-            except UnicodeDecodeError:
-                yield data, Damage(path, number, "not a complete record: no UTF-8", data)
-            except ValueError as error:
-                yield data, Damage(path, number, str(error), data)
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == PACKED else path.open("rb") as lines:
+            for number, data in enumerate(lines, 1):
+                yield data, _read_line(path, number, data)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        yield b"", Damage(path, number + 1, f"cannot be unpacked from here on: {error}", b"")
+
+
+def _read_line(path: Path, number: int, data: bytes) -> Record | Damage:
+    if not data.endswith(b"\n"):
+        return Damage(path, number, "cut off: no end of line", data)
+    try:
+        return Record.from_line(data.decode())
+    except NewerSchemaError as error:
+        raise UsageError(f"{path}:{number}: {error}") from error
+    except UnicodeDecodeError:
+        return Damage(path, number, "not a complete record: no UTF-8", data)
+    except ValueError as error:
+        return Damage(path, number, str(error), data)
 
 
 def stem(case_key: str) -> str:

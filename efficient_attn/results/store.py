@@ -1,7 +1,8 @@
 """A run's folder: rows as JSON lines, written so that what was written stays, and the environment beside them.
 
 ``run.json`` says what ran, where and how; ``rows*.jsonl`` hold a record a line. A record is never written over: a later
-one of the same case supersedes it, and only damage is ever moved out (see `repair`).
+one of the same case supersedes it, and only damage is ever moved out (see `repair`). A published run, whose rows are
+compressed, is read only.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from ..errors import UsageError
 from . import durable
 from .lock import HOLDER, LOCK, FolderLock
 from .machines import find_new_names, rename
-from .repair import repair
+from .repair import QUARANTINE, repair
 from .rows import Record, Status
-from .shards import ROWS, Damage, DamagedRecord, scan, shards, stem, warn
+from .shards import PACKED, ROWS, ROWS_NAME, Damage, DamagedRecord, scan, shards, stem, warn
 
 RUN = "run.json"
 
@@ -44,6 +45,7 @@ class Writer:
         self._keys: dict[str, str] = {}
         try:
             durable.make_folder(folder)
+            refuse_links(folder)
             if not (folder / LOCK).exists():  # a folder that is not ours gets nothing, not even a lock
                 _refuse_foreign(folder, resume)
             self._lock = FolderLock(folder)
@@ -163,6 +165,19 @@ def rows_path(run: Path) -> Path:
     return found[0]
 
 
+def is_own(path: Path) -> bool:
+    """Whether a file has the name of one that a run lives on."""
+    return path.name in (RUN, QUARANTINE, LOCK, HOLDER) or bool(ROWS_NAME.fullmatch(path.name))
+
+
+def refuse_links(folder: Path) -> None:
+    """`UsageError` where a run's own file would be written somewhere else."""
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() and is_own(path):
+            told = "a link, and nothing is written through one"
+            raise UsageError(f"{path}: {told}; put the file itself there, or choose another folder")
+
+
 def _refuse_foreign(folder: Path, resume: bool) -> None:
     """Whether this folder may be written to: a new one, or a run that is to be gone on with."""
     holds = sorted(path.name for path in folder.iterdir() if path.name not in (LOCK, HOLDER))
@@ -170,3 +185,6 @@ def _refuse_foreign(folder: Path, resume: bool) -> None:
         raise UsageError(f"{folder}: not empty (holds {holds[0]}); choose another --out, or add --resume")
     if holds and not shards(folder):
         raise UsageError(f"{folder}: holds no run to resume (no {ROWS}); choose another --out")
+    if packed := [path for path in shards(folder) if path.suffix == PACKED]:
+        told = f"published, its rows are compressed ({packed[0].name})"
+        raise UsageError(f"{folder}: {told}; choose another --out, or unpack them first: gzip -d {packed[0]}")

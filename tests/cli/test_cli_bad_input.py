@@ -79,6 +79,8 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "export's form": ("report . --export pytest=a.json", ("--export", "'pytest'", "'pytest-benchmark'")),
     "export without a file": ("report . --export github-action", ("--export", "github-action=FILE")),
     "export of several": ("report . . --export github-action=a.json", ("--export", "one RUN")),
+    "published without runs": ("report --published .", ("holds no runs", "the folder that holds the runs' folders")),
+    "published elsewhere": ("report . --published --out out", ("--published", "one folder of runs")),
     "activations of wrong shape": ("run quickstart --activations @wrong.npz --out out", ("wrong.npz", "[5, 8]")),
 }
 

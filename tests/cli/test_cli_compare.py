@@ -56,7 +56,8 @@ def test_json_and_markdown_and_a_file(runs: Path, command: Command) -> None:
     )
     assert done.code == 1
     assert done.out == "1 slower, 1 inconclusive; 1 only in base\ncomparison: deep/comment.md\n"
-    assert (runs / "deep/comment.md").read_text() == command("compare", "base", "slow", "--format", "markdown").out
+    shown = command("compare", "base", "slow", "--format", "markdown").out
+    assert (runs / "deep/comment.md").read_text() == f"{shown}\n<!-- Made by efficient-attn -->\n"
     assert f"| `{LINEAR}` | 2.00x slower" in (runs / "deep/comment.md").read_text()
 
 

@@ -21,6 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
+from ...results.marks import MARK
 from ...results.section import Kind, Unit
 from .axes import even_limits, log_limits, share, spread, thin, x_limits, y_ticks
 from .style import FAINT, GRID, INK, Look
@@ -111,8 +112,8 @@ def draw(panel: Panel) -> Plot:
     with matplotlib.rc_context(SETTINGS):
         figure = _make_figure(panel)
         svg, png = io.StringIO(), io.BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-        figure.savefig(png, format="png", dpi=150, metadata={"Software": None}, pil_kwargs={"compress_level": 2})
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": MARK})
+        figure.savefig(png, format="png", dpi=150, metadata={"Software": MARK}, pil_kwargs={"compress_level": 2})
     return Plot(panel, svg.getvalue(), png.getvalue())
 
 

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from ... import units
+from ...results.marks import MARK
 from .figures import SETTINGS
 from .style import FAINT, GRID, INK
 
@@ -62,8 +63,12 @@ def draw(squares: Sequence[Square], title: str, form: Format, *, columns: int = 
             axes = figure.add_axes((left / width, low / height, SIDE / width, SIDE / height))
             _draw_square(axes, square, caption, first=column == 0, last=number + across >= len(squares))
         out = io.BytesIO()
-        unsaid = {"png": ("Software",), "svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator", "Producer")}
-        figure.savefig(out, format=form, dpi=200, metadata=dict.fromkeys(unsaid[form]))
+        said: dict[Format, dict[str, str | None]] = {
+            "png": {"Software": MARK},
+            "svg": {"Creator": MARK, "Date": None},
+            "pdf": {"Creator": MARK, "CreationDate": None, "Producer": None},
+        }
+        figure.savefig(out, format=form, dpi=200, metadata=said[form])
     return out.getvalue()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import pandas as pd
 
 from ... import units
 from .. import select, words
+from ..command import tell_command
 from ..gather import Column, Frame
 from ..tables import Shown, Table
 
@@ -111,10 +111,9 @@ def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
 
 def describe_session(session: dict[str, Any]) -> dict[str, Any]:
     """How to make a run's rows again: its command and its suite, and when that was done."""
-    command = session.get("command") or ""
     return {
         "run": session["run"],
-        "command": command if isinstance(command, str) else shlex.join(map(str, command)),
+        "command": tell_command(session.get("command")),
         "suite_text": str(session.get("suite_text") or "").strip("\n"),
         "version": session.get("version"),
         "started": session.get("started"),

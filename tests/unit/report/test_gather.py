@@ -59,3 +59,14 @@ def test_a_baseline_that_was_not_said_is_in_the_csv_where_the_run_knows_it(tmp_p
     rows = pd.read_csv(tmp_path / "out" / "rows.csv")
     assert set(rows[rows["part"].isna()]["baseline"]) == {"full"}
     assert rows[rows["part"] == "growth"]["baseline"].isna().all()
+
+
+def test_what_no_page_can_hold_is_left_out(tmp_path: Path) -> None:
+    """Names and commands come from file systems, titles from suites: halves of characters and all."""
+    half = "half\udcff\x1b of it"
+    said = {"command": ["efficient-attn", "run", half], "suite": {"title": half}}
+    lost = Record(runs.row("full", status="error", reason=half))
+    run = runs.write_run(tmp_path / "half\udcff of it", [lost], runs.about(**said))
+    written = write_report([run], tmp_path / "out")
+    for page in (written.page, written.markdown):
+        assert page.read_text().count("half of it") >= 4

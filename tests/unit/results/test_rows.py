@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -215,3 +216,32 @@ def test_a_published_run_of_an_older_schema_is_read(schema: int) -> None:
         assert after.row.part == before["case_key"].split("/")[1]
         assert (after.row.baseline, after.row.extra) == (None, {})
         assert after.row.cache == before.get("cache", None if after.row.mode is None else "warm")
+
+
+# -- what plug-ins may say -----------------------------------------------------------------------------------------
+
+GARBLED, SHOWN = "red \x1b[31m\nhalf \ud800\x00", "red [31m half "
+
+
+def test_texts_lose_what_cannot_be_shown_as_records_are_made_and_written() -> None:
+    record = Record(Row(case_key=GARBLED, reason=GARBLED, extra={GARBLED: GARBLED, "n": 1}))
+    assert (record.row.case_key, record.row.reason, record.row.extra) == (SHOWN, SHOWN, {SHOWN: SHOWN, "n": 1})
+    record.row.reason = GARBLED  # said later
+    assert Record.from_line(record.to_line()).row.reason == SHOWN
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("rows_schema_*.jsonl")), ids=lambda path: path.stem)
+def test_old_rows_lose_it_as_they_are_read(path: Path) -> None:
+    body = json.loads(path.read_text().splitlines()[0].rpartition(',"crc":')[0] + "}") | {"reason": GARBLED}
+    text = json.dumps(body, separators=(",", ":"))
+    row = Record.from_line(f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n').row
+    assert row.reason == SHOWN
+
+
+def test_numpys_numbers_are_numbers_and_nothing_else_is() -> None:
+    row = Record.from_line(Record(Row(pairs=np.int64(7), flops=np.float32(0.5))).to_line()).row  # pyright: ignore
+    assert (row.pairs, row.flops) == (7, 0.5)
+    assert type(row.pairs) is int
+    for wrong, error in ((np.float32("nan"), ValueError), (np.ones(2), TypeError), (object(), TypeError)):
+        with pytest.raises(error):
+            Record(Row(pairs=wrong)).to_line()  # pyright: ignore

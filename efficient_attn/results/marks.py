@@ -1,0 +1,76 @@
+"""Which files may be written over: our own, which say so; never a run's rows, and nobody else's files."""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+
+from ..errors import UsageError
+from . import durable
+from .shards import shards
+from .store import is_own
+
+MARK = "Made by efficient-attn"  # stands in every file that we make and may replace
+
+# how files are known that have no room for it, or had none in earlier versions
+FORMS = (
+    re.compile(rb"run_id,suite,case_key,variant,"),  # rows.csv
+    re.compile(rb"# .*^## All rows$", re.MULTILINE | re.DOTALL),  # report.md
+    re.compile(rb'\{.*"project": "efficient-attn"', re.DOTALL),  # an export for pytest-benchmark
+    re.compile(rb'\[\s*\{\s*"name": "[^"]*",\s*"unit": "ms",\s*"value": '),  # one for github-action-benchmark
+)
+
+
+def add_mark(text: str, form: str) -> str:
+    """A text, Markdown or JSON object with the mark in it, where it disturbs least."""
+    if form == "json":
+        return text.rstrip().removesuffix("}").rstrip() + f',\n  "note": "{MARK}"\n}}\n'
+    return f"{text}\n<!-- {MARK} -->\n" if form == "markdown" else f"{text}\n{MARK}\n"
+
+
+def is_marked(path: Path) -> bool:
+    """Whether a file says that we made it."""
+    return MARK.encode() in path.read_bytes()
+
+
+def is_ours(path: Path) -> bool:
+    """Whether we made a file, by its mark or by its form."""
+    data = path.read_bytes()
+    return MARK.encode() in data or any(form.match(data) for form in FORMS)
+
+
+def is_of_run(path: Path) -> bool:
+    """Whether this is, or would be, one of the files that a run lives on."""
+    return is_own(path) and bool(shards(path.parent))
+
+
+def check_free(path: Path) -> None:
+    """`UsageError` unless the file is absent or ours to replace."""
+    if is_of_run(path):
+        raise UsageError(f"{path}: one of a run's own files, which are never written over; name another file")
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(kind):
+        what = "a link" if stat.S_ISLNK(kind) else "a folder" if stat.S_ISDIR(kind) else "not a plain file"
+        raise UsageError(f"{path}: cannot be written: {what}; name another file")
+    if not is_ours(path):
+        raise UsageError(f"{path}: there already, and not made by efficient-attn; move it away, or name another file")
+
+
+def check_folder(path: Path) -> None:
+    """`UsageError` where files for this folder would land in another one."""
+    if path.is_symlink():
+        raise UsageError(f"{path}: a link, and nothing is written through one; move it away, or choose another folder")
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file that can be made again, where it is `check_free`. `UsageError` where that cannot be."""
+    try:
+        check_free(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        durable.replace(path, data, sync=False)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error

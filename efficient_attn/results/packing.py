@@ -1,0 +1,47 @@
+"""Rows of a finished run made small, for git: every line stays, byte for byte."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from ..errors import UsageError
+from . import durable
+from .lock import FolderLock
+from .shards import PACKED, Damage, scan, shards
+from .store import refuse_links
+
+
+def pack(folder: Path) -> list[Path]:
+    """Compress a run's files of rows; returns them. A plain one goes when its compressed one was read back the same.
+
+    `UsageError` for a run that is being written, for what `check_whole` refuses, and for a compressed file that holds
+    something else.
+    """
+    refuse_links(folder)
+    lock = FolderLock(folder)
+    try:
+        check_whole(folder)
+        return list(dict.fromkeys(_pack_one(path) for path in shards(folder)))
+    finally:
+        lock.release()
+
+
+def check_whole(folder: Path) -> None:
+    """`UsageError` for damaged rows: once they are compressed they cannot be repaired."""
+    for path in shards(folder):
+        for _, found in scan(path):
+            if isinstance(found, Damage):
+                raise UsageError(f"{found}; repair the run first: run SUITE --resume --out {folder}")
+
+
+def _pack_one(path: Path) -> Path:
+    if path.suffix == PACKED:
+        return path
+    packed, data = path.with_name(path.name + PACKED), path.read_bytes()
+    if not packed.exists():
+        durable.replace(packed, gzip.compress(data, mtime=0))  # the same bytes for the same rows, whenever
+    if gzip.decompress(packed.read_bytes()) != data:
+        raise UsageError(f"{packed}: holds other rows than {path.name}; keep one of the two")
+    path.unlink()
+    return packed

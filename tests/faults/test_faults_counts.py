@@ -1,0 +1,61 @@
+"""Mechanisms that count in NumPy's numbers, or say what cannot be shown: a row each, and the run goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shell import TINY, run
+
+import efficient_attn as ea
+
+COUNTS = """
+import numpy as np
+import efficient_attn as ea
+
+class Counts(ea.SoftmaxAttention):
+    def pairs(self, n, m, causal):
+        return self.count(n * m)
+
+    pairs_computed = pairs
+
+@ea.register("zz_int64", family="full")
+class Int64(Counts):
+    "Exact attention that counts in NumPy's integers."
+    count = np.int64
+
+@ea.register("zz_nan", family="full")
+class Nan(Counts):
+    "Exact attention that does not know how many."
+    def count(self, pairs):
+        return float("nan")
+
+@ea.register("zz_array", family="full")
+class Array(Counts):
+    "Exact attention that counts in an array."
+    def count(self, pairs):
+        return np.array([pairs, pairs])
+
+@ea.register("zz_garbled", family="full")
+class Garbled(ea.SoftmaxAttention):
+    "Exact attention that ends in words that no page can hold."
+    def compute(self, q, k, v, mask, **inputs):
+        raise RuntimeError("red \\x1b[31m\\x00 and half \\ud800\\nof a character")
+"""
+
+
+def test_what_json_refuses_ends_its_case_alone(tmp_path: Path) -> None:
+    (tmp_path / "counts.py").write_text(COUNTS)
+    (tmp_path / "tiny.toml").write_text(TINY)
+    names = "full,zz_int64,zz_nan,zz_array,zz_garbled,linear"
+    flags = ("--seq-len", "8", "--variant", names, "--plugin", "counts.py", "--out", "out")
+    done = run("run", "tiny.toml", *flags, cwd=tmp_path)
+    assert done.code == 1, done.err
+    assert "Traceback" not in done.err
+    rows = ea.load(tmp_path / "out").set_index("variant")
+    assert rows.status.to_dict() == dict.fromkeys(["full", "zz_int64", "linear"], "ok") | dict.fromkeys(
+        ["zz_nan", "zz_array", "zz_garbled"], "error"
+    )
+    assert (rows.pairs["zz_int64"], rows.pairs["full"]) == (64, 64)
+    assert "red [31m and half  of a character" in rows.reason["zz_garbled"]
+    for page in ("report.html", "report.md"):
+        assert "red" in (tmp_path / "out" / page).read_text()

@@ -1,0 +1,183 @@
+"""Published runs: what stays of each, the list of all, and what this repository's own hold."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_runs as runs
+
+from efficient_attn.errors import UsageError
+from efficient_attn.report import write_report
+from efficient_attn.report.published import MOST_PICTURES, ChangedSources, keep_published
+from efficient_attn.results import frames, marks, store
+from efficient_attn.results.store import Writer, read
+
+pytestmark = pytest.mark.slow
+
+RESULTS = Path(__file__).parents[3] / "results"
+MOST_BYTES = 8_000_000
+# measured from a changed tree before this was asked for; what is measured anew has to be clean
+UNCLEAN = ("quickstart-20261122-000811-4a95",)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two finished runs, one of them with its report, and things of the user's."""
+    results = tmp_path / "results"
+    speed = runs.write_run(results / "speed", [*runs.speed(lengths=(512, 1024)), *runs.decode(), *runs.fidelity()])
+    runs.write_run(results / "decode", runs.decode(), runs.about("M2-x8", command=["run", "--out", "/tmp/x"]))
+    write_report([speed], speed)
+    (speed / "plots" / "mine.png").write_bytes(b"mine")
+    (results / "local" / "own").mkdir(parents=True)
+    return results
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_rows_stay_and_what_can_be_made_again_goes(folder: Path) -> None:
+    before = {run: (read(folder / run), frames.load(folder / run)) for run in ("speed", "decode")}
+    described = (folder / "speed" / "run.json").read_bytes()
+    assert [run.name for run in keep_published(folder)] == ["decode", "speed"]
+    left = names(folder / "speed") - {"lock", "lock.json"}
+    pictures = {name for name in left if name.startswith("plots/")} - {"plots/mine.png"}
+    assert left - pictures == {"rows.jsonl.gz", "run.json", "report.md", "plots/mine.png"}
+    assert (folder / "speed" / "run.json").read_bytes() == described
+    for run, (records, frame) in before.items():
+        assert read(folder / run) == records
+        assert frames.load(folder / run).equals(frame)
+    text = (folder / "speed" / "report.md").read_text()
+    assert {f"plots/{name}.png" for name in re.findall(r"\(plots/([\w-]+)\.png\)", text)} == pictures
+    assert len(pictures) == MOST_PICTURES
+    assert {name.partition("-")[0] for name in pictures} == {"plots/time", "plots/error", "plots/decode"}
+    assert "efficient-attn report results/speed --out page" in text
+    assert not re.search(r"rows\.csv|/tmp", text + (folder / "decode" / "report.md").read_text())
+
+
+def test_doing_it_again_changes_nothing_and_the_page_can_be_made(folder: Path, tmp_path: Path) -> None:
+    keep_published(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock.json"}
+    keep_published(folder)
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock.json"}
+    assert after == before
+    written = write_report([folder / "speed"], tmp_path / "page")
+    assert len(written.plots) > 2 * MOST_PICTURES
+    assert written.page.exists()
+    write_report([folder / "speed"], folder / "speed")  # beside the rows as well
+    keep_published(folder)
+    assert names(folder) == {path.relative_to(folder).as_posix() for path in before} | {
+        f"{run}/lock.json" for run in ("speed", "decode")
+    }
+
+
+def test_the_list_names_every_run(folder: Path) -> None:
+    keep_published(folder)
+    text = (folder / "README.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("| [")]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert [line[0] for line in cells] == ["[decode](decode/report.md)", "[speed](speed/report.md)"]
+    count = len(read(folder / "speed"))
+    assert cells[1][1:] == [
+        *(
+            "quickstart",
+            runs.TITLE,
+            "Xeon-x2-15GiB",
+            "float32",
+            "1",
+            "4 to 12",
+            "32, 64",
+            f"{count} of {count}",
+            "2026-01-02",
+        ),
+        *("2.13.0", "7e97230", "`efficient-attn run quickstart --out 'my results'`"),
+    ]
+    assert cells[0][-1] == "`run`"
+    assert marks.MARK in text
+
+
+def test_a_changed_tree_is_told(tmp_path: Path) -> None:
+    about = runs.about()
+    about["environment"]["git"] |= {"changed": True, "digest": "0edf2297d9d6"}
+    runs.write_run(tmp_path / "results" / "speed", runs.speed(lengths=(512,)), about)
+    with pytest.warns(ChangedSources, match=r"speed: measured from changes that are in no commit \(on 7e97230\)"):
+        keep_published(tmp_path / "results")
+    assert "| 7e97230, changed |" in (tmp_path / "results" / "README.md").read_text()
+
+
+def _break(folder: Path, how: str) -> None:
+    if how == "unfinished":
+        with Writer(folder / "speed", resume=True) as writer:
+            writer.describe(runs.about(finished=None))
+    elif how == "damaged":
+        with (folder / "speed" / "rows.jsonl").open("a") as file:
+            file.write("torn")
+    else:
+        (folder / how).write_text("mine")
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("unfinished", "speed: has not finished; go on with it first"),
+        ("damaged", r"rows.jsonl:\d+: cut off.*; repair the run first"),
+        ("README.md", "README.md: there already, and not made by efficient-attn"),
+        ("speed/rows.csv", "rows.csv: there already, and not made by efficient-attn"),
+    ],
+)
+def test_what_cannot_be_published_is_told_and_left(how: str, told: str, folder: Path) -> None:
+    _break(folder, how)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock.json"}
+    with pytest.raises(UsageError, match=told):
+        keep_published(folder)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no runs; name the folder that holds the runs' folders"):
+        keep_published(tmp_path)
+
+
+# -- this repository's own -----------------------------------------------------------------------------------------
+
+
+def _published() -> list[Path]:
+    return sorted(path.parent for path in RESULTS.glob("*/run.json"))
+
+
+def _git(session: dict[str, Any]) -> dict[str, Any] | None:
+    return (session.get("environment") or {}).get("git")
+
+
+@pytest.mark.parametrize("run", _published(), ids=lambda run: run.name)
+def test_a_published_run_is_of_a_clean_commit_and_finished(run: Path) -> None:
+    for session in store.about(run):
+        git = _git(session)
+        assert session["finished"]
+        assert git, "it does not say from which commit it was measured"
+        assert session["run_id"] in UNCLEAN or not git["digest"], "its tree held changes that are in no commit"
+
+
+@pytest.mark.parametrize("run", _published(), ids=lambda run: run.name)
+def test_a_published_run_is_whole_and_small(run: Path) -> None:
+    assert len(frames.load(run))
+    text = (run / "report.md").read_text()
+    shown = re.findall(r"\(plots/([\w-]+\.png)\)", text)
+    assert len(shown) <= MOST_PICTURES
+    assert all((run / "plots" / name).is_file() for name in shown)
+    assert "/tmp" not in text
+    assert f"[{run.name}]({run.name}/report.md)" in (RESULTS / "README.md").read_text()
+
+
+def test_git_keeps_little() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z", "."], cwd=RESULTS, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("no checkout")
+    files = [RESULTS / name for name in listed.stdout.split("\0") if name and (RESULTS / name).exists()]
+    kinds = {path.name if path.parent.parent == RESULTS else path.suffix for path in files} - {".md"}
+    assert kinds <= {"rows.jsonl.gz", "run.json", "report.md", ".png", "quarantine.jsonl"}
+    assert sum(path.stat().st_size for path in files) < MOST_BYTES
