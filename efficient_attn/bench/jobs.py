@@ -172,7 +172,10 @@ class Sit:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect:
-    """Look at the machine before a run: does the memory counter tell the truth, and how fast could anything be?"""
+    """Look at the machine before a run: does the memory counter tell the truth, and how fast could anything be?
+
+    Tells what was counted, a ceiling for each of the settings, and last what else the machine did meanwhile.
+    """
 
     device: str
     settings: tuple[tuple[str, int | None], ...]  # dtype and threads
@@ -181,10 +184,11 @@ class Inspect:
     def run(self, board: Board, tell: Callable[[Any], None]) -> None:
         board.at(0, MAKING, self.limit_s)
         tell(canary(self.device))
-        default = _default_threads()
+        default, watch = _default_threads(), Watch()
         for dtype, threads in self.settings:
             found: Ceiling = ceiling(self.device, dtype, threads or default)
             tell((dtype, threads, found))
+        tell(watch.lap())
 
 
 def _placed(by_name: Mapping[str, Any]) -> dict[int, Any]:

@@ -18,6 +18,7 @@ from ..engines.job import Died, Limits
 from ..engines.local import Local, Method, choose_method
 from ..errors import UsageError
 from ..instruments.allocator import settings
+from ..instruments.disturbance import Disturbance
 from ..instruments.environment import available_memory, environment, load
 from ..instruments.environment.devices import why_absent
 from ..results.rows import NO_FAILURE, Record
@@ -29,6 +30,7 @@ from .cell import measure
 from .conditions import PRELOAD, Conditions
 from .jobs import Inspect
 from .place import Cell
+from .readiness import glance
 from .suite import Loaded
 from .tables import find_task
 
@@ -39,6 +41,10 @@ INSPECTION_S = 300.0
 
 class StaleCases(UserWarning):
     """Cases that have changed since they were measured, or whose sources have."""
+
+
+class NoisyMachine(UserWarning):
+    """What would spoil a run's measurements, seen at its start."""
 
 
 @dataclass
@@ -162,8 +168,19 @@ class _Session:
         self.about["checks"] = [
             _inspect(device, planned, conditions) for device in sorted({c.place.device for c in planned})
         ]
+        self._glance(planned)
         self.writer.describe(self.about)
         return conditions
+
+    def _glance(self, planned: Sequence[Cell]) -> None:
+        """Say at the start, rather than when hours have passed, that this is no moment to measure."""
+        default = self.about["environment"]["threads_default"]
+        threads = max((c.place.threads or default for c in planned if c.place.device == "cpu"), default=None)
+        seen = next((Disturbance(**check["seen"]) for check in self.about["checks"] if "seen" in check), None)
+        diagnosis = glance(seen, threads)
+        self.about["readiness"] = diagnosis.as_json()
+        if diagnosis.warning:
+            warnings.warn(f"not ready to measure: {diagnosis.warning}", NoisyMachine, stacklevel=4)
 
     def keep(self, record: Record) -> None:
         record.row.run_id, record.row.machine = self.about["run_id"], self.about["environment"]["machine"]
@@ -188,6 +205,8 @@ def _inspect(device: str, planned: Sequence[Cell], conditions: Conditions) -> di
         for told in conditions.engine.carry_out(job):
             if isinstance(told, dict):
                 found["canary"] = told
+            elif isinstance(told, Disturbance):
+                found["seen"] = asdict(told)
             else:
                 dtype, threads, ceiling = told
                 conditions.ceilings[device, dtype, threads] = ceiling

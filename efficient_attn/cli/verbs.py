@@ -149,8 +149,10 @@ def _run(args: Namespace) -> int:
     if args.json:
         _print_json({"folder": str(folder), "page": str(written.page), "statuses": dict(outcome.statuses)})
     else:
-        console.show_results(load(folder))
+        rows = load(folder)
+        console.show_results(rows)
         console.show_statuses(outcome.statuses)
+        console.show_rounds(rows)
         print(f"page: {written.page}")
     return 1 if outcome.failed else 0
 

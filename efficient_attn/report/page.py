@@ -42,6 +42,7 @@ class Content:
     title: str
     summary: str
     damaged: str
+    noisy: str
     sentences: list[str]
     sections: list[blocks.Chapter]
     missing: tables.Table | None
@@ -67,6 +68,7 @@ def make_content(found: Gathered) -> Content:
         title=opening.make_title(found),
         summary=opening.sum_up(rows),
         damaged=opening.tell_damage(found.damaged),
+        noisy=opening.warn_of_noise(rows, found.sessions),
         sentences=sentences,
         sections=sections,
         missing=appendix.list_lost(rows, found.cpus),
