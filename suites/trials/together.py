@@ -21,13 +21,15 @@ from typing import Any
 
 PLUGIN = Path(__file__).parents[1] / "plugins" / "twins.py"
 SLOWDOWN = 0.1
+AT_ONCE = {"rounds": 8, "most": 8, "budget_s": 4}
+IN_TURN = {"rounds": 32, "most": 64, "budget_s": 15}
 SUITE = """
 title      = "Steps"
 measure    = ["decode"]
 baseline   = "full"
-rounds     = 8
-max_rounds = 8
-budget_s   = 4
+rounds     = {rounds}
+max_rounds = {most}
+budget_s   = {budget_s}
 plugins    = ["{plugin}"]
 axes       = {{ seq_len = [1024, 8192], threads = [1] }}
 dims       = {{ heads = 8, head_dim = 64 }}
@@ -38,6 +40,10 @@ variant    = [
   {{ name = "linear" }},
 ]
 """
+
+
+def write_suite(folder: Path, effort: dict[str, int]) -> None:
+    (folder / "steps.toml").write_text(SUITE.format(plugin=PLUGIN, **effort))
 
 
 def start(folder: Path, *arguments: str, slowdown: float = 0.0) -> subprocess.Popen[str]:
@@ -65,6 +71,7 @@ def count(cases: list[dict[str, Any]]) -> Counter[str]:
 
 
 def run_together(folder: Path, runs: int) -> None:
+    write_suite(folder, AT_ONCE)
     names = [f"run{i}" for i in range(runs)]
     processes = [start(folder, "run", "steps.toml", "--out", name) for name in names]
     for process in processes:
@@ -77,6 +84,7 @@ def run_together(folder: Path, runs: int) -> None:
 
 
 def run_in_turn(folder: Path, repeats: int) -> None:
+    write_suite(folder, IN_TURN)
     slower: Counter[str] = Counter()
     others: Counter[str] = Counter()
     for repeat in range(repeats):
@@ -93,7 +101,6 @@ def run_in_turn(folder: Path, repeats: int) -> None:
 def main(runs: int, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, began = Path(name), time.monotonic()
-        (folder / "steps.toml").write_text(SUITE.format(plugin=PLUGIN))
         run_together(folder, runs)
         run_in_turn(folder, repeats)
         print(f"{time.monotonic() - began:.0f} s")
