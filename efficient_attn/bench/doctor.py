@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ..instruments.ceilings import ceiling, timer_overhead, timer_resolution
-from ..instruments.disturbance import OTHERS, Watch
-from ..instruments.environment import available_memory, cgroups, load, machine, software
+from ..instruments.disturbance import Watch
 from ..instruments.environment.facts import Unknown, known
 from ..instruments.environment.gpu import gpus, sensors
 from ..instruments.memory import canary
@@ -26,129 +24,33 @@ from .conditions import Conditions
 from .expect import guess_call
 from .place import Cell, Effort, Place
 from .prepare import prepare
+from .readiness import (
+    Diagnosis,
+    Finding,
+    look_at_frequency,
+    look_at_memory,
+    look_at_quiet,
+    look_at_threads,
+    look_at_virtualisation,
+)
 from .task import Task
 from .workload import Workload
 
-Level = Literal["ok", "note", "problem"]
 ROUNDS = 8  # of an ordinary run, for which the noise floor is given
 DTYPE = {"cuda": "bfloat16"}  # of the trials; elsewhere float32
 # a call timed against itself, as calls are timed in any run
 NOISE = Task(name="noise", words=(), plan=lambda asked: (), judge=prepare, guess=guess_call, work=Workload)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that was looked at. note: worth knowing; problem: it spoils measurements. numbers: in SI units."""
-
-    topic: str
-    said: str
-    level: Level = "ok"
-    advice: str | None = None
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """All findings; healthy when none of them is a problem."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def healthy(self) -> bool:
-        return all(f.level != "problem" for f in self.findings)
-
-    @property
-    def advice(self) -> tuple[str, ...]:
-        """What to do, the problems' first."""
-        ordered = sorted(self.findings, key=lambda f: f.level != "problem")
-        return tuple(f.advice for f in ordered if f.advice)
-
-    def lines(self) -> list[str]:
-        """For people: a line a finding, advice below it, the verdict last."""
-        marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
-        out: list[str] = []
-        for f in self.findings:
-            out.append(f"{marks[f.level]}  {f.topic:10}  {f.said}")
-            out += [f"{'':21}-> {f.advice}"] if f.advice else []
-        wrong = [f.topic for f in self.findings if f.level == "problem"]
-        return [*out, f"Not ready to measure: {', '.join(wrong)}." if wrong else "Ready to measure."]
-
-    def as_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {"healthy": self.healthy, "advice": list(self.advice), "findings": [asdict(f) for f in self.findings]}
-
-
 def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "cpu") -> Diagnosis:
     """Look at the machine and try it: about 6 seconds, with ``quick`` 3. threads: as many as will be measured with."""
     count = threads or torch.get_num_threads()
-    found = [_threads(count), _frequency(), _virtualisation(), _memory(), _clock()]
+    found = [look_at_threads(count), look_at_frequency(), look_at_virtualisation(), look_at_memory(), _clock()]
     if device == "cuda":
         found.append(_gpu())
     if device == "cpu" or torch.cuda.is_available():
         found += [_canary(device), *_rates(device, count), _noise(device, threads, quick)]
     return Diagnosis(tuple(found))
-
-
-# -- what the system says ------------------------------------------------------------------------------------------
-
-
-def _threads(count: int) -> Finding:
-    usable, quota = machine.usable_cores(), known(cgroups.cpu_quota())
-    limit = min(usable, quota or usable)
-    bound = software.variables().get("OMP_NUM_THREADS")
-    said = f"{count} of {usable} usable cores (of {os.cpu_count()})"
-    said += f", quota {quota:g}" if quota else ""
-    said += f", OMP_NUM_THREADS={bound}" if bound else ""
-    numbers = {"threads": count, "usable_cores": usable, "quota": quota, "affinity": known(machine.affinity())}
-    if count > limit:
-        advice = (
-            f"{count} threads exceed the {limit:g} cores that may be used: set OMP_NUM_THREADS={max(1, int(limit))}"
-        )
-        return Finding(topic="threads", said=said, level="problem", advice=advice, numbers=numbers)
-    return Finding(topic="threads", said=said, numbers=numbers)
-
-
-def _frequency() -> Finding:
-    facts = machine.frequency()
-    governor, turbo = known(facts["governor"]), known(facts["turbo"])
-    said = f"governor {governor or 'not told'}, turbo {_yes(turbo)}"
-    advice = None
-    if governor not in (None, "performance"):
-        advice = f"governor is {governor}: set performance (cpupower frequency-set -g performance)"
-    elif turbo:
-        advice = "turbo is on: the clock falls when the processor gets warm; expect the first minute to be faster"
-    numbers = {"governor": governor, "turbo": turbo, "mhz": known(facts["mhz"])}
-    return Finding(topic="frequency", said=said, level="note" if advice else "ok", advice=advice, numbers=numbers)
-
-
-def _virtualisation() -> Finding:
-    facts = machine.virtualisation()
-    kind, container, hypervisor = known(facts["kind"]), facts["container"], known(facts["hypervisor"])
-    said = f"hypervisor {kind or _yes(hypervisor)}, container {container or 'no'}"
-    advice = "hypervisor present: expect steal; repeat at another time before believing small differences"
-    numbers = {"hypervisor": hypervisor, "kind": kind, "container": container}
-    if hypervisor:
-        return Finding(topic="virtual", said=said, level="note", advice=advice, numbers=numbers)
-    return Finding(topic="virtual", said=said, numbers=numbers)
-
-
-def _yes(answer: bool | None) -> str:
-    return "not told" if answer is None else "yes" if answer else "no"
-
-
-def _memory() -> Finding:
-    total, free, limit = machine.memory_total(), available_memory(), known(cgroups.memory_limit())
-    said = f"{_gib(free)} available of {_gib(total)}" + (f", memory limit {_gib(limit)}" if limit else "")
-    numbers = {"total_bytes": total, "available_bytes": free, "limit_bytes": limit}
-    if free is not None and free < 2**30:
-        return Finding(
-            topic="memory", said=said, level="problem", advice="free some memory: at least 1 GiB", numbers=numbers
-        )
-    return Finding(topic="memory", said=said, numbers=numbers)
-
-
-def _gib(size: int | None) -> str:
-    return "unknown" if size is None else f"{size / 2**30:.3g} GiB"
 
 
 def _gpu() -> Finding:
@@ -202,18 +104,7 @@ def _rates(device: str, threads: int) -> Iterator[Finding]:
     said = f"{arithmetic / 1e9:.4g} GFLOP/s in a matrix product, {memory / 1e9:.3g} GB/s from memory"
     said += "".join(f", {cache.bytes_per_s / 1e9:.3g} from {cache.name}" for cache in best.caches[-1:])
     yield Finding(topic="rates", said=said, numbers=asdict(best))
-    reason = seen.reason(threads if device == "cpu" else None)
-    busy = seen.others_cores is not None and seen.others_cores > OTHERS
-    advice = f"another program uses {seen.others_cores:.1f} cores: stop it" if busy else "wait for a quieter moment"
-    averages = load()
-    quiet = "nothing else ran" + (f", load {averages[0]:.2f}" if averages else "")
-    yield Finding(
-        topic="quiet",
-        said=reason or quiet,
-        level="problem" if reason else "ok",
-        advice=advice if reason else None,
-        numbers=asdict(seen),
-    )
+    yield look_at_quiet(seen, threads if device == "cpu" else None)
 
 
 class Noise(NamedTuple):

@@ -175,7 +175,10 @@ class Sit:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspect:
-    """Look at the machine: how fast could anything be? canary: and does the memory counter tell the truth?"""
+    """Look at the machine: how fast could anything be? canary: and does the memory counter tell the truth?
+
+    Tells what was counted, a ceiling for each of the settings, and last what else the machine did meanwhile.
+    """
 
     device: str
     settings: tuple[tuple[str, int | None], ...]  # dtype and threads
@@ -186,10 +189,11 @@ class Inspect:
         board.at(0, MAKING, self.limit_s)
         if self.canary:
             tell(canary(self.device))
-        default = _default_threads()
+        default, watch = _default_threads(), Watch()
         for dtype, threads in self.settings:
             found: Ceiling = ceiling(self.device, dtype, threads or default)
             tell((dtype, threads, found))
+        tell(watch.lap())
 
 
 def _placed(by_name: Mapping[str, Any]) -> dict[int, Any]:

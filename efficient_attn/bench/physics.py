@@ -8,6 +8,7 @@ from typing import Any
 
 from ..engines.job import Died
 from ..instruments.ceilings import Ceiling, highest, spread
+from ..instruments.disturbance import Disturbance
 from .conditions import Conditions, Setting
 from .jobs import Inspect
 from .place import Place
@@ -20,13 +21,16 @@ LIMIT_S = 300.0
 def look(device: str, settings: Sequence[tuple[str, int | None]], conditions: Conditions, when: str) -> dict[str, Any]:
     """Look at the machine for each dtype and number of threads; the highest rates are left with the conditions.
 
-    Returns what the memory's counter said, when that was asked: ``before`` the run. Raises `Died` like every job.
+    Returns what was ``seen`` of the machine meanwhile, and what the memory's counter said (``canary``), which is asked
+    ``before`` the run. Raises `Died` like every job.
     """
     told: dict[str, Any] = {}
     job = Inspect(device=device, settings=tuple(settings), limit_s=LIMIT_S, canary=when == "before")
     for found in conditions.engine.carry_out(job):
         if isinstance(found, dict):
-            told = found
+            told["canary"] = found
+        elif isinstance(found, Disturbance):
+            told["seen"] = asdict(found)
         else:
             dtype, threads, best = found
             note((device, dtype, threads), when, best, conditions)

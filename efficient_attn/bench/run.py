@@ -19,6 +19,7 @@ from ..engines.local import Local, Method, choose_method
 from ..errors import UsageError
 from ..instruments import seal
 from ..instruments.allocator import settings
+from ..instruments.disturbance import Disturbance
 from ..instruments.environment import available_memory, environment, load
 from ..instruments.environment.devices import why_absent
 from ..results.rows import NO_FAILURE, Record
@@ -32,6 +33,7 @@ from .conditions import PRELOAD, Conditions
 from .design import list_sections
 from .physics import list_ceilings, look
 from .place import Cell
+from .readiness import glance
 from .suite import Loaded
 from .tables import find_task
 
@@ -41,6 +43,10 @@ ALIKE = ("machine", "torch")  # what must not differ between the sessions of one
 
 class StaleCases(UserWarning):
     """Cases that have changed since they were measured, or whose sources have."""
+
+
+class NoisyMachine(UserWarning):
+    """What would spoil a run's measurements, seen at its start."""
 
 
 @dataclass
@@ -169,8 +175,19 @@ class _Session:
         self.about["checks"] = [
             _inspect(device, planned, conditions) for device in sorted({c.place.device for c in planned})
         ]
+        self._glance(planned)
         self.writer.describe(self.about)
         return conditions
+
+    def _glance(self, planned: Sequence[Cell]) -> None:
+        """Say at the start, rather than when hours have passed, that this is no moment to measure."""
+        default = self.about["environment"]["threads_default"]
+        threads = max((c.place.threads or default for c in planned if c.place.device == "cpu"), default=None)
+        seen = next((Disturbance(**check["seen"]) for check in self.about["checks"] if "seen" in check), None)
+        diagnosis = glance(seen, threads)
+        self.about["readiness"] = diagnosis.as_json()
+        if diagnosis.warning:
+            warnings.warn(f"not ready to measure: {diagnosis.warning}", NoisyMachine, stacklevel=4)
 
     def keep(self, record: Record) -> None:
         record.row.run_id, record.row.machine = self.about["run_id"], self.about["environment"]["machine"]
@@ -192,7 +209,7 @@ def _inspect(device: str, planned: Sequence[Cell], conditions: Conditions) -> di
     )
     found: dict[str, Any] = {"device": device}
     try:
-        found["canary"] = look(device, settings, conditions, "before")
+        found |= look(device, settings, conditions, "before")
     except Died as death:
         found["failed"] = death.how  # a machine that cannot be looked at can still measure
     return found | {"ceilings": list_ceilings(device, conditions)}

@@ -1,6 +1,7 @@
 """The command line: parses, calls, prints; no logic of its own.
 
-Exit codes: 0 done, 1 done but cases or checks failed or NEW regressed, 2 bad usage, 130 interrupted, 143 terminated.
+Exit codes: 0 done, 1 done but cases or checks failed, NEW regressed or the machine is not ready, 2 bad usage,
+3 asked to fail when blind and it was, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations

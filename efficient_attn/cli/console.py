@@ -266,6 +266,18 @@ def show_statuses(statuses: Counter[str]) -> None:
     print("cases: " + ", ".join(f"{count} {status}" for status, count in statuses.most_common()))
 
 
+def show_rounds(rows: Any) -> None:
+    """How many rounds were measured, and which share of them something else on the machine disturbed."""
+    from ..report.sections.opening import NOISY, find_disturbed
+
+    share = find_disturbed(rows)
+    if share is None:
+        return
+    said = f"{share:.0%} disturbed by something else on the machine" if share else "none disturbed"
+    noisy = "; too many to trust small differences: measure again when it is quiet" if share > NOISY else ""
+    print(f"rounds: {int(rows.rounds[rows.status == 'ok'].sum())}, {said}{noisy}")
+
+
 def show_checks(outcomes: Mapping[str, Sequence[Outcome]]) -> None:
     for name, found in outcomes.items():
         rows = [[o.check.name, o.status.replace("_", " "), o.reason or ""] for o in found]

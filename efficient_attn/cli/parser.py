@@ -105,6 +105,7 @@ def _check(verb: argparse.ArgumentParser) -> None:
 
 def _doctor(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--quick", action="store_true", help="only what takes a moment")
+    verb.add_argument("--strict", action="store_true", help="exit with 1 when it is not ready to measure")
     verb.add_argument("--threads", type=values.count, metavar="N", help="CPU threads to measure with")
     verb.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to look at (default: cpu)")
 
@@ -165,10 +166,20 @@ def _compare(verb: argparse.ArgumentParser) -> None:
         help="compare speedups over the cell's baseline (default), or times as they are",
     )
     verb.add_argument("--confidence", type=values.confidence, default=0.95, metavar="P", help="of all cases (0.95)")
-    verb.add_argument("--margin", type=values.share, default=0.02, metavar="X", help="differences to overlook (0.02)")
-    verb.add_argument("--drift", type=values.share, default=0.02, metavar="X", help="times' spread over runs (0.02)")
+    verb.add_argument("--margin", type=values.share, default=0.02, metavar="X", help="differences to overlook (2%%)")
+    verb.add_argument(
+        "--tolerance",
+        type=values.share,
+        default=0.1,
+        metavar="X",
+        help="what is surely within it is the same, what could not show it is blind (10%%)",
+    )
+    verb.add_argument("--drift", type=values.share, default=0.02, metavar="X", help="times' spread over runs (2%%)")
     verb.add_argument("--across-machines", action="store_true", help="compare runs of unlike machines all the same")
     verb.add_argument("--fail-on-regression", action="store_true", help="exit with 1 when a case is slower or broken")
+    verb.add_argument(
+        "--fail-if-blind", action="store_true", help="exit with 3 when a case could not have shown the tolerance"
+    )
     verb.add_argument("--all", action="store_true", help="list the cases that stayed the same, too")
     verb.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")
     verb.add_argument("--out", metavar="FILE", help="write it to a file instead")

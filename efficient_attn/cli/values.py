@@ -57,10 +57,11 @@ def seconds(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """0.02 for 2%."""
-    value = _number(text)
+    """0.02 for 2%, or 2% itself."""
+    value = _number(text.removesuffix("%"))
+    value = value / 100 if value is not None and text.endswith("%") else value
     if value is None or not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to below 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to below 1, such as 0.05 or 5%")
     return value
 
 

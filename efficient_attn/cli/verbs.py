@@ -77,9 +77,10 @@ def doctor(args: Namespace) -> int:
 
     diagnosis = diagnose(quick=args.quick, threads=args.threads, device=args.device)
     if args.json:
-        return _print_json(diagnosis.as_json())
-    print(*diagnosis.lines(), sep="\n")
-    return 0
+        _print_json(diagnosis.as_json())
+    else:
+        print(*diagnosis.lines(), sep="\n")
+    return 1 if args.strict and not diagnosis.healthy else 0
 
 
 # -- suites --------------------------------------------------------------------------------------------------------
@@ -158,8 +159,10 @@ def _run(args: Namespace) -> int:
         told = {"folder": str(folder), "page": str(written.page), "statuses": dict(outcome.statuses)}
         _print_json(told | {"trial": list(trial)})
     else:
-        console.show_results(load(folder), trial=trial)
+        rows = load(folder)
+        console.show_results(rows, trial=trial)
         console.show_statuses(outcome.statuses)
+        console.show_rounds(rows)
         print(f"page: {written.page}")
     return 1 if outcome.failed else 0
 
@@ -245,6 +248,7 @@ def compare(args: Namespace) -> int:
         by=args.by,
         confidence=args.confidence,
         margin=args.margin,
+        tolerance=args.tolerance,
         drift=args.drift,
         across_machines=args.across_machines,
     )
@@ -256,10 +260,12 @@ def compare(args: Namespace) -> int:
         text = show(found, everything=args.all)
     if args.out:
         _write(Path(args.out), marks.add_mark(text, form))
-        print(f"{comparison.sum_up(found)}\ncomparison: {args.out}")
+        print(*comparison.conclude(found), f"comparison: {args.out}", sep="\n")
     else:
         print(text, end="")
-    return 1 if args.fail_on_regression and found.regressed else 0
+    if args.fail_on_regression and found.regressed:
+        return 1
+    return 3 if args.fail_if_blind and found.blind else 0
 
 
 def _print_files(written: Mapping[str, str | Path]) -> None:

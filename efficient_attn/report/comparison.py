@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ..results.compare import KINDS, Change, Comparison
 from ..units import number
+from .case_names import shorten
+from .words import count
 
 SCHEMA = 1
 QUIET = ("same",)  # what only its count is said of, unless all is asked for
 MOST = 100  # rows of a Markdown table, far below what a comment may hold
+WIDTH = 80  # of a terminal
+HEAD = ("case", "new against base", "own time", "times the baseline's speed")
+ONESELF = "A run compared with itself: there is nothing to find, and this is what two such runs could have shown."
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
     """What `docs/comparing.md` describes; keys are added, never renamed."""
+    short, shared = _name_cases(found)
     return {
         "schema": SCHEMA,
         "base": found.base,
@@ -23,11 +30,16 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "by": found.by,
         "confidence": found.confidence,
         "margin": found.margin,
+        "tolerance": found.tolerance,
         "drift": found.drift,
         "unlike": list(found.unlike),
+        "itself": found.itself,
         "regressed": found.regressed,
+        "slower_by_at_most": found.slower_by_at_most,
+        "blind": list(found.blind),
         "counts": dict(found.counts),
-        "cases": [asdict(change) for change in _sort(found.changes)],
+        "shared": shared,
+        "cases": [asdict(change) | {"short": short[change.name]} for change in _sort(found.changes)],
         "only_in_base": list(found.only_in_base),
         "only_in_new": list(found.only_in_new),
         "failing": list(found.failing),
@@ -36,66 +48,108 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 def as_text(found: Comparison, *, everything: bool = False) -> str:
     """Lines for a terminal: the worst first, what is the same as a number alone unless ``everything`` is asked for."""
-    lines = [_make_title(found), *_list_warnings(found), ""]
+    short, shared = _name_cases(found)
+    lines = [line for text in _introduce(found, shared, "*") for line in _wrap(text)]
     shown = _choose(found, everything)
-    rows = [[change.name, describe(change), _tell_times(change), _tell_memory(change)] for change in shown]
-    lines += [*_align(rows), *([""] if rows else [])]
+    lines += ["", *_align(shown, short), ""] if shown else [""]
     for names, where in _list_elsewhere(found):
-        lines += [f"{where}:", *(f"  {name}" for name in names), ""]
-    return "\n".join([*lines, sum_up(found)]) + "\n"
+        lines += [f"{where}:", *(f"  {short[name]}" for name in names), ""]
+    return "\n".join([*lines, *(line for text in conclude(found) for line in _wrap(text))]) + "\n"
 
 
 def as_markdown(found: Comparison, *, everything: bool = False) -> str:
     """A summary and a table; what is not certain and what only one run holds is folded away."""
-    lines = [f"**{sum_up(found)}**", "", _make_title(found), *(f"\n> {text}" for text in _list_warnings(found))]
+    short, shared = _name_cases(found)
+    title, *notes = _introduce(found, shared, "bold")
+    first, *more = conclude(found)
+    lines = [f"**{first}**", "", *more, "", title, *(f"\n> {text}" for text in notes)]
     shown = _choose(found, everything)
-    clear = [change for change in shown if change.kind != "inconclusive"]
-    lines += _make_table(clear)
+    lines += _make_table([change for change in shown if change.kind != "inconclusive"], short)
     if unclear := [change for change in shown if change.kind == "inconclusive"]:
-        lines += _fold(f"{len(unclear)} inconclusive", _make_table(unclear))
+        lines += _fold(f"{len(unclear)} inconclusive", _make_table(unclear, short))
     for names, where in _list_elsewhere(found):
-        lines += _fold(f"{len(names)} {where}", ["", *_cap([f"- `{name}`" for name in names])])
+        lines += _fold(f"{len(names)} {where}", ["", *_cap([f"- `{short[name]}`" for name in names])])
     return "\n".join(lines) + "\n"
 
 
 def describe(change: Change) -> str:
-    """``1.20x faster (1.15-1.26)``, ``same (0.99-1.01)``, ``broken (oom: ...)``."""
+    """``1.20x faster (1.15-1.26)``, ``same (0.990-1.01)``, ``blind below 30% (0.800-1.25)``, ``broken``."""
     kind, ratio, low, high = change.kind, change.ratio, change.low, change.high
     if ratio is None or low is None or high is None:
-        return f"{kind} ({change.reason})" if change.reason else kind
+        return kind
     if kind == "slower":
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
-    factor = f"{number(ratio)}x " if kind in ("faster", "slower") else ""
-    more = f"; {change.reason}" if change.reason else ""
-    return f"{factor}{kind} ({number(low)}-{number(high)}{more})"
+    said = f"{number(ratio)}x {kind}" if kind in ("faster", "slower") else kind
+    if change.blind and change.least is not None:
+        said = f"blind below {_tell_size(change.least)}"
+    return f"{said} ({number(low)}-{number(high)})"
 
 
 def sum_up(found: Comparison) -> str:
     """``1 slower, 2 faster, 40 same; 3 only in BASE``."""
-    counts = [f"{count} {kind}" for kind, count in found.counts.items() if count]
+    counts = [f"{n} {kind}" for kind, n in found.counts.items() if n]
     lost = [f"{len(names)} {where}" for names, where in _list_elsewhere(found)]
     return "; ".join(filter(None, [", ".join(counts) or "nothing to compare", ", ".join(lost)]))
+
+
+def conclude(found: Comparison) -> list[str]:
+    """The counts, then what can be ruled out and where nothing can."""
+    return [sum_up(found), *filter(None, (_rule_out(found), _tell_blind(found)))]
 
 
 # -- parts ---------------------------------------------------------------------------------------------------------
 
 
-def _make_title(found: Comparison) -> str:
-    what = "speedup over the baseline where there is one, else by latency" if found.by == "speedup" else "latency"
-    sure = f"{100 * found.confidence:.4g}% for all intervals together"
-    return f"{found.base} (base) and {found.new} (new), by {what}; {sure}"
+def _rule_out(found: Comparison) -> str:
+    bound, blind = found.slower_by_at_most, len(found.blind)
+    if bound is None:
+        return ""
+    which = "No other case" if blind else "No case"
+    return f"{which} became slower by more than {_tell_size(bound)} (at {_sure(found)})."
 
 
-def _list_warnings(found: Comparison) -> list[str]:
-    return [f"Unlike machines: {'; '.join(found.unlike)}. Differences may be theirs."] if found.unlike else []
+def _tell_blind(found: Comparison) -> str:
+    blind = [change for change in found.changes if change.blind]
+    if not blind:
+        return ""
+    known = [change.least for change in blind if change.least is not None]
+    told = f"{count(len(blind), 'case')} could not have shown a difference of {_tell_size(found.tolerance)}: "
+    sizes = dict.fromkeys(map(_tell_size, (min(known), max(known)))) if known else ()
+    parts = [f"{len(known)} at best one of {' to '.join(sizes)}"] if known else []
+    parts += [f"{len(blind) - len(known)} none at all"] if len(known) < len(blind) else []
+    return told + ", ".join(parts) + "."
+
+
+def _tell_size(difference: float) -> str:
+    """``7%``; from a factor of two on as one, ``2.50x``."""
+    return f"{100 * difference:.2g}%" if difference < 0.995 else f"{number(1 + difference)}x"
+
+
+def _sure(found: Comparison) -> str:
+    return f"{100 * found.confidence:.4g}%"
+
+
+def _introduce(found: Comparison, shared: str, mark: str) -> list[str]:
+    """What is compared and how, then what must be known before."""
+    what = "speedup over the baseline where there is one, else by time" if found.by == "speedup" else "time"
+    title = f"{found.base} (base) and {found.new} (new), by {what} ({mark} decides); "
+    title += f"{_sure(found)} for all verdicts together; same: within {_tell_size(found.tolerance)}"
+    notes = [f"Unlike machines: {'; '.join(found.unlike)}. Differences may be theirs."] if found.unlike else []
+    notes += [ONESELF] if found.itself else []
+    return [title, *notes, *([f"All cases: {shared}"] if shared else [])]
+
+
+def _name_cases(found: Comparison) -> tuple[Mapping[str, str], str]:
+    everywhere = (*found.only_in_base, *found.only_in_new, *found.failing)
+    return shorten([*(change.name for change in found.changes), *everywhere])
 
 
 def _sort(changes: Iterable[Change]) -> list[Change]:
-    """By kind; slower and faster by how much."""
+    """By kind; slower and faster by how much; blind cases after those that could see."""
 
-    def place(change: Change) -> tuple[int, float]:
+    def place(change: Change) -> tuple[int, bool, float]:
         ratio = change.ratio or 1.0
-        return KINDS.index(change.kind), {"slower": ratio, "faster": -ratio}.get(change.kind, 0.0)
+        return KINDS.index(change.kind), change.blind, {"slower": ratio, "faster": -ratio}.get(change.kind, 0.0)
 
     return sorted(changes, key=place)
 
@@ -116,24 +170,63 @@ def _tell_times(change: Change) -> str:
     return f"{number(change.base_ms)} -> {number(change.new_ms)} ms"
 
 
-def _tell_memory(change: Change) -> str:
-    if change.base_bytes is None or change.new_bytes is None:
+def _tell_speedups(change: Change) -> str:
+    if change.base_speedup is None or change.new_speedup is None:
         return ""
-    before, after = (number(count / 2**20) for count in (change.base_bytes, change.new_bytes))
-    return f"memory {before} -> {after} MiB"
+    return f"{number(change.base_speedup)} -> {number(change.new_speedup)}"
 
 
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+def _tell_notes(change: Change) -> str:
+    """What a verdict alone does not say: why, and what became of the memory."""
+    memory = ""
+    if change.base_bytes is not None and change.new_bytes is not None:
+        before, after = (number(size / 2**20) for size in (change.base_bytes, change.new_bytes))
+        memory = f"memory {before} -> {after} MiB"
+    return "; ".join(filter(None, [change.reason, memory]))
 
 
-def _make_table(changes: Sequence[Change]) -> list[str]:
+def _list_cells(change: Change, mark: Callable[[str], str]) -> list[str]:
+    """The verdict, and what it is about in two columns, the one that decided marked."""
+    times, speedups = _tell_times(change), _tell_speedups(change)
+    return [
+        describe(change),
+        mark(times) if times and change.by == "latency" else times,
+        mark(speedups) if speedups and change.by == "speedup" else speedups,
+    ]
+
+
+def _wrap(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _align(changes: Sequence[Change], short: Mapping[str, str]) -> list[str]:
+    """A line a case within the terminal's width; a name that leaves no room for the rest has a line of its own."""
+    rows = [_list_cells(change, lambda text: f"{text} *") for change in changes]
+    head = [HEAD[1], HEAD[2], "speedup"]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    room = WIDTH - sum(widths) - 2 * len(widths)
+    first = max((len(name) for c in changes if len(name := short[c.name]) <= room), default=len(HEAD[0]))
+    lines = [_line_up([HEAD[0], *head], [first, *widths])]
+    for change, cells in zip(changes, rows, strict=True):
+        name = short[change.name]
+        lines += [name] if len(name) > room else []
+        lines.append(_line_up(["" if len(name) > room else name, *cells], [first, *widths]))
+        lines += _wrap(_tell_notes(change), "    ")
+    return lines
+
+
+def _line_up(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _make_table(changes: Sequence[Change], short: Mapping[str, str]) -> list[str]:
     if not changes:
         return []
-    rows = [(f"`{c.name}`", describe(c), _tell_times(c), _tell_memory(c)) for c in changes]
+    rows = [(f"`{short[c.name]}`", *_list_cells(c, lambda text: f"**{text}**"), _tell_notes(c)) for c in changes]
     body = ["| " + " | ".join(_escape(text) for text in row) + " |" for row in rows]
-    return ["", "| case | | base -> new | |", "|---|---|---|---|", *_cap(body)]
+    return ["", f"| {' | '.join(HEAD)} | |", "|---|---|---|---|---|", *_cap(body)]
 
 
 def _escape(text: str) -> str:

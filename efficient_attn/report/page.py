@@ -45,6 +45,7 @@ class Content:
     trial: str
     summary: str
     damaged: str
+    noisy: str
     sentences: list[str]
     sections: list[blocks.Chapter]
     missing: tables.Table | None
@@ -72,6 +73,7 @@ def make_content(found: Gathered) -> Content:
         trial=opening.tell_trials(found),
         summary=opening.sum_up(rows, found.cpus),
         damaged=opening.tell_damage(found.damaged),
+        noisy=opening.warn_of_noise(rows, found.sessions),
         sentences=sentences,
         sections=sections,
         missing=appendix.list_lost(rows, found.cpus),

@@ -1,35 +1,37 @@
-"""Two runs side by side: case by case faster, slower, the same or inconclusive, and what broke.
+"""Two runs side by side: case by case faster, slower, the same or inconclusive, what broke, and what can be ruled out.
 
-Ratios are time in BASE / time in NEW: above 1 NEW is faster. All intervals of a comparison hold at once.
+Ratios are time in BASE / time in NEW: above 1 NEW is faster. All verdicts of a comparison hold together.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import UsageError
-from .exchange import LIKENESS, Run, latest, name_cell, round_values
-from .rows import Record, Row
-from .stats import MARGIN, Mean, Verdict, mean_of, verdict
+from .differences import By, Entry, compare_speedups, measure_difference, pair_with_baselines, tell_disturbance
+from .exchange import LIKENESS, Run
+from .stats import MARGIN, Mean, Verdict, quantile_t, step_down, verdict
 
-By = Literal["speedup", "latency"]
 Kind = Verdict | Literal["broken", "fixed"]
 KINDS: tuple[Kind, ...] = ("broken", "slower", "faster", "fixed", "inconclusive", "same")  # what matters most first
 DRIFT = 0.02  # relative standard deviation of one measurement between two runs on one machine
-UNEVEN = 0.25  # of the rounds: when more of one run's were disturbed than of the other's, their times say nothing
-CERTAIN = 10**6  # degrees of freedom of an error that is known, not estimated
+TOLERANCE = 0.1  # what is surely within is the same; what cannot show as much is blind
+FOUND = 0.95  # of the differences that a case could show, it shows so many
+LONE = "a single round gives no interval"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """What became of one case. by: what was compared, the speedup over the cell's baseline or the latency itself.
 
-    base_bytes, new_bytes: the peaks of memory, where they differ by more than the margin.
+    base_speedup, new_speedup: over the same baseline, where there is one. least: the smallest difference that it could
+    have shown (0.07: 7%), None for none. slower_by_at_most: of this case alone. blind: nothing was found, and nothing
+    as large as the tolerance could have been. base_bytes, new_bytes: the peaks of memory, where they differ by more
+    than the margin.
     """
 
     name: str
@@ -41,21 +43,31 @@ class Change:
     high: float | None = None
     base_ms: float | None = None
     new_ms: float | None = None
+    base_speedup: float | None = None
+    new_speedup: float | None = None
+    least: float | None = None
+    slower_by_at_most: float | None = None
+    blind: bool = False
     base_bytes: int | None = None
     new_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two runs compared. unlike: what differs between their machines, in words; nothing when they are alike."""
+    """Two runs compared. unlike: what differs between their machines, in words; nothing when they are alike.
+
+    itself: whether both are the same measurements.
+    """
 
     base: str
     new: str
     by: By
     confidence: float
     margin: float
+    tolerance: float
     drift: float
     unlike: tuple[str, ...]
+    itself: bool
     changes: tuple[Change, ...]
     only_in_base: tuple[str, ...]
     only_in_new: tuple[str, ...]
@@ -70,26 +82,18 @@ class Comparison:
     def regressed(self) -> bool:
         return any(change.kind in ("slower", "broken") for change in self.changes)
 
-
-@dataclass(frozen=True)
-class _Entry:
-    """A case of one run, with its cell's baseline as that was measured beside it."""
-
-    record: Record
-    baseline: Record | None
+    @property
+    def blind(self) -> tuple[str, ...]:
+        return tuple(change.name for change in self.changes if change.blind)
 
     @property
-    def ok(self) -> bool:
-        return self.record.row.status == "ok"
+    def slower_by_at_most(self) -> float | None:
+        """How much slower any case may have become that is not blind; None where all are.
 
-    @property
-    def timed(self) -> bool:
-        return self.ok and self.record.row.latency_ms is not None
-
-    @property
-    def failure(self) -> str:
-        row = self.record.row
-        return f"{row.status}: {row.reason}" if row.reason else row.status
+        With ``confidence``, and no correction for their number: the bound is the largest of all, so that it fails only
+        where the bound of the slowest case does.
+        """
+        return max((c.slower_by_at_most for c in self.changes if c.slower_by_at_most is not None), default=None)
 
 
 def compare(
@@ -99,23 +103,26 @@ def compare(
     by: By = "speedup",
     confidence: float = 0.95,
     margin: float = MARGIN,
+    tolerance: float = TOLERANCE,
     drift: float = DRIFT,
     across_machines: bool = False,
 ) -> Comparison:
-    """Compare every case that both runs hold. ``confidence`` is that of all intervals together (Bonferroni).
+    """Compare every case that both runs hold. ``confidence`` is that of all verdicts together (Holm).
 
-    Raises `UsageError` when the runs share no case, or are of unlike machines and ``across_machines`` is not set.
+    Raises `UsageError` when the runs share no case, are of unlike machines and ``across_machines`` is not set, or when
+    the tolerance is below the margin.
     """
+    if tolerance < margin:
+        raise UsageError(f"--tolerance {tolerance:g} is below --margin {margin:g}: what is overlooked cannot be shown")
     different = unlike(base, new)
     if different and not across_machines:
         raise UsageError(f"unlike machines: {'; '.join(different)}; add --across-machines to compare all the same")
-    old, now = _entries(base.records), _entries(new.records)
+    old, now = pair_with_baselines(base.records), pair_with_baselines(new.records)
     both = [name for name in old if name in now]
     if not both:
         raise UsageError(f"{base.name} and {new.name} share no case; runs of one suite can be compared")
-    found = {n: _difference(old[n], now[n], by, drift) for n in both if old[n].timed and now[n].timed}
-    each = 1 - (1 - confidence) / max(1, sum(mean.degrees > 0 for _, mean in found.values()))
-    changes = [_timing(n, old[n], now[n], *found[n], each, margin) for n in found]
+    timed = [_measure(name, old[name], now[name], by, drift) for name in both if old[name].timed and now[name].timed]
+    changes = _judge(timed, confidence, margin, tolerance)
     changes += [Change(name=n, kind="broken", reason=now[n].failure) for n in both if old[n].ok and not now[n].ok]
     changes += [Change(name=n, kind="fixed", reason=old[n].failure) for n in both if now[n].ok and not old[n].ok]
     return Comparison(
@@ -124,8 +131,10 @@ def compare(
         by=by,
         confidence=confidence,
         margin=margin,
+        tolerance=tolerance,
         drift=drift,
         unlike=different,
+        itself=len(both) == len(old) == len(now) and all(old[n].record == now[n].record for n in both),
         changes=tuple(changes),
         only_in_base=tuple(n for n in old if n not in now),
         only_in_new=tuple(n for n in now if n not in old),
@@ -149,107 +158,76 @@ def _said(environment: Mapping[str, Any], name: str) -> Any:
     return "unknown" if value is None else value
 
 
-def _entries(records: Iterable[Record]) -> dict[str, _Entry]:
-    """Cases by name. Only what one session measured in one cell was measured side by side.
+# -- verdicts ------------------------------------------------------------------------------------------------------
 
-    The baseline is the row whose speedup over itself is exactly 1: it says what the samples were paired with, where
-    a suite's file says what was meant, and each of its parts may mean another.
+
+@dataclass(frozen=True)
+class _Timed:
+    """A case that both runs timed: how much they differ, and why that says nothing, if so."""
+
+    name: str
+    old: Entry
+    new: Entry
+    by: By
+    mean: Mean
+    spoilt: str | None
+
+
+def _measure(name: str, old: Entry, new: Entry, by: By, drift: float) -> _Timed:
+    used, mean = measure_difference(old, new, by, drift)
+    return _Timed(name, old, new, used, mean, tell_disturbance(old, new, used) if mean.degrees else LONE)
+
+
+def _judge(timed: Sequence[_Timed], confidence: float, margin: float, tolerance: float) -> list[Change]:
+    """The verdicts, which hold together.
+
+    A difference that counts is called at the risk that Holm's procedure allows it; all else is held against its
+    interval at the risk that each case would have if none were called.
     """
-    found = latest(records)
-    baselines: dict[tuple[str, str | None], list[Record]] = defaultdict(list)
-    for record in found.values():
-        row = record.row
-        if row.status == "ok" and row.speedup == row.speedup_low == row.speedup_high == 1:
-            baselines[name_cell(record), row.run_id].append(record)
-    entries = {}
-    for name, record in found.items():
-        beside = baselines[name_cell(record), record.row.run_id]
-        entries[name] = _Entry(record, beside[0] if len(beside) == 1 and beside[0] is not record else None)
-    return entries
-
-
-# -- the difference of two measurements ----------------------------------------------------------------------------
-
-
-def _difference(old: _Entry, new: _Entry, by: By, drift: float) -> tuple[By, Mean]:
-    """The logarithm of the ratio of the times, by speedup where both runs allow it."""
-    if by == "speedup" and old.baseline and new.baseline and _alike(old.baseline.row, new.baseline.row):
-        relative = _minus(_relative(old.record, old.baseline), _relative(new.record, new.baseline))
-        if relative.degrees:
-            return "speedup", relative
-    latency = _by_rounds if round_values(old.record) and round_values(new.record) else _by_summary
-    return "latency", _minus(latency(old.record), latency(new.record), drift=drift)
-
-
-def _alike(old: Row, new: Row) -> bool:
-    """Whether two rows are of one mechanism, its key-value heads included."""
-    return (old.variant, old.kv_heads) == (new.variant, new.kv_heads)
-
-
-def _minus(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:
-    """The difference of two means, with Welch's degrees of freedom. drift: a known error of either's."""
-    difference = a.value - b.value
-    if not (a.degrees and b.degrees):
-        return Mean(difference, math.inf, 0)
-    variance = a.error**2 + b.error**2 + 2 * drift**2
-    spread = a.error**4 / a.degrees + b.error**4 / b.degrees
-    return Mean(difference, math.sqrt(variance), int(min(variance**2 / spread, CERTAIN)) if spread else CERTAIN)
-
-
-def _by_rounds(record: Record) -> Mean:
-    return mean_of([math.log(v) for v in round_values(record)], record.samples.get("process"))
-
-
-def _by_summary(record: Record) -> Mean:
-    """The logarithm of the arithmetic mean: all that can be had where one of two runs kept no rounds."""
-    values = round_values(record)
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    mean, stddev, rounds = record.samples.get("summary") or (statistics.fmean(values), spread, len(values))
-    error = stddev / mean / math.sqrt(rounds) if rounds > 1 else math.inf
-    return Mean(math.log(mean), error, max(0, rounds - 1))
-
-
-def _relative(record: Record, baseline: Record) -> Mean:
-    """The mean of log(variant / baseline) over the rounds that both have."""
-    mine, theirs = _rounds(record), _rounds(baseline)
-    shared = [at for at in mine if at in theirs]
-    if not shared:
-        return Mean(0.0, math.inf, 0)
-    return mean_of([math.log(mine[at] / theirs[at]) for at in shared], [process for process, _ in shared])
-
-
-def _rounds(record: Record) -> dict[tuple[int, int], float]:
-    """Round values by process and their place in it, so that a variant with fewer rounds still finds its partners."""
-    values, seen = round_values(record), Counter[int]()
-    found = {}
-    for process, value in zip(record.samples.get("process") or [0] * len(values), values, strict=False):
-        found[process, seen[process]] = value
-        seen[process] += 1
+    judged = [case for case in timed if case.spoilt is None]
+    count = max(1, len(judged))
+    each = (1 - confidence) / count
+    steps = step_down([case.mean.p_value for case in judged], 1 - confidence)
+    risks = {
+        case.name: risk if abs(case.mean.value) > math.log1p(margin) else each
+        for case, risk in zip(judged, steps, strict=True)
+    }
+    found = []
+    for case in timed:
+        known = _describe(case, margin)
+        if ends := case.mean.interval(1 - risks.get(case.name, each)):
+            known |= {"low": _exp(ends[0]), "high": _exp(ends[1])}
+        if case.spoilt is None:
+            known |= _conclude(case.mean, known["low"], known["high"], confidence, margin, tolerance)
+        else:
+            known |= {"kind": "inconclusive", "reason": case.spoilt, "blind": True}
+        found.append(Change(**known))
     return found
 
 
-def _timing(name: str, old: _Entry, new: _Entry, by: By, mean: Mean, confidence: float, margin: float) -> Change:
-    before, after = old.record.row, new.record.row
-    known: dict[str, Any] = {"name": name, "by": by, "base_ms": before.latency_ms, "new_ms": after.latency_ms}
-    known["ratio"] = _exp(mean.value)
+def _describe(case: _Timed, margin: float) -> dict[str, Any]:
+    before, after = case.old.record.row, case.new.record.row
+    known: dict[str, Any] = {"name": case.name, "by": case.by, "ratio": _exp(case.mean.value)}
+    known |= {"base_ms": before.latency_ms, "new_ms": after.latency_ms}
+    if speedups := compare_speedups(case.old, case.new):
+        known |= {"base_speedup": speedups[0], "new_speedup": speedups[1]}
     peaks = before.peak_memory_bytes, after.peak_memory_bytes
     if peaks[0] and peaks[1] and abs(math.log(peaks[0] / peaks[1])) > math.log1p(margin):
         known |= {"base_bytes": peaks[0], "new_bytes": peaks[1]}
-    ends = mean.interval(confidence)
-    if ends is None:
-        return Change(**known, kind="inconclusive", reason="a single round gives no interval")
-    low, high = (_exp(end) for end in ends)
-    reason = _unevenly_disturbed(before, after)
-    kind: Kind = "inconclusive" if reason else verdict(low, high, margin=margin)
-    return Change(**known, low=low, high=high, kind=kind, reason=reason)
+    return known
 
 
-def _unevenly_disturbed(before: Row, after: Row) -> str | None:
-    """What else ran on the machine does not slow all mechanisms alike, so that no pairing takes it out."""
-    (a, of_a), (b, of_b) = ((row.contaminated or 0, row.rounds or 1) for row in (before, after))
-    if abs(a / of_a - b / of_b) <= UNEVEN:
-        return None
-    return f"disturbed: {a} of {of_a} rounds in base, {b} of {of_b} in new"
+def _conclude(
+    mean: Mean, low: float, high: float, confidence: float, margin: float, tolerance: float
+) -> dict[str, Any]:
+    """The verdict of an interval, the smallest difference that it could show, and what slowdown it rules out."""
+    kind = verdict(low, high, margin=margin, tolerance=tolerance)
+    least = math.log(high / low) / 2 + quantile_t(FOUND, mean.degrees) * mean.error
+    known: dict[str, Any] = {"kind": kind, "least": _exp(least) - 1}
+    if kind == "inconclusive" and known["least"] > tolerance:
+        return known | {"blind": True}
+    slower = quantile_t(confidence, mean.degrees) * mean.error - mean.value
+    return known | {"slower_by_at_most": max(0.0, _exp(slower) - 1)}
 
 
 def _exp(x: float) -> float:

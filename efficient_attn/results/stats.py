@@ -41,6 +41,15 @@ class Mean(NamedTuple):
         half = quantile_t(0.5 + confidence / 2, self.degrees) * self.error
         return self.value - half, self.value + half
 
+    @property
+    def p_value(self) -> float:
+        """How often chance alone would take a mean as far from 0 as this one, or farther."""
+        if self.degrees < 1:
+            return 1.0
+        if self.error == 0:
+            return 1.0 if self.value == 0 else 0.0
+        return 2 * share_below_t(-abs(self.value) / self.error, self.degrees)
+
 
 def mean_of(values: Sequence[float], groups: Sequence[int] | None = None) -> Mean:
     """The mean of one value a round, and how far it may be off. groups: the process that measured each round.
@@ -84,17 +93,33 @@ def paired_ratio(
     return typical(ratios, None if groups is None else groups[: len(ratios)], confidence=confidence)
 
 
-def verdict(low: float, high: float, *, margin: float = MARGIN) -> Verdict:
+def verdict(low: float, high: float, *, margin: float = MARGIN, tolerance: float | None = None) -> Verdict:
     """What an interval of the ratio old / new time allows to say: above 1 the new one is faster.
 
     A difference is called when the interval leaves out 1 and its middle lies beyond the margin; sameness when all of
-    the interval lies within. Noise widens the interval, and so makes a verdict inconclusive, not wrong.
+    the interval lies within the tolerance, or where there is none within the margin. Noise widens the interval, and so
+    makes a verdict inconclusive, not wrong.
     """
-    edge = math.log1p(margin)
     low, high = math.log(low), math.log(high)
-    if (low > 0 or high < 0) and abs(low + high) / 2 > edge:
+    if (low > 0 or high < 0) and abs(low + high) / 2 > math.log1p(margin):
         return "faster" if low > 0 else "slower"
+    edge = math.log1p(margin if tolerance is None else tolerance)
     return "same" if -edge <= low and high <= edge else "inconclusive"
+
+
+def step_down(p_values: Sequence[float], risk: float) -> list[float]:
+    """The risk at which Holm's procedure judges each of several claims, so that all together hold but for ``risk``.
+
+    The smallest p-value stands against risk / m, the next against risk / (m - 1), until one is not below its own; that
+    one and all after it are judged at risk / m, and their intervals hold together.
+    """
+    count = len(p_values)
+    found = [risk / max(1, count)] * count
+    for place, at in enumerate(sorted(range(count), key=lambda i: p_values[i])):
+        if p_values[at] > risk / (count - place):
+            break
+        found[at] = risk / (count - place)
+    return found
 
 
 def exponent(lengths: Sequence[float], values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
@@ -115,6 +140,13 @@ def exponent(lengths: Sequence[float], values: Sequence[float], *, confidence: f
 def middle(values: Sequence[float]) -> float:
     """The median, of an even number of values the upper one: a value that was really measured."""
     return statistics.median_high(values)
+
+
+def share_below_t(value: float, degrees: float) -> float:
+    """The share of Student's t-distribution that lies below a value."""
+    from scipy.special import stdtr  # scipy.stats would take most of a second to import
+
+    return float(stdtr(degrees, value))
 
 
 def quantile_t(share: float, degrees: float) -> float:

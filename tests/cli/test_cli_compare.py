@@ -13,16 +13,18 @@ from shell import Command, run_fresh
 
 SLOWEST_S = 0.5
 FULL = record("full", 64, steady(10), digest="abc")
-LINEAR = "tiny/all/forward/linear/n64-b1-h4-kv4-d64/float32-cpu-t1-all"
+LINEAR = "linear/n64"
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     """Folders: base; same, slow (linear twice as slow), broken; alien (the same on another machine)."""
-    base = [FULL, record("linear", 64, steady(2), digest="abc"), record("linear", 128, steady(4))]
+    linear = record("linear", 64, steady(2), digest="abc", speedup=5.0)
+    base = [FULL, linear, record("linear", 128, steady(4))]
     write(tmp_path / "base", base)
     write(tmp_path / "same", [FULL, record("linear", 64, steady(2), digest="new")])
-    write(tmp_path / "slow", [FULL, record("linear", 64, steady(4), digest="new")])
+    write(tmp_path / "slow", [FULL, record("linear", 64, steady(4), digest="new", speedup=2.5)])
+    write(tmp_path / "loud", [FULL, record("linear", 64, steady(2, spread=0.3))])
     write(tmp_path / "broken", [FULL, failed("linear", 64)])
     write(tmp_path / "alien", base, machine="M1-x8", torch="2.14.0")
     return tmp_path
@@ -39,12 +41,43 @@ def test_the_text_names_what_changed(runs: Path, command: Command) -> None:
     lines = command("compare", "base", "slow").out.splitlines()
     assert lines[0].startswith("base (base) and slow (new), by speedup")
     (line,) = [line for line in lines if line.startswith(LINEAR)]
-    assert re.fullmatch(re.escape(LINEAR) + r" +2\.00x slower \([\d.]+-[\d.]+\) +2\.00 -> 4\.00 ms", line)
-    assert lines[-1] == "1 slower, 1 inconclusive; 1 only in base"
+    assert re.fullmatch(
+        re.escape(LINEAR) + r" +2\.00x slower \([\d.]+-[\d.]+\) +2\.00 -> 4\.00 ms +5\.00 -> 2\.50 \*", line
+    )
+    assert lines[-2] == "1 slower, 1 same; 1 only in base"
+    assert lines[-1].startswith("No case became slower by more than 2.0")
     same = command("compare", "base", "same")
     assert LINEAR not in same.out
     assert LINEAR in command("compare", "base", "same", "--all").out
-    assert "by latency" in command("compare", "base", "slow", "--by", "latency").out
+    assert "by time (* decides)" in command("compare", "base", "slow", "--by", "latency").out
+
+
+LOUD = ["compare", "base", "loud"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ([*LOUD], 0),
+        ([*LOUD, "--fail-if-blind"], 3),
+        ([*LOUD, "--fail-if-blind", "--fail-on-regression"], 3),
+        ([*LOUD, "--fail-if-blind", "--tolerance", "95%"], 0),
+        (["compare", "base", "same", "--fail-if-blind"], 0),
+        (["compare", "base", "same", "--fail-if-blind", "--tolerance", "2%"], 3),  # the drift hides it of the baseline
+        (["compare", "base", "slow", "--fail-if-blind", "--fail-on-regression", "--tolerance", "2%"], 1),
+    ],
+)
+def test_blindness_fails_only_when_asked(arguments: list[str], code: int, runs: Path, command: Command) -> None:
+    done = command(*arguments)
+    assert (done.code, done.err) == (code, "")
+    if code == 3:
+        assert "could not have shown a difference of" in done.out
+
+
+def test_a_run_with_itself_says_what_it_can_rule_out(runs: Path, command: Command) -> None:
+    done = command("compare", "base", "base")
+    assert "A run compared with itself" in done.out
+    assert re.search(r"3 same\nNo case became slower by more than \d\.\d% \(at 95%\)\.\n$", done.out)
 
 
 def test_json_and_markdown_and_a_file(runs: Path, command: Command) -> None:
@@ -55,7 +88,10 @@ def test_json_and_markdown_and_a_file(runs: Path, command: Command) -> None:
         "compare", "base", "slow", "--format", "markdown", "--out", "deep/comment.md", "--fail-on-regression"
     )
     assert done.code == 1
-    assert done.out == "1 slower, 1 inconclusive; 1 only in base\ncomparison: deep/comment.md\n"
+    first, second, last = done.out.splitlines()
+    assert first == "1 slower, 1 same; 1 only in base"
+    assert second.startswith("No case became slower by more than")
+    assert last == "comparison: deep/comment.md"
     shown = command("compare", "base", "slow", "--format", "markdown").out
     assert (runs / "deep/comment.md").read_text() == f"{shown}\n<!-- Made by efficient-attn -->\n"
     assert f"| `{LINEAR}` | 2.00x slower" in (runs / "deep/comment.md").read_text()
@@ -69,7 +105,7 @@ def test_unlike_machines_are_refused_in_one_line(runs: Path, command: Command) -
         assert piece in done.err
     done = command("compare", "base", "alien", "--across-machines")
     assert done.code == 0
-    assert done.out.splitlines()[1].startswith("Unlike machines: machine Xeon")
+    assert "\nUnlike machines: machine Xeon" in done.out
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])

@@ -15,6 +15,8 @@ from planted import load_suite
 from shell import WRONG, run_fresh
 
 from efficient_attn.bench.plan import Overrides, make_plan
+from efficient_attn.bench.readiness import Diagnosis, Finding
+from efficient_attn.cli import main
 from efficient_attn.registry import names
 
 SLOWEST_S = 0.5
@@ -173,6 +175,15 @@ def test_plan_estimates_nothing_for_a_device_that_is_not_here(command: Any) -> N
     assert re.search(r"\n\d+ cases\ncuda: not estimated \(.*CUDA.*\)\n$", done.out)
     found = json.loads(command("plan", "quickstart", "--quick", "--device", "cuda", "--json").out)
     assert {(case["expected_s"], case["expected_bytes"]) for case in found} == {(None, None)}
+
+
+@pytest.mark.parametrize(("level", "code"), [("ok", 0), ("note", 0), ("problem", 1)])
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_doctor_fails_only_when_asked(level: Any, code: int, flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Diagnosis((Finding(topic="quiet", said="other programs used 1.3 cores", level=level),))
+    monkeypatch.setattr("efficient_attn.bench.doctor.diagnose", lambda **_: found)
+    assert main(["doctor", "--strict", *flags]) == code
+    assert main(["doctor", *flags]) == 0
 
 
 def test_doctor_looks_at_the_machine(command: Any) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...results.trials import gather_overrides
 from .. import words
 from ..gather import Frame, Gathered
 
 MOST_NAMED = 6  # damaged lines
+NOISY = 0.2  # of the rounds: when more of them were disturbed, a page says so before anything else
 
 
 def make_title(found: Gathered) -> str:
@@ -56,10 +58,26 @@ def _tell_place(rows: Frame, cpus: dict[str, str]) -> str:
 
 def _tell_disturbed(rows: Frame) -> str:
     """How many rounds something else on the machine disturbed; empty where that is not known, or none."""
-    rounds, disturbed = rows["rounds"].sum(), rows["contaminated"].sum()
-    if not disturbed:
+    share = find_disturbed(rows)
+    return f" Something else disturbed {share:.0%} of the rounds; the intervals include that." if share else ""
+
+
+def find_disturbed(rows: Frame) -> float | None:
+    """The share of the rounds that something else on the machine disturbed; None where no rounds are known."""
+    ok = rows[rows["status"] == "ok"]
+    rounds = ok["rounds"].sum()
+    return float(ok["contaminated"].sum() / rounds) if rounds else None
+
+
+def warn_of_noise(rows: Frame, sessions: Sequence[Mapping[str, Any]]) -> str:
+    """That the machine was no place to measure on, as its rounds show or as it said at the start; empty if it was."""
+    share = find_disturbed(rows) or 0.0
+    told = [f"something else disturbed {share:.0%} of the rounds"] if share > NOISY else []
+    starts = dict.fromkeys(warning for s in sessions if (warning := (s.get("readiness") or {}).get("warning")))
+    told += [f"at the start: {'; '.join(map(str, starts))}"] if starts else []
+    if not told:
         return ""
-    return f" Something else disturbed {disturbed / rounds:.0%} of the rounds; the intervals include that."
+    return f"Measured on a noisy machine ({'; '.join(told)}). Small differences may be its doing."
 
 
 def tell_damage(places: Sequence[str]) -> str:

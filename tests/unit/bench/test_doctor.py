@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 import pytest
 import torch
 
 from efficient_attn.bench import doctor
 from efficient_attn.bench.doctor import Diagnosis, Finding, Noise, diagnose
-from efficient_attn.instruments.ceilings import Cache, Ceiling
-from efficient_attn.instruments.disturbance import Disturbance
-from efficient_attn.instruments.environment.facts import Unknown
 from efficient_attn.results.stats import MARGIN, Estimate
 
 pytestmark = pytest.mark.slow
@@ -67,79 +63,6 @@ def test_a_device_that_is_not_there_is_a_problem(monkeypatch: pytest.MonkeyPatch
 
 
 # -- what is a problem ---------------------------------------------------------------------------------------------
-
-
-def test_problems_come_first_and_spoil_health() -> None:
-    note = Finding(topic="a", said="x", level="note", advice="perhaps")
-    problem = Finding(topic="b", said="y", level="problem", advice="first do this")
-    assert Diagnosis((note,)).healthy
-    assert not Diagnosis((note, problem)).healthy
-    assert Diagnosis((note, problem)).advice == ("first do this", "perhaps")
-    assert Diagnosis((note, problem)).lines()[-1] == "Not ready to measure: b."
-
-
-def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.machine, "usable_cores", lambda: 8)
-    monkeypatch.setattr(doctor.cgroups, "cpu_quota", lambda: 2.5)
-    found = doctor._threads(4)
-    assert found.level == "problem"
-    assert "4 threads exceed the 2.5 cores that may be used: set OMP_NUM_THREADS=2" in (found.advice or "")
-    assert "quota 2.5" in found.said
-    assert doctor._threads(2).level == "ok"
-    monkeypatch.setattr(doctor.cgroups, "cpu_quota", lambda: Unknown("none"))
-    assert doctor._threads(8).level == "ok"
-    assert doctor._threads(9).level == "problem"
-
-
-@pytest.mark.parametrize(
-    ("governor", "turbo", "advice"),
-    [
-        ("powersave", False, "governor is powersave: set performance"),
-        ("performance", True, "turbo is on"),
-        ("performance", False, None),
-        (Unknown("x"), Unknown("x"), None),
-    ],
-)
-def test_frequency(governor: Any, turbo: Any, advice: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = {"governor": governor, "turbo": turbo, "mhz": Unknown("x")}
-    monkeypatch.setattr(doctor.machine, "frequency", lambda: facts)
-    found = doctor._frequency()
-    assert found.level == ("ok" if advice is None else "note")
-    assert (found.advice or "").startswith(advice or "")
-
-
-def test_a_hypervisor_is_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts: dict[str, Any] = {"hypervisor": True, "kind": "kvm", "product": Unknown("x"), "container": None}
-    monkeypatch.setattr(doctor.machine, "virtualisation", lambda: facts)
-    assert doctor._virtualisation().level == "note"
-    assert "expect steal" in (doctor._virtualisation().advice or "")
-    facts |= {"hypervisor": False, "kind": "none"}
-    assert doctor._virtualisation().level == "ok"
-
-
-def test_a_memory_limit_is_told_and_too_little_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.cgroups, "memory_limit", lambda: 24 * 2**30)
-    assert "memory limit 24 GiB" in doctor._memory().said
-    monkeypatch.setattr(doctor, "available_memory", lambda: 2**28)
-    assert doctor._memory().level == "problem"
-
-
-@pytest.mark.parametrize(
-    ("seen", "level", "advice"),
-    [
-        ({"others_cores": 0.0}, "ok", None),
-        ({"others_cores": 0.9}, "problem", "another program uses 0.9 cores: stop it"),
-        ({"steal_share": 0.1}, "problem", "wait for a quieter moment"),
-    ],
-)
-def test_other_programs(seen: dict[str, float], level: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    best = Ceiling(1e11, 1e10, caches=(Cache("L2", 2**20, 4e10), Cache("L3", 2**25, 3e10)))
-    monkeypatch.setattr(doctor, "ceiling", lambda *_: best)
-    happened = Disturbance(**({"wall_s": 1.0, "own_cpu_s": 1.0} | seen))  # type: ignore[arg-type]
-    monkeypatch.setattr(doctor.Watch, "lap", lambda self: happened)
-    rates, quiet = doctor._rates("cpu", 1)
-    assert rates.said == "100 GFLOP/s in a matrix product, 10 GB/s from memory, 30 from L3"
-    assert (quiet.level, quiet.advice) == (level, advice)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +17,9 @@ from torch import Tensor
 
 from efficient_attn.bench import run as run_module
 from efficient_attn.bench.plan import make_plan
-from efficient_attn.bench.run import Outcome, StaleCases, default_folder, run
+from efficient_attn.bench.run import NoisyMachine, Outcome, StaleCases, default_folder, run
 from efficient_attn.errors import UsageError
+from efficient_attn.instruments.disturbance import Disturbance
 from efficient_attn.results.rows import Record
 from efficient_attn.results.store import read
 
@@ -203,6 +205,29 @@ def test_a_session_says_what_it_found_and_what_it_cost(tmp_path: Path) -> None:
     assert session["account"]["working_s"] <= session["account"]["wall_s"]
     assert session["limits"]["timeout_s"] == 600
     assert (session["seed"], session["start_method"]) == (0, "inline")
+
+
+NO_FREQUENCY = {"governor": None, "turbo": None, "mhz": None}
+
+
+@pytest.mark.looks
+@pytest.mark.parametrize("others_cores", [0.0, 1.5])
+def test_a_noisy_machine_is_said_at_the_start(
+    others_cores: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Disturbance(wall_s=1.0, own_cpu_s=1.0, others_cores=others_cores)
+    monkeypatch.setattr("efficient_attn.instruments.disturbance.Watch.lap", lambda self: seen)
+    monkeypatch.setattr("efficient_attn.bench.readiness.available_memory", lambda: 2**33)
+    monkeypatch.setattr("efficient_attn.bench.readiness.machine.frequency", lambda: NO_FREQUENCY)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        _run(tmp_path)
+    noisy = [str(w.message) for w in told if issubclass(w.category, NoisyMachine)]
+    said = f"other programs used {others_cores} cores"
+    assert noisy == ([f"not ready to measure: {said}"] if others_cores else [])
+    (session,) = json.loads((tmp_path / "run.json").read_text())["sessions"]
+    assert session["readiness"]["warning"] == (said if others_cores else None)
+    assert [f["topic"] for f in session["readiness"]["findings"]] == ["frequency", "memory", "threads", "quiet"]
 
 
 def test_an_interrupt_keeps_the_rows_so_far_and_resuming_completes(tmp_path: Path) -> None:

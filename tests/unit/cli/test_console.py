@@ -191,6 +191,27 @@ def test_statuses_are_counted(capsys: Capture) -> None:
     assert _printed(capsys) == "cases: 3 ok, 1 skipped\n"
 
 
+@pytest.mark.parametrize(
+    ("contaminated", "says"),
+    [
+        (0, "rounds: 40, none disturbed\n"),
+        (3, "rounds: 40, 8% disturbed by something else on the machine\n"),
+        (30, "rounds: 40, 75% disturbed by something else on the machine; too many to trust small differences"),
+    ],
+)
+def test_disturbed_rounds_are_told(contaminated: int, says: str, capsys: Capture) -> None:
+    lost = Row(variant="linear", mode="forward", status="timeout", rounds=9, contaminated=9)
+    timed = [replace(_timed("full", n, 1.0), rounds=20, contaminated=c) for n, c in ((64, contaminated), (128, 0))]
+    console.show_rounds(_rows(*timed, lost))
+    assert _printed(capsys).startswith(says)
+
+
+def test_of_rounds_that_are_not_known_nothing_is_said(capsys: Capture) -> None:
+    console.show_rounds(_rows(_timed("full", 64, 1.0)))
+    console.show_rounds(_rows())
+    assert _printed(capsys) == ""
+
+
 def test_progress_is_a_line_a_case_where_nobody_watches(capsys: Capture) -> None:
     with console.progress(3) as tell:
         tell(Record(_timed("full", 64, 1.234)), 1, 3)

@@ -55,6 +55,15 @@ def test_quickstart_says_what_was_found(quickstart: Written) -> None:
     assert all(f"plots/{name}" in text for name in names if name.endswith(".png"))
 
 
+def test_a_noisy_machine_is_said_first(tmp_path: Path) -> None:
+    warning = {"warning": "other programs used <b> cores"}
+    page, text = report(tmp_path, [*runs.speed(lengths=(512,), rounds=8, contaminated=7)], readiness=warning)
+    told = "Measured on a noisy machine (something else disturbed 88% of the rounds; at the start: other programs used "
+    assert f'<p class="noisy"><strong>{told}&lt;b&gt; cores)' in page
+    assert f"**{told}&lt;b&gt; cores)" in text
+    assert text.index(told) < text.index("## ")
+
+
 def test_exponents_and_speedups_are_the_rows_own(quickstart: Written) -> None:
     row = re.search(r"^\| full \|.*$", quickstart.markdown.read_text(), re.MULTILINE)
     assert row

@@ -42,6 +42,12 @@ def test_a_run_that_says_nothing_of_its_machine_is_refused() -> None:
     assert compare(silent, silent, across_machines=True).changes
 
 
+def test_a_tolerance_below_the_margin_is_refused() -> None:
+    records = [record("linear", 64, steady(2))]
+    with pytest.raises(UsageError, match=r"--tolerance 0\.01 is below --margin 0\.02"):
+        compare(run(records), run(records), tolerance=0.01)
+
+
 def test_runs_without_a_case_in_common_are_refused() -> None:
     with pytest.raises(UsageError, match="a and b share no case"):
         compare(run([record("linear", 64, steady(2))], "a"), run([record("linear", 128, steady(2))], "b"))

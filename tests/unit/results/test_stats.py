@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attn.results.stats import Estimate, exponent, mean_of, middle, paired_ratio, typical, verdict
+from efficient_attn.results.stats import (
+    Estimate,
+    Mean,
+    exponent,
+    mean_of,
+    middle,
+    paired_ratio,
+    step_down,
+    typical,
+    verdict,
+)
 
 positive = st.floats(1e-6, 1e6)
 
@@ -153,6 +163,32 @@ def test_one_round_has_no_error() -> None:
 )
 def test_verdicts(low: float, high: float, says: str) -> None:
     assert verdict(low, high) == says
+
+
+def test_sameness_is_what_the_tolerance_allows() -> None:
+    assert verdict(0.95, 1.05, tolerance=0.1) == "same"
+    assert verdict(0.95, 1.05, tolerance=0.04) == "inconclusive"
+    assert verdict(1.03, 1.05, tolerance=0.1) == "faster"  # a difference that counts is one, however small
+
+
+@pytest.mark.parametrize("degrees", [1, 3, 20])
+def test_a_p_value_is_the_risk_at_which_the_interval_reaches_zero(degrees: int) -> None:
+    mean = Mean(0.3, 0.1, degrees)
+    ends = mean.interval(1 - mean.p_value)
+    assert ends is not None
+    assert ends[0] == pytest.approx(0, abs=1e-9)
+    assert Mean(-0.3, 0.1, degrees).p_value == pytest.approx(mean.p_value)
+
+
+def test_p_values_at_the_ends() -> None:
+    assert [Mean(0.0, 0.0, 5).p_value, Mean(0.1, 0.0, 5).p_value, Mean(9.0, 0.1, 0).p_value] == [1, 0, 1]
+
+
+def test_holm_goes_on_from_the_smallest_until_one_fails() -> None:
+    assert step_down([0.03, 0.001, 0.015, 0.9], 0.05) == pytest.approx([0.0125, 0.05 / 4, 0.05 / 3, 0.0125])
+    assert step_down([0.04, 0.001], 0.05) == pytest.approx([0.05, 0.025])
+    assert step_down([0.04, 0.03], 0.05) == pytest.approx([0.025, 0.025])
+    assert step_down([], 0.05) == []
 
 
 @given(st.floats(0.1, 10), st.floats(1, 2))

@@ -1,0 +1,149 @@
+"""Whether the machine is ready to measure, as far as the system says: looks that take no time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ..instruments.disturbance import OTHERS, Disturbance
+from ..instruments.environment import available_memory, cgroups, machine, software
+from ..instruments.environment.facts import known
+
+Level = Literal["ok", "note", "problem"]
+GOOD_GOVERNORS = (None, "performance")  # None: virtual machines often do not tell
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at. note: worth knowing; problem: it spoils measurements. numbers: in SI units."""
+
+    topic: str
+    said: str
+    level: Level = "ok"
+    advice: str | None = None
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All findings; healthy when none of them is a problem."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def healthy(self) -> bool:
+        return all(f.level != "problem" for f in self.findings)
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to do, the problems' first."""
+        ordered = sorted(self.findings, key=lambda f: f.level != "problem")
+        return tuple(f.advice for f in ordered if f.advice)
+
+    @property
+    def warning(self) -> str | None:
+        """What spoils measurements, in one line; None where nothing does. A governor that saves power counts too."""
+        wrong = [f for f in self.findings if f.level == "problem" or f.numbers.get("governor") not in GOOD_GOVERNORS]
+        return "; ".join(f.said if f.topic == "quiet" else f.advice or f.said for f in wrong) or None
+
+    def lines(self) -> list[str]:
+        """For people: a line a finding, advice below it, the verdict last."""
+        marks = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
+        out: list[str] = []
+        for f in self.findings:
+            out.append(f"{marks[f.level]}  {f.topic:10}  {f.said}")
+            out += [f"{'':21}-> {f.advice}"] if f.advice else []
+        wrong = [f.topic for f in self.findings if f.level == "problem"]
+        return [*out, f"Not ready to measure: {', '.join(wrong)}." if wrong else "Ready to measure."]
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        said = {"healthy": self.healthy, "warning": self.warning, "advice": list(self.advice)}
+        return said | {"findings": [asdict(f) for f in self.findings]}
+
+
+def glance(seen: Disturbance | None, threads: int | None) -> Diagnosis:
+    """All looks that take no time, for the start of a run. seen: while its ceilings were measured, if they were.
+
+    threads: as many as it measures with on the processor; None where it does not.
+    """
+    found = [look_at_frequency(), look_at_memory()]
+    found += [look_at_threads(threads)] if threads else []
+    found += [look_at_quiet(seen, threads)] if seen else []
+    return Diagnosis(tuple(found))
+
+
+def look_at_threads(count: int) -> Finding:
+    usable, quota = machine.usable_cores(), known(cgroups.cpu_quota())
+    limit = min(usable, quota or usable)
+    bound = software.variables().get("OMP_NUM_THREADS")
+    said = f"{count} of {usable} usable cores (of {os.cpu_count()})"
+    said += f", quota {quota:g}" if quota else ""
+    said += f", OMP_NUM_THREADS={bound}" if bound else ""
+    numbers = {"threads": count, "usable_cores": usable, "quota": quota, "affinity": known(machine.affinity())}
+    if count > limit:
+        advice = (
+            f"{count} threads exceed the {limit:g} cores that may be used: set OMP_NUM_THREADS={max(1, int(limit))}"
+        )
+        return Finding(topic="threads", said=said, level="problem", advice=advice, numbers=numbers)
+    return Finding(topic="threads", said=said, numbers=numbers)
+
+
+def look_at_frequency() -> Finding:
+    facts = machine.frequency()
+    governor, turbo = known(facts["governor"]), known(facts["turbo"])
+    said = f"governor {governor or 'not told'}, turbo {_yes(turbo)}"
+    advice = None
+    if governor not in (None, "performance"):
+        advice = f"governor is {governor}: set performance (cpupower frequency-set -g performance)"
+    elif turbo:
+        advice = "turbo is on: the clock falls when the processor gets warm; expect the first minute to be faster"
+    numbers = {"governor": governor, "turbo": turbo, "mhz": known(facts["mhz"])}
+    return Finding(topic="frequency", said=said, level="note" if advice else "ok", advice=advice, numbers=numbers)
+
+
+def look_at_virtualisation() -> Finding:
+    facts = machine.virtualisation()
+    kind, container, hypervisor = known(facts["kind"]), facts["container"], known(facts["hypervisor"])
+    said = f"hypervisor {kind or _yes(hypervisor)}, container {container or 'no'}"
+    advice = "hypervisor present: expect steal; repeat at another time before believing small differences"
+    numbers = {"hypervisor": hypervisor, "kind": kind, "container": container}
+    if hypervisor:
+        return Finding(topic="virtual", said=said, level="note", advice=advice, numbers=numbers)
+    return Finding(topic="virtual", said=said, numbers=numbers)
+
+
+def _yes(answer: bool | None) -> str:
+    return "not told" if answer is None else "yes" if answer else "no"
+
+
+def look_at_memory() -> Finding:
+    total, free, limit = machine.memory_total(), available_memory(), known(cgroups.memory_limit())
+    said = f"{_gib(free)} available of {_gib(total)}" + (f", memory limit {_gib(limit)}" if limit else "")
+    numbers = {"total_bytes": total, "available_bytes": free, "limit_bytes": limit}
+    if free is not None and free < 2**30:
+        return Finding(
+            topic="memory", said=said, level="problem", advice="free some memory: at least 1 GiB", numbers=numbers
+        )
+    return Finding(topic="memory", said=said, numbers=numbers)
+
+
+def _gib(size: int | None) -> str:
+    return "unknown" if size is None else f"{size / 2**30:.3g} GiB"
+
+
+def look_at_quiet(seen: Disturbance, threads: int | None) -> Finding:
+    """What else the machine was doing. threads: those of what was measured meanwhile; with one, it should not wait."""
+    reason = seen.reason(threads)
+    busy = seen.others_cores is not None and seen.others_cores > OTHERS
+    advice = f"another program uses {seen.others_cores:.1f} cores: stop it" if busy else "wait for a quieter moment"
+    said = (reason or "nothing else ran") + ("" if seen.load is None else f", load {seen.load:.2f}")
+    return Finding(
+        topic="quiet",
+        said=said,
+        level="problem" if reason else "ok",
+        advice=advice if reason else None,
+        numbers=asdict(seen),
+    )

@@ -1,0 +1,154 @@
+"""How much two runs differ in one case: the logarithm of a ratio, with the error that it has.
+
+Ratios are time in BASE / time in NEW: above 1 NEW is faster.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from .exchange import latest, name_cell, round_values
+from .rows import Record, Row
+from .stats import Mean, mean_of
+
+By = Literal["speedup", "latency"]
+CERTAIN = 10**6  # degrees of freedom of an error that is known, not estimated
+MOSTLY = 0.5  # of the rounds: when more of them were disturbed, in either run, the times are about something else
+UNEVEN = 0.25  # of the rounds: when more of one run's were disturbed than of the other's, their times say nothing
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A case of one run, with its cell's baseline as that was measured beside it."""
+
+    record: Record
+    baseline: Record | None
+
+    @property
+    def ok(self) -> bool:
+        return self.record.row.status == "ok"
+
+    @property
+    def timed(self) -> bool:
+        return self.ok and self.record.row.latency_ms is not None
+
+    @property
+    def failure(self) -> str:
+        row = self.record.row
+        return f"{row.status}: {row.reason}" if row.reason else row.status
+
+
+def pair_with_baselines(records: Iterable[Record]) -> dict[str, Entry]:
+    """Cases by name. Only what one session measured in one cell was measured side by side.
+
+    The baseline is the row whose speedup over itself is exactly 1: it says what the samples were paired with, where
+    a suite's file says what was meant, and each of its parts may mean another.
+    """
+    found = latest(records)
+    baselines: dict[tuple[str, str | None], list[Record]] = defaultdict(list)
+    for record in found.values():
+        row = record.row
+        if row.status == "ok" and row.speedup == row.speedup_low == row.speedup_high == 1:
+            baselines[name_cell(record), row.run_id].append(record)
+    entries = {}
+    for name, record in found.items():
+        beside = baselines[name_cell(record), record.row.run_id]
+        entries[name] = Entry(record, beside[0] if len(beside) == 1 and beside[0] is not record else None)
+    return entries
+
+
+def compare_speedups(old: Entry, new: Entry) -> tuple[float, float] | None:
+    """The speedups over the baseline in both runs, where they are over the same one."""
+    before, after = old.record.row.speedup, new.record.row.speedup
+    if before is None or after is None or not _share_baseline(old, new):
+        return None
+    return before, after
+
+
+def measure_difference(old: Entry, new: Entry, by: By, drift: float) -> tuple[By, Mean]:
+    """The logarithm of the ratio of the times, by speedup where both runs allow it."""
+    if by == "speedup" and _share_baseline(old, new):
+        relative = _minus(_relative(old), _relative(new))
+        if relative.degrees:
+            return "speedup", relative
+    latency = _by_rounds if round_values(old.record) and round_values(new.record) else _by_summary
+    return "latency", _minus(latency(old.record), latency(new.record), drift=drift)
+
+
+def _share_baseline(old: Entry, new: Entry) -> bool:
+    """Whether both were timed beside a baseline, of one mechanism, its key-value heads included."""
+    if old.baseline is None or new.baseline is None:
+        return False
+    before, after = old.baseline.row, new.baseline.row
+    return (before.variant, before.kv_heads) == (after.variant, after.kv_heads)
+
+
+def _minus(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:
+    """The difference of two means, with Welch's degrees of freedom. drift: a known error of either's."""
+    difference = a.value - b.value
+    if not (a.degrees and b.degrees):
+        return Mean(difference, math.inf, 0)
+    variance = a.error**2 + b.error**2 + 2 * drift**2
+    spread = a.error**4 / a.degrees + b.error**4 / b.degrees
+    return Mean(difference, math.sqrt(variance), int(min(variance**2 / spread, CERTAIN)) if spread else CERTAIN)
+
+
+def _by_rounds(record: Record) -> Mean:
+    return mean_of([math.log(v) for v in round_values(record)], record.samples.get("process"))
+
+
+def _by_summary(record: Record) -> Mean:
+    """The logarithm of the arithmetic mean: all that can be had where one of two runs kept no rounds."""
+    values = round_values(record)
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    mean, stddev, rounds = record.samples.get("summary") or (statistics.fmean(values), spread, len(values))
+    error = stddev / mean / math.sqrt(rounds) if rounds > 1 else math.inf
+    return Mean(math.log(mean), error, max(0, rounds - 1))
+
+
+def _relative(entry: Entry) -> Mean:
+    """The mean of log(variant / baseline) over the rounds that both have."""
+    assert entry.baseline is not None
+    mine, theirs = _rounds(entry.record), _rounds(entry.baseline)
+    shared = [at for at in mine if at in theirs]
+    if not shared:
+        return Mean(0.0, math.inf, 0)
+    return mean_of([math.log(mine[at] / theirs[at]) for at in shared], [process for process, _ in shared])
+
+
+def _rounds(record: Record) -> dict[tuple[int, int], float]:
+    """Round values by process and their place in it, so that a variant with fewer rounds still finds its partners."""
+    values, seen = round_values(record), Counter[int]()
+    found = {}
+    for process, value in zip(record.samples.get("process") or [0] * len(values), values, strict=False):
+        found[process, seen[process]] = value
+        seen[process] += 1
+    return found
+
+
+# -- what spoils it ------------------------------------------------------------------------------------------------
+
+
+def tell_disturbance(old: Entry, new: Entry, by: By) -> str | None:
+    """Why the times of a case, or of the baseline that they are held against, say nothing of its code; None where they
+    do.
+
+    What else ran on the machine does not slow all mechanisms alike, so that no pairing takes it out.
+    """
+    reason = _tell_disturbed(old.record.row, new.record.row)
+    if reason is None and by == "speedup" and old.baseline and new.baseline:
+        beside = _tell_disturbed(old.baseline.row, new.baseline.row)
+        reason = beside and f"its baseline was {beside}"
+    return reason
+
+
+def _tell_disturbed(before: Row, after: Row) -> str | None:
+    (a, of_a), (b, of_b) = ((row.contaminated or 0, row.rounds or 1) for row in (before, after))
+    if max(a / of_a, b / of_b) <= MOSTLY and abs(a / of_a - b / of_b) <= UNEVEN:
+        return None
+    return f"disturbed: {a} of {of_a} rounds in base, {b} of {of_b} in new"

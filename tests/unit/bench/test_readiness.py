@@ -1,0 +1,123 @@
+"""Whether the machine is ready, as far as the system says: what is a problem, and what a run says of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from efficient_attn.bench import readiness
+from efficient_attn.bench.readiness import Diagnosis, Finding, glance
+from efficient_attn.instruments.disturbance import Disturbance
+from efficient_attn.instruments.environment.facts import Unknown
+
+
+def _happened(**seen: Any) -> Disturbance:
+    return Disturbance(**({"wall_s": 1.0, "own_cpu_s": 1.0} | seen))
+
+
+def test_problems_come_first_and_spoil_health() -> None:
+    note = Finding(topic="a", said="x", level="note", advice="perhaps")
+    problem = Finding(topic="b", said="y", level="problem", advice="first do this")
+    assert Diagnosis((note,)).healthy
+    assert not Diagnosis((note, problem)).healthy
+    assert Diagnosis((note, problem)).advice == ("first do this", "perhaps")
+    assert Diagnosis((note, problem)).lines()[-1] == "Not ready to measure: b."
+
+
+def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness.machine, "usable_cores", lambda: 8)
+    monkeypatch.setattr(readiness.cgroups, "cpu_quota", lambda: 2.5)
+    found = readiness.look_at_threads(4)
+    assert found.level == "problem"
+    assert "4 threads exceed the 2.5 cores that may be used: set OMP_NUM_THREADS=2" in (found.advice or "")
+    assert "quota 2.5" in found.said
+    assert readiness.look_at_threads(2).level == "ok"
+    monkeypatch.setattr(readiness.cgroups, "cpu_quota", lambda: Unknown("none"))
+    assert readiness.look_at_threads(8).level == "ok"
+    assert readiness.look_at_threads(9).level == "problem"
+
+
+@pytest.mark.parametrize(
+    ("governor", "turbo", "advice"),
+    [
+        ("powersave", False, "governor is powersave: set performance"),
+        ("performance", True, "turbo is on"),
+        ("performance", False, None),
+        (Unknown("x"), Unknown("x"), None),
+    ],
+)
+def test_frequency(governor: Any, turbo: Any, advice: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"governor": governor, "turbo": turbo, "mhz": Unknown("x")}
+    monkeypatch.setattr(readiness.machine, "frequency", lambda: facts)
+    found = readiness.look_at_frequency()
+    assert found.level == ("ok" if advice is None else "note")
+    assert (found.advice or "").startswith(advice or "")
+
+
+def test_a_hypervisor_is_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts: dict[str, Any] = {"hypervisor": True, "kind": "kvm", "product": Unknown("x"), "container": None}
+    monkeypatch.setattr(readiness.machine, "virtualisation", lambda: facts)
+    assert readiness.look_at_virtualisation().level == "note"
+    assert "expect steal" in (readiness.look_at_virtualisation().advice or "")
+    facts |= {"hypervisor": False, "kind": "none"}
+    assert readiness.look_at_virtualisation().level == "ok"
+
+
+def test_a_memory_limit_is_told_and_too_little_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness.cgroups, "memory_limit", lambda: 24 * 2**30)
+    assert "memory limit 24 GiB" in readiness.look_at_memory().said
+    monkeypatch.setattr(readiness, "available_memory", lambda: 2**28)
+    assert readiness.look_at_memory().level == "problem"
+
+
+@pytest.mark.parametrize(
+    ("seen", "level", "advice"),
+    [
+        ({"others_cores": 0.0}, "ok", None),
+        ({"others_cores": 0.9}, "problem", "another program uses 0.9 cores: stop it"),
+        ({"steal_share": 0.1}, "problem", "wait for a quieter moment"),
+    ],
+)
+def test_other_programs(seen: dict[str, float], level: str, advice: str | None) -> None:
+    quiet = readiness.look_at_quiet(_happened(load=1.5, **seen), 1)
+    assert (quiet.level, quiet.advice) == (level, advice)
+    assert quiet.said.endswith(", load 1.50")
+
+
+# -- at the start of a run -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness.machine, "usable_cores", lambda: 2)
+    monkeypatch.setattr(readiness.cgroups, "cpu_quota", lambda: Unknown("none"))
+    monkeypatch.setattr(readiness, "available_memory", lambda: 2**33)
+    monkeypatch.setattr(readiness.machine, "frequency", lambda: FREQUENCY)
+
+
+FREQUENCY: dict[str, Any] = {"governor": "performance", "turbo": True, "mhz": Unknown("x")}
+
+
+@pytest.mark.usefixtures("_fine")
+def test_a_machine_that_is_ready_gets_no_warning() -> None:
+    found = glance(_happened(others_cores=0.1), 1)
+    assert (found.healthy, found.warning) == (True, None)  # turbo is worth a note to a doctor's patient only
+    assert [f.topic for f in found.findings] == ["frequency", "memory", "threads", "quiet"]
+    assert [f.topic for f in glance(None, None).findings] == ["frequency", "memory"]
+    json.dumps(found.as_json(), allow_nan=False)
+
+
+@pytest.mark.usefixtures("_fine")
+def test_what_spoils_a_run_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "available_memory", lambda: 2**28)
+    monkeypatch.setattr(readiness.machine, "frequency", lambda: FREQUENCY | {"governor": "powersave"})
+    warning = glance(_happened(others_cores=1.3, load=2.1), 4).warning or ""
+    assert "\n" not in warning
+    assert warning.split("; ") == [
+        "governor is powersave: set performance (cpupower frequency-set -g performance)",
+        "free some memory: at least 1 GiB",
+        "4 threads exceed the 2 cores that may be used: set OMP_NUM_THREADS=2",
+        "other programs used 1.3 cores, load 2.10",
+    ]
