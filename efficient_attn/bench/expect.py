@@ -29,6 +29,8 @@ OTHERWISE = 0.45
 LAUNCH_S = 5e-5  # what a call costs however small it is
 STATE_READS = 1.5  # times that a decode step seems to read its state, at the best rate
 SET_UP = 4  # times its state that setting up a context seems to move
+REWRITE = 2  # times their bytes that inputs with new contents move
+LOOK_S = 0.02  # a round: the oracle's answer to some rows of a call that was timed
 PROBES = (256, 512)  # contexts from which a state's growth is read off
 CALLS = 6  # calls that preparing takes: a first one, the gate's, two to count memory, two to calibrate
 FIXED_S = 0.3  # a case's gate and its profile, whatever its size
@@ -149,13 +151,14 @@ def _seconds(cell: Cell, guesses: Mapping[str, Guess], best: Ceiling) -> dict[st
         inputs = DRAW_S * g.input_bytes / getattr(torch, cell.place.dtype).itemsize
         found[key] += (inputs + pace.warm_up_s + (COMPILE_S if cell.place.compiled else 0.0)) * (1 + sittings)
         found[key] += min(passes * pace.block_s, cell.effort.budget_s) + passes * _between(cell, g, best)
+        found[key] += rounds * LOOK_S
     return found
 
 
 def _between(cell: Cell, g: Guess, best: Ceiling) -> float:
-    """Seconds before every pass that are not counted: a context set up anew, caches emptied."""
-    context = SET_UP * g.call_bytes if cell.place.mode == "decode" else 0
-    return (context + (2 * FLUSH if cell.place.cache == "cold" else 0)) / best.bytes_per_s
+    """Seconds before every pass that are not counted: new inputs, a context set up anew, caches emptied."""
+    renewed = REWRITE * g.input_bytes + (SET_UP * g.call_bytes if cell.place.mode == "decode" else 0)
+    return (renewed + (2 * FLUSH if cell.place.cache == "cold" else 0)) / best.bytes_per_s
 
 
 def _pace(cell: Cell, g: Guess) -> Pace:

@@ -153,7 +153,10 @@ class Sittings:
 
     def _take_round(self, message: Sat, keys: list[str], number: int) -> None:
         for place, (status, reason) in message.failed.items():
-            row = self.entrants.pop(keys[place]).case.row()
+            entrant = self.entrants.pop(keys[place])
+            row = entrant.case.row()
+            if status == "invalid":
+                reason = f"round {len(entrant.rounds) + 1}: {reason}"
             self.records[keys[place]] = Record(replace(row, status=status, reason=reason))
         for place, samples in message.samples.items():
             if keys[place] in self.entrants:
@@ -190,6 +193,7 @@ class Sittings:
             "process": entrant.process,
             "calls": entrant.turn.pace.calls,
             "order_seed": self.seed,
+            "input_seed": self.seed,
             "waited": entrant.waited,
             "disturbed": {str(process): why for process, why in self.disturbed.items()},
             "seen": self.seen,

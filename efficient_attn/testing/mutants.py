@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims
-from . import bugs
+from . import bugs, memories
 from .checking import Check, run_check
 from .checks import CHECKS
 from .checks.decoding import not_bound
@@ -147,6 +147,19 @@ MUTANTS = (
            (), bugs.queries_do_nothing, ("memory_layout",)),
     Mutant("aliased_output", "over one key, the output is a view of the value", bugs.compute(after=bugs.one_value),
            ("normalised",), bugs.copies_heads, ("output",)),
+    Mutant("remembers_address", "an answer is given again to whatever lies in the same memory",
+           memories.remembers(memories.by_address), suspects=("renewed_contents",)),
+    Mutant("remembers_version", "an answer is given again until a version counter moves",
+           memories.remembers(memories.by_version), suspects=("renewed_contents",)),
+    Mutant("remembers_corner", "an answer is given again to whatever begins with the same rows",
+           memories.remembers(memories.by_corner), suspects=("renewed_contents",)),
+    Mutant("skips_every_second", "every second call gives what the one before it gave",
+           memories.skips_every_second, suspects=("every_call_is_alike",)),
+    Mutant("writes_late", "the keys are written to from the 61st call on",
+           memories.writes_late, suspects=("every_call_is_alike",)),
+    Mutant("constant", "the output is zero", bugs.compute(after=lambda out, *_: out * 0), suspects=("equals_oracle",)),
+    Mutant("subclass", "the output is a tensor of a kind of its own", bugs.compute(after=memories.of_its_own_kind),
+           suspects=("output",)),
     Mutant("decode_newest", "a single step does not see its own key", bugs.forgets_newest,
            ("decode",), suspects=("decode_equals_forward",)),
     Mutant("decode_oldest", "a longer step loses its first position for those that follow", bugs.forgets_oldest,

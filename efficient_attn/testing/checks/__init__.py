@@ -1,9 +1,10 @@
 """Every property that mechanisms are held to, cheap and telling ones first."""
 
-from . import causality, decoding, grouping, laws, manners, packed, padding, truth
+from . import causality, decoding, grouping, laws, manners, packed, padding, renewal, truth
 
 CHECKS = (
     *manners.CHECKS,
+    *renewal.CHECKS,
     *truth.CHECKS,
     *causality.CHECKS,
     *padding.CHECKS,

@@ -35,7 +35,7 @@ def output(subject: Subject) -> None:
             call = call.leaves()
         out = call.run(subject.make(shape))
         what = f"output for N={n}, M={m}"
-        assert isinstance(out, Tensor), f"{what}: a {type(out).__name__}, not one tensor"
+        assert type(out) is Tensor, f"{what}: a {type(out).__name__}, not one plain tensor"
         want = (2, shape.heads, n, 5)
         assert tuple(out.shape) == want, f"{what}: shape {list(out.shape)}, expected {list(want)}"
         assert out.dtype == torch.float64, f"{what}: dtype {out.dtype}, expected {torch.float64}"
