@@ -80,7 +80,7 @@ def test_padding_ends_keys_and_queries(fill: str) -> None:
 def test_packed_rows_are_one_batch_without_padding() -> None:
     case = _case("packed")
     w, total = Workload(case), sum(case.row_lengths)
-    assert w.tensors[0].shape == (1, 2, total, 8)
+    assert w.sample.q.shape == (1, 2, total, 8)
     assert w.mask.cu_seqlens is not None
     assert w.mask.cu_seqlens.diff().tolist() == list(case.row_lengths)
     assert case.cell.place.batch == 3  # the row says how many sequences there are

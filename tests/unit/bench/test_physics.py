@@ -103,7 +103,7 @@ def test_a_look_that_fails_explains_nothing() -> None:
 
 def test_the_looks_are_kept_with_their_spread() -> None:
     conditions = _conditions(Ceiling(8e10, 1.25e10, "oneDNN 1x1x1 float32", "max of 1 MiB"))
-    assert look("cpu", [("float32", 1)], conditions.found, "before") == {"ok": True}
+    assert look("cpu", [("float32", 1)], conditions.found, "before") == {"canary": {"ok": True}}
     assert look("cpu", [("float32", 1)], conditions.found, "after") == {}
     (entry,) = json.loads(json.dumps(list_ceilings("cpu", conditions.found)))
     assert (entry["dtype"], entry["threads"]) == ("float32", 1)
