@@ -29,10 +29,11 @@ OTHERWISE = 0.45
 LAUNCH_S = 5e-5  # what a call costs however small it is
 STATE_READS = 1.5  # times that a decode step seems to read its state, at the best rate
 SET_UP = 4  # times its state that setting up a context seems to move
+HELD = 2  # times their bytes that inputs take: as they were drawn, and as they are given
 REWRITE = 2  # times their bytes that inputs with new contents move
 LOOK_S = 0.02  # a round: the oracle's answer to some rows of a call that was timed
 PROBES = (256, 512)  # contexts from which a state's growth is read off
-CALLS = 6  # calls that preparing takes: a first one, the gate's, two to count memory, two to calibrate
+CALLS = 7  # calls that preparing takes: a first one, two of the gate, two to count memory, two to calibrate
 FIXED_S = 0.3  # a case's gate and its profile, whatever its size
 DRAW_S = 8e-9  # for a number of the inputs
 START_S = 0.2  # for a worker, and for torch's first products in it
@@ -69,9 +70,9 @@ def expected(cases: Sequence[Case], *, best: Ceiling | None = None) -> Expectati
             rates[setting] = best or ceiling(*setting, rough=True)
         guesses = {case.key: guess_case(case, rates[setting]) for case in members}
         seconds = _seconds(cell, guesses, rates[setting])
-        found |= {key: (seconds[key], g.input_bytes + g.call_bytes) for key, g in guesses.items()}
+        found |= {key: (seconds[key], HELD * g.input_bytes + g.call_bytes) for key, g in guesses.items()}
         # a sitting holds the inputs of all its cases, and the decode states; calls come one after the other
-        held, calls = sum(g.input_bytes for g in guesses.values()), [g.call_bytes for g in guesses.values()]
+        held, calls = HELD * sum(g.input_bytes for g in guesses.values()), [g.call_bytes for g in guesses.values()]
         peak = max(peak, held + (sum(calls) if cell.place.mode == "decode" else max(calls)))
     wall = sum(seconds for seconds, _ in found.values())
     return Expectation(wall + SESSION_S if wall else 0.0, peak, found, absent)

@@ -34,8 +34,10 @@ def gate(w: Workload) -> tuple[float, int]:
 
     Raises `Invalid`, with what and where, for a wrong shape or dtype, values not finite, or an error over `TOLERANCE`.
     """
+    earlier = make_results(w, w.sample)[0]
     results = make_results(w, w.sample)
-    check_plain(w, results, lambda x: shared_input(w.sample, x))
+    check_plain(w, results, lambda x: shared_input(w.sample, x), earlier)
+    del earlier
     if takes_rows(w) or dense_pairs(w) <= WHOLE:
         error, length = check_call(w, w.sample, results, most=WHOLE), w.shape.n
     else:

@@ -33,7 +33,7 @@ def make_subject(workload: Workload, *, seed: int) -> Timed:
     place = workload.case.cell.place
     passes = Steps(workload, seed) if place.mode == "decode" else Calls(workload, seed)
     limits = {"limit": RESERVE - SETTLING, "least": LEAST_STEPS} if place.mode == "decode" else {}
-    subject = Timed(passes.run, passes.reset, passes.judge, **limits)
+    subject = Timed(passes.run, passes.reset, passes.judge, passes.forget, **limits)
     return subject if place.cache == "warm" else chill(subject, place.device)
 
 
@@ -58,11 +58,10 @@ class Calls:
         self.graphs = self._capture() if graphed else {}
         self.kept: Any = None
         self.last: Any = None
-        self.earlier: Tensor | None = None
         self.watched, self.judged = 0, 0
 
     def reset(self, calls: int) -> None:
-        self.kept = self.last = None  # released first, so that a call finds the memory of the one before it
+        self.forget()
         self.samples = self.feed.change(calls)
         self.calls = [self.graphs.get(s.q.data_ptr()) or partial(self.workload.make_call, s) for s in self.samples]
         # a graph's next launch would overwrite what its last one gave
@@ -84,18 +83,21 @@ class Calls:
 
     def judge(self) -> None:
         """Hold the kept result, of a call that was timed, to what every result is held to."""
-        last = as_results(self.last)[0].detach()
-        check_ended(last)
-        self.kept = self.last if self.kept is None else self.kept
-        self.last = None
+        last = as_results(self.last)[0]
+        check_ended(last.detach())
         check_inputs(self.feed)
         sample = self.samples[self.watched % len(self.samples)]
-        results = as_results(self.kept)
-        check_plain(self.workload, results, self.feed.owns, self.earlier)
+        results = as_results(self.last if self.kept is None else self.kept)
+        check_plain(self.workload, results, self.feed.owns, None if self.kept is None else last)
         check_call(self.workload, sample, results)
         if len(results) > 1 and not self.judged:
             check_gradients(self.workload, sample, results)
-        self.earlier, self.judged = None if self.graphs else results[0], self.judged + 1
+        self.judged += 1
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of what the last pass gave."""
+        self.kept = self.last = None
 
 
 class Steps:
@@ -108,12 +110,11 @@ class Steps:
         self.tokens = feed(case, attn, replace(s, n=1, m=1), None, seed=seed)
         self.kept: Tensor | None = None
         self.last: Tensor | None = None
-        self.earlier: Tensor | None = None
         self.watched = 0
 
     def reset(self, calls: int) -> None:
         """A new context, a new state, and the first steps after it."""
-        self.kept = self.last = None
+        self.forget()
         self.state = None  # released first, so that two states never exist at once
         (self.known,) = self.context.change(1)
         self.taken = self.tokens.change(calls + SETTLING)
@@ -145,14 +146,17 @@ class Steps:
         """Hold the kept step to the row that the oracle gives for it: the error, if it is none too large."""
         assert self.last is not None
         check_ended(self.last)
-        self.kept = self.last if self.kept is None else self.kept
-        self.last = None
         check_inputs(self.context)
         check_inputs(self.tokens)
-        check_plain(self.workload, (self.kept,), lambda x: self.context.owns(x) or self.tokens.owns(x), self.earlier)
-        error = check_step(self.workload, self.known, self.taken[: SETTLING + self.watched + 1], self.kept)
-        self.earlier = self.kept
+        out, other = (self.last, None) if self.kept is None else (self.kept, self.last)
+        check_plain(self.workload, (out,), lambda x: self.context.owns(x) or self.tokens.owns(x), other)
+        error = check_step(self.workload, self.known, self.taken[: SETTLING + self.watched + 1], out)
+        self.forget()
         return error
+
+    def forget(self) -> None:
+        """Let go of what the last pass gave; the state stays for steps that follow."""
+        self.kept = self.last = None
 
 
 def check_ended(last: Tensor) -> None:
@@ -180,7 +184,7 @@ def chill(subject: Timed, device: str) -> Timed:
         subject.reset(calls)
         other.add_(1)
 
-    return Timed(subject.run, reset, subject.judge, limit=1)
+    return Timed(subject.run, reset, subject.judge, subject.forget, limit=1)
 
 
 def replay(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -34,11 +34,13 @@ class Timed:
     """Something to time. run(count) makes least <= count <= limit calls; reset(count), untimed, goes before each pass.
 
     judge, untimed too, goes after a pass of each round that is drawn: it raises where a call was not what it should be.
+    forget goes after the others: nothing that a pass gave is held until the next one.
     """
 
     run: Callable[[int], None]
     reset: Callable[[int], None] = lambda count: None
     judge: Callable[[], object] = lambda: None
+    forget: Callable[[], None] = lambda: None
     limit: int = 1_000_000
     least: int = 1
 
@@ -185,6 +187,8 @@ def _one_pass(
             if judged:
                 subject.judge()
                 judged = False
+            else:
+                subject.forget()
             after()
             if alone:
                 _check_threads(took, turn.pace.calls)

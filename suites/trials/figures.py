@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 BEGIN, END = "<!-- {} -->\n", "<!-- end -->"
 SHOWN = "quickstart_zen4"
-RUNS = (SHOWN, "quickstart", "decode", "decode_zen4")
+RUNS = (SHOWN, "quickstart")
 HEAD = ("You have", "Take", "Faster from", "How much, on {processors}", "It loses")
 
 
@@ -45,8 +45,8 @@ ADVICE = (
     Advice("a long text, what matters is near", "sliding_window:window=128", "forward", 8192, False),
     Advice("a long text, and any answer will do", "linear", "forward", 8192, False),
     Advice("training on texts of some thousand tokens", "sliding_window:window=128", "forward_backward", 4096),
-    Advice("decoding after a long context", "gqa:kv_heads=2", "decode", 16384, needs="a model trained with it"),
-    Advice("a stream that does not end", "attention_sinks:n_sink=4:window=128", "decode", 65536),
+    Advice("decoding after a long context", "gqa:kv_heads=2", "decode", 16384, needs="nothing, once the model is trained with it"),
+    Advice("a stream that does not end", "sliding_window:window=128", "decode", 16384),
 )
 
 

@@ -29,6 +29,9 @@ ENDS = {  # status, and what the reason must say
     "zz_kill": ("crashed", "killed by SIGKILL, while its first call ran"),
     "zz_hang_in_c": ("timeout", "_hang_in_c (villains.py:"),
     "zz_sleep": ("timeout", "_sleep (villains.py:"),
+    "zz_second": ("error", "RuntimeError: only once"),
+    "zz_frees": ("error", "out of bounds for storage of size 0"),
+    "zz_growing": ("invalid", "shares its memory with that of an earlier call"),
     "zz_late": ("crashed", "killed by SIGSEGV, in compute (villains.py:"),
 }
 SUITE = """

@@ -115,6 +115,48 @@ for _name, _deed in VILLAINS.items():
     _register(_name, _deed)
 
 
+@ea.register("zz_second", family="full")
+class Second(ea.SoftmaxAttention):
+    """Exact attention that is there for one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = False
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        if self.used:
+            raise RuntimeError("only once")
+        self.used = True
+        return super().compute(q, k, v, mask, **inputs)
+
+
+@ea.register("zz_growing", family="full")
+class Growing(ea.SoftmaxAttention):
+    """Exact attention whose results are views of one buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer: Tensor | None = None
+        self.used = 0
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        out = super().compute(q, k, v, mask, **inputs)
+        if self.buffer is None or self.buffer.shape[1:] != out.shape:
+            self.buffer = out.new_empty((1000, *out.shape))
+        self.used = (self.used + 1) % 1000
+        return self.buffer[self.used].copy_(out)
+
+
+@ea.register("zz_frees", family="full")
+class Frees(ea.SoftmaxAttention):
+    """Exact attention that gives its inputs' memory back."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        out = super().compute(q, k, v, mask, **inputs)
+        q.untyped_storage().resize_(0)
+        return out
+
+
 @ea.register("zz_late", family="full")
 class Late(ea.SoftmaxAttention):
     """Exact attention that crashes only once it has been timed for a while."""

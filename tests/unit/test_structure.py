@@ -49,6 +49,7 @@ NAMED_OTHERWISE = {
     "registry/test_readme_plugins.py": "README's own plug-ins",
     "report/test_large.py": "the report as a whole",
     "test_docs.py": "docs/ and README",
+    "test_figures.py": "README's figures",
     "test_packaging.py": "what is installed",
     "test_structure.py": "all of the package",
     "testing/test_kit.py": "the kit as a whole",

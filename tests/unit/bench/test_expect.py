@@ -15,7 +15,7 @@ from planted import load_suite
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
-from efficient_attn.bench.expect import SESSION_S, expected, guess_case
+from efficient_attn.bench.expect import HELD, SESSION_S, expected, guess_case
 from efficient_attn.bench.plan import make_plan
 from efficient_attn.bench.task import Guess
 from efficient_attn.instruments.ceilings import Ceiling
@@ -87,7 +87,7 @@ def test_the_parts_make_the_whole() -> None:
     found = expected(cases, best=BEST)
     assert found.wall_s == pytest.approx(SESSION_S + sum(seconds for seconds, _ in found.cases.values()))
     assert all(seconds > 0 and size > 0 for seconds, size in found.cases.values())
-    held = sum(guess_case(case, BEST).input_bytes for case in cases[2:])
+    held = HELD * sum(guess_case(case, BEST).input_bytes for case in cases[2:])
     assert found.peak_bytes == held + max(guess_case(case, BEST).call_bytes for case in cases[2:])
 
 

@@ -122,7 +122,7 @@ def test_mechanisms_whose_rows_cannot_be_taken_alone_are_compared_whole(
         assert (error < 1e-5, length) == (True, compared)
         with pytest.raises(Invalid):
             _gate(planted.plant(f"zz_wrong_{seq_len}", wrong, traits=traits), "forward", seq_len=seq_len)
-    assert lengths == [90, 100, 200, 100]
+    assert lengths == [90, 90, 100, 100, 200, 200, 100]  # two calls, whose results must not share their memory
 
 
 def test_a_leak_of_the_future_is_caught() -> None:
