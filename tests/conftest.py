@@ -15,7 +15,7 @@ import torch
 
 from efficient_attn.instruments import seal, timing
 
-SHARE = 3  # one in so many of the tests marked ``sampled``
+SHARE = 5  # one in so many of the tests marked ``sampled``
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the cases of each test function that are marked ``sampled``, keep one in three, drawn by ``--sample``."""
+    """Of the cases of each test function that are marked ``sampled``, keep one in five, drawn by ``--sample``."""
     seed = config.getoption("--sample")
     groups = defaultdict(list)
     for item in items if seed is not None else ():

@@ -26,7 +26,7 @@ README = ROOT / "README.md"
 BEGIN, END = "<!-- {} -->\n", "<!-- end -->"
 SHOWN = "quickstart_zen4"
 RUNS = (SHOWN, "quickstart")
-HEAD = ("You have", "Take", "Faster from", "How much, on {processors}", "It loses")
+HEAD = ("You have", "Take", "Faster at least from", "How much, on {processors}", "It loses")
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,7 @@ def find_start(mine: pd.DataFrame) -> str:
     faster = mine[mine["seq_len"] > (0 if slow.empty else slow.max())]["seq_len"]
     if faster.empty:
         return "not shown"
-    start = f"{int(faster.min()):,}"
-    return start if not slow.empty else f"{start} or less"
+    return f"{int(faster.min()):,}"
 
 
 def name_processor(machine: str) -> str:

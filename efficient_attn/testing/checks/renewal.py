@@ -34,7 +34,7 @@ def renewed_contents(subject: Subject) -> None:
 @check()
 def every_call_is_alike(subject: Subject) -> None:
     """The last of many calls gives what the first one gives, and leaves its inputs as they are."""
-    shape = subject.shape(17)
+    shape = subject.shape(70)
     attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
     before = [{name: x.clone() for name, x in call.tensors.items()} for call in calls]
     with torch.no_grad():
