@@ -31,7 +31,7 @@ variant    = [{variants}]
 
 
 def main(times: int) -> None:
-    names = ea.registry.load_plugin(str(HERE / "cheats.py"))
+    names = ea.load_plugin(str(HERE / "cheats.py"))
     variants = ", ".join(f'{{ name = "{name}" }}' for name in ["full", *names])
     text = SUITE.format(plugin=HERE / "cheats.py", variants=variants)
     ended: dict[str, Counter[str]] = {name: Counter() for name in names}
