@@ -35,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise unknown("option", rest[0], parser.verbs[args.verb].options, where=args.verb)
         from ..registry import load_plugin
 
+        if args.verb == "run" and args.plugin:
+            from ..bench import run  # noqa: F401  (what measures is sealed when it is imported: before any plug-in)
+
         with _warnings_in_one_line():
             for plugin in getattr(args, "plugin", ()):
                 load_plugin(plugin)

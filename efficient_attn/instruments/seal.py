@@ -70,7 +70,7 @@ def mend() -> None:
 def _members(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
     """A module's functions and classes, and what those classes define."""
     for name, value in list(vars(module).items()):
-        if isinstance(value, FunctionType) or callable(value):
+        if callable(value):
             yield module, name, value
         if isinstance(value, type) and value.__module__ == module.__name__:
             yield from ((value, n, v) for n, v in vars(value).items() if isinstance(v, FunctionType | property))

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import efficient_attn as ea
 
-HERE = Path(__file__).parent
+CHEATS = Path(__file__).with_name("cheats.py")
+SHORT, LONG = 64, 1100
 SUITE = """
 title      = "Cheats beside their honest twins"
 measure    = ["forward"]
@@ -24,20 +26,24 @@ max_rounds = 8
 processes  = 1
 budget_s   = 5
 plugins    = ["{plugin}"]
-axes       = {{ seq_len = [64, 1100], threads = [1] }}
+axes       = {{ seq_len = [{short}, {long}], threads = [1] }}
 dims       = {{ heads = 2, head_dim = 8 }}
 variant    = [{variants}]
 """
 
 
-def main(times: int) -> None:
-    names = ea.load_plugin(str(HERE / "cheats.py"))
+def make_suite(names: Sequence[str]) -> str:
+    """A suite of these mechanisms beside exact attention, at a short and a long length."""
     variants = ", ".join(f'{{ name = "{name}" }}' for name in ["full", *names])
-    text = SUITE.format(plugin=HERE / "cheats.py", variants=variants)
+    return SUITE.format(plugin=CHEATS, short=SHORT, long=LONG, variants=variants)
+
+
+def main(times: int) -> None:
+    names = ea.load_plugin(str(CHEATS))
     ended: dict[str, Counter[str]] = {name: Counter() for name in names}
     gains: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "cheats.toml").write_text(text, encoding="utf-8")
+        (Path(folder) / "cheats.toml").write_text(make_suite(names), encoding="utf-8")
         for seed in range(times):
             out = Path(folder) / str(seed)
             command = [sys.executable, "-m", "efficient_attn", "run", "cheats.toml", "--out", out, "--seed", str(seed)]

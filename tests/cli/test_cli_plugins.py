@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shell import TINY
+from shell import TINY, run_fresh
+
+from efficient_attn.results.frames import load
 
 MECHANISM = '''
 import efficient_attn as ea
@@ -95,3 +97,11 @@ def test_a_plugin_given_twice_is_loaded_once(command: Any, tmp_path: Path) -> No
     done = command("list", *flags, *flags)
     assert (done.code, done.err) == (0, "")
     assert done.out.count("zz_mine") == 1
+
+
+def test_statistics_that_a_plugin_replaces_are_put_back(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    (tmp_path / "mine.py").write_text("from efficient_attn.results import stats\nstats.middle = lambda values: 1e-9\n")
+    done = run_fresh("run", "tiny.toml", "--plugin", "mine.py", "--seq-len", "8", "--out", "out", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert (load(tmp_path / "out").latency_ms > 1e-6).all()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pandas as pd
 import planted
 import pytest
+from cheating import CHEATS, LONG, SHORT, make_suite
 from shell import run
 
 import efficient_attn as ea
@@ -18,8 +18,6 @@ from efficient_attn.bench.workload import Workload
 from efficient_attn.instruments import seal
 from efficient_attn.instruments.guard import Meddled, watched
 
-CHEATS = Path(__file__).parents[2] / "suites" / "trials" / "cheats.py"
-SHORT, LONG = 64, 1100
 SAYS = {  # what is said of it in a run; nothing of the one that is never wrong and gains nothing
     "pointer": "not the oracle's",
     "version": "not the oracle's",
@@ -36,28 +34,13 @@ SAYS = {  # what is said of it in a run; nothing of the one that is never wrong 
     "numpy": "",  # the oracle sees what was written, or the inputs are not what they were
     "sixty": "it wrote into its input v",
 }
-SUITE = """
-title      = "Cheats beside their honest twins"
-measure    = ["forward"]
-baseline   = "full"
-rounds     = 8
-max_rounds = 8
-processes  = 1
-budget_s   = 5
-plugins    = ["{plugin}"]
-axes       = {{ seq_len = [{short}, {long}], threads = [1] }}
-dims       = {{ heads = 2, head_dim = 8 }}
-variant    = [{variants}]
-"""
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     folder = tmp_path_factory.mktemp("cheats")
-    names = ["full", *(f"zz_{name}" for name in SAYS), *(f"zz_honest_{name}" for name in SAYS)]
-    variants = ", ".join(f'{{ name = "{name}" }}' for name in names)
-    text = SUITE.format(plugin=CHEATS, short=SHORT, long=LONG, variants=variants)
-    (folder / "cheats.toml").write_text(text)
+    names = [f"zz_{kind}{name}" for kind in ("", "honest_") for name in SAYS]
+    (folder / "cheats.toml").write_text(make_suite(names))
     run("run", "cheats.toml", "--out", "out", cwd=folder)
     return ea.load(folder / "out").set_index(["variant", "seq_len"])
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from efficient_attn.results.compare import Change, Comparison, compare
 from efficient_attn.results.exchange import Run
 from efficient_attn.results.rows import Record, Row
 from efficient_attn.results.store import Writer
@@ -91,3 +92,15 @@ def write(folder: Path, records: Sequence[Record], **environment: Any) -> Path:
 def steady(ms: float, *, spread: float = 0.001, rounds: int = 8) -> list[float]:
     """Rounds around a value, the same at every call."""
     return [ms * math.exp(spread * (-1) ** i) for i in range(rounds)]
+
+
+LINEAR = key("linear", 64).partition("#")[0]
+
+
+def compare_rows(old: Sequence[Record], new: Sequence[Record], **options: Any) -> Comparison:
+    return compare(run(old, "a"), run(new, "b"), **options)
+
+
+def change_of(found: Comparison, name: str = LINEAR) -> Change:
+    (change,) = [c for c in found.changes if c.name == name]
+    return change

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
-from compare_runs import key, measured, record, run, steady
+from compare_runs import LINEAR, change_of, compare_rows, key, measured, record, steady
 
-from efficient_attn.results.compare import Change, Comparison, compare
 from efficient_attn.results.exchange import round_values
-from efficient_attn.results.rows import Record
-
-LINEAR = key("linear", 64).partition("#")[0]
-
-
-def _compare(old: list[Record], new: list[Record], **options: Any) -> Comparison:
-    return compare(run(old, "a"), run(new, "b"), **options)
-
-
-def _of(found: Comparison, name: str = LINEAR) -> Change:
-    (change,) = [c for c in found.changes if c.name == name]
-    return change
 
 
 def test_a_difference_is_called_where_bonferroni_would_not() -> None:
@@ -34,9 +20,9 @@ def test_a_difference_is_called_where_bonferroni_would_not() -> None:
     values = [v * math.exp(0.06) for v in round_values(faint)]
     less = record("faint", 64, values)
     name = key("faint", 64).partition("#")[0]
-    alone = _of(_compare([faint], [less], drift=0.0), name)
-    beside = _of(_compare([*clear, faint], [*doubled, less], drift=0.0), name)
-    lost = _of(_compare([*clear, faint], [*clear, less], drift=0.0), name)
+    alone = change_of(compare_rows([faint], [less], drift=0.0), name)
+    beside = change_of(compare_rows([*clear, faint], [*doubled, less], drift=0.0), name)
+    lost = change_of(compare_rows([*clear, faint], [*clear, less], drift=0.0), name)
     assert (alone.kind, beside.kind, lost.kind) == ("slower", "slower", "inconclusive")
     assert beside.low == pytest.approx(alone.low)
 
@@ -49,7 +35,7 @@ def test_a_difference_of_the_tolerance_is_found_or_its_case_is_blind() -> None:
         noise = float(rng.uniform(0.005, 0.06))
         old = measured(rng, cells=4, noise=noise)
         new = measured(rng, cells=4, noise=noise, factors={"linear": 1.1})
-        kinds = [(c.kind, c.blind) for c in _compare(old, new, tolerance=0.1).changes if "/linear/" in c.name]
+        kinds = [(c.kind, c.blind) for c in compare_rows(old, new, tolerance=0.1).changes if "/linear/" in c.name]
         found += sum(kind == "slower" for kind, _ in kinds)
         missed += sum(kind != "slower" and not blind for kind, blind in kinds)
     assert found > 150
@@ -62,7 +48,7 @@ def test_the_bound_holds_for_all_cases_at_once() -> None:
     wrong = 0
     for _ in range(200):
         old, new = (measured(rng, cells=10, factors={"linear": f}) for f in (1.0, 1.01))
-        bound = _compare(old, new, drift=0.0, margin=0.0).slower_by_at_most
+        bound = compare_rows(old, new, drift=0.0, margin=0.0).slower_by_at_most
         assert bound is not None
         wrong += bound < 0.01
     assert wrong <= 0.05 * 200
@@ -72,7 +58,7 @@ def test_a_wider_tolerance_makes_more_the_same_and_fewer_blind() -> None:
     old, new = measured(np.random.default_rng(15), cells=6), measured(np.random.default_rng(16), cells=6)
     same, blind = [], []
     for tolerance in (0.02, 0.05, 0.5):
-        found = _compare(old, new, tolerance=tolerance)
+        found = compare_rows(old, new, tolerance=tolerance)
         same.append(found.counts["same"])
         blind.append(len(found.blind))
         assert all(c.least is not None and c.least > tolerance for c in found.changes if c.blind)
@@ -84,20 +70,20 @@ def test_a_wider_tolerance_makes_more_the_same_and_fewer_blind() -> None:
 
 def test_what_was_found_is_not_blind_and_bounds_the_slowdown() -> None:
     old, new = [record("linear", 64, steady(2))], [record("linear", 64, steady(4))]
-    found = _compare(old, new)
-    assert (_of(found).kind, found.blind) == ("slower", ())
+    found = compare_rows(old, new)
+    assert (change_of(found).kind, found.blind) == ("slower", ())
     assert 1 < (found.slower_by_at_most or 0) < 1.2
-    assert _compare(new, old).slower_by_at_most == 0  # all became faster for sure
+    assert compare_rows(new, old).slower_by_at_most == 0  # all became faster for sure
 
 
 def test_where_all_are_blind_there_is_no_bound() -> None:
-    found = _compare([record("linear", 64, [1.0])], [record("linear", 64, [1.0])])
+    found = compare_rows([record("linear", 64, [1.0])], [record("linear", 64, [1.0])])
     assert (found.blind, found.slower_by_at_most) == ((LINEAR,), None)
-    assert _of(found).least is None
+    assert change_of(found).least is None
 
 
 def test_a_run_compared_with_itself_is_known_for_it() -> None:
     old, new = [record("linear", 64, steady(2))], [record("linear", 64, steady(2.01))]
-    assert _compare(old, old).itself
-    assert not _compare(old, new).itself
-    assert not _compare(old, [*old, record("full", 64, steady(9))]).itself
+    assert compare_rows(old, old).itself
+    assert not compare_rows(old, new).itself
+    assert not compare_rows(old, [*old, record("full", 64, steady(9))]).itself

@@ -6,37 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compare_runs import key, measured, record, run, steady
-
-from efficient_attn.results.compare import Change, Comparison, compare
-from efficient_attn.results.rows import Record
-
-LINEAR = key("linear", 64).partition("#")[0]
-
-
-def _compare(old: list[Record], new: list[Record], **options: Any) -> Comparison:
-    return compare(run(old, "a"), run(new, "b"), **options)
-
-
-def _of(found: Comparison, name: str = LINEAR) -> Change:
-    (change,) = [c for c in found.changes if c.name == name]
-    return change
+from compare_runs import change_of, compare_rows, key, measured, record, steady
 
 
 def test_by_speedup_a_slower_machine_is_no_regression_of_a_variant() -> None:
     old = [record("full", 64, steady(10)), record("linear", 64, steady(2))]
     new = [record("full", 64, steady(13)), record("linear", 64, steady(2.6))]
-    change = _of(_compare(old, new))
+    change = change_of(compare_rows(old, new))
     assert (change.by, change.kind) == ("speedup", "same")
     assert change.ratio == pytest.approx(1)
     assert (change.base_ms, change.new_ms) == (pytest.approx(2, rel=0.01), pytest.approx(2.6, rel=0.01))
-    absolute = _of(_compare(old, new, by="latency"))
+    absolute = change_of(compare_rows(old, new, by="latency"))
     assert (absolute.by, absolute.kind) == ("latency", "slower")
 
 
 def test_the_baseline_itself_is_compared_by_latency() -> None:
     old = [record("full", 64, steady(10)), record("linear", 64, steady(2))]
-    change = _of(_compare(old, old, tolerance=0.02), key("full", 64).partition("#")[0])
+    change = change_of(compare_rows(old, old, tolerance=0.02), key("full", 64).partition("#")[0])
     assert (change.by, change.kind) == ("latency", "inconclusive")  # the drift between runs hides 2%
 
 
@@ -53,24 +39,24 @@ UNPAIRED: dict[str, dict[str, Any]] = {
 def test_what_was_not_measured_beside_the_same_baseline_is_compared_by_latency(known: dict[str, Any]) -> None:
     usual = [record("full", 64, steady(10)), record("linear", 64, steady(2))]
     other = [record("full", 64, steady(10), **known), record("linear", 64, steady(2))]
-    assert _of(_compare(usual, usual)).by == "speedup"
-    assert _of(_compare(usual, other)).by == "latency"
+    assert change_of(compare_rows(usual, usual)).by == "speedup"
+    assert change_of(compare_rows(usual, other)).by == "latency"
 
 
 def test_another_baseline_is_no_measure() -> None:
     dense = record("dense", 64, steady(10), speedup=1.0, speedup_low=1.0, speedup_high=1.0)
     linear = record("linear", 64, steady(2))
-    assert _of(_compare([dense, linear], [dense, linear])).by == "speedup"
-    assert _of(_compare([dense, linear], [record("full", 64, steady(10)), linear])).by == "latency"
+    assert change_of(compare_rows([dense, linear], [dense, linear])).by == "speedup"
+    assert change_of(compare_rows([dense, linear], [record("full", 64, steady(10)), linear])).by == "latency"
     two = [dense, record("full", 64, steady(10)), linear]
-    assert _of(_compare(two, two)).by == "latency"  # which of the two was meant?
+    assert change_of(compare_rows(two, two)).by == "latency"  # which of the two was meant?
 
 
 def test_a_variant_with_other_key_value_heads_shares_the_cell() -> None:
     name = "tiny/all/decode/gqa:kv_heads=2/n64-b1-h4-kv2-d64/float32-cpu-t1-causal#1"
     base = "tiny/all/decode/full/n64-b1-h4-kv4-d64/float32-cpu-t1-causal#2"
     both = [record("full", 64, steady(4), case_key=base), record("gqa:kv_heads=2", 64, steady(1), case_key=name)]
-    assert _of(_compare(both, both), name.partition("#")[0]).by == "speedup"
+    assert change_of(compare_rows(both, both), name.partition("#")[0]).by == "speedup"
 
 
 @pytest.mark.parametrize(("before", "by"), [(8, "speedup"), (1, "latency")])
@@ -79,14 +65,14 @@ def test_a_baseline_with_other_key_value_heads_is_no_measure(before: int, by: st
     key_of = "tiny/all/decode/{}/n64-b1-h8-kv{}-d64/float32-cpu-t1-causal#1".format
     full = [record("full", 64, steady(4), case_key=key_of("full", heads), kv_heads=heads) for heads in (before, 8)]
     linear = record("linear", 64, steady(1), case_key=key_of("linear", 8), kv_heads=8)
-    found = _compare([full[0], linear], [full[1], linear])
-    assert _of(found, key_of("linear", 8).partition("#")[0]).by == by
+    found = compare_rows([full[0], linear], [full[1], linear])
+    assert change_of(found, key_of("linear", 8).partition("#")[0]).by == by
 
 
 def test_fewer_rounds_find_their_partners_in_each_process() -> None:
     full = record("full", 64, [10, 11, 12, 20, 21, 22], process=[0, 0, 0, 1, 1, 1])
     short = record("linear", 64, [1, 1.1, 2, 2.1], process=[0, 0, 1, 1])
-    change = _of(_compare([full, short], [full, short]))
+    change = change_of(compare_rows([full, short], [full, short]))
     assert change.by == "speedup"
     assert change.low == pytest.approx(1)  # each ratio is exactly 0.1: not so if 20 met 2.1, say
     assert change.high == pytest.approx(1)
@@ -95,7 +81,7 @@ def test_fewer_rounds_find_their_partners_in_each_process() -> None:
 def test_drift_widens_latencies_only() -> None:
     old, new = measured(np.random.default_rng(8)), measured(np.random.default_rng(9))
     for by, wider in (("latency", True), ("speedup", False)):
-        little, much = (_of(_compare(old, new, by=by, drift=d)) for d in (0.0, 0.1))  # type: ignore[arg-type]
+        little, much = (change_of(compare_rows(old, new, by=by, drift=d)) for d in (0.0, 0.1))  # type: ignore[arg-type]
         assert ((much.high or 0) > (little.high or 0)) == wider
 
 
@@ -103,12 +89,12 @@ def test_drift_widens_latencies_only() -> None:
 def test_own_time_and_speedup_are_both_told(by: Any) -> None:
     old = [record("full", 64, steady(10)), record("linear", 64, steady(2), speedup=5.0)]
     new = [record("full", 64, steady(20)), record("linear", 64, steady(2), speedup=10.0)]
-    change = _of(_compare(old, new, by=by))
+    change = change_of(compare_rows(old, new, by=by))
     assert (change.base_speedup, change.new_speedup) == (5, 10)
     assert (change.base_ms, change.new_ms) == (pytest.approx(2, rel=0.01), pytest.approx(2, rel=0.01))
     other = [record("dense", 64, steady(9), speedup=1.0, speedup_low=1.0, speedup_high=1.0), new[1]]
-    assert _of(_compare(old, other, by=by)).base_speedup is None  # over another baseline
-    assert _of(_compare(old, new, by=by), key("full", 64).partition("#")[0]).base_speedup is None
+    assert change_of(compare_rows(old, other, by=by)).base_speedup is None  # over another baseline
+    assert change_of(compare_rows(old, new, by=by), key("full", 64).partition("#")[0]).base_speedup is None
 
 
 # -- what spoils it ------------------------------------------------------------------------------------------------
@@ -131,14 +117,14 @@ def test_what_was_disturbed_mostly_or_in_one_run_is_inconclusive(
     for side, count in zip((old, new), disturbed, strict=True):
         row = next(one.row for one in side if one.row.variant == beside)
         row.rounds, row.contaminated = 24, count
-    change = _of(_compare(old, new))
+    change = change_of(compare_rows(old, new))
     assert (change.kind, change.low is None, change.blind) == (kind, False, kind == "inconclusive")
     a, b = disturbed
     said = f"disturbed: {a} of 24 rounds in base, {b} of 24 in new"
     told = said if beside == "linear" else f"its baseline was {said}"
     assert change.reason == (told if kind == "inconclusive" else None)
     if beside == "full":
-        assert _of(_compare(old, new, by="latency")).kind == "slower"  # it has nothing to do with that
+        assert change_of(compare_rows(old, new, by="latency")).kind == "slower"  # it has nothing to do with that
 
 
 def test_what_is_set_aside_costs_the_others_nothing() -> None:
@@ -146,5 +132,5 @@ def test_what_is_set_aside_costs_the_others_nothing() -> None:
     more = [record("linear", 64 << i, steady(2), contaminated=8) for i in range(1, 20)]
     for one in more:
         one.row.rounds = 8
-    alone, beside = _of(_compare(old, new)), _of(_compare(old + more, new + more))
+    alone, beside = change_of(compare_rows(old, new)), change_of(compare_rows(old + more, new + more))
     assert (alone.low, alone.high) == (beside.low, beside.high)
