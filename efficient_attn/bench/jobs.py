@@ -23,7 +23,7 @@ from ..instruments.memory import canary
 from ..instruments.timing import Pace, TooSlow, Turn, take_rounds
 from ..results.rows import Record, Row, Status
 from .case import Case
-from .gate import Invalid
+from .comparison import Invalid
 from .passes import make_subject
 from .place import Cell
 from .tables import find_task

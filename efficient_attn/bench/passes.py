@@ -16,7 +16,8 @@ from ..contract.shapes import Sample
 from ..errors import UnsupportedError
 from ..instruments.guard import Meddled
 from ..instruments.timing import Timed
-from .gate import Invalid, as_results, check_call, check_gradients, check_plain, check_step, gate
+from .comparison import Invalid, check_call, check_gradients, check_step
+from .gate import as_results, check_plain, gate
 from .inputs import SETS, Feed, feed
 from .place import RESERVE
 from .workload import Workload

@@ -6,7 +6,7 @@ Nothing here needs torch, so that a typing error is found at once.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -154,8 +154,11 @@ class Loaded:
     wanted: tuple[tuple[Wanted, ...], ...] = field(default=())
 
 
-def load_suite(name: str, tasks: Table) -> Loaded:
-    """Read a built-in suite by name, or any suite by the path of its ``.toml`` file. tasks: the built-in ones."""
+def load_suite(name: str, tasks: Table, *, load: Callable[[str], object] = load_plugin) -> Loaded:
+    """Read a built-in suite by name, or any suite by the path of its ``.toml`` file.
+
+    tasks: the built-in ones. load: what imports the plug-ins that the suite names.
+    """
     path = Path(name) if name.endswith(".toml") else suites_folder() / f"{name}.toml"
     if not path.is_file():
         if name.endswith(".toml"):
@@ -165,18 +168,23 @@ def load_suite(name: str, tasks: Table) -> Loaded:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path.name}: not valid TOML: {error}") from error
-    return parse_suite(text, path.stem, tasks, folder=path.parent)
+    return parse_suite(text, path.stem, tasks, folder=path.parent, load=load)
 
 
-def parse_suite(text: str, name: str, tasks: Table, *, folder: Path = Path()) -> Loaded:
-    """Check a suite's text. folder: where its plug-ins lie. Raises `UsageError` for the first thing that is wrong."""
+def parse_suite(
+    text: str, name: str, tasks: Table, *, folder: Path = Path(), load: Callable[[str], object] = load_plugin
+) -> Loaded:
+    """Check a suite's text. Raises `UsageError` for the first thing that is wrong.
+
+    folder: where its plug-ins lie. load: what imports them.
+    """
     file = f"{name}.toml"
     try:
         said = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{file}: not valid TOML: {error}") from error
     for plugin in _texts(said.get("plugins")):
-        load_plugin(str(folder / plugin) if plugin.endswith(".py") else plugin)
+        load(str(folder / plugin) if plugin.endswith(".py") else plugin)
     table = list_tasks(tasks)
     grids = {"": said} | {f"part.{i}.": part for i, part in enumerate(_tables(said.get("part")))}
     measured = [find_words(_texts(g.get("measure")), table, where=f"{file}: {at}measure") for at, g in grids.items()]

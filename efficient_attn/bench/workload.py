@@ -80,9 +80,11 @@ class Workload:
         """What one call allocates, and the kernels that it runs. step: the call, when decoding."""
         device = self.case.cell.place.device
         if self.case.cell.place.mode == "forward_backward":
-            leaves = self._leaves(self.sample)
+            leaves = make_leaves(self.sample)
             return training_footprint(
-                lambda: self._forward(leaves), lambda out: self._backward(leaves, out), device=device
+                lambda: self._forward(leaves),
+                lambda out: self._backward(leaves, out, self.upstream(out)),
+                device=device,
             )
         return footprint(step or (lambda: self.make_call(self.sample)), device=device)
 
@@ -106,25 +108,22 @@ class Workload:
                 raise Meddled("it turned gradients on and left them so")
         return out
 
-    def forward_backward(self, sample: Sample) -> tuple[Tensor, ...]:
-        """The output, and gradients of q, k, v, extra inputs and parameters for a fixed gradient of the output."""
-        leaves = self._leaves(sample)
+    def forward_backward(self, sample: Sample, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
+        """The output, and gradients of q, k, v, extra inputs and parameters for a gradient of the output, fixed unless
+        one is given.
+        """
+        leaves = make_leaves(sample)
         out = self._forward(leaves)
-        return out, *self._backward(leaves, out)
+        return out, *self._backward(leaves, out, self.upstream(out) if upstream is None else upstream)
 
-    def _leaves(self, sample: Sample) -> list[Tensor]:
-        return [x.detach().requires_grad_() for x in list_tensors(sample)]
+    def _forward(self, leaves: Sample) -> Tensor:
+        q, k, v, inputs = leaves
+        return self.call(q, k, v, self.mask, **inputs)
 
-    def _forward(self, leaves: list[Tensor]) -> Tensor:
-        count = len(leaves) - len(self.sample.inputs)
-        q, k, *v = leaves[:count]
-        inputs = dict(zip(self.sample.inputs, leaves[count:], strict=True))
-        return self.call(q, k, v[0] if v else None, self.mask, **inputs)
-
-    def _backward(self, leaves: list[Tensor], out: Tensor) -> tuple[Tensor, ...]:
-        sources = [*leaves, *self.attn.parameters()]
+    def _backward(self, leaves: Sample, out: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
         # a mechanism may leave one unused, fixed weights their queries, say: its gradient is then zero
-        return torch.autograd.grad(out, sources, self.upstream(out), allow_unused=True, materialize_grads=True)
+        sources = [*list_tensors(leaves), *self.attn.parameters()]
+        return torch.autograd.grad(out, sources, upstream, allow_unused=True, materialize_grads=True)
 
     def upstream(self, out: Tensor) -> Tensor:
         """The fixed gradient of an output."""
@@ -148,6 +147,14 @@ class Workload:
         with torch.no_grad():
             state = self.new_state(positions)
             return self.attn.absorb(sample.k, sample.v, state, **of_keys(self.attn, sample))
+
+
+def make_leaves(sample: Sample) -> Sample:
+    """The same inputs, wanting gradients, each one of its own even where one tensor stands for two."""
+    q, k, v, inputs = sample
+    made = {name: x.detach().requires_grad_() for name, x in inputs.items()}
+    values = None if v is None else v.detach().requires_grad_()
+    return Sample(q.detach().requires_grad_(), k.detach().requires_grad_(), values, made)
 
 
 def count_graph_breaks() -> int:

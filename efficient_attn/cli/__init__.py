@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import UnsupportedError, UsageError, unknown
 from .parser import make_parser
 from .stopping import stopped
+from .verbs import load_sealed
 
 # what torch's profiler and its allocator say on stderr is not for our readers; told before torch is imported
 QUIET = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -35,12 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise unknown("option", rest[0], parser.verbs[args.verb].options, where=args.verb)
         from ..registry import load_plugin
 
-        if args.verb == "run" and args.plugin:
-            from ..bench import run  # noqa: F401  (what measures is sealed when it is imported: before any plug-in)
-
+        load = load_sealed if args.verb == "run" else load_plugin
         with _warnings_in_one_line():
             for plugin in getattr(args, "plugin", ()):
-                load_plugin(plugin)
+                load(plugin)
             code = args.call(args)
         sys.stdout.flush()  # here, where a reader who has left can still be told from an error
         return code

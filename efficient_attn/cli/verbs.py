@@ -120,7 +120,7 @@ def _run(args: Namespace) -> int:
     from ..engines.local import Local, choose_method
     from ..tasks import TABLE
 
-    loaded = load_suite(args.suite, TABLE)  # a typing error is answered before torch is imported
+    loaded = load_suite(args.suite, TABLE, load=load_sealed)  # a typing error is answered before torch is imported
     # its server imports torch, and all that measures, while this process does
     Local(args.start_method or choose_method(), preload=("efficient_attn.bench.jobs",)).start()
     cases = _make_plan(loaded, args)
@@ -165,6 +165,14 @@ def _run(args: Namespace) -> int:
         console.show_rounds(rows)
         print(f"page: {written.page}")
     return 1 if outcome.failed else 0
+
+
+def load_sealed(plugin: str) -> None:
+    """Import a plug-in after what measures has been sealed, as importing the run does."""
+    from ..bench import run  # noqa: F401
+    from ..registry import load_plugin
+
+    load_plugin(plugin)
 
 
 def _make_plan(loaded: Loaded, args: Namespace) -> list[Case]:

@@ -18,10 +18,10 @@ from torch import Tensor
 ROOMS = ("instruments", "engines", "bench", "results", "contract", "kernels.dense")
 OURS = tuple(f"{__name__.partition('.')[0]}.{room}" for room in ROOMS)
 CLOCKS = ("perf_counter", "perf_counter_ns", "process_time", "thread_time", "monotonic", "time")
-TORCH = ("equal", "isfinite", "cat", "no_grad", "set_grad_enabled", "get_num_threads", "get_rng_state")
+TORCH = ("equal", "isfinite", "cat", "zeros_like", "no_grad", "set_grad_enabled", "get_num_threads", "get_rng_state")
 METHODS = (
     "norm", "double", "item", "clone", "detach", "copy_", "all", "data_ptr", "untyped_storage", "as_strided",
-    "__sub__", "__truediv__", "__getitem__", "__deepcopy__",
+    "__add__", "__sub__", "__mul__", "__truediv__", "__getitem__", "__deepcopy__",
 )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
 
     import torch
 
-    from ..bench.gate import check_error
+    from ..bench.comparison import check_error
     from ..contract.mask import Mask
     from ..instruments.distance import relative_error
     from ..instruments.guard import watched

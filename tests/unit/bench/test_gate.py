@@ -12,7 +12,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench import gate
-from efficient_attn.bench.gate import TOLERANCE, Invalid
+from efficient_attn.bench.comparison import TOLERANCE, Invalid
 from efficient_attn.bench.passes import prove
 from efficient_attn.bench.workload import Workload
 

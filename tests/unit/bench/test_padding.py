@@ -13,8 +13,8 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
+from efficient_attn.bench.comparison import Invalid
 from efficient_attn.bench.expect import guess_call
-from efficient_attn.bench.gate import Invalid
 from efficient_attn.bench.padding import make_mask, take_rows
 from efficient_attn.bench.passes import prove
 from efficient_attn.bench.place import Place

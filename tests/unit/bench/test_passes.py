@@ -13,7 +13,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench import passes
-from efficient_attn.bench.gate import Invalid
+from efficient_attn.bench.comparison import Invalid
 from efficient_attn.bench.passes import LEAST_STEPS, SETTLING, Steps, make_subject, prove
 from efficient_attn.bench.place import RESERVE
 from efficient_attn.bench.workload import Workload, of_keys

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from efficient_attn.bench import gate, run, sittings
+from efficient_attn.bench import comparison, run, sittings
 from efficient_attn.instruments import distance, seal, timing
 from efficient_attn.results import stats
 
@@ -33,7 +33,7 @@ DEEDS: dict[str, Callable[[], object]] = {
     "torch.cuda.synchronize": lambda: setattr(torch.cuda, "synchronize", _mine),
     "efficient_attn.instruments.timing._time": lambda: setattr(timing, "_time", _mine),
     "efficient_attn.instruments.timing.perf_counter": lambda: setattr(timing, "perf_counter", _mine),
-    "efficient_attn.bench.gate.check_call": lambda: setattr(gate, "check_call", _mine),
+    "efficient_attn.bench.comparison.check_call": lambda: setattr(comparison, "check_call", _mine),
     "efficient_attn.bench.sittings.Entrant.take": lambda: setattr(sittings.Entrant, "take", _mine),
     "efficient_attn.results.stats.middle": lambda: setattr(stats, "middle", _mine),
     "efficient_attn.instruments.distance.relative_error": lambda: setattr(
