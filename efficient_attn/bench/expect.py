@@ -12,7 +12,7 @@ import torch
 from ..contract.mechanism import Attention
 from ..contract.state import state_bytes
 from ..errors import UnsupportedError
-from ..instruments.ceilings import Ceiling, ceiling
+from ..instruments.ceilings import Ceiling, ceiling, highest
 from ..instruments.environment.devices import why_absent
 from ..instruments.timing import BLOCK_S, Pace, share_turns
 from .case import Case, group_by_cell
@@ -32,6 +32,7 @@ SET_UP = 4  # times its state that setting up a context seems to move
 HELD = 2  # times their bytes that inputs take: as they were drawn, and as they are given
 REWRITE = 2  # times their bytes that inputs with new contents move
 LOOK_S = 0.02  # a round: the oracle's answer to some rows of a call that was timed
+GLANCES = 3  # at the machine: the best counts, as each may fall into a slow moment
 PROBES = (256, 512)  # contexts from which a state's growth is read off
 CALLS = 7  # calls that preparing takes: a first one, two of the gate, two to count memory, two to calibrate
 FIXED_S = 0.3  # a case's gate and its profile, whatever its size
@@ -56,7 +57,7 @@ class Expectation:
 
 
 def expected(cases: Sequence[Case], *, best: Ceiling | None = None) -> Expectation:
-    """The cost of running cases here. best: the machine's rates, measured for a tenth of a second where not given."""
+    """The cost of running cases here. best: the machine's rates, measured for a few tenths of a second where not given."""
     rates: dict[tuple[str, str, int | None], Ceiling] = {}
     found: dict[str, tuple[float, int]] = {}
     devices = {device: why_absent(device) for device in {case.cell.place.device for case in cases}}
@@ -67,7 +68,7 @@ def expected(cases: Sequence[Case], *, best: Ceiling | None = None) -> Expectati
             continue
         setting = cell.place.device, cell.place.dtype, cell.place.threads
         if setting not in rates:
-            rates[setting] = best or ceiling(*setting, rough=True)
+            rates[setting] = best or highest([ceiling(*setting, rough=True) for _ in range(GLANCES)])
         guesses = {case.key: guess_case(case, rates[setting]) for case in members}
         seconds = _seconds(cell, guesses, rates[setting])
         found |= {key: (seconds[key], HELD * g.input_bytes + g.call_bytes) for key, g in guesses.items()}
