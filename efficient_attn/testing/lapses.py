@@ -27,7 +27,7 @@ def forgets_to_scale(cls: type[Attention]) -> dict[str, Any]:
     def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return cls.compute(self, q, k, v, mask, **inputs) * (1 - self.dropping)
 
-    return {"compute": compute}
+    return {"compute": compute, **claims_dropout(cls)}
 
 
 def claims_dropout(cls: type[Attention]) -> dict[str, Any]:

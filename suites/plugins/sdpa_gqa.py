@@ -14,4 +14,4 @@ class SDPAGrouped(ea.SoftmaxAttention):
     def compute(self, q, k, v, mask, **inputs):
         if q.shape[2] != 1:
             return super().compute(q, k, v, mask, **inputs)
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropping, enable_gqa=True)
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)

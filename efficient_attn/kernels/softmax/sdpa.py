@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...contract.mask import Mask
+from ...errors import UnsupportedError
 from . import decode, grouped
 
 ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
@@ -15,9 +16,11 @@ ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M e
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, native: bool = False, dropout: float = 0.0) -> Tensor:
     """softmax(q k^T / sqrt(D)) v under a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1.
 
-    native: where a few queries see all keys, by our kernel in C++ instead of torch's; it drops no weights.
+    native: where a few queries see all keys, by our kernel in C++ instead of torch's; without dropout only.
     dropout: torch's ``dropout_p``, for which torch forms all weights on the CPU.
     """
+    if native and dropout:
+        raise UnsupportedError("the kernel in C++ drops no weights")
     n, m, start = q.shape[2], k.shape[2], mask.start(q.shape[2], k.shape[2])
     valid = mask.key_valid(m)
     causal = mask.causal and start < m - 1  # a first query that stands on the last key already sees all of them

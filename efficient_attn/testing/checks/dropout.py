@@ -95,8 +95,8 @@ def dropout_drops_weights(subject: Subject) -> None:
 
 def _check_dropped(got: Tensor, want: Tensor, what: str) -> None:
     """Weights ``[B, H, N, 2 M]`` of one draw, each of them twice, against those without dropout."""
-    assert_same(*got.chunk(2, -1), f"{what}: a weight and the same weight again")
-    got, want = got.chunk(2, -1)[0], want.chunk(2, -1)[0]
+    (got, again), (want, _) = got.chunk(2, -1), want.chunk(2, -1)
+    assert_same(got, again, f"{what}: a weight and the same weight again")
     dropped, seen = (got == 0) & (want != 0), want != 0
     assert_close(got, (want / (1 - P)).masked_fill(dropped, 0), f"{what}: the weights that are left")
     if not (count := int(seen.sum())):

@@ -42,7 +42,9 @@ class SoftmaxAttention(Attention):
 
     @property
     def traits(self) -> Traits:
-        return UNDROPPED if self.backend == "cpp" else EXACT
+        own, base = type(self), SoftmaxAttention
+        known = own.compute is base.compute and own.oracle is base.oracle  # others may not know of dropout
+        return EXACT if known and self.backend != "cpp" else UNDROPPED
 
     @property
     def growth(self) -> Growth:

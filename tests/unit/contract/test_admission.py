@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import efficient_attn as ea
@@ -33,6 +34,23 @@ def test_dropout_is_claimed_or_refused_by_name_and_trait(name: str) -> None:
         with pytest.raises(ea.UnsupportedError, match=rf"^{name}: .* its traits do not claim dropout$"):
             attn.dropout = 0.25
         assert (attn.dropout, attn.dropping) == (0, 0)
+
+
+class Replaced(ea.SoftmaxAttention):
+    """Has a fast form of its own, from before there was dropout."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class Inherits(ea.SoftmaxAttention):
+    pass
+
+
+def test_a_fast_form_of_ones_own_does_not_inherit_the_claim() -> None:
+    assert Inherits().traits.dropout
+    with pytest.raises(ea.UnsupportedError, match="Replaced: backend 'sdpa' does not drop attention weights"):
+        Replaced().dropout = 0.1
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
