@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Literal
-from weakref import WeakValueDictionary
 
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims
@@ -19,6 +17,7 @@ from .checking import Check, run_check
 from .checks import CHECKS
 from .checks.decoding import not_bound
 from .checks.grouping import own_keys
+from .pickling import subclass
 from .subject import Factory, Subject
 
 
@@ -51,31 +50,10 @@ class Mutant:
 
         def factory(dims: Dims, seed: int, backend: str | None) -> Attention:
             attn = subject.new(dims, seed, backend)
-            attn.__class__ = _picklable(type(attn), self.methods(type(attn)))
+            attn.__class__ = subclass(type(attn), self.methods(type(attn)))
             return attn
 
         return Subject(factory, backend=subject.backend, device=subject.device)
-
-
-_numbers = count()
-_planted: WeakValueDictionary[int, type[Attention]] = WeakValueDictionary()
-
-
-def _picklable(cls: type[Attention], methods: dict[str, Any]) -> type[Attention]:
-    """A class of its own with these methods. Pickles of this process find it, or every bug would be seen by them."""
-    number = next(_numbers)
-
-    def reduce(self: Attention, protocol: Any) -> tuple[Any, ...]:
-        return _revive, (number,), *object.__reduce_ex__(self, protocol)[2:]
-
-    made = type(cls.__name__, (cls,), {"__reduce_ex__": reduce, **methods})
-    _planted[number] = made
-    return made
-
-
-def _revive(number: int) -> Attention:
-    kind = _planted[number]
-    return kind.__new__(kind)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -93,6 +94,7 @@ def make_legend(probes: Mapping[str, Callable[[str], str]]) -> str:
 
 def main(asked: Sequence[str] = (), probes: Mapping[str, Callable[[str], str]] = ALL) -> int:
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     table = make_table(asked or (*ea.names(), *OPTIONS), probes)
     if asked:
         print(table)

@@ -16,6 +16,7 @@ from toys import Toy
 import efficient_attn as ea
 from efficient_attn.testing import Subject, run_check
 from efficient_attn.testing.checks import persistence
+from efficient_attn.testing.pickling import subclass
 
 
 def test_what_cannot_be_pickled_is_seen() -> None:
@@ -86,3 +87,11 @@ def test_a_spawned_process_receives_every_mechanism() -> None:
         process.kill()
     for spec, x, y in zip(SPECS, got, wanted, strict=True):
         assert torch.equal(x, y), spec
+
+
+def test_a_planted_class_is_found_by_pickles_of_this_process() -> None:
+    attn = ea.create("full")
+    attn.__class__ = subclass(type(attn), {"label": "planted"})
+    for twin in (pickle.loads(pickle.dumps(attn)), copy.deepcopy(attn)):
+        assert type(twin) is type(attn)
+        assert twin.label == "planted"
