@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -27,6 +28,7 @@ class FeatureMap:
     of any size are safe. positional: phi also takes the positions ``[L]``, as ``phi(x, at)``.
     signed: products may be negative, so sums of them may come close to zero, and divisors are kept away from it.
     exact: all sums are taken in float64, for products of either sign that nearly cancel.
+    A mechanism can be pickled if its map can: phi and width are functions of a module, or partials of them.
     """
 
     phi: Callable[..., Tensor | tuple[Tensor, Tensor]]
@@ -66,7 +68,14 @@ def _elu_plus_one(x: Tensor) -> Tensor:
 
 elu_plus_one = FeatureMap(_elu_plus_one)
 relu = FeatureMap(F.relu)
-scaled_identity = FeatureMap(lambda x: x * x.shape[-1] ** -0.25)  # so that products are q.k / sqrt(D)
+
+
+def scale(x: Tensor) -> Tensor:
+    """x / D^(1/4), so that products are q.k / sqrt(D)."""
+    return x * x.shape[-1] ** -0.25
+
+
+scaled_identity = FeatureMap(scale)
 
 
 BLOCK = 8  # coordinates whose products with the rest are formed at once
@@ -77,8 +86,7 @@ def _second_order(x: Tensor) -> Tensor:
 
     Products within a block do come twice, and squares once where they should count half: both by a factor 1/sqrt(2).
     """
-    width = x.shape[-1]
-    x = x * width**-0.25
+    x, width = scale(x), x.shape[-1]
     parts = [torch.ones_like(x[..., :1]), x]
     for i in range(0, width, BLOCK):
         inside = x[..., i : i + BLOCK] * math.sqrt(0.5)
@@ -97,10 +105,14 @@ taylor = FeatureMap(_second_order, _second_order_width)
 
 def cosine(horizon: int) -> FeatureMap:
     """relu(q_i) . relu(k_j) times cos(pi/2 (i - j) / horizon), which is positive while abs(i - j) < horizon."""
+    return FeatureMap(partial(_cosine, horizon=horizon), _twice, positional=True)
 
-    def phi(x: Tensor, at: Tensor) -> Tensor:
-        angles = (at.double() * (math.pi / 2 / horizon))[:, None]
-        x = x.relu()
-        return torch.cat([x * angles.cos().to(x.dtype), x * angles.sin().to(x.dtype)], -1)
 
-    return FeatureMap(phi, lambda width: 2 * width, positional=True)
+def _cosine(x: Tensor, at: Tensor, *, horizon: int) -> Tensor:
+    angles = (at.double() * (math.pi / 2 / horizon))[:, None]
+    x = x.relu()
+    return torch.cat([x * angles.cos().to(x.dtype), x * angles.sin().to(x.dtype)], -1)
+
+
+def _twice(width: int) -> int:
+    return 2 * width

@@ -13,6 +13,9 @@ from ..errors import UsageError
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
+MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens"})
+
+
 @dataclass(frozen=True, eq=False)
 class Mask:
     """Which keys each query may see.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Self, cast
 
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UnsupportedError, UsageError
-from ..spec import Spec, Union
-from .mask import Mask, blank
+from .admission import admit, check_dropout, check_dtype
+from .mask import MASK_FIELDS, Mask, blank
+from .origin import Origin
 from .packing import run_alone
 from .shapes import Dims, Sample, Shape, Values, draw_sample
 from .traits import Growth, Traits
@@ -20,17 +21,6 @@ from .traits import Growth, Traits
 # What a call holds beside its output, in sizes of it; dense, also so many matrices N x M: scores, weights, gradients
 WORKSPACE, TRAINING_WORKSPACE = 0.5, 8.0
 MATRICES, TRAINING_MATRICES = 2, 4
-MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Origin:
-    """What an instance was made from. options: all of them, defaults included. Empty where no registry made it."""
-
-    spec: Spec | Union | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    dims: Dims = Dims()  # noqa: RUF009  (frozen)
-    seed: int = 0
 
 
 class Attention(nn.Module):
@@ -43,9 +33,11 @@ class Attention(nn.Module):
     backends: ClassVar[tuple[str, ...]] = ("dense",)  # in order of preference; "dense" is the oracle
     renamed: ClassVar[Mapping[str, str]] = {}  # names that backends had once, and those that they have now
     only_on: ClassVar[Mapping[str, str]] = {}  # backends that run on one type of device, and which
+    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {}  # backends that take some dtypes only, and which
     known_mask_fields: ClassVar[frozenset[str]] = MASK_FIELDS
     origin: Origin = Origin()
     _backend: str | None = None
+    _dropout: float = 0.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,6 +138,13 @@ class Attention(nn.Module):
         """Why this instance cannot run on one of its class's backends; None when it can."""
         return None
 
+    def why_not_dtype(self, dtype: torch.dtype) -> str | None:
+        """Why the backend that runs does not take a dtype; None when it does."""
+        taken = self.only_dtypes.get(self.backend, (dtype,))
+        if dtype in taken:
+            return None
+        return f"backend {self.backend!r} takes {' and '.join(map(str, taken))} only, not {dtype}"
+
     # -- what users call ----------------------------------------------------------------------------------------
 
     @property
@@ -194,6 +193,26 @@ class Attention(nn.Module):
                 raise UnsupportedError(f"{self.label}: backend {name!r} cannot serve it: {reason}")
         self._backend = name
 
+    @property
+    def dropout(self) -> float:
+        """The probability with which training drops a weight, scaling up the others; torch's generator draws them.
+
+        It can be set where `Traits.dropout` says so. In evaluation (``eval()``) nothing is dropped.
+        """
+        return self._dropout
+
+    @dropout.setter
+    def dropout(self, p: float) -> None:
+        if not 0 <= p <= 1:
+            raise UsageError(f"{self.label}: dropout is a probability from 0 to 1, not {p}")
+        check_dropout(self, self.traits, p)
+        self._dropout = float(p)
+
+    @property
+    def dropping(self) -> float:
+        """The probability with which this very call drops a weight: `dropout` in training, else 0."""
+        return self._dropout if self.training else 0.0
+
     def forward(self, q: Tensor, k: Tensor, v: Values, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
         """Attend. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``; returns ``[B, H, N, E]``.
 
@@ -203,7 +222,7 @@ class Attention(nn.Module):
         """
         mask = Mask() if mask is None else mask
         shape = self.shape_of(q, k, v)
-        traits = self._admit(shape, mask, inputs, q.device)
+        traits = admit(self, shape, mask, inputs, q)
         given = (q, k) if v is None else (q, k, v)
         sources = () if traits.gradient else (*given, *inputs.values(), *self.parameters())
         if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
@@ -232,6 +251,7 @@ class Attention(nn.Module):
         """An empty decode state for up to ``max_len`` positions. Raises `UnsupportedError` without the decode trait."""
         if not self.traits.decode:
             raise UnsupportedError(f"{self.label} cannot decode step by step")
+        check_dtype(self, dtype)
         if batch < 1 or max_len < 1:
             raise UsageError(f"init_state: batch and max_len must be at least 1, got {batch} and {max_len}")
         return self.new_state(batch, max_len, dtype, torch.device(device))
@@ -244,7 +264,7 @@ class Attention(nn.Module):
         shape = self.shape_of(q, k, v)
         if shape.n != shape.m or shape.n < 1:
             raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {shape.n} and {shape.m}")
-        self._admit(shape, Mask(causal=True), inputs, q.device)
+        admit(self, shape, Mask(causal=True), inputs, q)
         return self.advance(q, k, cast(Tensor, v), state, **inputs)
 
     def sample(
@@ -263,33 +283,7 @@ class Attention(nn.Module):
         return draw_sample(shape, self.traits.inputs, draw)
 
     def extra_repr(self) -> str:
-        return f"{self.label}, backend={self.backend}"
-
-    # -- the gate at the door -----------------------------------------------------------------------------------
-
-    def _admit(self, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], device: torch.device) -> Traits:
-        traits = self.traits
-        plain = type(mask) is Mask and self.known_mask_fields is MASK_FIELDS  # then there is nothing not to know
-        if not plain and (unknown := mask.used - self.known_mask_fields):
-            raise UnsupportedError(f"{self.label} does not know the mask field {', '.join(sorted(unknown))}")
-        if self.only_on and self.only_on.get(self.backend, device.type) != device.type:
-            where = self.only_on[self.backend]
-            raise UnsupportedError(f"{self.label}: backend {self.backend!r} runs on {where} only, not on {device.type}")
-        aligned = mask.start(shape.n, shape.m) == 0 and shape.n == shape.m
-        for wrong, what in (
-            (mask.causal and not traits.causal, "a causal mask"),
-            (not mask.causal and not traits.bidirectional, "a mask that is not causal"),
-            (mask.pads_keys and not traits.padding, "padding"),
-            (not aligned and not traits.cross, "queries that do not stand on the keys (N != M or query_start)"),
-            (shape.kv_heads != shape.heads and not traits.grouped, "fewer key-value heads than heads"),
-        ):
-            if wrong:
-                raise UnsupportedError(f"{self.label} does not support {what}")
-        if inputs.keys() != traits.inputs.keys():
-            raise UsageError(f"{self.label} takes the inputs {sorted(traits.inputs)}, got {sorted(inputs)}")
-        self.dims.check(shape, kv_heads=self.kv_heads, who=self.label)
-        mask.check(shape.batch, shape.n, shape.m, device)
-        return traits
+        return f"{self.label}, backend={self.backend}" + (f", dropout={self.dropout}" if self.dropout else "")
 
 
 def _keep_on_graph(out: Tensor, *inputs: Tensor) -> Tensor:

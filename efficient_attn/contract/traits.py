@@ -29,6 +29,7 @@ class Traits:
     padded_as_trimmed: a padded row is the shorter sequence alone; not so where the number of keys M itself counts, as
     for blocks drawn from all of M. Strictly causal masks keep this promise in any case.
     inputs: tensors needed besides q, k and v, by keyword.
+    dropout: ``Attention.dropout`` can be set, and drops weights in training mode.
     """
 
     causal: bool = True
@@ -46,6 +47,7 @@ class Traits:
     values: bool = True
     padded_as_trimmed: bool = True
     inputs: Mapping[str, Input] = field(default_factory=dict)
+    dropout: bool = False
 
     @property
     def directions(self) -> tuple[bool, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -25,11 +26,17 @@ def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
     return weights / total.masked_fill(total == 0, 1)
 
 
-def softmax_attention(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, *, scale: float | None = None) -> Tensor:
-    """softmax(scale q k^T) v over the ``allowed [.., N, M]`` pairs; scale is 1/sqrt(D) unless given."""
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, *, scale: float | None = None, dropout: float = 0.0
+) -> Tensor:
+    """softmax(scale q k^T) v over the ``allowed [.., N, M]`` pairs; scale is 1/sqrt(D) unless given.
+
+    dropout: the probability with which a weight becomes zero; the others are divided by 1 - dropout.
+    """
     wq, wk, wv = wide(q), wide(expand_heads(k, q.shape[1])), wide(expand_heads(v, q.shape[1]))
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    return (masked_softmax(wq @ wk.mT * factor, allowed) @ wv).to(q.dtype)
+    weights = masked_softmax(wq @ wk.mT * factor, allowed)
+    return ((F.dropout(weights, dropout) if dropout else weights) @ wv).to(q.dtype)
 
 
 def weighted_average(weights: Tensor, v: Tensor) -> Tensor:

@@ -28,8 +28,8 @@ def mean_pool_kv(
     else is copied. Outputs stay the same where the heads of each group are alike, ``random`` excepted.
 
     layer: ours, grouped already or not, or torch's; it is not changed. The new one has the same mechanism, dtype,
-    device, training mode and requires_grad. Raises `UsageError` where kv_heads does not divide the layer's, and
-    `UnsupportedError` for mechanisms that take no groups or that cannot be made anew.
+    device, dropout, training mode and requires_grad. Raises `UsageError` where kv_heads does not divide the layer's,
+    and `UnsupportedError` for mechanisms that take no groups or that cannot be made anew.
     """
     if how not in get_args(How):
         raise unknown("how", how, get_args(How), where="mean_pool_kv")
@@ -69,7 +69,7 @@ def _regroup(attn: Attention, kv_heads: int) -> Attention:
     if isinstance(spec, Spec) and "kv_heads" in spec.options:
         spec = replace(spec, options={**spec.options, "kv_heads": kv_heads})
     made = create(str(spec), dims=replace(attn.dims, kv_heads=kv_heads), seed=attn.seed)
-    made.backend = attn.backend
+    made.backend, made.dropout = attn.backend, attn.dropout
     return made
 
 

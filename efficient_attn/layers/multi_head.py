@@ -26,12 +26,14 @@ class MultiHeadAttention(nn.Module):
     variant: a spec, or an instance, which is then used as it is. kv_heads: by default what the mechanism insists on,
     else heads. head_dim: by default d_model / heads; value_dim: by default head_dim. max_len: for mechanisms that want
     to know the longest sequence. seed: of the initial weights (Xavier-uniform, biases zero) and of the mechanism.
+    dropout: of attention weights, in training; by default the mechanism's own, which is none unless it was set.
 
     Parts: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, and ``attn``, the mechanism. A mechanism that takes more
     inputs gets a projection for each, ``gate_proj`` for ``gate``, from x or from the context, as it says. ``k_proj`` is
     None where the mechanism wants its queries as keys, ``v_proj`` where it makes values from keys.
 
-    Raises `UsageError` for sizes that do not fit, and `UnsupportedError` for groups that the mechanism cannot have.
+    Raises `UsageError` for sizes that do not fit, and `UnsupportedError` for groups or dropout that the mechanism
+    cannot have.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class MultiHeadAttention(nn.Module):
         value_dim: int | None = None,
         bias: bool = True,
         max_len: int | None = None,
+        dropout: float | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -57,6 +60,8 @@ class MultiHeadAttention(nn.Module):
         self.value_dim = self.head_dim if value_dim is None else value_dim
         dims = Dims(heads=heads, head_dim=self.head_dim, kv_heads=kv_heads, value_dim=self.value_dim, max_len=max_len)
         self.attn = _create(variant, dims, seed)
+        if dropout is not None:
+            self.attn.dropout = dropout
         self.kv_heads = kv_heads or self.attn.kv_heads or heads
         _check_fit(self.attn, replace(dims, kv_heads=self.kv_heads))
 
@@ -117,19 +122,19 @@ class MultiHeadAttention(nn.Module):
         """The layer with the weights of torch's: the same outputs, here always ``[B, N, d_model]``.
 
         Raises `UnsupportedError` for what has no counterpart: add_bias_kv, add_zero_attn, kdim or vdim other than
-        embed_dim, and dropout of weights, unless the module is in eval mode, where it drops nothing.
+        embed_dim.
         """
         size = module.embed_dim
         for wrong, what in (
             (module.bias_k is not None, "add_bias_kv"),
             (module.add_zero_attn, "add_zero_attn"),
             (module.kdim != size or module.vdim != size, "kdim or vdim other than embed_dim"),
-            (module.dropout > 0 and module.training, "dropout in training mode (set dropout = 0, or call eval())"),
         ):
             if wrong:
                 raise UnsupportedError(f"from_torch: MultiHeadAttention has no counterpart of {what}")
         like = module.out_proj.weight
-        layer = cls(size, module.num_heads, bias=module.in_proj_bias is not None).to(like.device, like.dtype)
+        layer = cls(size, module.num_heads, bias=module.in_proj_bias is not None, dropout=module.dropout)
+        layer = layer.to(like.device, like.dtype)
         with torch.no_grad():
             for name, given in _weights_of(module):
                 mine = layer.get_parameter(name)

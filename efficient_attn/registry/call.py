@@ -21,6 +21,7 @@ def attention(
     v: Tensor,
     *,
     variant: str = "full",
+    dropout_p: float = 0.0,
     is_causal: bool = False,
     cu_seqlens: Tensor | None = None,
     mask: Mask | None = None,
@@ -31,8 +32,8 @@ def attention(
     """Attend with a mechanism by name, like ``scaled_dot_product_attention``. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``.
 
     Causal attention is aligned bottom-right, and ``cu_seqlens`` packs sequences into one row (see `Mask`). Raises
-    `UnsupportedError` for mechanisms with learned parameters, which have to be created and trained, and `UsageError`
-    for names and options that do not exist.
+    `UnsupportedError` for mechanisms with learned parameters, which have to be created and trained, and for dropout
+    that a mechanism does not have, and `UsageError` for names and options that do not exist.
     """
     if mask is not None and (is_causal or cu_seqlens is not None):
         raise UsageError(f"attention: give either {'is_causal' if is_causal else 'cu_seqlens'} or a mask")
@@ -45,15 +46,22 @@ def attention(
         value_dim=shape.value_dim,
         max_len=max(shape.m, 1),
     )
-    attn = _create(variant, dims, seed, backend, tuple(sorted(options.items())), q.device)
+    attn = _create(variant, dims, seed, backend, dropout_p, tuple(sorted(options.items())), q.device)
     return attn(q, k, v, mask if mask is not None else Mask(causal=is_causal, cu_seqlens=cu_seqlens), **inputs)
 
 
 @lru_cache(maxsize=64)
 def _create(
-    variant: str, dims: Dims, seed: int, backend: str | None, options: tuple[tuple[str, Any], ...], device: torch.device
+    variant: str,
+    dims: Dims,
+    seed: int,
+    backend: str | None,
+    dropout: float,
+    options: tuple[tuple[str, Any], ...],
+    device: torch.device,
 ) -> Attention:
     attn = create(variant, dims=dims, seed=seed, backend=backend, **dict(options))
+    attn.dropout = dropout
     if any(True for _ in attn.parameters()):
         raise UnsupportedError(f"{attn.label} has learned parameters: create it with ea.create and train it")
     return attn.to(device)

@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims
-from . import bugs, memories
+from . import bugs, lapses, memories
 from .checking import Check, run_check
 from .checks import CHECKS
 from .checks.decoding import not_bound
 from .checks.grouping import own_keys
+from .pickling import subclass
 from .subject import Factory, Subject
 
 
@@ -49,8 +50,7 @@ class Mutant:
 
         def factory(dims: Dims, seed: int, backend: str | None) -> Attention:
             attn = subject.new(dims, seed, backend)
-            cls = type(attn)
-            attn.__class__ = type(cls.__name__, (cls,), self.methods(cls))
+            attn.__class__ = subclass(type(attn), self.methods(type(attn)))
             return attn
 
         return Subject(factory, backend=subject.backend, device=subject.device)
@@ -171,4 +171,15 @@ MUTANTS = (
            ("grouped", "cross", "gradient"), own_keys, ("gradients_are_not_expanded",)),
     Mutant("expands_cache", "a step repeats the cache for each head of a group", bugs.expands_cache,
            ("grouped", "decode"), bugs.no_cache, ("cache_is_not_expanded",)),
+    Mutant("ignores_dropout", "dropout is claimed, set and ignored", lapses.ignores_dropout,
+           ("dropout",), suspects=("dropout_drops_weights", "dropout_mean")),
+    Mutant("drops_in_evaluation", "weights are dropped in evaluation too", lapses.drops_in_evaluation,
+           ("dropout",), suspects=("dropout_is_never_ignored",)),
+    Mutant("forgets_to_scale", "weights that are left are not scaled up", lapses.forgets_to_scale,
+           ("dropout",), suspects=("dropout_drops_weights", "dropout_mean")),
+    Mutant("claims_dropout", "dropout is claimed and nothing is dropped", lapses.claims_dropout,
+           (), lapses.does_drop, ("dropout_drops_weights", "dropout_mean")),
+    Mutant("keeps_a_lambda", "a call leaves a lambda on the module", lapses.keeps_a_lambda, suspects=("pickles",)),
+    Mutant("loses_its_backend", "a pickle comes back with another backend", lapses.loses_its_backend,
+           suspects=("pickles",)),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from ..contract.traits import Traits
 from ..errors import UsageError
 from ..registry import create
 from ..spec import parse
+from .compare import EPSILONS
 
 Factory = Callable[[Dims, int, str | None], Attention]  # (dims, seed, backend)
 Side = Literal["query", "key"]
@@ -144,6 +145,11 @@ class Subject:
     @cached_property
     def traits(self) -> Traits:
         return self.attn.traits
+
+    @property
+    def tolerances(self) -> dict[torch.dtype, float]:
+        """The dtypes that the backend under test takes, and the error that each may have."""
+        return {dtype: error for dtype, error in EPSILONS.items() if self.attn.why_not_dtype(dtype) is None}
 
     @property
     def causalities(self) -> tuple[bool, ...]:

@@ -14,4 +14,6 @@ class BareSDPA(ea.SoftmaxAttention):
     def forward(self, q, k, v, mask=None):
         if self.backend == "dense":
             return super().forward(q, k, v, mask)
-        return F.scaled_dot_product_attention(q, k, v, is_causal=mask is not None and mask.causal)
+        return F.scaled_dot_product_attention(
+            q, k, v, dropout_p=self.dropping, is_causal=mask is not None and mask.causal
+        )

@@ -38,11 +38,15 @@ def _twice(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([x.relu(), (-x).relu()], -1)
 
 
+def _double(width: int) -> int:
+    return 2 * width
+
+
 class RectifiedPair(ea.LinearAttention):
     """A wider map, some of whose weights are zero, so that rows need not sum to 1."""
 
     def __init__(self) -> None:
-        super().__init__(FeatureMap(_twice, lambda width: 2 * width))
+        super().__init__(FeatureMap(_twice, _double))
 
     @property
     def traits(self) -> ea.Traits:

@@ -16,16 +16,19 @@ from torch.autograd.function import once_differentiable
 SHARE = 4  # of a group's heads, so many parts at least: their gradients are then half of the keys repeated for each
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float, dropout: float = 0.0
+) -> Tensor:
     """Softmax attention of ``q [Bh, G, N, D]`` over ``k, v [Bh, 1, M, D]``. allowed: bool, ``[1 or Bh, 1, N, M]``."""
-    if q.device.type == "cpu" and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    if q.device.type == "cpu" and wanted and not dropout:
         added = None
         if allowed is not None:
             added = torch.zeros_like(allowed, dtype=q.dtype).masked_fill_(~allowed, float("-inf"))
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # the kernel never looks at it
         return cast(Tensor, _Shared.apply(q, k, v, added, causal, scale))
     k, v = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=causal, scale=scale)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale)
 
 
 class _Shared(torch.autograd.Function):

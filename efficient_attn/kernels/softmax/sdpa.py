@@ -7,27 +7,33 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...contract.mask import Mask
+from ...errors import UnsupportedError
 from . import decode, grouped
 
 ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, native: bool = False) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, native: bool = False, dropout: float = 0.0) -> Tensor:
     """softmax(q k^T / sqrt(D)) v under a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1.
 
-    native: where a few queries see all keys, by our kernel in C++ instead of torch's.
+    native: where a few queries see all keys, by our kernel in C++ instead of torch's; without dropout only.
+    dropout: torch's ``dropout_p``, for which torch forms all weights on the CPU.
     """
+    if native and dropout:
+        raise UnsupportedError("the kernel in C++ drops no weights")
     n, m, start = q.shape[2], k.shape[2], mask.start(q.shape[2], k.shape[2])
     valid = mask.key_valid(m)
     causal = mask.causal and start < m - 1  # a first query that stands on the last key already sees all of them
     if valid is None and (not causal or start == 0):
-        return attend_fused(q, k, v, causal=causal, native=native)
+        return attend_fused(q, k, v, causal=causal, native=native, dropout=dropout)
     if not causal:
-        return attend_fused(q, k, v, allowed=None if valid is None else valid[:, None, None])
-    return torch.cat([_causal_rows(q, k, v, valid, start, i) for i in range(0, n, ROWS)], dim=2)
+        return attend_fused(q, k, v, allowed=None if valid is None else valid[:, None, None], dropout=dropout)
+    return torch.cat([_causal_rows(q, k, v, valid, start, i, dropout) for i in range(0, n, ROWS)], dim=2)
 
 
-def _causal_rows(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, start: int, first: int) -> Tensor:
+def _causal_rows(
+    q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, start: int, first: int, dropout: float
+) -> Tensor:
     """Rows [first, first + ROWS) of causal attention, over the keys that any of them may see."""
     rows = q[:, :, first : first + ROWS]
     last = min(start + first + rows.shape[2], k.shape[2])
@@ -37,7 +43,7 @@ def _causal_rows(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, start: i
     allowed = (torch.arange(last, device=q.device) <= i[:, None])[None, None]
     if valid is not None:
         allowed = allowed & valid[:, None, None, :last]
-    return attend_fused(rows, k[:, :, :last], v[:, :, :last], allowed=allowed)
+    return attend_fused(rows, k[:, :, :last], v[:, :, :last], allowed=allowed, dropout=dropout)
 
 
 def attend_fused(
@@ -48,11 +54,12 @@ def attend_fused(
     allowed: Tensor | None = None,
     causal: bool = False,
     native: bool = False,
+    dropout: float = 0.0,
 ) -> Tensor:
     """One call of torch's fused kernel, kept on its fast path: equal widths, and groups folded instead of expanded.
 
     allowed: bool, ``[1 or B, 1, 1 or N, M]``. causal: query i sees keys up to i (both from zero).
-    native: see `attend`.
+    native, dropout: see `attend`.
     """
     batch, heads, _, width = q.shape
     kv_heads, value_width = k.shape[1], v.shape[-1]
@@ -64,21 +71,25 @@ def attend_fused(
     if value_width != width:  # unequal widths would leave the flash kernel; zeros change neither scores nor outputs
         q, k, v = (F.pad(x, (0, max(width, value_width) - x.shape[-1])) for x in (q, k, v))
     if kv_heads == heads:
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=causal, scale=scale)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale
+        )
     elif not causal and (allowed is None or allowed.shape[2] == 1):
         # no row has a mask of its own: a group's heads are just more query rows of the one key-value head
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
-        if allowed is None and decode.serves(rows, k, v):
+        if allowed is None and not dropout and decode.serves(rows, k, v):
             out = decode.attend_few(rows, k, v, scale)
         else:
-            out = F.scaled_dot_product_attention(rows, k, v, attn_mask=allowed, scale=scale)
+            out = F.scaled_dot_product_attention(rows, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale)
         out = out.reshape(q.shape)
     else:
-        out = _attend_grouped(q, k, v, allowed, causal, scale)
+        out = _attend_grouped(q, k, v, allowed, causal, scale, dropout)
     return out[..., :value_width] if value_width < out.shape[-1] else out
 
 
-def _attend_grouped(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float) -> Tensor:
+def _attend_grouped(
+    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float, dropout: float
+) -> Tensor:
     """Groups as the heads of a larger batch, whose keys and values are one head's."""
     batch, heads, n, width = q.shape
     kv_heads = k.shape[1]
@@ -86,4 +97,4 @@ def _attend_grouped(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, cau
     if allowed is not None and allowed.shape[0] > 1:
         allowed = allowed.repeat_interleave(kv_heads, dim=0)
     rows = q.reshape(batch * kv_heads, heads // kv_heads, n, width)
-    return grouped.attend(rows, keys, values, allowed, causal, scale).reshape(batch, heads, n, width)
+    return grouped.attend(rows, keys, values, allowed, causal, scale, dropout).reshape(batch, heads, n, width)

@@ -1,6 +1,6 @@
 """Every property that mechanisms are held to, cheap and telling ones first."""
 
-from . import causality, decoding, grouping, laws, manners, packed, padding, renewal, truth
+from . import causality, decoding, dropout, grouping, laws, manners, packed, padding, persistence, renewal, truth
 
 CHECKS = (
     *manners.CHECKS,
@@ -12,4 +12,6 @@ CHECKS = (
     *laws.CHECKS,
     *decoding.CHECKS,
     *grouping.CHECKS,
+    *dropout.CHECKS,
+    *persistence.CHECKS,
 )

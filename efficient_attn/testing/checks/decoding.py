@@ -12,7 +12,7 @@ from ...contract.shapes import Dims
 from ...contract.state import state_bytes
 from ...errors import UnsupportedError, UsageError
 from ..checking import check
-from ..compare import EPSILONS, assert_close, assert_same, refuses
+from ..compare import assert_close, assert_same, refuses
 from ..subject import MAX_LEN, Call, Subject
 
 N = 150
@@ -50,7 +50,7 @@ def decode_equals_forward(subject: Subject) -> None:
 def decode_dtypes(subject: Subject) -> None:
     """Decoding keeps the dtype, its error no larger than that dtype must have."""
     shape = subject.shape(40)
-    for dtype, tolerance in EPSILONS.items():
+    for dtype, tolerance in subject.tolerances.items():
         attn, call = subject.make(shape, dtype=dtype), subject.draw(shape, mask=Mask(causal=True), dtype=dtype)
         got, _ = _decode(attn, call, (30,) + (1,) * 10)
         assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"

@@ -12,7 +12,7 @@ from ...contract.mask import Mask
 from ...errors import UnsupportedError, UsageError
 from ...registry import create, effective_options
 from ..checking import check
-from ..compare import assert_close, assert_same, describe, refuses
+from ..compare import EPSILONS, assert_close, assert_same, describe, refuses
 from ..subject import MAX_LEN, Call, Subject
 from .laws import has_values, weights
 
@@ -67,6 +67,9 @@ def _unclaimed(subject: Subject) -> Iterator[tuple[str, Call]]:
         yield "inputs that want a gradient", call.leaves()
     if "cu_seqlens" not in subject.attn.known_mask_fields:
         yield "cu_seqlens", call.under(subject.mask(cu_seqlens=subject.lengths(0, 6)))
+    for dtype in EPSILONS:
+        if reason := subject.attn.why_not_dtype(dtype):
+            yield reason, call.change(lambda x, d=dtype: x.to(d))
     yield "an unknown mask field", call.under(LaterMask(plain.causal, segments=subject.lengths(1, 2)))
 
 

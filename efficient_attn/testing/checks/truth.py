@@ -10,7 +10,7 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
 from ..checking import check
-from ..compare import EPSILONS, assert_close, assert_finite, describe
+from ..compare import assert_close, assert_finite, describe
 from ..subject import STARTS, Call, Subject
 
 
@@ -129,7 +129,7 @@ def _against_differences(attn: Attention, call: Call) -> None:
 def dtypes(subject: Subject) -> None:
     """Each dtype comes back as it went in, its error no larger than that dtype must have."""
     shape = subject.shape(130)
-    for dtype, tolerance in EPSILONS.items():
+    for dtype, tolerance in subject.tolerances.items():
         call = subject.draw(shape, dtype=dtype)
         for causal in subject.causalities:
             exact = call.under(Mask(causal=causal)).change(lambda x: x.double())

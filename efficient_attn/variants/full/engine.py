@@ -18,7 +18,7 @@ from ...kernels.softmax import decode
 from ...kernels.softmax.sdpa import attend
 from ...patterns.counting import possible_pairs
 
-EXACT = Traits(exact=True)  # made once: a call asks for it
+EXACT, UNDROPPED = (Traits(exact=True, dropout=dropout) for dropout in (True, False))  # made once: a call asks for them
 FUSED_TRAINING_WORKSPACE = 4.5  # in sizes of the output: torch's kernel keeps no more than it has to
 
 
@@ -30,28 +30,32 @@ class SoftmaxAttention(Attention):
 
     Backends: ``sdpa``, torch's fused kernels (in decode steps of grouped heads over long caches oneDNN's products);
     ``cpp``, the same with decode steps in one pass of our own C++, for the CPU in float32 and float64, by request only,
-    as it is built on first use.
+    as it is built on first use. ``cpp`` refuses other dtypes, and dropout of weights, for which torch forms them all.
     """
 
     backends = ("sdpa", "cpp", "dense")
     only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
+    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"cpp": decode.NATIVE}
 
     def why_not(self, backend: str) -> str | None:
         return decode.why_no_native() if backend == "cpp" else None
 
     @property
     def traits(self) -> Traits:
-        return EXACT
+        own, base = type(self), SoftmaxAttention
+        known = own.compute is base.compute and own.oracle is base.oracle  # others may not know of dropout
+        return EXACT if known and self.backend != "cpp" else UNDROPPED
 
     @property
     def growth(self) -> Growth:
         return Growth("O(N^2)", "O(N)", possible_pairs)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return softmax_attention(q, k, v, mask.dense(q.shape[2], k.shape[2], device=q.device))
+        allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
+        return softmax_attention(q, k, v, allowed, dropout=self.dropping)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return attend(q, k, v, mask, native=self.backend == "cpp")
+        return attend(q, k, v, mask, native=self.backend == "cpp", dropout=self.dropping)
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
         if not training or self.backend != "sdpa":

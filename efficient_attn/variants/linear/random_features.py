@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...feature_maps import LOG2_E, FeatureMap
+from ...feature_maps import LOG2_E, FeatureMap, scale
 from ...kernels import products
 
 Kind = Literal["positive", "trigonometric", "hyperbolic", "relu"]
@@ -38,12 +40,10 @@ def draw_directions(count: int, width: int, *, orthogonal: bool, seed: int) -> T
 
 def random_map(kind: Kind, directions: Tensor) -> FeatureMap:
     """The map of a kind along given directions, for queries and keys as they are: scale them first."""
-    phi, copies = _MAPS[kind]
-    exponential = kind != "relu"
     return FeatureMap(
-        lambda x: phi(x, directions.to(x.dtype)),
-        lambda width: copies * len(directions),
-        scaled=exponential,
+        partial(_features, kind, directions),
+        partial(_count, _MAPS[kind][1] * len(directions)),
+        scaled=kind != "relu",
         signed=kind == "trigonometric",
     )
 
@@ -51,19 +51,30 @@ def random_map(kind: Kind, directions: Tensor) -> FeatureMap:
 def softmax_map(kind: Kind, directions: Tensor) -> FeatureMap:
     """The same for exp(q.k / sqrt(D)). Of trigonometric weights so little may be left that float32 keeps two digits."""
     inner = random_map(kind, directions)
-    return FeatureMap(
-        lambda x: inner.phi(x * x.shape[-1] ** -0.25),
-        inner.width,
-        scaled=inner.scaled,
-        signed=inner.signed,
-        exact=inner.signed,
-    )
+    return replace(inner, phi=partial(_scaled_features, kind, directions), exact=inner.signed)
 
 
 def unit_map(directions: Tensor) -> FeatureMap:
     """Trigonometric features of q / |q| and k / |k|: what their lengths contribute to the softmax is left out."""
     inner = random_map("trigonometric", directions)
-    return FeatureMap(lambda x: inner.phi(F.normalize(x, dim=-1))[0], inner.width, signed=True)
+    return replace(inner, phi=partial(_unit_features, directions), scaled=False)
+
+
+def _features(kind: Kind, directions: Tensor, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    return _MAPS[kind][0](x, directions.to(x.dtype))
+
+
+def _scaled_features(kind: Kind, directions: Tensor, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    return _features(kind, directions, scale(x))
+
+
+def _unit_features(directions: Tensor, x: Tensor) -> Tensor:
+    return _trigonometric(F.normalize(x, dim=-1), directions.to(x.dtype))[0]
+
+
+def _count(features: int, width: int) -> int:
+    """How many features there are, whatever the width of x."""
+    return features
 
 
 def _positive(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,16 +10,19 @@ from ...contract.mask import Mask
 from ...contract.traits import Traits
 from ...kernels.dense import expand_heads, wide
 from ...kernels.linear.sums import Divisor
-from .engine import LinearAttention
+from .engine import LinearAttention, LinearState, or_one
+
+FAR = 30.0  # a logarithm: the weights of keys that are farther than that would not show
 
 
 class Retention(LinearAttention):
     """sum_j gamma^(i - j) (q_i . k_j / sqrt(D)) v_j over j <= i, with gamma = 1 - 2^(-5 - h) for head h (RetNet, Sun et
     al. 2023, arXiv:2307.08621). Causal only.
 
-    normalised: the paper's option, outputs divided by max(abs(sum of weights), 1); otherwise nothing is normalised, as
-    a norm of the layer follows. The paper's rotation of queries and keys belongs to the layer as well. Heads of a group
-    share keys and values and keep their own decays, so a state is as large as without groups.
+    normalised: the paper's retention score normalization: the decays D_ij = gamma^(i - j) of the keys that a query sees
+    are divided by sqrt(sum_j D_ij), and its weights then by max(abs(their sum), 1). Otherwise nothing is normalised,
+    as a norm of the layer follows. The paper's rotation of queries and keys belongs to the layer as well. Heads of a
+    group share keys and values and keep their own decays, so a state is as large as without groups.
     """
 
     def __init__(self, *, normalised: bool = False) -> None:
@@ -41,11 +44,54 @@ class Retention(LinearAttention):
         n, m, heads = q.shape[2], k.shape[2], q.shape[1]
         gamma = 1 - 2.0 ** (-5 - torch.arange(heads, dtype=torch.float64, device=q.device))
         distance = torch.arange(n, device=q.device)[:, None] + mask.start(n, m) - torch.arange(m, device=q.device)
-        decay = gamma[:, None, None] ** distance.clamp(min=0)
+        decay = gamma[:, None, None] ** distance.clamp(min=0) * mask.dense(n, m, device=q.device)
+        if self.normalised:
+            decay = decay / or_one(decay.sum(-1, keepdim=True)).sqrt()
         scores = wide(q) @ wide(expand_heads(k, heads)).mT * q.shape[3] ** -0.5
-        weights = (scores * decay.to(scores.dtype)).masked_fill(~mask.dense(n, m, device=q.device), 0)
+        weights = scores * decay.to(scores.dtype)
         out = weights @ wide(expand_heads(v, heads))
         return (out / at_least_one(weights.sum(-1, keepdim=True)) if self.normalised else out).to(q.dtype)
+
+    # What divides a row's decays may as well divide its query, so that the scan has to know nothing of it
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        if not self.normalised:
+            return super().compute(q, k, v, mask, **inputs)
+        m = k.shape[2]
+        rows = self._divided(q, mask.start(q.shape[2], m), m, mask.key_valid(m))
+        return super().compute(rows, k, v, mask, **inputs).to(q.dtype)
+
+    def advance(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
+    ) -> tuple[Tensor, LinearState]:
+        if not self.normalised:
+            return super().advance(q, k, v, state, **inputs)
+        rows = self._divided(q, state.length, state.length + k.shape[2], None)
+        out, state = super().advance(rows, k, v, state, **inputs)
+        return out.to(q.dtype), state
+
+    def _divided(self, q: Tensor, start: int, m: int, valid: Tensor | None) -> Tensor:
+        """Queries from position ``start`` on, each over the root of the sum of decays of the keys that it sees."""
+        at = torch.arange(q.shape[2], device=q.device) + start
+        logs = log_decays(self.rates(q.shape[1]).to(q.device), at, m, valid)
+        rows = wide(q)
+        return rows * (logs / -2).clamp(max=FAR).exp().to(rows.dtype)[..., None]
+
+
+def log_decays(rates: Tensor, at: Tensor, m: int, valid: Tensor | None) -> Tensor:
+    """Logarithms ``[1 or B, H, N]`` of sum_j exp(-rate (i - j)) over the valid keys j <= i of m, 0 without any.
+
+    rates ``[H]``; at ``[N]``: the positions i; valid ``[B, M]``: None where all are.
+    """
+    rates, newest = rates[:, None], at.clamp(max=m - 1)
+    if valid is None:
+        seen = (newest + 1).clamp(min=0)
+        sums = (torch.log(torch.expm1(-rates * seen) / torch.expm1(-rates)) + rates * newest)[None]
+    else:
+        keys = rates * torch.arange(m, device=rates.device)
+        until = keys.where(valid[:, None], float("-inf")).logcumsumexp(-1)
+        sums = until[..., newest.clamp(min=0)].masked_fill(newest < 0, float("-inf"))
+    return (sums - rates * at).masked_fill(sums == float("-inf"), 0)
 
 
 def at_least_one(total: Tensor) -> Tensor:

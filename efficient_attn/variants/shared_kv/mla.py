@@ -39,6 +39,7 @@ class MultiHeadLatent(Attention):
 
     backends = ("adaptive", "absorbed", "expanded", "cpp", "dense")
     only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
+    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"cpp": decode.NATIVE}
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class MultiHeadLatent(Attention):
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N^2)", "O(N)", self._cost, step=lambda m: self._cost(1, m, True))
+        return Growth("O(N^2)", "O(N)", self._cost, step=self._step_cost)
 
     def why_not(self, backend: str) -> str | None:
         return decode.why_no_native() if backend == "cpp" else None
@@ -117,6 +118,9 @@ class MultiHeadLatent(Attention):
     def _cost(self, n: int, m: int, causal: bool) -> float:
         pair = self._key + self._rotary + self._value
         return self._work(self._form(n, m, causal), n, m, causal) / pair
+
+    def _step_cost(self, m: int) -> float:
+        return self._cost(1, m, True)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
         return possible_pairs(n, m, causal)

@@ -17,6 +17,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.bench import jobs
 from efficient_attn.bench.case import group_by_cell
+from efficient_attn.kernels.native import building
 from efficient_attn.registry import class_of
 
 
@@ -103,6 +104,16 @@ def test_a_backend_that_does_not_exist_is_unsupported() -> None:
     (record,) = measure_variants("full:backend=magic")
     assert record.row.status == "unsupported"
     assert "no backend 'magic'" in (record.row.reason or "")
+
+
+@pytest.mark.skipif(building.library("decode")[1] is not None, reason="no C++ compiler")
+@pytest.mark.parametrize("mode", ["forward", "decode"])
+def test_a_dtype_that_a_backend_does_not_take_is_unsupported(mode: str) -> None:
+    failed, full = measure_variants("full:backend=cpp", "full", mode=mode, dtype="bfloat16")
+    assert failed.row.status == "unsupported"
+    words = "full:backend=cpp: backend 'cpp' takes torch.float32 and torch.float64 only, not torch.bfloat16"
+    assert failed.row.reason == words
+    assert full.row.status == "ok"
 
 
 @pytest.mark.parametrize("mode", ["forward", "fidelity"])

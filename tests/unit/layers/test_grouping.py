@@ -201,6 +201,7 @@ def test_the_layer_given_is_not_changed_and_shares_nothing() -> None:
 
 @pytest.mark.parametrize("how", ["mean", "first", "random"])
 def test_dtypes_mode_and_what_is_frozen_are_kept(how: How) -> None:
+    assert ea.mean_pool_kv(ea.MultiHeadAttention(16, 4, dropout=0.25), 2, how=how).attn.dropout == 0.25
     layer = trained("linformer:share=none").to(torch.bfloat16).eval()
     layer.attn.float()  # an adapter may well keep a part in another dtype
     frozen = {"k_proj.weight", "out_proj.bias", "attn.by_keys"}

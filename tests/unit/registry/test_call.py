@@ -68,6 +68,17 @@ def test_equal_calls_share_one_instance() -> None:
     assert _create.cache_info().misses == 1
 
 
+def test_dropout_is_torchs() -> None:
+    q, k, v = tensors()
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        got = ea.attention(q, k, v, dropout_p=0.5, is_causal=True)
+        torch.manual_seed(5)
+        want = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5, is_causal=True)
+    assert torch.equal(got, want)
+    assert not torch.equal(got, ea.attention(q, k, v, is_causal=True))
+
+
 def test_empty_calls_are_calls() -> None:
     q, k, v = tensors()
     assert ea.attention(q, k[:, :, :0], v[:, :, :0]).abs().max() == 0
@@ -81,6 +92,8 @@ def test_empty_calls_are_calls() -> None:
         ({"variant": "ful"}, ea.UsageError, "did you mean 'full'"),
         ({"window": 3}, ea.UsageError, "full: unknown option 'window'"),
         ({"gate": torch.ones(1)}, ea.UsageError, r"takes the inputs \[\], got \['gate'\]"),
+        ({"dropout_p": 1.5}, ea.UsageError, "full: dropout is a probability from 0 to 1, not 1.5"),
+        ({"variant": "linear", "dropout_p": 0.1}, ea.UnsupportedError, "linear: .* do not claim dropout"),
         ({"backend": "magic"}, ea.UnsupportedError, "no backend 'magic'"),
     ],
 )

@@ -10,8 +10,9 @@ from torch.autograd.profiler_util import EventList
 from torch.profiler import ProfilerActivity, profile
 
 from efficient_attn.contract.mask import Mask
+from efficient_attn.errors import UnsupportedError
 from efficient_attn.kernels import dense
-from efficient_attn.kernels.softmax import sdpa
+from efficient_attn.kernels.softmax import decode, sdpa
 
 
 def tensors(n: int, m: int, *, kv_heads: int = 4, e: int = 8, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -97,3 +98,28 @@ class TestDense:
         allowed = torch.ones(1, 1, 4, 4, dtype=torch.bool)
         want = torch.softmax(q @ k.mT * 3, -1) @ v
         assert torch.allclose(dense.softmax_attention(q, k, v, allowed, scale=3.0), want)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize(("n", "m", "causal"), [(9, 9, True), (3, 9, True), (9, 9, False), (2, 600, False)])
+def test_dropout_is_torchs_on_every_path(
+    monkeypatch: pytest.MonkeyPatch, kv_heads: int, n: int, m: int, causal: bool
+) -> None:
+    """Each weight is dropped or doubled, also where few rows over many keys would go another way."""
+    monkeypatch.setattr(decode, "LONG", 1)
+    q, k, _ = tensors(n, m, kv_heads=kv_heads, dtype=torch.float32)
+    v, mask = torch.eye(m).expand(2, kv_heads, m, m), Mask(causal=causal)
+    weights = dense.softmax_attention(q, k, v, mask.dense(n, m))
+    for graph in (False, True):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            got = sdpa.attend(q.detach().requires_grad_(graph), k, v, mask, dropout=0.5).detach()
+        dropped = (got == 0) & (weights != 0)
+        assert torch.allclose(got, (2 * weights).masked_fill(dropped, 0), atol=1e-6)
+        seen = int((weights != 0).sum())
+        assert abs(int(dropped.sum()) - seen / 2) < 3 * seen**0.5
+
+
+def test_native_code_refuses_to_drop() -> None:
+    with pytest.raises(UnsupportedError, match="drops no weights"):
+        sdpa.attend(*tensors(1, 9), Mask(), native=True, dropout=0.5)

@@ -42,16 +42,6 @@ def test_retention_is_its_recurrence() -> None:
     assert_close(made("retention")(q, k, v, CAUSAL), want, "retention")
 
 
-def test_normalised_retention_divides_by_what_exceeds_one() -> None:
-    q, k, v = tensors()
-    plain = made("retention")
-    totals = plain(q, k, torch.ones_like(v), CAUSAL)
-    assert (totals.abs() > 1).any()
-    assert (totals.abs() < 1).any()
-    want = plain(q, k, v, CAUSAL) / totals.abs().clamp(min=1)
-    assert_close(made("retention:normalised=true")(q, k, v, CAUSAL), want, "normalised")
-
-
 def test_retention_forgets_nothing_it_should_keep_over_65536_positions() -> None:
     """Head 12 keeps exp(-0.5) of what is 65536 positions old; head 0 nothing that a float could hold."""
     n = 1 << 16

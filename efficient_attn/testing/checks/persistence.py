@@ -1,0 +1,78 @@
+"""What is pickled, saved or copied comes back as the same mechanism, and goes on with the same state."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
+
+from ...contract.mask import Mask
+from ..checking import check
+from ..compare import assert_same, describe
+from ..subject import Subject
+
+T = TypeVar("T")
+
+
+def _pickled(x: T) -> T:
+    return pickle.loads(pickle.dumps(x))
+
+
+def _saved(x: T) -> T:
+    buffer = io.BytesIO()
+    torch.save(x, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+WAYS: dict[str, Callable] = {"pickle": _pickled, "torch.save": _saved, "copy.deepcopy": copy.deepcopy}
+
+
+def _again(x: T, what: str) -> Iterator[tuple[str, T]]:
+    """What comes back in each way."""
+    for way, go in WAYS.items():
+        try:
+            yield f"{what}, {way}", go(x)
+        except Exception as error:
+            raise AssertionError(f"{what}, {way}: {type(error).__name__}: {error}") from error
+
+
+@check()
+def pickles(subject: Subject) -> None:
+    """Pickled, saved or copied, when new and after calls, it gives the same bits, and says the same of itself."""
+    shape = subject.shape(70)
+    attn, call = subject.make(shape), subject.draw(shape)
+    calls = [call.under(Mask(causal=causal)) for causal in subject.causalities]
+    for when in ("when new", "after calls"):
+        twins = list(_again(attn, f"the mechanism {when}"))
+        for c in calls:
+            want = c.run(attn)
+            for what, twin in twins:
+                assert_same(c.run(twin), want, f"{what}, {describe(c.mask)}")
+        for what, twin in twins:
+            for name in ("label", "backend", "dims", "seed", "traits", "dropout", "training"):
+                assert getattr(twin, name) == getattr(attn, name), f"{what}: it came back with another {name}"
+        if subject.traits.gradient:
+            call.leaves().run(attn)
+
+
+@check(needs="decode")
+def states_pickle(subject: Subject) -> None:
+    """A decode state that is pickled, saved or copied goes on with the same bits."""
+    shape = subject.shape(12)
+    attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
+    _, state = call.both(slice(0, 9)).step(attn, attn.init_state(2, 12, torch.float64, subject.device))
+    twins = list(_again(state, "a state after 9 positions"))
+    for at in (slice(9, 10), slice(10, 12)):
+        want, state = call.both(at).step(attn, state)
+        for place, (what, twin) in enumerate(twins):
+            got, twin = call.both(at).step(attn, twin)
+            twins[place] = what, twin
+            assert_same(got, want, f"{what}, positions {at.start} to {at.stop}")
+
+
+CHECKS = (pickles, states_pickle)

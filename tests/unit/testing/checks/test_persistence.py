@@ -1,0 +1,97 @@
+"""Pickling, torch.save and copying: of every mechanism, to another process too, and what the checks find."""
+
+from __future__ import annotations
+
+import copy
+import io
+import multiprocessing
+import pickle
+from multiprocessing.connection import Connection
+
+import pytest
+import torch
+from specs import SPECS
+from toys import Toy
+
+import efficient_attn as ea
+from efficient_attn.testing import Subject, run_check
+from efficient_attn.testing.checks import persistence
+from efficient_attn.testing.pickling import subclass
+
+
+def test_what_cannot_be_pickled_is_seen() -> None:
+    class Local(Toy):
+        """Pickles find a class by its name alone."""
+
+    class Closed(ea.LinearAttention):
+        def __init__(self) -> None:
+            super().__init__(ea.FeatureMap(lambda x: x.exp()))
+
+    for cls in (Local, Closed):
+        outcome = run_check(persistence.pickles, Subject(lambda dims, seed, backend, cls=cls: cls()))
+        assert outcome.status == "failed"
+        assert "the mechanism when new, pickle: " in outcome.reason
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_what_a_mechanism_says_of_itself_pickles(spec: str) -> None:
+    attn = Subject(spec).attn
+    twin = pickle.loads(pickle.dumps((attn.growth, attn.traits, attn.origin)))
+    assert twin[0].cost(70, 70, False) == attn.growth.cost(70, 70, False)
+    assert twin[0].step_cost(70) == attn.growth.step_cost(70)
+    assert twin[1:] == (attn.traits, attn.origin)
+
+
+def test_a_layer_is_saved_whole() -> None:
+    layer = ea.MultiHeadAttention(32, 4, variant="performer:n_features=16", kv_heads=2).eval()
+    x, buffer = torch.randn(2, 9, 32, generator=torch.Generator().manual_seed(0)), io.BytesIO()
+    torch.save(layer, buffer)
+    buffer.seek(0)
+    for twin in (torch.load(buffer, weights_only=False), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(twin(x), layer(x))
+
+
+def test_dropout_and_its_mode_come_along() -> None:
+    attn = ea.create("full")
+    attn.dropout = 0.5
+    assert pickle.loads(pickle.dumps(attn)).dropping == 0.5
+    assert pickle.loads(pickle.dumps(attn.eval())).dropping == 0
+
+
+def _answer(pipe: Connection) -> None:
+    """In a process of its own: run what comes, and send back what it gives."""
+    torch.set_num_threads(1)
+    calls = pipe.recv()
+    pipe.send([call.run(attn).detach().numpy() for attn, call in calls])
+
+
+@pytest.mark.slow
+def test_a_spawned_process_receives_every_mechanism() -> None:
+    calls, wanted = [], []
+    for spec in SPECS:
+        subject = Subject(spec)
+        shape = subject.shape(40)
+        attn, call = subject.make(shape, dtype=torch.float32), subject.draw(shape, dtype=torch.float32)
+        calls.append((attn, call))
+        wanted.append(call.run(attn).detach())
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_answer, args=(there,))
+    process.start()
+    try:
+        here.send(calls)
+        assert here.poll(120), "no answer"
+        got = [torch.from_numpy(x) for x in here.recv()]
+    finally:
+        process.join(30)
+        process.kill()
+    for spec, x, y in zip(SPECS, got, wanted, strict=True):
+        assert torch.equal(x, y), spec
+
+
+def test_a_planted_class_is_found_by_pickles_of_this_process() -> None:
+    attn = ea.create("full")
+    attn.__class__ = subclass(type(attn), {"label": "planted"})
+    for twin in (pickle.loads(pickle.dumps(attn)), copy.deepcopy(attn)):
+        assert type(twin) is type(attn)
+        assert twin.label == "planted"
