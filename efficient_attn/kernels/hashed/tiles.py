@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..dense import wide
+from ..derivatives import KernelFunction, differentiate_once
 from ..softmax.merge import attend, attend_backward, join
 from .lsh import Rounds
 
@@ -167,8 +167,10 @@ def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tens
 
     A query sees itself only where it sees nothing else; padded positions, whose v is zero, get zeros.
     """
-    out = _Rounds.apply(*(x.flatten(0, 1) for x in (q, k, v)), inverse_norms(k.detach()).flatten(), recipe)
-    return cast(Tensor, out).view(q.shape)
+    rows, rounds = (x.flatten(0, 1) for x in (q, k, v)), recipe.rounds
+    integers = rounds.order, rounds.chunk, rounds.lengths
+    out = _Rounds.apply(*rows, inverse_norms(k.detach()).flatten(), *integers, rounds.size, recipe.causal, recipe.scale)
+    return cast(tuple[Tensor, Tensor], out)[0].view(q.shape)
 
 
 def inverse_norms(k: Tensor) -> Tensor:
@@ -178,9 +180,10 @@ def inverse_norms(k: Tensor) -> Tensor:
     return torch.where(norm < least, 0, 1 / norm.clamp(min=least))
 
 
-class _Rounds(torch.autograd.Function):
+class _Rounds(KernelFunction):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, inverse: Tensor, recipe: Recipe) -> Tensor:
+    def forward(q: Tensor, k: Tensor, v: Tensor, inverse: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+        recipe = _recipe(*given)
         out = torch.empty_like(q, dtype=wide(q[:0]).dtype)
         lse = out.new_empty(len(out))
         for layout, slab in recipe.tiles():
@@ -191,33 +194,60 @@ class _Rounds(torch.autograd.Function):
             found, sums = _attend(gather(q, mine), keys, values, mask, recipe.scale)
             sums = sums.masked_fill(blind, float("-inf"))
             _put(layout.first, out, lse, *(layout.trim(x, slab) for x in (mine, found, sums)))
-        alone = (lse == float("-inf")).nonzero()[:, 0]
-        lse.index_fill_(0, alone, 0)  # exp(-inf - 0) is the 0 wanted
-        out = out.index_copy_(0, alone, v.index_select(0, alone).to(out.dtype)).to(q.dtype)
-        ctx.recipe = recipe
-        ctx.save_for_backward(q, k, v, inverse, out, lse, alone)
-        return out
+        alone = _alone(lse)
+        return out.index_copy_(0, alone, v.index_select(0, alone).to(out.dtype)).to(q.dtype), lse
 
     @staticmethod
-    @once_differentiable  # a second derivative would miss the weights' part of it, so it is refused
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        *tensors, size, causal, scale = inputs
+        ctx.how = size, causal, scale
+        ctx.save_for_backward(*tensors, *output)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        q, k, v, inverse, out, lse, alone = ctx.saved_tensors
-        recipe: Recipe = ctx.recipe
-        grad = grads[0].contiguous()
-        dq, dk, dv = (torch.zeros_like(x, dtype=lse.dtype) for x in (q, k, v))
-        for layout, slab in recipe.tiles():
-            mask, _ = layout.mask(slab, q.dtype)
-            at = layout.keys(slab)
-            mine = layout.queries(at, slab)
-            g, rows, o, sums = (gather(x, mine) for x in (grad, q, out, lse))
-            keys, values = _keys(layout, at, k, v, inverse)
-            by_q, by_k, by_v = _attend_backward(g, rows, keys, values, o, sums, mask, scale=recipe.scale)
-            dq.index_add_(0, layout.trim(mine, slab), layout.trim(by_q, slab).to(dq.dtype))
-            _give_back(dk, at, by_k)
-            _give_back(dv, at, by_v)
-        dv.index_add_(0, alone, grad.index_select(0, alone).to(dv.dtype))
-        _through_norms(dk, k, inverse)
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None
+        given = (grads[0], *ctx.saved_tensors, *ctx.how)
+        return *differentiate_once("the kernel of hashed rounds", _gradients, *given), *[None] * 7
+
+
+def _gradients(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inverse: Tensor,
+    order: Tensor,
+    chunk: Tensor,
+    lengths: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    *how: Any,
+) -> tuple[Tensor, ...]:
+    recipe, alone, grad = _recipe(order, chunk, lengths, *how), _alone(lse), grad.contiguous()
+    lse = lse.index_fill(0, alone, 0)  # exp(-inf - 0) is the 0 wanted
+    dq, dk, dv = (torch.zeros_like(x, dtype=lse.dtype) for x in (q, k, v))
+    for layout, slab in recipe.tiles():
+        mask, _ = layout.mask(slab, q.dtype)
+        at = layout.keys(slab)
+        mine = layout.queries(at, slab)
+        g, rows, o, sums = (gather(x, mine) for x in (grad, q, out, lse))
+        keys, values = _keys(layout, at, k, v, inverse)
+        by_q, by_k, by_v = _attend_backward(g, rows, keys, values, o, sums, mask, scale=recipe.scale)
+        dq.index_add_(0, layout.trim(mine, slab), layout.trim(by_q, slab).to(dq.dtype))
+        _give_back(dk, at, by_k)
+        _give_back(dv, at, by_v)
+    dv.index_add_(0, alone, grad.index_select(0, alone).to(dv.dtype))
+    _through_norms(dk, k, inverse)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def _recipe(order: Tensor, chunk: Tensor, lengths: Tensor | None, size: int, causal: bool, scale: float) -> Recipe:
+    return Recipe(Rounds(order, chunk, size, lengths), causal, scale)
+
+
+def _alone(lse: Tensor) -> Tensor:
+    """The rows that see no key but themselves."""
+    return (lse == float("-inf")).nonzero()[:, 0]
 
 
 def _keys(layout: Layout, at: Tensor, k: Tensor, v: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:

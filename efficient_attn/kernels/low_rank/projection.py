@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..dense import wide
+from ..derivatives import KernelFunction, differentiate_once
 from ..products import on_onednn, times
 
 POSITIONS = 4096  # taken at a time, so that what a product needs besides its result does not grow with the length
@@ -22,27 +22,35 @@ def project(weights: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
     return cast(tuple[Tensor, ...], _Projection.apply(weights, *xs))
 
 
-class _Projection(torch.autograd.Function):
+class _Projection(KernelFunction):
     """Autograd of a batched product would first build the weights' gradient for each row and head, R x M numbers each,
     and then add them up; here they are added as they come, those of keys and values that share weights as well."""
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(weights, *xs)
+    def forward(weights: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
         return tuple(_each(weights, x) for x in xs)
 
     @staticmethod
-    @once_differentiable  # a second derivative would be silently wrong, so it is refused
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        weights, *xs = ctx.saved_tensors
-        by_weights = None
-        if ctx.needs_input_grad[0]:
-            total = torch.zeros_like(wide(weights))
-            for grad, x in zip(grads, xs, strict=True):
-                _add_products(total, grad, x)
-            by_weights = total.to(weights.dtype)
-        wanted = ctx.needs_input_grad[1:]
-        return by_weights, *(_each(weights.mT, g) if want else None for g, want in zip(grads, wanted, strict=True))
+        given = (*grads, *ctx.saved_tensors, *ctx.needs_input_grad)
+        return differentiate_once("the projection along the length", _gradients, *given)
+
+
+def _gradients(*given: Any) -> tuple[Tensor | None, ...]:
+    """The gradients by results, then the weights and what they projected, then which gradients are wanted."""
+    many = (len(given) - 2) // 3
+    grads, (weights, *xs), (first, *others) = given[:many], given[many : 2 * many + 1], given[2 * many + 1 :]
+    by_weights = None
+    if first:
+        total = torch.zeros_like(wide(weights))
+        for grad, x in zip(grads, xs, strict=True):
+            _add_products(total, grad, x)
+        by_weights = total.to(weights.dtype)
+    return by_weights, *(_each(weights.mT, g) if want else None for g, want in zip(grads, others, strict=True))
 
 
 def _each(weights: Tensor, x: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ class SparseAttention(Attention):
         rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n, group, pad)
         rows = rows if rows.stride(-1) == 1 else rows.contiguous()  # the kernel never looks at it
         keys, values = (x.reshape(batch * kv_heads, m, pad).contiguous() for x in (k, v))
-        out = softmax_over_plan(rows, keys, values, Recipe(self._plan(g), mask.key_valid(m), group, width**-0.5))
+        out = softmax_over_plan(rows, keys, values, mask.key_valid(m), Recipe(self._plan(g), group, width**-0.5))
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 
