@@ -76,8 +76,9 @@ def _serves(x: Tensor, rows: int) -> bool:
 
 
 def on_onednn(x: Tensor) -> bool:
-    """Whether a tensor's products may go through oneDNN."""
-    return x.device.type == "cpu" and x.dtype == torch.float32 and has_onednn()
+    """Whether a tensor's products may go through oneDNN; what is compiled has the compiler's own."""
+    fits = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling()
+    return fits and has_onednn()
 
 
 @cache

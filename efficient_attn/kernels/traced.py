@@ -1,19 +1,20 @@
-"""Whether torch looks at a call's operations rather than its numbers: then kernels of ours go by way of custom ops.
+"""Where torch looks at a call's operations rather than its numbers: there kernels of ours are custom ops.
 
-Ops cost about 20 microseconds a call, and hide from torch what happens inside. Where nobody looks there are none.
+An op costs about 20 microseconds a call, and hides from torch what happens inside. Where nobody looks there are none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 
 def traced(x: Tensor) -> bool:
-    """Whether a call with x is compiled, exported, transformed by torch.func, or on the meta device."""
-    return torch.compiler.is_compiling() or x.is_meta or transformed()
+    """Whether a call with x is compiled or exported, or computes shapes only, on the meta device."""
+    return torch.compiler.is_compiling() or x.is_meta
 
 
 def transformed() -> bool:
@@ -25,3 +26,10 @@ def followed(tensors: Iterable[Tensor]) -> bool:
     """Whether a transformation of torch.func follows any of these, as it does parameters in ``functional_call``."""
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
     return transformed() and any(map(wrapped, tensors))
+
+
+def make_op(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """``run`` as the op ``efficient_attn::name``; its signature has types. fake: the same in shapes alone."""
+    op = torch.library.custom_op(f"efficient_attn::{name}", run, mutates_args=())
+    op.register_fake(fake)
+    return op

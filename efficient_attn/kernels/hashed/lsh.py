@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import products
 from ..dense import wide
 from ..derivatives import one_by_one
-from ..traced import traced
+from ..traced import make_op, traced, transformed
 
 MOST = 6  # bits of one cross-polytope, 64 buckets; more buckets take several, so that work grows as their logarithm
 POLYTOPES = 4  # 2^24 buckets at most
@@ -77,7 +77,7 @@ def sort_rounds(x: Tensor, turned: Tensor, size: int, valid: Tensor | None = Non
 
     A row of the batch has the buckets of its own length, so that it is sorted as it would be alone.
     """
-    order, chunk = (_sorted if traced(x) else _sort_rounds)(x, turned, size, valid)
+    order, chunk = (_sorted if traced(x) or transformed() else _sort_rounds)(x, turned, size, valid)
     lengths = None if valid is None else valid.sum(1, dtype=torch.int32).repeat_interleave(x.shape[1])
     return Rounds(order, chunk, size, lengths)
 
@@ -97,15 +97,12 @@ def _sort_rounds(x: Tensor, turned: Tensor, size: int, valid: Tensor | None) -> 
     return order.view(-1, rows, n), chunk.view(-1, rows, n)
 
 
-_sorted = torch.library.custom_op("efficient_attn::sort_rounds", _sort_rounds, mutates_args=())
-
-
-@_sorted.register_fake
-def _(x: Tensor, turned: Tensor, size: int, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+def _shapes(x: Tensor, turned: Tensor, size: int, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     rows = x.new_empty(len(turned), x.shape[0] * x.shape[1], x.shape[2], dtype=torch.int32)
     return rows, torch.empty_like(rows)
 
 
+_sorted = make_op("sort_rounds", _sort_rounds, _shapes)
 _sorted.register_vmap(partial(one_by_one, _sorted))
 
 

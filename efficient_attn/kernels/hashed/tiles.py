@@ -17,6 +17,7 @@ from torch import Tensor
 from ..dense import wide
 from ..derivatives import KernelFunction, differentiate_once
 from ..softmax.merge import attend, attend_backward, join
+from ..traced import make_op, traced
 from .lsh import Rounds
 
 ROWS_A_SLAB = 1024  # queries a step; more costs memory and gains no speed
@@ -169,7 +170,8 @@ def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tens
     """
     rows, rounds = (x.flatten(0, 1) for x in (q, k, v)), recipe.rounds
     integers = rounds.order, rounds.chunk, rounds.lengths
-    out = _Rounds.apply(*rows, inverse_norms(k.detach()).flatten(), *integers, rounds.size, recipe.causal, recipe.scale)
+    run = _rounds if traced(q) else _Rounds.apply
+    out = run(*rows, inverse_norms(k.detach()).flatten(), *integers, rounds.size, recipe.causal, recipe.scale)
     return cast(tuple[Tensor, Tensor], out)[0].view(q.shape)
 
 
@@ -209,6 +211,25 @@ class _Rounds(KernelFunction):
         given = (grads[0], *ctx.saved_tensors, *ctx.how)
         return *differentiate_once("the kernel of hashed rounds", _gradients, *given), *[None] * 7
 
+    @staticmethod
+    def op_backward(ctx: Any, *grads: Tensor) -> Any:
+        return *_rounds_backward(grads[0], *ctx.saved_tensors, *ctx.how), *[None] * 7
+
+
+def _run(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    inverse: Tensor,
+    order: Tensor,
+    chunk: Tensor,
+    lengths: Tensor | None,
+    size: int,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    return _Rounds.forward(q, k, v, inverse, order, chunk, lengths, size, causal, scale)
+
 
 def _gradients(
     grad: Tensor,
@@ -221,9 +242,11 @@ def _gradients(
     lengths: Tensor | None,
     out: Tensor,
     lse: Tensor,
-    *how: Any,
-) -> tuple[Tensor, ...]:
-    recipe, alone, grad = _recipe(order, chunk, lengths, *how), _alone(lse), grad.contiguous()
+    size: int,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    recipe, alone, grad = _recipe(order, chunk, lengths, size, causal, scale), _alone(lse), grad.contiguous()
     lse = lse.index_fill(0, alone, 0)  # exp(-inf - 0) is the 0 wanted
     dq, dk, dv = (torch.zeros_like(x, dtype=lse.dtype) for x in (q, k, v))
     for layout, slab in recipe.tiles():
@@ -239,6 +262,11 @@ def _gradients(
     dv.index_add_(0, alone, grad.index_select(0, alone).to(dv.dtype))
     _through_norms(dk, k, inverse)
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+_rounds = make_op("rounds", _run, lambda q, *_: (torch.empty_like(q), wide(q.new_empty(len(q)))))
+_rounds_backward = make_op("rounds_backward", _gradients, lambda _, *qkv: tuple(map(torch.empty_like, qkv[:3])))
+_rounds.register_autograd(_Rounds.op_backward, setup_context=_Rounds.setup_context)
 
 
 def _recipe(order: Tensor, chunk: Tensor, lengths: Tensor | None, size: int, causal: bool, scale: float) -> Recipe:

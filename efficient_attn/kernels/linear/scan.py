@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..derivatives import KernelFunction, differentiate_once
 from ..native import scan as native
-from . import chunks
+from . import chunks, ops
 from .chunks import CHUNK, State
 from .recipe import Recipe, Tape, divide, undivide
 from .sums import KERNEL, Sums, start_sums, unpack
@@ -30,6 +30,8 @@ def scan(
     before: Sums | None = None,
 ) -> tuple[Tensor, Sums]:
     """Query i over keys 0..i and what came before; N = M. Returns ``[Bh, G, N, E]`` and the sums over everything."""
+    if torch.compiler.is_compiling():
+        return ops.scan(recipe, q, k, v, valid, logs, before)
     given = (recipe, valid, q, k, v, logs, *unpack(before), *recipe.parameters)
     out, *sums, _ = cast(tuple[Tensor, ...], _Scan.apply(*given))
     return out, Sums(*sums)

@@ -56,14 +56,47 @@ def sum_keys(
     recipe: Recipe, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, before: Sums | None = None
 ) -> Sums:
     """The sums over all valid keys, added to those before. logs: weights' logarithms ``[Bh, M]``."""
+    if torch.compiler.is_compiling():
+        return _sum_at_once(recipe, k, v, valid, logs, before)
     given = (recipe, valid, k, v, logs, *unpack(before), *recipe.parameters)
     return Sums(*cast(tuple[Tensor, ...], _Summed.apply(*given)))
 
 
 def read(recipe: Recipe, q: Tensor, sums: Sums, fading: Tensor | None = None) -> Tensor:
     """Every query over the same sums: ``[Bh, G, N, E]``. fading: logarithms ``[Bh, N]`` by which rows see them less."""
+    if torch.compiler.is_compiling():
+        return _read_at_once(recipe, q, sums, fading)
     given = (recipe, q, sums.kv, sums.k, fading, *recipe.parameters)
     return cast(tuple[Tensor, Tensor | None], _Read.apply(*given))[0]
+
+
+def _sum_at_once(
+    recipe: Recipe, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, before: Sums | None
+) -> Sums:
+    """`sum_keys` in torch's own operations, with the features of all keys: to cut them is the compiler's business."""
+    y, a = recipe.keys(k, slice(0, k.shape[1]), valid, logs)
+    kv, z, reference = start_sums(recipe, k, v, logs, unpack(before))
+    if a is not None and reference is not None:
+        newest = a[:, -1] if recipe.decays else torch.maximum(reference, a.amax(1))
+        newest = newest.to(reference.dtype).detach()
+        carry = relative(reference, newest).to(kv.dtype)[:, None]
+        y = y * relative(a, newest[:, None]).to(y.dtype)[..., None]
+        kv, z, reference = kv * carry[..., None], z * carry, newest
+    return Sums(kv + y.mT @ recipe.wide(v), z + y.sum(1), reference)
+
+
+def _read_at_once(recipe: Recipe, q: Tensor, sums: Sums, fading: Tensor | None) -> Tensor:
+    """`read` in torch's own operations."""
+    every = slice(0, q.shape[2])
+    x = _fade(recipe.queries(q, every)[0], fading, every)
+    flat = x.flatten(1, 2)
+    top, total = (flat @ sums.kv).view(*x.shape[:3], -1), along(flat, sums.k).view(*x.shape[:3], 1)
+    return divided(recipe, top, total).to(q.dtype)
+
+
+def divided(recipe: Recipe, top: Tensor, total: Tensor) -> Tensor:
+    """Numerators ``[Bh, G, N, E]`` divided as the recipe says."""
+    return top if recipe.divisor is None else top / recipe.divisor(total)
 
 
 def relative(a: Tensor, reference: Tensor) -> Tensor:

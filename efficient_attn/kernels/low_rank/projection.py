@@ -13,12 +13,15 @@ from torch import Tensor
 from ..dense import wide
 from ..derivatives import KernelFunction, differentiate_once
 from ..products import on_onednn, times
+from ..traced import make_op
 
 POSITIONS = 4096  # taken at a time, so that what a product needs besides its result does not grow with the length
 
 
 def project(weights: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
     """``weights [1 or heads, R, M]`` times each ``x [B, heads, M, D]``: ``[B, heads, R, D]``."""
+    if torch.compiler.is_compiling():
+        return tuple(_project(weights, x) for x in xs)
     return cast(tuple[Tensor, ...], _Projection.apply(weights, *xs))
 
 
@@ -72,3 +75,21 @@ def _add_products(total: Tensor, grad: Tensor, x: Tensor) -> None:
             for part, to in zip(x[b, h].split(POSITIONS), total[h % len(total)].split(POSITIONS, 1), strict=True):
                 a, b_t = wide(grad[b, h]), wide(part).mT
                 to += times(a, b_t) if on_onednn(a) else a @ b_t
+
+
+def _run_backward(grad: Tensor, weights: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    by_weights, by_x = _gradients(grad, weights, x, True, True)
+    assert by_weights is not None
+    assert by_x is not None
+    return by_weights, by_x
+
+
+def _shapes(_: Tensor, weights: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return weights.new_empty(weights.shape), x.new_empty(x.shape)
+
+
+_project = make_op("project", _each, lambda w, x: x.new_empty(*x.shape[:2], w.shape[1], x.shape[3]))
+_project_backward = make_op("project_backward", _run_backward, _shapes)
+_project.register_autograd(
+    lambda ctx, grad: _project_backward(grad, *ctx.saved_tensors), setup_context=_Projection.setup_context
+)

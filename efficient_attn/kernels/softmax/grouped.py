@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..derivatives import KernelFunction, differentiate_once
+from ..traced import make_op
 
 SHARE = 4  # of a group's heads, so many parts at least: their gradients are then half of the keys repeated for each
 
@@ -24,7 +25,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool
         if allowed is not None:
             added = torch.zeros_like(allowed, dtype=q.dtype).masked_fill_(~allowed, float("-inf"))
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # the kernel never looks at it
-        return cast(tuple[Tensor, Tensor], _Shared.apply(q, k, v, added, causal, scale))[0]
+        run = _shared if torch.compiler.is_compiling() else _Shared.apply
+        return cast(tuple[Tensor, Tensor], run(q, k, v, added, causal, scale))[0]
     k, v = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=causal, scale=scale)
 
@@ -50,6 +52,10 @@ class _Shared(KernelFunction):
         given = (grads[0], *ctx.saved_tensors, *ctx.how)
         return *differentiate_once("the kernel of grouped heads", _gradients, *given), None, None, None
 
+    @staticmethod
+    def op_backward(ctx: Any, *grads: Tensor) -> Any:
+        return *_shared_backward(grads[0], *ctx.saved_tensors, *ctx.how), None, None, None
+
 
 def _gradients(
     grad: Tensor,
@@ -61,7 +67,7 @@ def _gradients(
     lse: Tensor,
     causal: bool,
     scale: float,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, Tensor, Tensor]:
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     heads = q.shape[1]
     step = max(1, min(-(-torch.get_num_threads() // len(q)), heads // SHARE))  # the kernel runs a head a thread
@@ -76,3 +82,12 @@ def _gradients(
         for total, found in zip(sums, by_keys, strict=True):
             total += found.sum(1, keepdim=True, dtype=total.dtype)
     return by_q, *(total.to(x.dtype) for total, x in zip(sums, (k, v), strict=True))
+
+
+def _run(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    return _Shared.forward(q, k, v, added, causal, scale)
+
+
+_shared = make_op("grouped", _run, _run)
+_shared_backward = make_op("grouped_backward", _gradients, lambda _, *qkv: tuple(map(torch.empty_like, qkv[:3])))
+_shared.register_autograd(_Shared.op_backward, setup_context=_Shared.setup_context)

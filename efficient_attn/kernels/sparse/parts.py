@@ -51,23 +51,28 @@ def softmax_over_plan(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, rec
     return cast(tuple[Tensor, Tensor], _Parts.apply(q, k, v, valid, recipe))[0]
 
 
+def run_plan(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """The output of `softmax_over_plan`, and one log-sum-exp a row ``[Bh, N, group]``; no gradient."""
+    out = torch.zeros_like(q, dtype=_sums(q, recipe), memory_format=torch.contiguous_format)
+    lse = torch.full(q.shape[:3], float("-inf"), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+    for tiling in recipe.plan:
+        keys, values = tiling.take(k), tiling.take(v)
+        for tile, first, last in tiling.steps():
+            mask, blind = recipe.mask(tiling, tile, first, last, q, valid)
+            rows = tile.queries.fetch(q, first, last).flatten(2, 3)
+            part_k, part_v = (tile.keys.fetch(x, first, last) for x in (keys, values))
+            found, sums = attend(rows, part_k, part_v, mask, recipe.scale)
+            if blind is not None:
+                sums = sums.masked_fill(blind, float("-inf"))
+            at = (x.unflatten(2, (-1, recipe.group)) for x in (found, sums))
+            _put(tile.fresh, *(tile.queries.fetch(x, first, last) for x in (out, lse)), *at)
+    return out.to(q.dtype), lse.masked_fill_(lse == float("-inf"), 0)  # exp(-inf - 0) is the 0 wanted
+
+
 class _Parts(KernelFunction):
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, recipe: Recipe) -> tuple[Tensor, Tensor]:
-        out = torch.zeros_like(q, dtype=_sums(q, recipe), memory_format=torch.contiguous_format)
-        lse = torch.full(q.shape[:3], float("-inf"), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
-        for tiling in recipe.plan:
-            keys, values = tiling.take(k), tiling.take(v)
-            for tile, first, last in tiling.steps():
-                mask, blind = recipe.mask(tiling, tile, first, last, q, valid)
-                rows = tile.queries.fetch(q, first, last).flatten(2, 3)
-                part_k, part_v = (tile.keys.fetch(x, first, last) for x in (keys, values))
-                found, sums = attend(rows, part_k, part_v, mask, recipe.scale)
-                if blind is not None:
-                    sums = sums.masked_fill(blind, float("-inf"))
-                at = (x.unflatten(2, (-1, recipe.group)) for x in (found, sums))
-                _put(tile.fresh, *(tile.queries.fetch(x, first, last) for x in (out, lse)), *at)
-        return out.to(q.dtype), lse.masked_fill_(lse == float("-inf"), 0)  # exp(-inf - 0) is the 0 wanted
+        return run_plan(q, k, v, valid, recipe)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -78,10 +83,10 @@ class _Parts(KernelFunction):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         given = (grads[0], *ctx.saved_tensors, ctx.recipe)
-        return *differentiate_once("the kernel of sparse patterns", _gradients, *given), None, None
+        return *differentiate_once("the kernel of sparse patterns", gradients, *given), None, None
 
 
-def _gradients(
+def gradients(
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -90,7 +95,8 @@ def _gradients(
     out: Tensor,
     lse: Tensor,
     recipe: Recipe,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by q, k and v of what `run_plan` gave."""
     grad, sums = grad.contiguous(), _sums(q, recipe)
     dq, dk, dv = (torch.zeros_like(x, dtype=sums, memory_format=torch.contiguous_format) for x in (q, k, v))
     for tiling in recipe.plan:
