@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -48,6 +48,7 @@ class Attention(nn.Module):
     known_mask_fields: ClassVar[frozenset[str]] = MASK_FIELDS
     origin: Origin = Origin()
     _backend: str | None = None
+    _first_able: str | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,11 +181,9 @@ class Attention(nn.Module):
     @property
     def backend(self) -> str:
         """The backend that runs: the one asked for, or the first that can serve this instance."""
-        return self._backend or self._first_able
-
-    @cached_property
-    def _first_able(self) -> str:
-        return next(b for b in self.backends if self.why_not(b) is None)
+        if self._backend is None and self._first_able is None:  # torch.compile takes no cached_property: it has a lock
+            self._first_able = next(b for b in self.backends if self.why_not(b) is None)
+        return cast(str, self._backend or self._first_able)
 
     @backend.setter
     def backend(self, name: str | None) -> None:
@@ -295,6 +294,6 @@ class Attention(nn.Module):
                 raise UnsupportedError(f"{self.label} does not support {what}")
         if inputs.keys() != traits.inputs.keys():
             raise UsageError(f"{self.label} takes the inputs {sorted(traits.inputs)}, got {sorted(inputs)}")
-        self.dims.check(shape, kv_heads=self.kv_heads, who=self.label)
+        self.dims.check(shape, kv_heads=self.kv_heads, who=lambda: self.label)
         mask.check(shape.batch, shape.n, shape.m, device)
         return traits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -100,7 +100,11 @@ class LinearAttention(Attention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(positional=self.feature_map.positional)
+        return self.claims()
+
+    def claims(self, **more: Any) -> Traits:
+        """The traits of linear attention and more; torch.compile does not see through ``super().traits``."""
+        return Traits(**{"positional": self.feature_map.positional, **more})
 
     @property
     def growth(self) -> Growth:
