@@ -12,8 +12,8 @@ from .shapes import Values
 
 
 def autocasts(x: Tensor) -> bool:
-    """Whether autocast is on for the device of x."""
-    return torch.is_autocast_enabled(x.device.type)
+    """Whether autocast is on for the device of x; torch knows none for the meta device."""
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
 def run_cast(

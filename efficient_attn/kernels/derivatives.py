@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..contract.modes import autocasts
 from ..errors import UnsupportedError
 
 
@@ -54,7 +55,7 @@ class _Once(KernelFunction):
 def differentiate_once(kernel: str, gradients: Callable[..., Any], grad: Tensor, *given: Any) -> Any:
     """``gradients(grad, *given)``, for a kernel's backward pass: without autocast, and an error if autograd should
     differentiate what comes out. kernel: its name, as a sentence begins with it."""
-    if torch.is_autocast_enabled(grad.device.type):
+    if autocasts(grad):
         with torch.autocast(grad.device.type, enabled=False):
             return differentiate_once(kernel, gradients, grad, *given)
     if not torch.is_grad_enabled():

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import Unsupported
 
 import efficient_attn as ea
 from efficient_attn.bench.workload import count_graph_breaks
@@ -115,7 +116,7 @@ def compile_(spec: str) -> str:
     breaks = 0
     try:
         got = torch.compile(Program(fresh, call), fullgraph=True)(*sources)
-    except torch._dynamo.exc.Unsupported:
+    except Unsupported:
         before = count_graph_breaks()
         got = torch.compile(Program(drawn(spec)[0], call))(*sources)
         breaks = max(count_graph_breaks() - before, 1)  # a frame that is given up as a whole is not counted by torch

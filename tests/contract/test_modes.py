@@ -150,7 +150,7 @@ def second(attn: ea.Attention, call: Call, loss: Callable[[Tensor], Tensor]) -> 
     call = call.leaves()
     sources = list({id(x): x for x in call.tensors.values()}.values())
     first = torch.autograd.grad(loss(call.run(attn)), sources, create_graph=True)
-    return list(torch.autograd.grad(sum(g.sin().sum() for g in first), sources, materialize_grads=True))
+    return list(torch.autograd.grad(torch.stack([g.sin().sum() for g in first]).sum(), sources, materialize_grads=True))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -92,9 +92,9 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(ctx: Any, *grads: Tensor) -> Any:
-    by_x, by_y, by_v, by_a, by_kv, by_z = _scan_backward(*grads[:4], *ctx.saved_tensors, *ctx.how)
-    weighted = ctx.saved_tensors[3] is not None
-    return by_x, by_y, by_v, by_a if weighted else None, by_kv, by_z, None, None, None, None
+    saved = ctx.saved_tensors
+    by_x, by_y, by_v, by_a, by_kv, by_z = _scan_backward(*grads[:4], *saved, *ctx.how)
+    return by_x, by_y, by_v, None if saved[3] is None else by_a, by_kv, by_z, None, None, None, None
 
 
 _scan = make_op("scan", _run, _shapes)

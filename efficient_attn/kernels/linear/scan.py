@@ -62,8 +62,9 @@ class _Scan(KernelFunction):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        out, given = ctx.saved_tensors[-2], (*ctx.saved_tensors, ctx.recipe, ctx.needs_input_grad[6])
-        by_out = torch.zeros_like(out) if grads[0] is None else grads[0]
+        saved = ctx.saved_tensors  # read once: checkpoints insist on it
+        by_out = torch.zeros_like(saved[-2]) if grads[0] is None else grads[0]
+        given = (*saved, ctx.recipe, ctx.needs_input_grad[6])
         return None, None, *differentiate_once(KERNEL, _gradients, by_out, *grads[1:3], *given)
 
 

@@ -81,7 +81,7 @@ def _gradients(
         )
         for total, found in zip(sums, by_keys, strict=True):
             total += found.sum(1, keepdim=True, dtype=total.dtype)
-    return by_q, *(total.to(x.dtype) for total, x in zip(sums, (k, v), strict=True))
+    return by_q, sums[0].to(k.dtype), sums[1].to(v.dtype)
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, scale: float) -> tuple[Tensor, Tensor]:

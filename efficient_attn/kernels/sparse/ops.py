@@ -6,9 +6,10 @@ A text holds facts and nothing of this process, so that an exported program find
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,9 +24,10 @@ FACTS = {fact.__name__: fact for fact in KNOWN}
 
 def write_pattern(pattern: Pattern) -> str | None:
     """A pattern as text; None where it has facts that are not ours."""
-    if any(type(fact) not in KNOWN for fact in pattern.facts):
+    ours = [fact for fact in pattern.facts if isinstance(fact, KNOWN) and type(fact) in KNOWN]
+    if len(ours) < len(pattern.facts):
         return None
-    return json.dumps([[type(fact).__name__, asdict(fact)] for fact in pattern.facts])
+    return json.dumps([[type(fact).__name__, asdict(fact)] for fact in ours])
 
 
 @lru_cache(maxsize=64)
@@ -39,12 +41,14 @@ def softmax_over_text(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, tex
     return _over_text(q, k, v, valid, text, *how)[0]
 
 
-@torch.compiler.disable
-def softmax_apart(
+def _apart(
     q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, pattern: Pattern, g: Geometry, scale: float
 ) -> Tensor:
-    """The same of any pattern, by gathered blocks; compiled code is left for it: one graph break."""
     return softmax_over_plan(q, k, v, valid, Recipe(plan_blocks(pattern, g), q.shape[2], scale))
+
+
+# softmax over any pattern, by gathered blocks; compiled code is left for it: one graph break
+softmax_apart = cast(Callable[..., Tensor], torch.compiler.disable(_apart))
 
 
 def _recipe(q: Tensor, k: Tensor, text: str, start: int, causal: bool, blocks: bool, scale: float) -> Recipe:

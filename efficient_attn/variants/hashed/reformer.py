@@ -15,7 +15,8 @@ from ...contract.traits import Growth, Traits
 from ...errors import UnsupportedError, UsageError
 from ...kernels.dense import softmax_attention, wide
 from ...kernels.hashed.lsh import Rounds, directions, hash_bits, rotations, sort_rounds
-from ...kernels.hashed.tiles import Recipe, inverse_norms, softmax_over_rounds
+from ...kernels.hashed.rounds import inverse_norms, softmax_over_rounds
+from ...kernels.hashed.tiles import Recipe
 from ...kernels.traced import transformed
 
 
