@@ -57,7 +57,7 @@ class Expectation:
 
 
 def expected(cases: Sequence[Case], *, best: Ceiling | None = None) -> Expectation:
-    """The cost of running cases here. best: the machine's rates, measured for a few tenths of a second where not given."""
+    """The cost of running cases here. best: the machine's rates, measured for less than a second where not given."""
     rates: dict[tuple[str, str, int | None], Ceiling] = {}
     found: dict[str, tuple[float, int]] = {}
     devices = {device: why_absent(device) for device in {case.cell.place.device for case in cases}}

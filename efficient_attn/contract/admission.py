@@ -40,7 +40,7 @@ def admit(attn: Attention, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor
             raise UnsupportedError(f"{attn.label} does not support {what}")
     if inputs.keys() != traits.inputs.keys():
         raise UsageError(f"{attn.label} takes the inputs {sorted(traits.inputs)}, got {sorted(inputs)}")
-    attn.dims.check(shape, kv_heads=attn.kv_heads, who=attn.label)
+    attn.dims.check(shape, kv_heads=attn.kv_heads, who=lambda: attn.label)
     mask.check(shape.batch, shape.n, shape.m, device)
     return traits
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from ..errors import UnsupportedError, UsageError
 from .admission import admit, check_dropout, check_dtype
 from .mask import MASK_FIELDS, Mask, blank
+from .modes import autocasts, keep_on_graph, run_cast, step_cast
 from .origin import Origin
 from .packing import run_alone
 from .shapes import Dims, Sample, Shape, Values, draw_sample
+from .state import cache_dtype
 from .traits import Growth, Traits
 
 # What a call holds beside its output, in sizes of it; dense, also so many matrices N x M: scores, weights, gradients
@@ -38,6 +40,7 @@ class Attention(nn.Module):
     origin: Origin = Origin()
     _backend: str | None = None
     _dropout: float = 0.0
+    _first_able: str | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,11 +180,9 @@ class Attention(nn.Module):
     @property
     def backend(self) -> str:
         """The backend that runs: the one asked for, or the first that can serve this instance."""
-        return self._backend or self._first_able
-
-    @cached_property
-    def _first_able(self) -> str:
-        return next(b for b in self.backends if self.why_not(b) is None)
+        if self._backend is None and self._first_able is None:  # torch.compile takes no cached_property: it has a lock
+            self._first_able = next(b for b in self.backends if self.why_not(b) is None)
+        return cast(str, self._backend or self._first_able)
 
     @backend.setter
     def backend(self, name: str | None) -> None:
@@ -218,8 +219,11 @@ class Attention(nn.Module):
 
         v is None for mechanisms that make their values from k (``Traits.values``). Raises `UsageError` for tensors that
         do not fit, `UnsupportedError` for what the traits do not claim.
-        Packed sequences (``Mask.cu_seqlens``) cost one call for each distinct length among them.
+        Packed sequences (``Mask.cu_seqlens``) cost one call for each distinct length among them. Where autocast is on,
+        tensors are cast to its dtype, as those of torch's own attention, and the output has it.
         """
+        if autocasts(q):
+            return run_cast(partial(Attention.forward, self), q, k, v, mask, inputs=inputs)
         mask = Mask() if mask is None else mask
         shape = self.shape_of(q, k, v)
         traits = admit(self, shape, mask, inputs, q)
@@ -230,7 +234,7 @@ class Attention(nn.Module):
         if mask.cu_seqlens is not None:
             return run_alone(partial(Attention.forward, self), q, k, v, mask, inputs)
         if shape.m == 0 or q.numel() == 0:
-            return _keep_on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *given)
+            return keep_on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *given)
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
         if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
             k, v = blank(k, key_valid), None if v is None else blank(v, key_valid)
@@ -238,7 +242,7 @@ class Attention(nn.Module):
             q = blank(q, query_valid)
         valid = {"key": key_valid, "query": query_valid}
         inputs = {name: blank(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
-        out = _keep_on_graph(self.run(q, k, v, mask, **inputs), *given)
+        out = keep_on_graph(self.run(q, k, v, mask, **inputs), *given)
         return blank(out, query_valid)
 
     def init_state(
@@ -260,7 +264,10 @@ class Attention(nn.Module):
         """Attend from T >= 1 new positions to all so far; returns ``[B, H, T, E]`` and the next state.
 
         The rows equal those of the causal forward pass. The state given may be updated in place: keep the returned one.
+        Where autocast is on, a cache keeps its own dtype and is attended to in that; the output has autocast's.
         """
+        if autocasts(q):
+            return step_cast(self.step, q, k, v, state, inputs=inputs, dtype=cache_dtype(state))
         shape = self.shape_of(q, k, v)
         if shape.n != shape.m or shape.n < 1:
             raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {shape.n} and {shape.m}")
@@ -284,10 +291,3 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.label}, backend={self.backend}" + (f", dropout={self.dropout}" if self.dropout else "")
-
-
-def _keep_on_graph(out: Tensor, *inputs: Tensor) -> Tensor:
-    """The output, with a gradient of zero where no query saw any key: a training step must not fail on such a row."""
-    if out.requires_grad or not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
-        return out
-    return out + sum(x[..., :0].sum() for x in inputs)

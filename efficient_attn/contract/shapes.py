@@ -36,8 +36,11 @@ class Dims:
         """``(batch, kv_heads, key width, value width)`` of a cache, as far as they are known."""
         return batch, kv_heads or self.heads, self.head_dim, self.value_dim or self.head_dim
 
-    def check(self, shape: Shape, *, kv_heads: int | None, who: str) -> None:
-        """Refuse a call of other sizes than these; kv_heads: those that the mechanism itself insists on."""
+    def check(self, shape: Shape, *, kv_heads: int | None, who: Callable[[], str]) -> None:
+        """Refuse a call of other sizes than these; kv_heads: those that the mechanism itself insists on.
+
+        who: gives the mechanism's name, which is asked for only where it is told.
+        """
         for name, want, got in (
             ("heads", self.heads, shape.heads),
             ("kv_heads", kv_heads, shape.kv_heads),
@@ -45,7 +48,7 @@ class Dims:
             ("value_dim", self.value_dim, shape.value_dim),
         ):
             if want is not None and want != got:
-                raise UsageError(f"{who} was created for {name}={want}, got {got}")
+                raise UsageError(f"{who()} was created for {name}={want}, got {got}")
 
 
 @dataclass(frozen=True)

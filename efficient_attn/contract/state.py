@@ -156,6 +156,12 @@ def preallocate(cache: Cache, sizes: tuple[int | None, ...], dtype: torch.dtype,
     return replace(cache, keys=keys, values=values)
 
 
+def cache_dtype(state: Any) -> torch.dtype | None:
+    """The dtype in which a cache keeps positions; None where it is empty, or no cache."""
+    kept = state.rows if isinstance(state, LatentCache) else getattr(state, "keys", None)
+    return kept.dtype if isinstance(kept, Tensor) else None
+
+
 def state_bytes(state: Any) -> int:
     """Bytes of all tensors in a decode state, each storage counted once. Counted, not computed from a formula."""
     # not by address: on torch's meta device, where states are weighed before they are made, nothing has one

@@ -13,6 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from .derivatives import KernelFunction
+
 ROWS = 256  # below this a call's own cost decides
 
 
@@ -49,18 +51,20 @@ def along(x: Tensor, directions: Tensor) -> Tensor:
     return cast(Tensor, _Along.apply(x, directions))
 
 
-class _Along(torch.autograd.Function):
+class _Along(KernelFunction):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, directions: Tensor) -> Tensor:
-        ctx.save_for_backward(directions)
+    def forward(x: Tensor, directions: Tensor) -> Tensor:
         return _flat_times(x, directions.mT)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (directions,) = ctx.saved_tensors
         (grad,) = grads
-        traced = torch.is_grad_enabled() and grad.requires_grad
-        return grad @ directions if traced else _flat_times(grad, directions), None
+        return grad @ directions if torch.is_grad_enabled() else _flat_times(grad, directions), None
 
 
 def _flat_times(x: Tensor, w: Tensor) -> Tensor:
@@ -72,8 +76,9 @@ def _serves(x: Tensor, rows: int) -> bool:
 
 
 def on_onednn(x: Tensor) -> bool:
-    """Whether a tensor's products may go through oneDNN."""
-    return x.device.type == "cpu" and x.dtype == torch.float32 and has_onednn()
+    """Whether a tensor's products may go through oneDNN; what is compiled has the compiler's own."""
+    fits = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling()
+    return fits and has_onednn()
 
 
 @cache

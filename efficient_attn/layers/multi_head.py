@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..contract.mask import Mask
 from ..contract.mechanism import Attention
+from ..contract.modes import autocasts
 from ..contract.shapes import Dims, Shape
 from ..contract.traits import Input
 from ..errors import UnsupportedError, UsageError
@@ -103,9 +104,14 @@ class MultiHeadAttention(nn.Module):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Any:
-        """An empty decode state for up to ``max_len`` positions; dtype and device are by default the weights'."""
+        """An empty decode state for up to ``max_len`` positions; dtype and device are by default the weights'.
+
+        Where autocast is on, the dtype is by default that in which it has the layer attend."""
         weight = self.q_proj.weight
-        return self.attn.init_state(batch, max_len, dtype or weight.dtype, weight.device if device is None else device)
+        like = weight.new_empty(0, device=device)
+        if dtype is None:
+            dtype = torch.get_autocast_dtype(like.device.type) if autocasts(like) else weight.dtype
+        return self.attn.init_state(batch, max_len, dtype, like.device)
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Attend from T >= 1 new positions ``[B, T, d_model]`` to all so far; returns their rows and the next state.

@@ -60,5 +60,5 @@ def _mark(spec: str, sampled: bool) -> object:
     return pytest.param(spec, id=spec, marks=marks)
 
 
-MARKED = [_mark(spec, spec in OPTIONS or spec in NATIVE) for spec in SPECS]  # every name each time, and samples of the options
+MARKED = [_mark(spec, spec in (*OPTIONS, *NATIVE)) for spec in SPECS]  # every name each time, samples of the options
 SAMPLED = [_mark(spec, spec not in SAMPLE) for spec in SPECS]

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from .. import products
 from ..dense import wide
+from ..derivatives import one_by_one
+from ..traced import make_op, traced, transformed
 
 MOST = 6  # bits of one cross-polytope, 64 buckets; more buckets take several, so that work grows as their logarithm
 POLYTOPES = 4  # 2^24 buckets at most
@@ -75,6 +77,13 @@ def sort_rounds(x: Tensor, turned: Tensor, size: int, valid: Tensor | None = Non
 
     A row of the batch has the buckets of its own length, so that it is sorted as it would be alone.
     """
+    order, chunk = (_sorted if traced(x) or transformed() else _sort_rounds)(x, turned, size, valid)
+    lengths = None if valid is None else valid.sum(1, dtype=torch.int32).repeat_interleave(x.shape[1])
+    return Rounds(order, chunk, size, lengths)
+
+
+def _sort_rounds(x: Tensor, turned: Tensor, size: int, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``[rounds, R, N]``: the positions as sorted, and the chunk of each."""
     batch, heads, n, _ = x.shape
     lengths = [n] * batch if valid is None else valid.sum(1).tolist()
     codes = find_buckets(x, turned, size, lengths)
@@ -85,8 +94,16 @@ def sort_rounds(x: Tensor, turned: Tensor, size: int, valid: Tensor | None = Non
     order, at = _sort(codes.view(-1, n), last + 1)
     chunk = torch.empty_like(order)
     chunk.view(-1)[at] = (_slots(len(order), n, order) // size).view(-1)
-    counted = None if valid is None else valid.sum(1, dtype=torch.int32).repeat_interleave(heads)
-    return Rounds(order.view(-1, rows, n), chunk.view(-1, rows, n), size, counted)
+    return order.view(-1, rows, n), chunk.view(-1, rows, n)
+
+
+def _shapes(x: Tensor, turned: Tensor, size: int, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    rows = x.new_empty(len(turned), x.shape[0] * x.shape[1], x.shape[2], dtype=torch.int32)
+    return rows, torch.empty_like(rows)
+
+
+_sorted = make_op("sort_rounds", _sort_rounds, _shapes)
+_sorted.register_vmap(partial(one_by_one, _sorted))
 
 
 def _sort(codes: Tensor, many: int) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .sums import Recipe, Sums, along, divide, relative
+from .recipe import Recipe, divide
+from .sums import Sums, along, relative
 
 ONE = slice(0, 1)
 

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..derivatives import KernelFunction, differentiate_once
 from ..native import scan as native
-from . import chunks
+from . import chunks, ops
 from .chunks import CHUNK, State
-from .sums import Recipe, Sums, Tape, divide, start_sums, undivide, unpack
+from .recipe import Recipe, Tape, divide, undivide
+from .sums import KERNEL, Sums, start_sums, unpack
 
 
 def scan(
@@ -29,14 +30,16 @@ def scan(
     before: Sums | None = None,
 ) -> tuple[Tensor, Sums]:
     """Query i over keys 0..i and what came before; N = M. Returns ``[Bh, G, N, E]`` and the sums over everything."""
+    if torch.compiler.is_compiling():
+        return ops.scan(recipe, q, k, v, valid, logs, before)
     given = (recipe, valid, q, k, v, logs, *unpack(before), *recipe.parameters)
-    out, *sums = cast(tuple[Tensor, ...], _Scan.apply(*given))
+    out, *sums, _ = cast(tuple[Tensor, ...], _Scan.apply(*given))
     return out, Sums(*sums)
 
 
-class _Scan(torch.autograd.Function):
+class _Scan(KernelFunction):
     @staticmethod
-    def forward(ctx: Any, recipe: Recipe, valid: Any, q: Tensor, k: Tensor, v: Tensor, logs: Any, *rest: Any) -> Any:
+    def forward(recipe: Recipe, valid: Any, q: Tensor, k: Tensor, v: Tensor, logs: Any, *rest: Any) -> Any:
         state = State(start_sums(recipe, k, v, logs, rest[:3]), recipe.decays)
         out = q.new_empty(*q.shape[:3], v.shape[2])
         totals = state.kv.new_empty(*q.shape[:3], 1) if recipe.divisor else None
@@ -47,24 +50,50 @@ class _Scan(torch.autograd.Function):
             if totals is not None:
                 totals[:, :, rows] = total
             divide(recipe, top, total, out[:, :, rows])
-        ctx.recipe = recipe
-        ctx.save_for_backward(valid, q, k, v, logs, *rest[:3], out, totals)
-        if state.reference is not None:
-            ctx.mark_non_differentiable(state.reference)
-        return out, state.kv, state.z, state.reference
+        return out, state.kv, state.z, state.reference, totals
 
     @staticmethod
-    @once_differentiable  # a second derivative would miss what the state has of it, so it is refused
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.recipe, *tensors = inputs[:9]
+        out, *_, reference, totals = output
+        ctx.save_for_backward(*tensors, out, totals)
+        ctx.mark_non_differentiable(*(x for x in (reference, totals) if x is not None))
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        recipe: Recipe = ctx.recipe
-        valid, q, k, v, logs, *before, out, totals = ctx.saved_tensors
-        call = _Call(recipe, valid, q, k, v, logs, out, grads[0], *recipe.divisors(totals))
-        tape, state = Tape(recipe), State(start_sums(recipe, k, v, logs, tuple(before)), recipe.decays)
-        by_q, past = _by_queries(call, tape, state)
-        by_state = State(Sums(grads[1].clone(), grads[2].clone()), recipe.decays)
-        by_k, by_v, by_logs = _by_keys(call, tape, past, by_state)
-        by_sums = (by_state.kv, by_state.z) if ctx.needs_input_grad[6] else (None, None)
-        return None, None, by_q, by_k, by_v, by_logs, *by_sums, None, *tape.by_parameters
+        saved = ctx.saved_tensors  # read once: checkpoints insist on it
+        by_out = torch.zeros_like(saved[-2]) if grads[0] is None else grads[0]
+        given = (*saved, ctx.recipe, ctx.needs_input_grad[6])
+        return None, None, *differentiate_once(KERNEL, _gradients, by_out, *grads[1:3], *given)
+
+
+def _gradients(
+    grad: Tensor,
+    by_kv: Tensor | None,
+    by_z: Tensor | None,
+    valid: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    logs: Tensor | None,
+    kv: Tensor | None,
+    z: Tensor | None,
+    reference: Tensor | None,
+    out: Tensor,
+    totals: Tensor | None,
+    recipe: Recipe,
+    has_past: bool,
+) -> tuple[Tensor | None, ...]:
+    """Gradients by all arguments of `_Scan` from ``q`` on."""
+    call = _Call(recipe, valid, q, k, v, logs, out, grad, *recipe.divisors(totals))
+    tape, state = Tape(recipe), State(start_sums(recipe, k, v, logs, (kv, z, reference)), recipe.decays)
+    by_end = [torch.zeros_like(x) if g is None else g.clone() for g, x in ((by_kv, state.kv), (by_z, state.z))]
+    by_q, past = _by_queries(call, tape, state)
+    by_state = State(Sums(*by_end), recipe.decays)
+    by_k, by_v, by_logs = _by_keys(call, tape, past, by_state)
+    by_sums = (by_state.kv, by_state.z) if has_past else (None, None)
+    return by_q, by_k, by_v, by_logs, *by_sums, None, *tape.by_parameters
 
 
 class _Call(NamedTuple):

@@ -9,40 +9,51 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..dense import wide
+from ..derivatives import KernelFunction, differentiate_once
 from ..products import on_onednn, times
+from ..traced import make_op
 
 POSITIONS = 4096  # taken at a time, so that what a product needs besides its result does not grow with the length
 
 
 def project(weights: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
     """``weights [1 or heads, R, M]`` times each ``x [B, heads, M, D]``: ``[B, heads, R, D]``."""
+    if torch.compiler.is_compiling():
+        return tuple(_project(weights, x) for x in xs)
     return cast(tuple[Tensor, ...], _Projection.apply(weights, *xs))
 
 
-class _Projection(torch.autograd.Function):
+class _Projection(KernelFunction):
     """Autograd of a batched product would first build the weights' gradient for each row and head, R x M numbers each,
     and then add them up; here they are added as they come, those of keys and values that share weights as well."""
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(weights, *xs)
+    def forward(weights: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
         return tuple(_each(weights, x) for x in xs)
 
     @staticmethod
-    @once_differentiable  # a second derivative would be silently wrong, so it is refused
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        weights, *xs = ctx.saved_tensors
-        by_weights = None
-        if ctx.needs_input_grad[0]:
-            total = torch.zeros_like(wide(weights))
-            for grad, x in zip(grads, xs, strict=True):
-                _add_products(total, grad, x)
-            by_weights = total.to(weights.dtype)
-        wanted = ctx.needs_input_grad[1:]
-        return by_weights, *(_each(weights.mT, g) if want else None for g, want in zip(grads, wanted, strict=True))
+        given = (*grads, *ctx.saved_tensors, *ctx.needs_input_grad)
+        return differentiate_once("the projection along the length", _gradients, *given)
+
+
+def _gradients(*given: Any) -> tuple[Tensor | None, ...]:
+    """The gradients by results, then the weights and what they projected, then which gradients are wanted."""
+    many = (len(given) - 2) // 3
+    grads, (weights, *xs), (first, *others) = given[:many], given[many : 2 * many + 1], given[2 * many + 1 :]
+    by_weights = None
+    if first:
+        total = torch.zeros_like(wide(weights))
+        for grad, x in zip(grads, xs, strict=True):
+            _add_products(total, grad, x)
+        by_weights = total.to(weights.dtype)
+    return by_weights, *(_each(weights.mT, g) if want else None for g, want in zip(grads, others, strict=True))
 
 
 def _each(weights: Tensor, x: Tensor) -> Tensor:
@@ -64,3 +75,21 @@ def _add_products(total: Tensor, grad: Tensor, x: Tensor) -> None:
             for part, to in zip(x[b, h].split(POSITIONS), total[h % len(total)].split(POSITIONS, 1), strict=True):
                 a, b_t = wide(grad[b, h]), wide(part).mT
                 to += times(a, b_t) if on_onednn(a) else a @ b_t
+
+
+def _run_backward(grad: Tensor, weights: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    by_weights, by_x = _gradients(grad, weights, x, True, True)
+    assert by_weights is not None
+    assert by_x is not None
+    return by_weights, by_x
+
+
+def _shapes(_: Tensor, weights: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return weights.new_empty(weights.shape), x.new_empty(x.shape)
+
+
+_project = make_op("project", _each, lambda w, x: x.new_empty(*x.shape[:2], w.shape[1], x.shape[3]))
+_project_backward = make_op("project_backward", _run_backward, _shapes)
+_project.register_autograd(
+    lambda ctx, grad: _project_backward(grad, *ctx.saved_tensors), setup_context=_Projection.setup_context
+)

@@ -8,13 +8,16 @@ asked for what is built on first use.
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ...errors import UnsupportedError
+from ..derivatives import one_by_one
 from ..native.building import library
 from ..products import on_onednn
+from ..traced import make_op, transformed
 
 LONG = 2**19  # numbers in a head's keys: with fewer the fused kernel's single call wins over oneDNN's
 ROWS = 32  # above this its products are no longer small
@@ -54,6 +57,10 @@ def native_serves(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 def attend_in_one_pass(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """softmax(scale q k^T) v as decode.cpp does it; no gradient."""
+    return (_op if torch.compiler.is_compiling() or transformed() else _call)(q, k, v, scale)
+
+
+def _call(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     found, reason = library("decode")
     if found is None:
         raise UnsupportedError(f"no kernel in C++: {reason}")
@@ -68,6 +75,10 @@ def attend_in_one_pass(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         ctypes.c_int64(torch.get_num_threads()),
     )
     return out
+
+
+_op = make_op("decode", _call, lambda q, k, v, scale: q.new_empty(*q.shape[:3], v.shape[3]))
+_op.register_vmap(partial(one_by_one, _op))
 
 
 def _wants_gradient(*tensors: Tensor) -> bool:

@@ -11,7 +11,9 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from ..derivatives import KernelFunction, differentiate_once
+from ..traced import make_op
 
 SHARE = 4  # of a group's heads, so many parts at least: their gradients are then half of the keys repeated for each
 
@@ -26,37 +28,69 @@ def attend(
         if allowed is not None:
             added = torch.zeros_like(allowed, dtype=q.dtype).masked_fill_(~allowed, float("-inf"))
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # the kernel never looks at it
-        return cast(Tensor, _Shared.apply(q, k, v, added, causal, scale))
+        run = _shared if torch.compiler.is_compiling() else _Shared.apply
+        return cast(tuple[Tensor, Tensor], run(q, k, v, added, causal, scale))[0]
     k, v = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale)
 
 
-class _Shared(torch.autograd.Function):
+class _Shared(KernelFunction):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, scale: float) -> Tensor:
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor]:
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         keys, values = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
-        out, lse = kernel(q, keys, values, 0.0, causal, attn_mask=added, scale=scale)
-        ctx.save_for_backward(q, k, v, out, lse, added)
-        ctx.how = causal, scale
-        return out
+        return kernel(q, keys, values, 0.0, causal, attn_mask=added, scale=scale)
 
     @staticmethod
-    @once_differentiable  # the kernel's backward pass has none of its own
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        *tensors, causal, scale = inputs
+        ctx.how = causal, scale
+        ctx.save_for_backward(*tensors, *output)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        q, k, v, out, lse, added = ctx.saved_tensors
-        causal, scale = ctx.how
-        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        grad, heads = grads[0], q.shape[1]
-        step = max(1, min(-(-torch.get_num_threads() // len(q)), heads // SHARE))  # the kernel runs a head a thread
-        by_q = torch.empty_like(q)
-        sums = [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in (k, v)]
-        for first in range(0, heads, step):
-            g, r, o, s = (x[:, first : first + step] for x in (grad, q, out, lse))
-            keys, values = (x.expand(-1, r.shape[1], -1, -1) for x in (k, v))
-            by_q[:, first : first + step], *by_keys = kernel(
-                g.contiguous(), r, keys, values, o, s, 0.0, causal, attn_mask=added, scale=scale
-            )
-            for total, found in zip(sums, by_keys, strict=True):
-                total += found.sum(1, keepdim=True, dtype=total.dtype)
-        return by_q, *(total.to(x.dtype) for total, x in zip(sums, (k, v), strict=True)), None, None, None
+        given = (grads[0], *ctx.saved_tensors, *ctx.how)
+        return *differentiate_once("the kernel of grouped heads", _gradients, *given), None, None, None
+
+    @staticmethod
+    def op_backward(ctx: Any, *grads: Tensor) -> Any:
+        return *_shared_backward(grads[0], *ctx.saved_tensors, *ctx.how), None, None, None
+
+
+def _gradients(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    added: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    heads = q.shape[1]
+    step = max(1, min(-(-torch.get_num_threads() // len(q)), heads // SHARE))  # the kernel runs a head a thread
+    by_q = torch.empty_like(q)
+    sums = [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in (k, v)]
+    for first in range(0, heads, step):
+        g, r, o, s = (x[:, first : first + step] for x in (grad, q, out, lse))
+        keys, values = (x.expand(-1, r.shape[1], -1, -1) for x in (k, v))
+        by_q[:, first : first + step], *by_keys = kernel(
+            g.contiguous(), r, keys, values, o, s, 0.0, causal, attn_mask=added, scale=scale
+        )
+        for total, found in zip(sums, by_keys, strict=True):
+            total += found.sum(1, keepdim=True, dtype=total.dtype)
+    return by_q, sums[0].to(k.dtype), sums[1].to(v.dtype)
+
+
+def _run(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    return _Shared.forward(q, k, v, added, causal, scale)
+
+
+_shared = make_op("grouped", _run, _run)
+_shared_backward = make_op("grouped_backward", _gradients, lambda _, *qkv: tuple(map(torch.empty_like, qkv[:3])))
+_shared.register_autograd(_Shared.op_backward, setup_context=_Shared.setup_context)

@@ -11,89 +11,109 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..derivatives import KernelFunction, differentiate_once
 from ..softmax.merge import attend, attend_backward, join
 from .tiles import Plan, Tile, Tiling
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A plan with what else a call needs: padding ``valid [B, M]``, the heads of a group, the scale."""
+    """A plan with what else a call needs: the heads of a group, the scale."""
 
     plan: Plan
-    valid: Tensor | None
     group: int
     scale: float
 
     def mask(
-        self, tiling: Tiling, tile: Tile, first: int, last: int, like: Tensor
+        self, tiling: Tiling, tile: Tile, first: int, last: int, like: Tensor, valid: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows that see nothing."""
+        """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows that see nothing.
+
+        valid: ``[B, M]``, where there is padding.
+        """
         allowed = tiling.allowed(tile, first, last, like.device)
         if allowed is not None:
             allowed = allowed[None]
             if self.group > 1:
                 allowed = allowed.repeat_interleave(self.group, dim=2)
-        if self.valid is not None:
-            keys = tiling.positions(tile, first, last, like.device).clamp(0, self.valid.shape[1] - 1)
-            seen = self.valid[:, keys].repeat_interleave(like.shape[0] // self.valid.shape[0], dim=0)[:, :, None]
+        if valid is not None:
+            keys = tiling.positions(tile, first, last, like.device).clamp(0, valid.shape[1] - 1)
+            seen = valid[:, keys].repeat_interleave(like.shape[0] // valid.shape[0], dim=0)[:, :, None]
             allowed = seen if allowed is None else allowed & seen
         if allowed is None:
             return None, None
         return torch.zeros_like(allowed, dtype=like.dtype).masked_fill_(~allowed, float("-inf")), ~allowed.any(-1)
 
 
-def softmax_over_plan(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tensor:
-    """Attention of ``q [Bh, N, group, D]`` over ``k, v [Bh, M, D]``; rows in no tile are zero."""
-    return cast(Tensor, _Parts.apply(q, k, v, recipe))
+def softmax_over_plan(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, recipe: Recipe) -> Tensor:
+    """Attention of ``q [Bh, N, group, D]`` over ``k, v [Bh, M, D]``; rows in no tile are zero. valid: ``[B, M]``."""
+    return cast(tuple[Tensor, Tensor], _Parts.apply(q, k, v, valid, recipe))[0]
 
 
-class _Parts(torch.autograd.Function):
+def run_plan(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """The output of `softmax_over_plan`, and one log-sum-exp a row ``[Bh, N, group]``; no gradient."""
+    out = torch.zeros_like(q, dtype=_sums(q, recipe), memory_format=torch.contiguous_format)
+    lse = torch.full(q.shape[:3], float("-inf"), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+    for tiling in recipe.plan:
+        keys, values = tiling.take(k), tiling.take(v)
+        for tile, first, last in tiling.steps():
+            mask, blind = recipe.mask(tiling, tile, first, last, q, valid)
+            rows = tile.queries.fetch(q, first, last).flatten(2, 3)
+            part_k, part_v = (tile.keys.fetch(x, first, last) for x in (keys, values))
+            found, sums = attend(rows, part_k, part_v, mask, recipe.scale)
+            if blind is not None:
+                sums = sums.masked_fill(blind, float("-inf"))
+            at = (x.unflatten(2, (-1, recipe.group)) for x in (found, sums))
+            _put(tile.fresh, *(tile.queries.fetch(x, first, last) for x in (out, lse)), *at)
+    return out.to(q.dtype), lse.masked_fill_(lse == float("-inf"), 0)  # exp(-inf - 0) is the 0 wanted
+
+
+class _Parts(KernelFunction):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tensor:
-        out = torch.zeros_like(q, dtype=_sums(q, recipe), memory_format=torch.contiguous_format)
-        lse = torch.full(q.shape[:3], float("-inf"), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
-        for tiling in recipe.plan:
-            keys, values = tiling.take(k), tiling.take(v)
-            for tile, first, last in tiling.steps():
-                mask, blind = recipe.mask(tiling, tile, first, last, q)
-                rows = tile.queries.fetch(q, first, last).flatten(2, 3)
-                part_k, part_v = (tile.keys.fetch(x, first, last) for x in (keys, values))
-                found, sums = attend(rows, part_k, part_v, mask, recipe.scale)
-                if blind is not None:
-                    sums = sums.masked_fill(blind, float("-inf"))
-                at = (x.unflatten(2, (-1, recipe.group)) for x in (found, sums))
-                _put(tile.fresh, *(tile.queries.fetch(x, first, last) for x in (out, lse)), *at)
-        out = out.to(q.dtype)
-        ctx.recipe = recipe
-        ctx.save_for_backward(q, k, v, out, lse.masked_fill_(lse == float("-inf"), 0))  # exp(-inf - 0) is the 0 wanted
-        return out
+    def forward(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, recipe: Recipe) -> tuple[Tensor, Tensor]:
+        return run_plan(q, k, v, valid, recipe)
 
     @staticmethod
-    @once_differentiable  # a second derivative would miss the weights' part of it, so it is refused
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        *tensors, ctx.recipe = inputs
+        ctx.save_for_backward(*tensors, *output)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        q, k, v, out, lse = ctx.saved_tensors
-        recipe: Recipe = ctx.recipe
-        grad = grads[0].contiguous()
-        dq, dk, dv = (
-            torch.zeros_like(x, dtype=_sums(q, recipe), memory_format=torch.contiguous_format) for x in (q, k, v)
-        )
-        for tiling in recipe.plan:
-            keys, values = tiling.take(k), tiling.take(v)
-            into = [x if tiling.columns is None else torch.zeros_like(tiling.take(x)) for x in (dk, dv)]
-            for tile, first, last in tiling.steps():
-                g, r, o, s = (tile.queries.fetch(x, first, last).flatten(2, 3) for x in (grad, q, out, lse))
-                part_k, part_v = (tile.keys.fetch(x, first, last) for x in (keys, values))
-                mask, _ = recipe.mask(tiling, tile, first, last, q)
-                by_q, *by_keys = attend_backward(g, r, part_k, part_v, o, s, mask, recipe.scale)
-                tile.queries.fetch(dq, first, last).add_(by_q.unflatten(2, (-1, recipe.group)))
-                for target, found in zip(into, by_keys, strict=True):
-                    tile.keys.give_back(target, found.to(target.dtype), first, last)
-            if tiling.columns is not None:
-                for target, found in zip((dk, dv), into, strict=True):
-                    target.index_add_(1, tiling.columns.to(target.device), found)
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None
+        given = (grads[0], *ctx.saved_tensors, ctx.recipe)
+        return *differentiate_once("the kernel of sparse patterns", gradients, *given), None, None
+
+
+def gradients(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    valid: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    recipe: Recipe,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by q, k and v of what `run_plan` gave."""
+    grad, sums = grad.contiguous(), _sums(q, recipe)
+    dq, dk, dv = (torch.zeros_like(x, dtype=sums, memory_format=torch.contiguous_format) for x in (q, k, v))
+    for tiling in recipe.plan:
+        keys, values = tiling.take(k), tiling.take(v)
+        into = [x if tiling.columns is None else torch.zeros_like(tiling.take(x)) for x in (dk, dv)]
+        for tile, first, last in tiling.steps():
+            g, r, o, s = (tile.queries.fetch(x, first, last).flatten(2, 3) for x in (grad, q, out, lse))
+            part_k, part_v = (tile.keys.fetch(x, first, last) for x in (keys, values))
+            mask, _ = recipe.mask(tiling, tile, first, last, q, valid)
+            by_q, *by_keys = attend_backward(g, r, part_k, part_v, o, s, mask, recipe.scale)
+            tile.queries.fetch(dq, first, last).add_(by_q.unflatten(2, (-1, recipe.group)))
+            for target, found in zip(into, by_keys, strict=True):
+                tile.keys.give_back(target, found.to(target.dtype), first, last)
+        if tiling.columns is not None:
+            for target, found in zip((dk, dv), into, strict=True):
+                target.index_add_(1, tiling.columns.to(target.device), found)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
 def _put(fresh: bool, out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:

@@ -12,10 +12,12 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims, Sample, Shape, Values
 from ...contract.traits import Growth, Traits
-from ...errors import UsageError
+from ...errors import UnsupportedError, UsageError
 from ...kernels.dense import softmax_attention, wide
 from ...kernels.hashed.lsh import Rounds, directions, hash_bits, rotations, sort_rounds
-from ...kernels.hashed.tiles import Recipe, inverse_norms, softmax_over_rounds
+from ...kernels.hashed.rounds import inverse_norms, softmax_over_rounds
+from ...kernels.hashed.tiles import Recipe
+from ...kernels.traced import transformed
 
 
 class Reformer(Attention):
@@ -114,7 +116,9 @@ class Reformer(Attention):
 
 def _same(q: Tensor, k: Tensor) -> bool:
     """Whether two tensors of one shape hold the same; reads them only where their memory differs."""
-    if q.dtype != k.dtype or q.device != k.device:
-        return True  # a misfit of another kind, which the base class names
+    if q is k or q.dtype != k.dtype or q.device != k.device:
+        return True  # or a misfit of another kind, which the base class names
+    if torch.compiler.is_compiling() or transformed():
+        raise UnsupportedError("reformer: k must be q, one and the same object, under torch.compile and torch.func")
     one_memory = q.data_ptr() == k.data_ptr() and q.stride() == k.stride()
     return one_memory or torch.equal(q, k)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import Tensor
 
 from ... import feature_maps
@@ -30,7 +28,7 @@ class CosFormer(LinearAttention):
 
     @property
     def traits(self) -> Traits:
-        return replace(super().traits, normalised=False)
+        return self.claims(normalised=False)
 
     def run(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]

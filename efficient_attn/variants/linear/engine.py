@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,12 +13,16 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape, Values, needed
 from ...contract.traits import Growth, Traits
+from ...errors import UnsupportedError
 from ...feature_maps import FeatureMap
 from ...kernels.dense import expand_heads
 from ...kernels.linear import recurrent, scan, sums
 from ...kernels.linear.chunks import CHUNK
-from ...kernels.linear.sums import Divisor, Recipe, Sums
+from ...kernels.linear.recipe import AT_ONCE, Divisor, Recipe
+from ...kernels.linear.sums import Sums
 from ...kernels.native import scan as native
+from ...kernels.traced import followed
+from .lanes import Lane, attend_causal, unfold
 
 FLOOR = 1e-6  # sums of weights of either sign are kept this far from zero: see `away_from_zero`
 
@@ -96,7 +100,11 @@ class LinearAttention(Attention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(positional=self.feature_map.positional)
+        return self.claims()
+
+    def claims(self, **more: Any) -> Traits:
+        """The traits of linear attention and more; torch.compile does not see through ``super().traits``."""
+        return Traits(**{"positional": self.feature_map.positional, **more})
 
     @property
     def growth(self) -> Growth:
@@ -113,7 +121,7 @@ class LinearAttention(Attention):
         if training or self.backend == "dense":
             return found
         output = shape.batch * shape.heads * shape.n * shape.value_dim
-        return found + 3 * min(output, sums.AT_ONCE) * itemsize
+        return found + 3 * min(output, AT_ONCE) * itemsize
 
     # -- three forms: dense, chunked, step by step ----------------------------------------------------------------
 
@@ -139,6 +147,8 @@ class LinearAttention(Attention):
         return out.to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        if followed((*self.parameters(), *self.buffers())):  # the kernels would not see it
+            raise UnsupportedError(f"{self.label}: torch.func cannot follow what its map holds; backend=dense can")
         return self._attend(q, k, v, mask, self.divisor, **inputs)
 
     def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
@@ -163,11 +173,11 @@ class LinearAttention(Attention):
         out = []
         for lane in self._split_lanes(q, k, valid, **inputs):
             if mask.causal and start < m - 1:
-                out.append(_causal(recipe, lane, keys, values, folded))
+                out.append(attend_causal(recipe, lane, keys, values, folded))
             else:
                 past = sums.sum_keys(recipe, keys, values, folded, lane.logs)
                 out.append(sums.read(recipe, lane.rows, past, lane.fade(start - m + 1)))
-        return _unfold(out, q)
+        return unfold(out, q)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> LinearState:
         d = self.dims
@@ -193,7 +203,7 @@ class LinearAttention(Attention):
                 found, past = scan.scan(recipe, lane.rows, keys, values, None, lane.logs, past)
             out.append(found)
             after.append(lane.count_on(past))
-        return _unfold(out, q), LinearState(tuple(after), state.length + q.shape[2])
+        return unfold(out, q), LinearState(tuple(after), state.length + q.shape[2])
 
     def absorb(self, k: Tensor, v: Values, state: LinearState, **inputs: Tensor) -> LinearState:
         if self.rates(k.shape[1]) is not None:
@@ -213,39 +223,18 @@ class LinearAttention(Attention):
     def _empty(self, rows: int, width: int, value_width: int, like: Tensor) -> Sums:
         return sums.make_sums(self._recipe(0, 0), rows, width, value_width, like, weighted=self.weighs_keys)
 
-    def _split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[_Lane]:
+    def _split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[Lane]:
         """All heads of a group at once, or one after another where each weighs keys in its own way."""
         batch, kv_heads, m, _ = k.shape
         rows = q.unflatten(1, (kv_heads, -1)).flatten(0, 1)
         rates = self.rates(q.shape[1])
         if rates is None:
             weights = self.key_weights(k, valid, **inputs)
-            return [_Lane(rows) if weights is None else _Lane(rows, *(x.flatten(0, 1) for x in weights))]
+            return [Lane(rows) if weights is None else Lane(rows, *(x.flatten(0, 1) for x in weights))]
         at = torch.arange(m + 1, device=k.device, dtype=torch.float64)
         lanes = rates.to(device=k.device, dtype=torch.float64).view(kv_heads, -1).repeat(batch, 1).unbind(1)
         logs = [rate[:, None] * at for rate in lanes]
-        return [_Lane(rows[:, g : g + 1], x[:, :-1], x[:, -1], lanes[g]) for g, x in enumerate(logs)]
-
-
-class _Lane(NamedTuple):
-    """Query heads that see keys with the same weights, folded ``[Bh, G, N, D]``, and those weights' logarithms."""
-
-    rows: Tensor
-    logs: Tensor | None = None  # [Bh, M]
-    next: Tensor | None = None  # [Bh]
-    rate: Tensor | None = None  # [Bh]
-
-    def fade(self, distance: int) -> Tensor | None:
-        """By how much rows ``[Bh, N]`` see less of everything, the first of them so far after the last key."""
-        if self.rate is None:
-            return None
-        return -self.rate[:, None] * (torch.arange(self.rows.shape[2], device=self.rows.device) + distance)
-
-    def count_on(self, past: Sums) -> Sums:
-        """The sums as the next step counts: from its own first position."""
-        if self.next is None or past.reference is None:
-            return past
-        return past._replace(reference=past.reference - self.next)
+        return [Lane(rows[:, g : g + 1], x[:, :-1], x[:, -1], lanes[g]) for g, x in enumerate(logs)]
 
 
 def _wants_gradient(*tensors: Tensor) -> bool:
@@ -261,36 +250,3 @@ def or_one(total: Tensor) -> Tensor:
 def away_from_zero(total: Tensor) -> Tensor:
     """A sum of weights of either sign, moved away from zero to `FLOOR` where it is closer than that."""
     return torch.where(total.abs() < FLOOR, torch.full_like(total, FLOOR).copysign(total.detach()), total)
-
-
-def _unfold(out: list[Tensor], q: Tensor) -> Tensor:
-    """Lanes ``[B Hkv, G, N, E]`` to ``[B, H, N, E]``."""
-    return (out[0] if len(out) == 1 else torch.cat(out, 1)).view(*q.shape[:3], -1)
-
-
-def _causal(recipe: Recipe, lane: _Lane, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
-    """Any alignment: rows before the first key are zero, rows after the last see everything, the rest scan."""
-    q, start, m = lane.rows, recipe.start, k.shape[1]
-    n = q.shape[2]
-    blind = min(max(-start, 0), n)
-    first = max(start, 0)  # the key on which the first seeing query stands
-    along = min(n - blind, m - first)  # queries that stand on keys
-    before, here = slice(0, first), slice(first, first + along)
-    past = None
-    if first:
-        past = sums.sum_keys(recipe, k[:, before], v[:, before], _cut(valid, before), _cut(lane.logs, before))
-    parts = [q.new_zeros(*q.shape[:2], blind, v.shape[2])] if blind else []
-    if along:
-        moved = replace(recipe, start=start + blind, first=first)
-        near = (k[:, here], v[:, here], _cut(valid, here), _cut(lane.logs, here))
-        out, past = scan.scan(moved, q[:, :, blind : blind + along], *near, past)
-        parts.append(out)
-    if (rest := blind + along) < n and past is not None:
-        late = lane._replace(rows=q[:, :, rest:])
-        moved = replace(recipe, start=start + rest)
-        parts.append(sums.read(moved, late.rows, past, late.fade(start + rest - m + 1)))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-
-
-def _cut(x: Tensor | None, columns: slice) -> Tensor | None:
-    return None if x is None else x[:, columns]

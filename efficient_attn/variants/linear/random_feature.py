@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -52,10 +50,9 @@ class RandomFeature(LinearAttention):
     @property
     def traits(self) -> Traits:
         if not self.gated:
-            return super().traits
+            return self.claims()
         # a gate that is open throughout takes in nothing: such weights sum to 0
-        gate = {"gate": Input("key")}
-        return replace(super().traits, bidirectional=False, normalised=False, positional=True, inputs=gate)
+        return self.claims(bidirectional=False, normalised=False, positional=True, inputs={"gate": Input("key")})
 
     @property
     def weighs_keys(self) -> bool:

@@ -1,7 +1,5 @@
 """Linear attention with ReLU."""
 
-from dataclasses import replace
-
 from ... import feature_maps
 from ...contract.traits import Traits
 from .engine import LinearAttention
@@ -19,4 +17,4 @@ class ReluLinear(LinearAttention):
 
     @property
     def traits(self) -> Traits:
-        return replace(super().traits, normalised=False)
+        return self.claims(normalised=False)

@@ -9,7 +9,7 @@ from ... import feature_maps
 from ...contract.mask import Mask
 from ...contract.traits import Traits
 from ...kernels.dense import expand_heads, wide
-from ...kernels.linear.sums import Divisor
+from ...kernels.linear.recipe import Divisor
 from .engine import LinearAttention, LinearState, or_one
 
 FAR = 30.0  # a logarithm: the weights of keys that are farther than that would not show

@@ -1,7 +1,5 @@
 """Attention sinks."""
 
-from dataclasses import replace
-
 from ... import patterns
 from ...contract.traits import Traits
 from .engine import SparseAttention
@@ -19,4 +17,4 @@ class AttentionSinks(SparseAttention):
 
     @property
     def traits(self) -> Traits:
-        return replace(super().traits, bidirectional=False)
+        return Traits(exact=True, positional=True, bidirectional=False)

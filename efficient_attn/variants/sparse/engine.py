@@ -20,6 +20,7 @@ from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
 from ...kernels.softmax.sdpa import attend_fused
 from ...kernels.sparse import flex
+from ...kernels.sparse.ops import softmax_apart, softmax_over_text, write_pattern
 from ...kernels.sparse.parts import Recipe, softmax_over_plan
 from ...kernels.sparse.plan import KNOWN, plan_blocks, plan_parts
 from ...kernels.sparse.tiles import Plan
@@ -47,6 +48,7 @@ class SparseAttention(Attention):
     def __init__(self, pattern: Pattern | Fact, *, time: str = "O(N P), P keys a query") -> None:
         super().__init__()
         self.pattern, self._time = as_pattern(pattern), time
+        self._text = write_pattern(self.pattern)
         if seeds := [f.seed for f in self.pattern.facts if isinstance(f, Blocks) and f.count]:
             self.register_buffer("seeds", torch.tensor(seeds))
             self.register_load_state_dict_post_hook(_with_loaded_seeds)
@@ -82,7 +84,13 @@ class SparseAttention(Attention):
         rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n, group, pad)
         rows = rows if rows.stride(-1) == 1 else rows.contiguous()  # the kernel never looks at it
         keys, values = (x.reshape(batch * kv_heads, m, pad).contiguous() for x in (k, v))
-        out = softmax_over_plan(rows, keys, values, Recipe(self._plan(g), mask.key_valid(m), group, width**-0.5))
+        given = rows, keys, values, mask.key_valid(m)
+        if not torch.compiler.is_compiling():
+            out = softmax_over_plan(*given, Recipe(self._plan(g), group, width**-0.5))
+        elif self._text is not None:
+            out = softmax_over_text(*given, self._text, g.start, g.causal, self.backend == "blocks", width**-0.5)
+        else:
+            out = softmax_apart(*given, self.pattern, g, width**-0.5)
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 
@@ -170,3 +178,4 @@ def _with_loaded_seeds(attn: Any, _: Any) -> None:
     facts = attn.pattern.facts
     drawn = (isinstance(f, Blocks) and f.count for f in facts)
     attn.pattern = Pattern(tuple(replace(f, seed=next(seeds)) if d else f for f, d in zip(facts, drawn, strict=True)))
+    attn._text = write_pattern(attn.pattern)

@@ -8,7 +8,7 @@ import torch
 import efficient_attn as ea
 from efficient_attn.feature_maps import elu_plus_one
 from efficient_attn.kernels.linear import recurrent, scan, sums
-from efficient_attn.kernels.linear.sums import Recipe
+from efficient_attn.kernels.linear.recipe import Recipe
 from efficient_attn.variants.linear.engine import or_one
 
 

@@ -10,7 +10,8 @@ import efficient_attn as ea
 from efficient_attn.feature_maps import elu_plus_one
 from efficient_attn.kernels.linear import chunks, scan
 from efficient_attn.kernels.linear.chunks import State
-from efficient_attn.kernels.linear.sums import Recipe, Sums
+from efficient_attn.kernels.linear.recipe import Recipe
+from efficient_attn.kernels.linear.sums import Sums
 from efficient_attn.kernels.native import scan as native
 from efficient_attn.variants.linear.engine import or_one
 

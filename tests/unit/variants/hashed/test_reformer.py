@@ -117,8 +117,8 @@ def test_holes_are_as_if_removed() -> None:
 def test_garbage_in_the_padding_reaches_nothing(backend: str, monkeypatch) -> None:
     """No row, not even its own, and no gradient."""
     if backend == "other devices":
-        monkeypatch.setattr(lsh_tiles, "attend", merge.plain)
-        monkeypatch.setattr(lsh_tiles, "attend_backward", merge.plain_backward)
+        monkeypatch.setattr(lsh_rounds, "attend", merge.plain)
+        monkeypatch.setattr(lsh_rounds, "attend_backward", merge.plain_backward)
     attn, (q, v) = reformer(2, 8, backend="dense" if backend == "dense" else "chunks"), drawn(2, 2, 60, 8)
     padded = ea.Mask(key_lengths=torch.tensor([60, 33]))
     answers = []

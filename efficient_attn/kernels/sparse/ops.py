@@ -1,0 +1,109 @@
+"""Softmax over a pattern as a custom op, for `torch.compile` and `torch.export`: a plan is made inside, from a text.
+
+A text holds facts and nothing of this process, so that an exported program finds its pattern anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ...patterns import Geometry, Pattern
+from ..traced import make_op
+from .parts import Recipe, gradients, run_plan, softmax_over_plan
+from .plan import KNOWN, plan_blocks, plan_parts
+
+FACTS = {fact.__name__: fact for fact in KNOWN}
+
+
+def write_pattern(pattern: Pattern) -> str | None:
+    """A pattern as text; None where it has facts that are not ours."""
+    ours = [fact for fact in pattern.facts if isinstance(fact, KNOWN) and type(fact) in KNOWN]
+    if len(ours) < len(pattern.facts):
+        return None
+    return json.dumps([[type(fact).__name__, asdict(fact)] for fact in ours])
+
+
+@lru_cache(maxsize=64)
+def read_pattern(text: str) -> Pattern:
+    """The pattern that `write_pattern` wrote."""
+    return Pattern(tuple(FACTS[name](**given) for name, given in json.loads(text)))
+
+
+def softmax_over_text(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, text: str, *how: Any) -> Tensor:
+    """`softmax_over_plan` of a pattern's text. how: start, causal, whether by gathered blocks alone, scale."""
+    return _over_text(q, k, v, valid, text, *how)[0]
+
+
+def _apart(
+    q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, pattern: Pattern, g: Geometry, scale: float
+) -> Tensor:
+    return softmax_over_plan(q, k, v, valid, Recipe(plan_blocks(pattern, g), q.shape[2], scale))
+
+
+# softmax over any pattern, by gathered blocks; compiled code is left for it: one graph break
+softmax_apart = cast(Callable[..., Tensor], torch.compiler.disable(_apart))
+
+
+def _recipe(q: Tensor, k: Tensor, text: str, start: int, causal: bool, blocks: bool, scale: float) -> Recipe:
+    g = Geometry(q.shape[1], k.shape[1], start, causal)
+    return Recipe((plan_blocks if blocks else plan_parts)(read_pattern(text), g), q.shape[2], scale)
+
+
+def _run(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    valid: Tensor | None,
+    text: str,
+    start: int,
+    causal: bool,
+    blocks: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    return run_plan(q, k, v, valid, _recipe(q, k, text, start, causal, blocks, scale))
+
+
+def _run_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    valid: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    text: str,
+    start: int,
+    causal: bool,
+    blocks: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return gradients(grad, q, k, v, valid, out, lse, _recipe(q, k, text, start, causal, blocks, scale))
+
+
+def _shapes(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
+
+
+def _backward_shapes(_: Tensor, *qkv: Any) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in qkv[:3])
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.how = inputs[4:]
+    ctx.save_for_backward(*inputs[:4], *output)
+
+
+def _backward(ctx: Any, *grads: Tensor) -> Any:
+    return *_over_text_backward(grads[0], *ctx.saved_tensors, *ctx.how), *[None] * 6
+
+
+_over_text = make_op("sparse", _run, _shapes)
+_over_text_backward = make_op("sparse_backward", _run_backward, _backward_shapes)
+_over_text.register_autograd(_backward, setup_context=_keep)

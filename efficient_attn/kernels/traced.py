@@ -1,0 +1,35 @@
+"""Where torch looks at a call's operations rather than its numbers: there kernels of ours are custom ops.
+
+An op costs about 20 microseconds a call, and hides from torch what happens inside. Where nobody looks there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def traced(x: Tensor) -> bool:
+    """Whether a call with x is compiled or exported, or computes shapes only, on the meta device."""
+    return torch.compiler.is_compiling() or x.is_meta
+
+
+def transformed() -> bool:
+    """Whether a transformation of torch.func is at work, which hides the numbers of tensors."""
+    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def followed(tensors: Iterable[Tensor]) -> bool:
+    """Whether a transformation of torch.func follows any of these, as it does parameters in ``functional_call``."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
+    return transformed() and any(map(wrapped, tensors))
+
+
+def make_op(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """``run`` as the op ``efficient_attn::name``; its signature has types. fake: the same in shapes alone."""
+    op = torch.library.custom_op(f"efficient_attn::{name}", run, mutates_args=())
+    op.register_fake(fake)
+    return op

@@ -1,0 +1,217 @@
+"""torch's modes, for every mechanism of the registry: autocast, second derivatives, torch.func."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from specs import SAMPLE, SAMPLED
+from torch import Tensor
+
+import efficient_attn as ea
+from efficient_attn.contract.modes import autocasts
+from efficient_attn.contract.state import cache_dtype, state_bytes
+from efficient_attn.testing import Subject
+from efficient_attn.testing.subject import Call
+
+subject = cache(Subject)
+N = 70
+REFUSALS = "has no second derivative; backend=dense has one|derivative for aten::.* is not implemented"
+
+
+def drawn(spec: str, dtype: torch.dtype = torch.float32, n: int = N) -> tuple[ea.Attention, Call]:
+    mine = subject(spec)
+    shape = mine.shape(n)
+    mask = ea.Mask(causal=mine.traits.causal)
+    return mine.make(shape, dtype=dtype), mine.draw(shape, mask=mask, dtype=dtype)
+
+
+def under_autocast() -> torch.autocast:
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+# -- autocast ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", SAMPLED)
+def test_autocast_is_a_cast_of_all_tensors_and_no_more(spec: str) -> None:
+    attn, call = drawn(spec)
+    leaves = call.leaves()
+    with under_autocast():
+        out = leaves.run(attn)
+        assert autocasts(out)
+    assert out.dtype == torch.bfloat16
+    weight = torch.randn(out.shape).bfloat16()
+    cast = leaves.change(lambda x: x.bfloat16())
+    want = cast.run(attn)
+    torch.testing.assert_close(out, want, rtol=0, atol=0)
+    sources = list({id(x): x for x in (*leaves.tensors.values(), *attn.parameters())}.values())
+    pairs = (torch.autograd.grad((x * weight).sum(), sources) for x in (out, want))
+    for one, other in zip(*pairs, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("spec", ["gqa:kv_heads=2", "longformer", "linear", "reformer"])
+def test_a_backward_pass_within_autocast_is_that_without(spec: str) -> None:
+    """torch advises against it, and still it must not crash: the kernels' gradients are computed without autocast."""
+    attn, call = drawn(spec)
+    with under_autocast():
+        _, got = call.gradients(attn)
+    with under_autocast():
+        leaves = call.leaves()
+        out = leaves.run(attn)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(out)
+    want = torch.autograd.grad((out * weight).sum(), [leaves["q"]])
+    torch.testing.assert_close(got["q" if not leaves.tied else "k"], want[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("spec", SAMPLED)
+def test_gradients_under_autocast_are_near_those_of_float32(spec: str) -> None:
+    """As near as bfloat16 is: the inputs are those that it can tell apart, so that hashes and signs stay the same."""
+    attn, call = drawn(spec)
+    call = call.change(lambda x: x.bfloat16().float())
+    _, want = call.gradients(attn)
+    with under_autocast():
+        out, got = call.gradients(attn)
+    assert out.dtype == torch.bfloat16
+    for name, exact in want.items():
+        off, most = (got[name] - exact).norm(), 0.03 * exact.norm() + 1e-3 * exact.numel() ** 0.5
+        assert off < most, f"{name} is off by {off:.3g}, more than {most:.3g}"
+
+
+def test_float64_is_left_alone_and_what_autocast_does_not_cover_too() -> None:
+    attn, call = drawn("linear", torch.float64)
+    with under_autocast():
+        assert call.run(attn).dtype == torch.float64
+    meta = drawn("full")[1].change(lambda x: x.to("meta"))
+    with under_autocast():
+        assert meta.run(ea.create("full")).dtype == torch.float32
+
+
+def trained(spec: str, *, autocast: bool) -> list[float]:
+    layer = ea.MultiHeadAttention(32, 4, variant=spec, kv_heads=subject(spec).attn.kv_heads, max_len=N, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 2, N, 32, generator=generator)
+    mask = ea.Mask(causal=layer.attn.traits.causal)
+    optimizer, losses = torch.optim.Adam(layer.parameters(), lr=0.01), []
+    for _ in range(12):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            loss = (layer(x, mask=mask).float() - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("spec", SAMPLE)
+def test_a_layer_learns_under_autocast_as_it_does_in_float32(spec: str) -> None:
+    plain, cast = (trained(spec, autocast=a) for a in (False, True))
+    assert cast[-1] < 0.9 * cast[0]
+    assert abs(cast[-1] - plain[-1]) < 0.03
+
+
+DECODING = [case for case in SAMPLED if subject(case.values[0]).traits.decode]
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["made before", "made under autocast"])
+@pytest.mark.parametrize("spec", DECODING)
+def test_a_layer_decodes_under_autocast(spec: str, early: bool) -> None:
+    layer = ea.MultiHeadAttention(32, 4, variant=spec, kv_heads=subject(spec).attn.kv_heads, max_len=40, seed=0)
+    x = torch.randn(2, 40, 32, generator=torch.Generator().manual_seed(1))
+    state = layer.init_state(2, 40) if not early else None
+    rows = []
+    with torch.no_grad(), under_autocast():
+        state = layer.init_state(2, 40) if state is None else state
+        dtype, size = cache_dtype(state), state_bytes(state)
+        assert dtype in (None, torch.bfloat16 if early else torch.float32)
+        want = layer(x, mask=ea.Mask(causal=True))
+        for at in (slice(0, 17), *(slice(i, i + 1) for i in range(17, 40))):
+            out, state = layer.step(x[:, at], state)
+            assert out.dtype == torch.bfloat16
+            rows.append(out)
+    assert (cache_dtype(state), state_bytes(state)) == (dtype, size)
+    torch.testing.assert_close(torch.cat(rows, 1), want, rtol=0, atol=0.03)
+
+
+# -- second derivatives -----------------------------------------------------------------------------------------------
+
+LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda out: (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).sum(),
+    "square": lambda out: out.square().sum(),
+}
+
+
+def second(attn: ea.Attention, call: Call, loss: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    call = call.leaves()
+    sources = list({id(x): x for x in call.tensors.values()}.values())
+    first = torch.autograd.grad(loss(call.run(attn)), sources, create_graph=True)
+    return list(torch.autograd.grad(torch.stack([g.sin().sum() for g in first]).sum(), sources, materialize_grads=True))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("spec", SAMPLED)
+def test_second_derivatives_are_right_or_refused(spec: str, loss: str) -> None:
+    attn, call = drawn(spec, torch.float64)
+    try:
+        got = second(attn, call, LOSSES[loss])
+    except RuntimeError as refusal:
+        if not re.search(REFUSALS, str(refusal)):
+            raise
+        return
+    attn.backend = "dense"
+    for one, other in zip(got, second(attn, call, LOSSES[loss]), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("spec", SAMPLED)
+def test_oracles_have_second_derivatives(spec: str) -> None:
+    attn, call = drawn(spec, torch.float64, n=5)
+    attn.backend = "dense"
+    call = call.leaves()
+    names, leaves = zip(*{id(x): (name, x) for name, x in call.tensors.items()}.values(), strict=True)
+
+    def run(*given: Tensor) -> Tensor:
+        return call.with_(**dict(zip(names, given, strict=True))).run(attn)
+
+    assert torch.autograd.gradgradcheck(run, leaves, fast_mode=True)
+
+
+# -- torch.func -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", SAMPLED)
+def test_torch_func_takes_every_mechanism(spec: str) -> None:
+    """Gradients of each member of a batch by itself: `vmap` of `grad`."""
+    attn, call = drawn(spec, torch.float64)
+    call = call.leaves()
+    out = call.run(attn)
+    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    names, leaves = zip(*{id(x): (name, x) for name, x in call.tensors.items()}.values(), strict=True)
+    want = torch.autograd.grad((out * weight).sum(), leaves)
+
+    def loss(w: Tensor, *given: Tensor) -> Tensor:
+        return (call.with_(**{n: x[None] for n, x in zip(names, given, strict=True)}).run(attn)[0] * w).sum()
+
+    each = torch.func.grad(loss, argnums=tuple(range(1, len(leaves) + 1)))
+    got = torch.func.vmap(each)(weight, *(x.detach() for x in leaves))
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("spec", ["performer", "random_feature"])
+def test_a_map_that_torch_func_follows_is_refused(spec: str) -> None:
+    attn, call = drawn(spec)
+
+    def loss(buffers: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(attn, buffers, (call["q"], call["k"], call["v"])).sum()
+
+    buffers = dict(attn.named_buffers())
+    with pytest.raises(ea.UnsupportedError, match="cannot follow what its map holds; backend=dense can"):
+        torch.func.grad(loss)(buffers)
+    attn.backend = "dense"
+    assert torch.func.grad(loss)(buffers)["directions"].any()
