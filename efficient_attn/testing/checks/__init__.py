@@ -1,15 +1,35 @@
 """Every property that mechanisms are held to, cheap and telling ones first."""
 
-from . import causality, decoding, grouping, laws, manners, packed, padding, renewal, truth
+from . import (
+    causality,
+    claims,
+    decoding,
+    grouping,
+    laps,
+    laws,
+    manners,
+    packed,
+    padding,
+    precision,
+    renewal,
+    sizes,
+    truth,
+    world,
+)
 
 CHECKS = (
     *manners.CHECKS,
     *renewal.CHECKS,
     *truth.CHECKS,
+    *world.CHECKS,
+    *claims.CHECKS,
+    *sizes.CHECKS,
+    *precision.CHECKS,
     *causality.CHECKS,
     *padding.CHECKS,
     *packed.CHECKS,
     *laws.CHECKS,
     *decoding.CHECKS,
+    *laps.CHECKS,
     *grouping.CHECKS,
 )

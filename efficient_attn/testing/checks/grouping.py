@@ -18,7 +18,7 @@ from ..subject import Call, Subject
 # Few queries of many heads over many keys, so that what heads need for themselves is small beside a copy of the keys
 # for each of them. The registry's mechanisms hold a tenth of such a copy as a rule, a third for a thousand landmarks a
 # head, two thirds where latents become keys some heads at a time. Keys and values that are copied come to two.
-GROUP, QUERIES, KEYS, WIDTH = 32, 4, 8192, 32
+GROUP, QUERIES, KEYS, WIDTH = 32, 4, 4096, 32
 LEAST = 64  # positions in a cache: copies of a shorter one are no larger than what heads need for themselves
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from ...contract.mask import Mask
 from ..checking import check
 from ..compare import assert_close, assert_same
 from ..subject import Call, Subject
 
-CALLS = 64  # more than a mechanism that waits for a harness to look away is likely to wait
+CALLS = 130  # more than a mechanism that waits for a harness to look away is likely to wait
+STEPS = 110
 
 
 def _write(call: Call, other: Call, *, rows: int = 0) -> None:
@@ -34,7 +36,7 @@ def renewed_contents(subject: Subject) -> None:
 @check()
 def every_call_is_alike(subject: Subject) -> None:
     """The last of many calls gives what the first one gives, and leaves its inputs as they are."""
-    shape = subject.shape(70)
+    shape = subject.shape(33)
     attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
     before = [{name: x.clone() for name, x in call.tensors.items()} for call in calls]
     with torch.no_grad():
@@ -47,4 +49,30 @@ def every_call_is_alike(subject: Subject) -> None:
             assert_same(call[name], x, f"{name} after {CALLS} calls")
 
 
-CHECKS = (renewed_contents, every_call_is_alike)
+@check(needs="gradient")
+def every_backward_is_alike(subject: Subject) -> None:
+    """The last of many backward passes gives what the first one gives."""
+    shape = subject.shape(5, batch=1)
+    attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
+    want = [call.gradients(subject.make(shape))[1] for call in calls]
+    for number in range(STEPS):
+        _, got = calls[number % 2].gradients(attn)
+        for name, slope in want[number % 2].items():
+            assert_close(got[name], slope, f"gradient by {name} of backward pass {number + 1}, of two inputs in turns")
+
+
+@check(needs="decode")
+def every_step_is_alike(subject: Subject) -> None:
+    """The first steps of many sequences, one after another on one instance, are all alike."""
+    shape = subject.shape(2)
+    attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
+    with torch.no_grad():
+        want = call.run(attn)
+        for number in range(STEPS):
+            state = attn.init_state(2, 2, subject.dtype, subject.device)
+            for t in range(2):
+                out, state = call.both(slice(t, t + 1)).step(attn, state)
+                assert_close(out, want[:, :, t : t + 1], f"step {t} of sequence {number + 1} on one instance")
+
+
+CHECKS = (renewed_contents, every_call_is_alike, every_backward_is_alike, every_step_is_alike)
