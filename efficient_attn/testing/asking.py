@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 
 from ..contract.mask import Mask
-from ..contract.shapes import Dims, Shape
+from ..contract.shapes import Shape
 from ..contract.state import state_bytes
 from ..errors import UnsupportedError, UsageError
-from ..registry import create
+from ..spec import Spec
 from .subject import Subject
 
 FAR = 2**20  # a state of the same size for so many positions and for half of them does not grow
@@ -94,7 +94,8 @@ def other_instances(subject: Subject) -> Iterator[Subject]:
     if subject.others is not None:
         yield from subject.others
         return
-    if not isinstance(subject.source, str):
+    spec = subject.attn.origin.spec
+    if not isinstance(subject.source, str) or not isinstance(spec, Spec):
         return
     shape = subject.shape(33)
     call = subject.draw(shape)
@@ -103,7 +104,7 @@ def other_instances(subject: Subject) -> Iterator[Subject]:
         for name, value in subject.attn.origin.options.items():
             for other in _other_values(value):
                 with suppress(UsageError, UnsupportedError):
-                    told = create(subject.source, dims=Dims(heads=subject.heads, max_len=64), **{name: other}).spec
+                    told = str(Spec(spec.name, {**spec.options, name: other}, spec.backend))
                     found = Subject(told, backend=subject.backend, device=subject.device, dtype=subject.dtype)
                     if not torch.equal(call.run(found.oracle(shape)), mine):
                         yield found
@@ -115,6 +116,8 @@ def _other_values(value: object) -> tuple[object, ...]:
         return (not value,)
     if isinstance(value, int):
         return (3, 2, value + 1)
+    if value is None:
+        return 3, 2
     return (value * 2,) if isinstance(value, float) else ()
 
 

@@ -50,7 +50,7 @@ class Mutant:
             attn.__class__ = infected[cls]
             return attn
 
-        others = tuple(self._infect(other, infected) for other in other_instances(subject))
+        others = tuple(self._infect(replace(other, others=()), infected) for other in other_instances(subject))
         return replace(subject, source=factory, others=others)
 
 

@@ -93,10 +93,14 @@ def _past_cut(right, self, q, k, v, state, inputs):
     return right(self, q, k, v, _detached(state), **inputs)
 
 
+def _without_first(x: Tensor) -> Tensor:
+    return torch.cat([0 * x[:, :, :1], x[:, :, 1:]], 2)
+
+
 def _absorbs_badly(cls: type[Attention]) -> dict[str, Any]:
     def absorb(self: Attention, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
         if state.length:
-            k, v = (x if x is None else torch.cat([0 * x[:, :, :1], x[:, :, 1:]], 2) for x in (k, v))
+            k, v = _without_first(k), None if v is None else _without_first(v)
         return cls.absorb(self, k, v, state, **inputs)
 
     return {"absorb": absorb}

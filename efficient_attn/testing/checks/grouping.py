@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 
 import torch
 
@@ -18,7 +17,7 @@ from ..subject import Call, Subject
 # Few queries of many heads over many keys, so that what heads need for themselves is small beside a copy of the keys
 # for each of them. The registry's mechanisms hold a tenth of such a copy as a rule, a third for a thousand landmarks a
 # head, two thirds where latents become keys some heads at a time. Keys and values that are copied come to two.
-GROUP, QUERIES, KEYS, WIDTH = 32, 4, 4096, 32
+GROUP, QUERIES, KEYS, WIDTH = 32, 4, 8192, 32
 LEAST = 64  # positions in a cache: copies of a shorter one are no larger than what heads need for themselves
 
 
@@ -80,11 +79,11 @@ def _hold_to_keys(subject: Subject, run: Callable[[Call, Attention], object]) ->
     if subject.traits.causal:  # queries on the first keys go the way of as many queries as keys
         masks.append(Mask(causal=True, query_start=0))
     copy = GROUP * call["k"].nbytes
-    for backend, some in product(subject.fast_backends, (masks[:1], masks[1:])):  # what copies is mostly seen at once
+    for backend in subject.fast_backends:
         attn = _made(subject, shape, backend)
 
-        def each_mask(attn: Attention = attn, some: list[Mask] = some) -> None:
-            for mask in some:
+        def each_mask(attn: Attention = attn) -> None:
+            for mask in masks:
                 run(call.under(mask), attn)
 
         peak = _peak(subject, each_mask)

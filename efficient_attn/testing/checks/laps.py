@@ -13,9 +13,10 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
 from ...errors import UnsupportedError
-from ..asking import find_room, takes_many
+from ..asking import find_room, refuses_shape, takes_many
 from ..checking import check
 from ..compare import EPSILONS, assert_close
+from ..design import cover
 from ..subject import Call, Subject
 from .decoding import absorbed, cuts
 
@@ -65,6 +66,32 @@ def decode_past_two_laps(subject: Subject) -> str | None:
                     assert_close(out, want[:, :, at : at + size], what)
                 at += size
     return f"{room.why}: decoded to {n} positions" if room.positions is None else None
+
+
+@check(needs="decode")
+def decode_sizes(subject: Subject) -> None:
+    """Steps are the oracle's rows at every width, batch, number of heads and dtype, past what a short ring holds."""
+    own, grouped = subject.attn.kv_heads, subject.traits.grouped
+    heads = [(2 * own, own)] if own else [(2, 2), (3, 3), *[(2, 1), (6, 3)] * grouped]
+    widths = [w for w in (64, 80, 13) if refuses_shape(subject, subject.shape(4, head_dim=w, value_dim=w)) is None]
+    levels = {"width": widths, "value_width": (0, 24), "batch": (1, 4), "heads": heads, "dtype": subject.dtypes}
+    levels |= {"first": (1, 33, 70)}
+    for case in cover(levels, seed=subject.seed):
+        c: Any = case
+        sizes = {"batch": c["batch"], "head_dim": c["width"], "value_dim": c["value_width"] or c["width"]}
+        shape = subject.shape(90, heads=c["heads"][0], kv_heads=c["heads"][1], **sizes)
+        attn, call = (
+            subject.make(shape, dtype=c["dtype"]),
+            subject.draw(shape, dtype=c["dtype"], mask=Mask(causal=True)),
+        )
+        with torch.no_grad():
+            want = call.change(lambda x: x.double()).run(subject.truth(shape, c["dtype"]))
+            state, at = attn.init_state(c["batch"], 90, c["dtype"], subject.device), 0
+            for size in cuts(subject, (c["first"], 1, 1, 5, 1, 11, 1)):
+                out, state = call.both(slice(at, at + size)).step(attn, state)
+                what = f"positions {at} to {at + size - 1}, H={shape.heads} Hkv={shape.kv_heads} {sizes} {c['dtype']}"
+                assert_close(out.double(), want[:, :, at : at + size], what, tolerance=EPSILONS[c["dtype"]])
+                at += size
 
 
 @check(needs="decode")
@@ -189,6 +216,7 @@ def _rows(call: Call, place: slice, oracle: Attention) -> Tensor:
 
 
 CHECKS = (
+    decode_sizes,
     decode_past_two_laps,
     states_apart,
     absorb_into_filled,

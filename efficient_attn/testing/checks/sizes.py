@@ -18,7 +18,7 @@ from ..design import Case, cover, shrink
 from ..subject import Call, Subject
 from .truth import no_fast_form
 
-LENGTHS = ((64, 64), (33, 400), (130, 130), (70, 41), (512, 512), (513, 513))
+LENGTHS = ((64, 64), (33, 400), (70, 41), (1, 65), (512, 512), (513, 513))
 WIDTHS = (64, 8, 80, 13)  # of q and k; 8 is what all other checks take
 BATCHES = (1, 2, 4)
 PADDING = ("none", "key_lengths", "key_mask", "query_lengths")
@@ -43,6 +43,7 @@ def _levels(subject: Subject) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ..
         "padding": PADDING if traits.padding else ("none", "query_lengths"),
         "start": (None, 0, 25) if traits.cross else (None,),
         "causal": subject.causalities,
+        "layout": ("as drawn", "[B, N, H, D]"),
     }
     refused = tuple(f"D={width} is refused: {refusal}" for width, refusal in told.items() if refusal)
     return levels, refused
@@ -95,6 +96,8 @@ def _hold(subject: Subject, case: Case) -> None:
     shape, dtype = _shape_of(subject, case), torch.float64 if case["dtype"] is None else case["dtype"]
     assert isinstance(dtype, torch.dtype)
     call = subject.draw(shape, dtype=dtype, mask=_mask(subject, case))
+    if case["layout"] == "[B, N, H, D]":
+        call = call.change(lambda x: x.transpose(1, 2).contiguous().transpose(1, 2))
     exact, truth = call.change(lambda x: x.double()), subject.truth(shape, dtype)
     want, slopes = exact.gradients(truth) if subject.traits.gradient else (exact.run(truth), {})
     for backend in subject.fast_backends:
@@ -123,6 +126,7 @@ def _tell(subject: Subject, case: Case) -> str:
     words += ["causal" if c["causal"] else "not causal"]
     words += [f"padded by {c['padding']}"] if c["padding"] != "none" else []
     words += [f"query_start={c['start']}"] if c["start"] is not None else []
+    words += ["in [B, N, H, D] memory order"] if c["layout"] != "as drawn" else []
     return ", ".join(words)
 
 
