@@ -17,6 +17,7 @@ from .. import units
 
 if TYPE_CHECKING:
     from ..bench.case import Case
+    from ..contract.traits import Traits
     from ..patterns import Pattern
     from ..patterns.grids import Grid
     from ..registry import Info
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..variants import Entry
 
 
+OUTCOMES = {"passed": "passed", "failed": "failed", "not_claimed": "does not apply"}
 PLAIN = str.maketrans({units.NONE: "-", units.MICRO: "u"})  # where a terminal knows ASCII only
 
 
@@ -55,13 +57,12 @@ def show_info(about: Info) -> None:
     print(f"{about.spec} ({about.family}): {about.sentence}\n\n{about.doc}\n")
     rows = [["options", _options(about.options)], ["backends", f"{', '.join(about.backends)} (runs {about.backend})"]]
     rows += [["growth", f"time {about.growth.time}, memory {about.growth.memory}"]]
-    claims = {k: v for k, v in asdict(about.traits).items() if isinstance(v, bool)}
-    rows += [["traits", ", ".join(k for k, v in claims.items() if v)]]
-    rows += [["not", ", ".join(k for k, v in claims.items() if not v) or "-"]]
     if about.traits.inputs:
         rows += [["inputs", ", ".join(f"{name} (of each {i.side})" for name, i in about.traits.inputs.items())]]
     rows += [["parameters", str(about.parameters)], ["source", about.source]]
     _table("", ["", " "], rows)
+    told = [[name, "yes" if claimed else "no", said] for name, (claimed, said) in about.traits.meanings().items()]
+    _table("", ["trait", "claimed", "meaning"], told)
     if about.pattern is not None:
         from ..patterns.grids import views
 
@@ -278,13 +279,20 @@ def show_rounds(rows: Any) -> None:
     print(f"rounds: {int(rows.rounds[rows.status == 'ok'].sum())}, {said}{noisy}")
 
 
-def show_checks(outcomes: Mapping[str, Sequence[Outcome]]) -> None:
+def show_checks(outcomes: Mapping[str, Sequence[Outcome]], traits: Mapping[str, Traits], seed: int) -> None:
+    """A table of checks, what to do about those that failed, and all in a line."""
+    from ..testing import sum_up
+
     for name, found in outcomes.items():
-        rows = [[o.check.name, o.status.replace("_", " "), o.reason or ""] for o in found]
+        rows = [[o.check.name, OUTCOMES[o.status], o.reason] for o in found]
         _table(name, ["check", "outcome", "reason"], rows)
-        counts = Counter(o.status.replace("_", " ") for o in found)
-        print(f"{name}: " + ", ".join(f"{n} {status}" for status, n in counts.items()))
+        for o in found:
+            if o.advice:
+                print(f"{o.check.name}: {_printable(o.advice, sys.stdout)}")
+        print(f"{name}: {sum_up(found, traits[name])} (seed {seed})")
 
 
 def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
-    return {"check": outcome.check.name, "status": outcome.status, "reason": outcome.reason}
+    return {"check": outcome.check.name, "status": outcome.status, "reason": outcome.reason} | (
+        {"advice": outcome.advice} if outcome.advice else {}
+    )

@@ -101,6 +101,14 @@ def _picture(verb: argparse.ArgumentParser, text: str) -> None:
 def _check(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("name", metavar="NAME-or-FILE", help="a mechanism, or a .py file that registers some")
     verb.add_argument("--backend", help="check this backend instead of the preferred one")
+    verb.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="where to check (default: cpu)")
+    verb.add_argument(
+        "--dtype",
+        choices=("float64", "float32", "bfloat16", "float16"),
+        default="float64",
+        help="of all calls (default: float64, with the others where they matter)",
+    )
+    verb.add_argument("--seed", type=values.seed, default=0, metavar="N", help="draw other sizes and cuts (default: 0)")
 
 
 def _doctor(verb: argparse.ArgumentParser) -> None:

@@ -62,13 +62,14 @@ def check(args: Namespace) -> int:
     names = load_plugin(args.name) if args.name.endswith(".py") else [args.name]
     if not names:
         raise UsageError(f"check: {args.name} registers no mechanism; decorate its class with @ea.register(...)")
-    from ..testing import run_checks
+    from ..testing import Subject, run_checks
 
-    outcomes = {name: run_checks(name, backend=args.backend) for name in names}
+    how = {"device": args.device, "dtype": args.dtype, "seed": args.seed}
+    outcomes = {name: run_checks(name, backend=args.backend, **how) for name in names}
     if args.json:
         _print_json({name: [console.outcome_as_json(o) for o in found] for name, found in outcomes.items()})
     else:
-        console.show_checks(outcomes)
+        console.show_checks(outcomes, {name: Subject(name, backend=args.backend).traits for name in names}, args.seed)
     return 1 if any(o.status == "failed" for found in outcomes.values() for o in found) else 0
 
 

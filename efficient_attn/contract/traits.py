@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple
+
+# traits that promise something when they are true; the others describe
+PROMISES = ("causal", "strictly_causal", "bidirectional", "cross", "padding", "decode", "grouped", "gradient")
+PROMISES += ("normalised", "deterministic")
 
 
 class Input(NamedTuple):
@@ -13,6 +17,11 @@ class Input(NamedTuple):
     side: Literal["query", "key"]
     per_head: bool = True
     tail: tuple[int, ...] = ()
+
+
+def _claim(default: bool, yes: str, no: str) -> Any:
+    """A trait, and what it says in words: where it is claimed, and where it is not."""
+    return field(default=default, metadata={True: yes, False: no})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,31 +37,48 @@ class Traits:
     values: it takes v; a mechanism that makes its values from k takes None instead.
     padded_as_trimmed: a padded row is the shorter sequence alone; not so where the number of keys M itself counts, as
     for blocks drawn from all of M. Strictly causal masks keep this promise in any case.
-    inputs: tensors needed besides q, k and v, by keyword.
+    deterministic: output and gradients are the same to the last bit when a call is repeated.
     dropout: ``Attention.dropout`` can be set, and drops weights in training mode.
+    inputs: tensors needed besides q, k and v, by keyword.
     """
 
-    causal: bool = True
-    strictly_causal: bool = True
-    bidirectional: bool = True
-    cross: bool = True
-    padding: bool = True
-    decode: bool = True
-    grouped: bool = True
-    gradient: bool = True
-    exact: bool = False
-    normalised: bool = True
-    positional: bool = False
-    mixes_queries: bool = False
-    values: bool = True
-    padded_as_trimmed: bool = True
+    causal: bool = _claim(True, "takes causal masks", "no causal masks")
+    strictly_causal: bool = _claim(
+        True, "under a causal mask, no part of the future reaches the past", "no strict causality"
+    )
+    bidirectional: bool = _claim(True, "takes masks that are not causal", "no masks without causality")
+    cross: bool = _claim(True, "takes N != M and query_start", "no queries apart from the keys")
+    padding: bool = _claim(True, "takes key_lengths and key_mask", "no padding")
+    decode: bool = _claim(True, "decodes step by step", "no decoding")
+    grouped: bool = _claim(True, "takes fewer key-value heads than heads, and copies none", "no grouped heads")
+    gradient: bool = _claim(True, "has a backward pass", "no gradient")
+    exact: bool = _claim(False, "is a softmax over the keys that it sees", "no exact softmax")
+    normalised: bool = _claim(True, "the weights of a row sum to 1", "no weights that sum to 1")
+    positional: bool = _claim(False, "positions matter beyond masks", "positions matter only to masks")
+    mixes_queries: bool = _claim(False, "a row depends on other rows' queries", "a row depends on its own query alone")
+    values: bool = _claim(True, "takes v", "v is made from k")
+    padded_as_trimmed: bool = _claim(
+        True, "a padded row is the shorter sequence alone", "the number of keys counts, padded ones included"
+    )
+    deterministic: bool = _claim(True, "a repeated call gives the same bits", "no bits that repeat")
+    dropout: bool = _claim(False, "drops weights in training when asked to", "no dropout")
     inputs: Mapping[str, Input] = field(default_factory=dict)
-    dropout: bool = False
 
     @property
     def directions(self) -> tuple[bool, ...]:
         """Which of causal=False and causal=True it takes."""
         return (False,) * self.bidirectional + (True,) * self.causal
+
+    def meanings(self) -> dict[str, tuple[bool, str]]:
+        """Of each trait that is a yes or a no, which of the two, and what that means."""
+        flags = {f.name: (getattr(self, f.name), f.metadata) for f in fields(self) if f.metadata}
+        return {name: (value, said[value]) for name, (value, said) in flags.items()}
+
+    @property
+    def unclaimed(self) -> tuple[str, ...]:
+        """What it does not promise, in words: of a mechanism that promises little, little is checked."""
+        told = self.meanings()
+        return tuple(told[name][1] for name in PROMISES if not told[name][0])
 
 
 @dataclass(frozen=True)

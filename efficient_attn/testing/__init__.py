@@ -9,8 +9,9 @@ It needs no test framework. A factory ``(dims, seed, backend) -> Attention`` ser
 
 from .checking import Check, Outcome, check, run_check
 from .checks import CHECKS
-from .conformance import run_checks
-from .mutants import MUTANTS, Kill, Mutant, kill_matrix
+from .conformance import run_checks, sum_up
+from .mutants import MUTANTS, Kill, kill_matrix
+from .planting import Mutant
 from .subject import Call, Subject
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "kill_matrix",
     "run_check",
     "run_checks",
+    "sum_up",
 ]

@@ -12,18 +12,26 @@ from .subject import Subject
 Status = Literal["passed", "failed", "not_claimed"]
 
 
+class Broken(AssertionError):
+    """A law that does not hold. traits: those that would have to be claimed otherwise, say ``grouped=False``."""
+
+    def __init__(self, message: str, traits: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.traits = traits
+
+
 @dataclass(frozen=True)
 class Check:
     """One property that mechanisms are held to.
 
-    name: for people and test ids. meaning: one sentence. run: raises AssertionError with what, where and how far off.
-    needs, unless: traits that must be claimed, or must not, for the property to be promised at all.
-    ask: any further reason why it is not promised.
+    name: for people and test ids. meaning: one sentence. run: raises AssertionError with what, where and how far off;
+    may return a sentence on what it left out. needs, unless: traits that must be claimed, or must not, for the
+    property to be promised at all. ask: any further reason why it is not promised.
     """
 
     name: str
     meaning: str
-    run: Callable[[Subject], None]
+    run: Callable[[Subject], str | None]
     needs: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     ask: Callable[[Subject], str | None] = lambda subject: None
@@ -32,28 +40,37 @@ class Check:
         """Why the mechanism does not promise this; None when it does."""
         for trait in self.needs:
             if not getattr(subject.traits, trait):
-                return f"it does not claim {trait}"
+                return f"{trait} is not claimed"
         for trait in self.unless:
             if getattr(subject.traits, trait):
-                return f"it declares {trait}"
+                return f"it is {trait.replace('_', ' ')}" if trait == "positional" else f"it {trait.replace('_', ' ')}"
         return self.ask(subject)
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """The claims without which the property would not be asked for."""
+        return (*(f"{trait}=False" for trait in self.needs), *(f"{trait}=True" for trait in self.unless))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a check; ``reason`` says why it failed or was not claimed."""
+    """What came of a check.
+
+    reason: what broke and on which input, why the check does not apply, or what it left out. advice: what to do.
+    """
 
     check: Check
     status: Status
     reason: str = ""
+    advice: str = ""
 
 
 def check(
     *, needs: str = "", unless: str = "", ask: Callable[[Subject], str | None] = lambda subject: None
-) -> Callable[[Callable[[Subject], None]], Check]:
+) -> Callable[[Callable[[Subject], str | None]], Check]:
     """Decorator: a function becomes a check, named after itself, its docstring's first line its meaning."""
 
-    def made(fn: Callable[[Subject], None]) -> Check:
+    def made(fn: Callable[[Subject], str | None]) -> Check:
         meaning = (inspect.getdoc(fn) or "").partition("\n")[0]
         return Check(fn.__name__, meaning, fn, tuple(needs.split()), tuple(unless.split()), ask)
 
@@ -62,12 +79,17 @@ def check(
 
 def run_check(check: Check, subject: Subject) -> Outcome:
     """Hold a mechanism to one property. Whatever goes wrong inside is the outcome, not an exception."""
-    if reason := check.why_not(subject):
-        return Outcome(check, "not_claimed", reason)
     try:
-        check.run(subject)
-    except AssertionError as error:
-        return Outcome(check, "failed", str(error))
+        if reason := check.why_not(subject):
+            return Outcome(check, "not_claimed", reason)
+        return Outcome(check, "passed", check.run(subject) or "")
     except Exception as error:
-        return Outcome(check, "failed", f"{type(error).__name__}: {error}")
-    return Outcome(check, "passed")
+        told = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        return Outcome(check, "failed", told, _advise(check, error))
+
+
+def _advise(check: Check, error: Exception) -> str:
+    """Make the law true, or give up the claim that asks for it."""
+    switches = tuple(dict.fromkeys((*(error.traits if isinstance(error, Broken) else ()), *check.switches)))
+    law = f"the law: {check.meaning}"
+    return f"{law} Where it is not meant to hold, say {' or '.join(f'`{s}`' for s in switches)}." if switches else law

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
+import torch
+
+from ..contract.traits import Traits
+from ..errors import UnsupportedError
+from ..instruments.environment.devices import why_absent
 from .checking import Check, Outcome, run_check
 from .checks import CHECKS
 from .subject import Factory, Subject
@@ -15,11 +21,29 @@ def run_checks(
     checks: Iterable[Check] | None = None,
     backend: str | None = None,
     device: str = "cpu",
+    dtype: torch.dtype | str = torch.float64,
+    seed: int = 0,
 ) -> list[Outcome]:
     """Hold a mechanism, by its spec or a factory ``(dims, seed, backend) -> Attention``, to all that it claims.
 
-    Raises what creating the mechanism raises (`UsageError`, `UnsupportedError`); failures inside checks are outcomes.
+    dtype: of all calls; with float64, the default, the checks about dtypes try the others as well. seed: of the sizes
+    and cuts that are drawn. Raises what creating the mechanism raises (`UsageError`, `UnsupportedError`), and
+    `UnsupportedError` for a device that is not here; failures inside checks are outcomes.
     """
-    subject = source if isinstance(source, Subject) else Subject(source, backend=backend, device=device)
+    if reason := why_absent(torch.device(device).type):
+        raise UnsupportedError(f"check: {reason}; leave --device out to check on the CPU")
+    kind = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    if isinstance(source, Subject):
+        subject = source
+    else:
+        subject = Subject(source, backend=backend, device=device, dtype=kind, seed=seed)
     _ = subject.attn
     return [run_check(c, subject) for c in (CHECKS if checks is None else checks)]
+
+
+def sum_up(outcomes: Sequence[Outcome], traits: Traits) -> str:
+    """What came of all checks in a line: never a plain ok for a mechanism of which little could be asked."""
+    counts = Counter(o.status for o in outcomes)
+    words = {"passed": "passed", "failed": "failed", "not_claimed": "do not apply"}
+    told = ", ".join(f"{counts[status]} {word}" for status, word in words.items() if counts[status])
+    return f"{told}; claims {', '.join(traits.unclaimed)}" if traits.unclaimed else told

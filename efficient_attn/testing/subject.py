@@ -18,12 +18,13 @@ from ..contract.traits import Traits
 from ..errors import UsageError
 from ..registry import create
 from ..spec import parse
-from .compare import EPSILONS
+from .compare import EPSILONS, assert_close, assert_same
 
 Factory = Callable[[Dims, int, str | None], Attention]  # (dims, seed, backend)
 Side = Literal["query", "key"]
 
 MAX_LEN = 320
+AFTER = 32  # positions that query_start may go beyond a sequence
 HEADS = (4, 6, 8, 16)  # tried in turn, for mechanisms whose key-value heads must divide them
 SQUARE = (1, 2, 17, 130, 300)  # odd, and across every chunk border of the kernels: 32, 64, 128, 256
 CROSS = ((1, 300), (17, 130), (130, 300), (130, 17), (2, 1))
@@ -125,6 +126,9 @@ class Subject:
     source: str | Factory
     backend: str | None = None
     device: str = "cpu"
+    dtype: torch.dtype = torch.float64  # of all calls but those that are about dtypes
+    seed: int = 0  # of what is drawn to be covered: sizes, cuts
+    others: tuple[Subject, ...] | None = None  # the same mechanism with other options; a spec finds them itself
 
     @property
     def label(self) -> str:
@@ -145,11 +149,6 @@ class Subject:
     @cached_property
     def traits(self) -> Traits:
         return self.attn.traits
-
-    @property
-    def tolerances(self) -> dict[torch.dtype, float]:
-        """The dtypes that the backend under test takes, and the error that each may have."""
-        return {dtype: error for dtype, error in EPSILONS.items() if self.attn.why_not_dtype(dtype) is None}
 
     @property
     def causalities(self) -> tuple[bool, ...]:
@@ -184,8 +183,18 @@ class Subject:
         """Lengths (N, M) worth trying."""
         return [(n, n) for n in SQUARE] + list(CROSS if self.traits.cross else ())
 
+    def assert_alike(self, got: Tensor, want: Tensor, what: str) -> None:
+        """Bit for bit the same, or as close as a mechanism comes that does not repeat its bits."""
+        (assert_same if self.traits.deterministic else assert_close)(got, want, what)
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """The dtypes that are worth trying: all that the backend under test takes, or the one that was asked for."""
+        tried = (*EPSILONS,) if self.dtype == torch.float64 else (self.dtype,)
+        return tuple(dtype for dtype in tried if self.attn.why_not_dtype(dtype) is None)
+
     def make(
-        self, shape: Shape, *, seed: int = 0, backend: str | None = None, dtype: torch.dtype = torch.float64
+        self, shape: Shape, *, seed: int = 0, backend: str | None = None, dtype: torch.dtype | None = None
     ) -> Attention:
         """A fresh instance for tensors of this shape."""
         dims = Dims(
@@ -193,15 +202,19 @@ class Subject:
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
             value_dim=shape.value_dim,
-            max_len=MAX_LEN,
+            max_len=max(MAX_LEN, shape.n + AFTER, shape.m + AFTER),
         )
-        return self.new(dims, seed, backend).to(device=self.device, dtype=dtype)
+        return self.new(dims, seed, backend).to(device=self.device, dtype=dtype or self.dtype)
 
-    def oracle(self, shape: Shape, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Attention:
+    def oracle(self, shape: Shape, *, seed: int = 0, dtype: torch.dtype | None = None) -> Attention:
         """The same instance as `make` gives, running its oracle."""
         attn = self.make(shape, seed=seed, dtype=dtype)
         attn.backend = "dense"
         return attn
+
+    def truth(self, shape: Shape, dtype: torch.dtype) -> Attention:
+        """The oracle in float64, with parameters rounded to a dtype as those of the instance under test are."""
+        return self.oracle(shape, dtype=dtype).to(torch.float64)
 
     def new(self, dims: Dims, seed: int = 0, backend: str | None = None) -> Attention:
         """A fresh instance for these dims, as the registry or the factory makes it."""
@@ -216,10 +229,9 @@ class Subject:
             attn.backend = backend
         return attn
 
-    def draw(
-        self, shape: Shape, *, mask: Mask | None = None, seed: int = 0, dtype: torch.dtype = torch.float64
-    ) -> Call:
+    def draw(self, shape: Shape, *, mask: Mask | None = None, seed: int = 0, dtype: torch.dtype | None = None) -> Call:
         """Inputs from the mechanism's own sampler, under the plainest mask that it takes unless one is given."""
+        dtype = dtype or self.dtype
         generator = torch.Generator().manual_seed(seed + 17)
         sample = self.make(shape, dtype=dtype).sample(shape, generator=generator, dtype=dtype, device=self.device)
         named = {"q": sample.q, "k": sample.k, "v": sample.v, **sample.inputs}

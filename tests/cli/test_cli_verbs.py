@@ -199,12 +199,14 @@ def test_check_holds_a_file_to_its_word(command: Any, tmp_path: Path) -> None:
     assert done.code == 1, done.err
     outcomes = json.loads(done.out)["zz_wrong"]
     assert {"passed", "failed"} <= {o["status"] for o in outcomes}
-    assert all(o["reason"] for o in outcomes if o["status"] == "failed")
+    failed = [o for o in outcomes if o["status"] == "failed"]
+    assert all(o["reason"] and o["advice"].startswith("the law: ") for o in failed)
 
 
 def test_check_of_a_good_mechanism_passes_and_shows_a_table(command: Any) -> None:
-    done = command("check", "full")
+    done = command("check", "full", "--dtype", "float32", "--seed", "1")
     assert done.code == 0, done.out + done.err
+    assert "(seed 1)" in done.out
     assert "failed" not in done.out
     assert " passed" in done.out
     assert "\x1b" not in done.out

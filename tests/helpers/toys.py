@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +49,8 @@ class Toy(Attention):
 
     def _rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, first: int, last: int, **inputs: Tensor) -> Tensor:
         k, v = (wide(expand_heads(x, q.shape[1])) for x in (k, v))
-        allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)[:, :, first:last]
+        here = replace(mask, query_start=mask.start(q.shape[2], k.shape[2]) + first, query_lengths=None)
+        allowed = here.dense(last - first, k.shape[2], device=q.device)
         weights = masked_softmax(self.scores(wide(q)[:, :, first:last], k, first, **inputs), allowed)
         return (weights @ v).to(q.dtype)
 
@@ -190,3 +193,65 @@ class Overflowing(Halved):
     def scores(self, q: Tensor, k: Tensor, first: int, **inputs: Tensor) -> Tensor:
         s = super().scores(q, k, first)
         return s + torch.exp(s.float()).to(s) * 0
+
+
+# -- toys that are hard to check --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Past:
+    """Keys and values so far, in memory that comes with the first step, so that nobody can ask for its size."""
+
+    keys: Tensor | None = None
+    values: Tensor | None = None
+    length: int = 0
+
+
+class Stepwise(Toy):
+    """Decodes, but one position at a time, and its state tells no capacity."""
+
+    claims = replace(PLAIN, decode=True)
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> tuple[int, Past]:
+        return max_len, Past()
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: tuple[int, Past], **inputs: Tensor) -> tuple[Tensor, Any]:
+        most, past = state
+        if q.shape[2] != 1:
+            raise ea.UsageError("Stepwise: a step takes one position")
+        end = past.length + 1
+        if end > most:
+            raise ea.UsageError(f"the decode state was made for max_len={most} positions")
+        made = [x.new_zeros(*x.shape[:2], most, x.shape[3]) for x in (k, v)]
+        keys, values = (new if old is None else old for new, old in zip(made, (past.keys, past.values), strict=True))
+        keys[:, :, past.length : end], values[:, :, past.length : end] = k, v
+        out = self._rows(q, keys[:, :, :end], values[:, :, :end], Mask(causal=True), 0, 1)
+        return out, (most, Past(keys, values, end))
+
+
+class Slow(Toy):
+    """Its oracle takes its time."""
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        time.sleep(3e-6 * q.shape[2] * k.shape[2])
+        return super().oracle(q, k, v, mask, **inputs)
+
+
+class Even(Toy):
+    """Takes even widths only."""
+
+    def __init__(self, *, dims: Dims = Dims(), seed: int = 0) -> None:  # noqa: B008  (frozen)
+        super().__init__()
+        if (dims.head_dim or 2) % 2:
+            raise ea.UsageError(f"Even: head_dim must be even, not {dims.head_dim}")
+
+
+class Noisy(Toy):
+    """Its last bits change from call to call, and it says so."""
+
+    claims = replace(PLAIN, deterministic=False)
+    calls = 0
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        Noisy.calls += 1
+        return super().compute(q, k, v, mask, **inputs) * (1 + Noisy.calls % 2 * 1e-14)

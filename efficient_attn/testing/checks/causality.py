@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
 from ..checking import check
-from ..compare import assert_close, assert_same, assert_zero, describe
+from ..compare import assert_close, assert_zero, describe
 from ..subject import Call, Subject
 
 CUTS = (1, 16, 64, 129, 256)  # row counts that end inside chunks and on their borders
@@ -22,36 +23,63 @@ def _causal_calls(subject: Subject) -> Iterator[tuple[Call, int]]:
         yield subject.draw(shape, mask=Mask(causal=True)), m - n
 
 
-def _another_future(call: Call, row: int, start: int) -> Call:
-    """The same call with everything after a row drawn anew, and a hundred times larger."""
+# what the future may hold: a branch on its size, sign or sameness would show
+FUTURES: dict[str, Callable[[Tensor], Tensor]] = {
+    "a hundred times larger": lambda x: 100 * x,
+    "zero": lambda x: 0 * x,
+    "drawn anew": lambda x: x,
+    "positive": lambda x: x.abs(),
+    "negative": lambda x: -x.abs(),
+    "all the same": lambda x: torch.ones_like(x),
+    "tiny": lambda x: 1e-6 * x,
+}
+
+
+def _another_future(call: Call, row: int, start: int, kind: str) -> Call:
+    """The same call with everything after a row drawn anew, of some kind."""
     generator = torch.Generator().manual_seed(row)
 
-    def redrawn(first: int) -> object:
+    def redrawn(first: int) -> Callable[[Tensor], Tensor]:
         def change(x: Tensor) -> Tensor:
-            noise = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x)
-            return torch.cat([x[:, :, :first], 100 * noise[:, :, first:]], 2)
+            noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+            return torch.cat([x[:, :, :first], FUTURES[kind](noise).to(x)[:, :, first:]], 2)
 
         return change
 
-    return call.change(redrawn(row), "query").change(redrawn(start + row), "key")  # pyright: ignore[reportArgumentType]
+    return call.change(redrawn(row), "query").change(redrawn(start + row), "key")
 
 
 @check(needs="causal strictly_causal")
 def causality(subject: Subject) -> None:
-    """Another future leaves every past row the same to the last bit, with and without a graph."""
+    """Whatever the future holds, every past row is the same to the last bit, with and without a graph."""
     for call, start in _causal_calls(subject):
         n, m = call["q"].shape[2], call["k"].shape[2]
         attn = subject.make(subject.shape(n, m))
         for graph in (False, True) if subject.traits.gradient else (False,):
             with torch.set_grad_enabled(graph):
                 want = (call.leaves() if graph else call).run(attn)
-                for row in [c for c in CUTS if c < n]:
-                    other = _another_future(call, row, start)
+                kinds = itertools.cycle(FUTURES)
+                cuts = [c for c in CUTS if c < n] if graph else [c for c in CUTS if c < n] + [65] * len(FUTURES)
+                for row, kind in zip(cuts, kinds, strict=False):
+                    other = _another_future(call, row, start, kind)
                     got = (other.leaves() if graph else other).run(attn)
-                    what = (
-                        f"rows before {row} after the future changed, N={n}, M={m}, {'on a' if graph else 'no'} graph"
-                    )
-                    assert_same(got[:, :, :row], want[:, :, :row], what)
+                    where = f"rows before {row} after the future became {kind}, N={n}, M={m}"
+                    where = f"{where}, {'on a' if graph else 'no'} graph"
+                    subject.assert_alike(got[:, :, :row], want[:, :, :row], where)
+
+
+@check(needs="causal strictly_causal")
+def causality_in_dtypes(subject: Subject) -> None:
+    """In every dtype, whatever the future holds, every past row is the same to the last bit."""
+    for dtype in subject.dtypes[1:] or subject.dtypes:
+        shape = subject.shape(70)
+        attn, call = subject.make(shape, dtype=dtype), subject.draw(shape, mask=Mask(causal=True), dtype=dtype)
+        with torch.no_grad():
+            want = call.run(attn)
+            for row, kind in ((1, "drawn anew"), (33, "a hundred times larger"), (64, "zero")):
+                got = _another_future(call, row, 0, kind).run(attn)
+                where = f"rows before {row} of 70 after the future became {kind}, {dtype}"
+                subject.assert_alike(got[:, :, :row], want[:, :, :row], where)
 
 
 @check(needs="causal strictly_causal gradient")
@@ -61,7 +89,8 @@ def gradient_causality(subject: Subject) -> None:
         n, m = call["q"].shape[2], call["k"].shape[2]
         attn = subject.make(subject.shape(n, m))
         for row in (1, 64, 100):
-            _, grads = call.gradients(attn, slice(None, row))
+            kind = {1: "drawn anew", 64: "zero", 100: "a hundred times larger"}[row]
+            _, grads = _another_future(call, row, start, kind).gradients(attn, slice(None, row))
             for name, side in call.sides.items():
                 if name in grads:
                     future = grads[name][:, :, row if side == "query" else start + row :]
@@ -98,4 +127,4 @@ def alignment(subject: Subject) -> None:
             assert_close(got, want[:, :, first:last], f"queries {first} to {last} of {n}, {describe(mask)}")
 
 
-CHECKS = (causality, alignment, prefix_law, gradient_causality)
+CHECKS = (causality, causality_in_dtypes, alignment, prefix_law, gradient_causality)

@@ -11,20 +11,23 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Dims
 from ...contract.state import state_bytes
 from ...errors import UnsupportedError, UsageError
+from ..asking import takes_many
 from ..checking import check
-from ..compare import assert_close, assert_same, refuses
+from ..compare import EPSILONS, assert_close, assert_same, refuses
 from ..subject import MAX_LEN, Call, Subject
 
 N = 150
 SPLITS = ((1,) * 24, (130,) + (1,) * 20, (7, 64, 1, 1, 66, 1, 10), (150,), (2, 1, 3, 1, 140, 1, 2))
 
 
-def _decode(attn: Attention, call: Call, split: tuple[int, ...], max_len: int = N) -> tuple[torch.Tensor, list[int]]:
+def _decode(
+    subject: Subject, attn: Attention, call: Call, split: tuple[int, ...], max_len: int = N
+) -> tuple[torch.Tensor, list[int]]:
     """All rows, position after position, and the state's bytes after each step."""
     first = call["q"]
     state = attn.init_state(first.shape[0], max_len, first.dtype, first.device)
     at, rows, sizes = 0, [], []
-    for t in split:
+    for t in cuts(subject, split):
         out, state = call.both(slice(at, at + t)).step(attn, state)
         rows.append(out)
         sizes.append(state_bytes(state))
@@ -32,8 +35,13 @@ def _decode(attn: Attention, call: Call, split: tuple[int, ...], max_len: int = 
     return torch.cat(rows, 2), sizes
 
 
+def cuts(subject: Subject, split: tuple[int, ...]) -> tuple[int, ...]:
+    """The same positions one at a time for a mechanism whose step takes no more than one."""
+    return split if takes_many(subject) else (1,) * sum(split)
+
+
 @check(needs="decode")
-def decode_equals_forward(subject: Subject) -> None:
+def decode_equals_forward(subject: Subject) -> str | None:
     """However a sequence is cut into steps, its rows are those of the causal forward pass."""
     for kv_heads in {subject.heads, 2 if subject.traits.grouped else subject.heads}:
         for value_dim in (8, 5):
@@ -41,21 +49,22 @@ def decode_equals_forward(subject: Subject) -> None:
             attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
             want = call.run(attn)
             for split in SPLITS:
-                got, _ = _decode(attn, call, split)
+                got, _ = _decode(subject, attn, call, split)
                 what = f"steps of {split[:8]}, {shape.kv_heads} key-value heads, E={value_dim}"
                 assert_close(got, want[:, :, : sum(split)], what)
+    return None if takes_many(subject) else "its step takes one position at a time: every cut was taken so"
 
 
 @check(needs="decode")
 def decode_dtypes(subject: Subject) -> None:
     """Decoding keeps the dtype, its error no larger than that dtype must have."""
     shape = subject.shape(40)
-    for dtype, tolerance in subject.tolerances.items():
+    for dtype in subject.dtypes:
         attn, call = subject.make(shape, dtype=dtype), subject.draw(shape, mask=Mask(causal=True), dtype=dtype)
-        got, _ = _decode(attn, call, (30,) + (1,) * 10)
+        got, _ = _decode(subject, attn, call, (30,) + (1,) * 10)
         assert got.dtype == dtype, f"{dtype} in, {got.dtype} out"
-        want = call.change(lambda x: x.double()).run(subject.oracle(shape, dtype=dtype).double())
-        assert_close(got.double(), want, f"{dtype} against the float64 oracle", tolerance=tolerance)
+        want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
+        assert_close(got.double(), want, f"{dtype} against the float64 oracle", tolerance=EPSILONS[dtype])
 
 
 @check(needs="decode")
@@ -63,8 +72,8 @@ def state_size(subject: Subject) -> None:
     """The state is allocated once: its bytes are counted, more than 0, and the same after every step."""
     shape = subject.shape(N)
     attn, call = subject.make(shape), subject.draw(shape)
-    before = state_bytes(attn.init_state(2, N, torch.float64, subject.device))
-    _, sizes = _decode(attn, call, (3, *(1,) * 20))
+    before = state_bytes(attn.init_state(2, N, subject.dtype, subject.device))
+    _, sizes = _decode(subject, attn, call, (3, *(1,) * 20))
     assert sizes[0] > 0, "the state holds no tensors"
     assert before in (0, sizes[0]), f"{before} bytes when made, {sizes[0]} after the first step"
     assert min(sizes) == max(sizes), f"the state's bytes change from step to step: {sizes}"
@@ -74,11 +83,11 @@ def state_size(subject: Subject) -> None:
 def state_without_dims(subject: Subject) -> None:
     """A state made before the shapes are known takes them from the first step."""
     try:
-        attn = subject.new(Dims(max_len=MAX_LEN)).double().to(subject.device)
+        attn = subject.new(Dims(max_len=MAX_LEN)).to(subject.device, subject.dtype)
     except UsageError:
         return  # it needs dims to be created, so it always knows the shapes
     call = subject.draw(subject.shape(20), mask=Mask(causal=True))
-    assert_close(_decode(attn, call, (7, *(1,) * 13))[0], call.run(attn), "decoding without dims")
+    assert_close(_decode(subject, attn, call, (7, *(1,) * 13))[0], call.run(attn), "decoding without dims")
 
 
 @check(needs="decode")
@@ -89,21 +98,30 @@ def absorb_then_step(subject: Subject) -> None:
         attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
         want = call.run(attn)
         for cut in (1, 33, 80):
-            state = _absorbed(attn, call.both(slice(cut)), attn.init_state(2, 90, torch.float64))
-            for t in range(cut, 90, 5):
-                out, state = call.both(slice(t, min(t + 5, 90))).step(attn, state)
-                assert_close(out, want[:, :, t : t + 5], f"positions {t} on, after absorbing {cut}")
+            state = absorbed(
+                subject, attn, call.both(slice(cut)), attn.init_state(2, 90, subject.dtype, subject.device)
+            )
+            size = 5 if takes_many(subject) else 1
+            for t in range(cut, 90, size):
+                out, state = call.both(slice(t, min(t + size, 90))).step(attn, state)
+                assert_close(out, want[:, :, t : t + size], f"positions {t} on, after absorbing {cut}")
 
 
-def _absorbed(attn: Attention, call: Call, state: Any) -> Any:
+def absorbed(subject: Subject, attn: Attention, call: Call, state: Any) -> Any:
+    """The state after it has taken in all positions of a call."""
     keys = {n: x for n, x in call.tensors.items() if call.sides[n] == "key"}
-    return attn.absorb(keys.pop("k"), keys.pop("v", None), state, **keys)
+    length = call["k"].shape[2]
+    size = length if takes_many(subject) else 1
+    for t in range(0, length, size):
+        some = {name: x[:, :, t : t + size] for name, x in keys.items()}
+        state = attn.absorb(some.pop("k"), some.pop("v", None), state, **some)
+    return state
 
 
 def not_bound(subject: Subject) -> str | None:
     """Why a longer sequence needs no larger state; None when it does."""
     attn = subject.make(subject.shape(4))
-    small, large = (state_bytes(attn.init_state(1, m, torch.float64, subject.device)) for m in (8, 16))
+    small, large = (state_bytes(attn.init_state(1, m, subject.dtype, subject.device)) for m in (8, 16))
     return "its state does not depend on max_len" if small == large else None
 
 
@@ -111,10 +129,10 @@ def not_bound(subject: Subject) -> str | None:
 def state_is_bounded(subject: Subject) -> None:
     """Steps beyond max_len raise `UsageError` instead of overwriting or growing."""
     attn, call = subject.make(subject.shape(9)), subject.draw(subject.shape(9))
-    _decode(attn, call, (8,), max_len=8)
+    _decode(subject, attn, call, (8,), max_len=8)
     for split in ((9,), (8, 1), (1,) * 9):
         with refuses(UsageError, f"steps of {split} into a state for 8"):
-            _decode(attn, call, split, max_len=8)
+            _decode(subject, attn, call, split, max_len=8)
 
 
 @check(needs="decode")
@@ -123,7 +141,7 @@ def step_leaves_inputs(subject: Subject) -> None:
     shape = subject.shape(12)
     attn, call = subject.make(shape), subject.draw(shape)
     kept = {name: x.clone() for name, x in call.tensors.items()}
-    _decode(attn, call, (6, *(1,) * 6))
+    _decode(subject, attn, call, (6, *(1,) * 6))
     for name, x in kept.items():
         assert_same(call[name], x, f"{name} after decoding")
 
@@ -135,7 +153,7 @@ def wrong_steps(subject: Subject) -> None:
     for batch, max_len in ((0, 8), (2, 0)):
         with refuses(UsageError, f"init_state(batch={batch}, max_len={max_len})"):
             attn.init_state(batch, max_len)
-    state = attn.init_state(2, 8, torch.float64, subject.device)
+    state = attn.init_state(2, 8, subject.dtype, subject.device)
     with refuses(UsageError, "a step with more keys than queries"):
         call.queries(slice(1)).step(attn, state)
     with refuses(UsageError, "a step of no position"):
@@ -143,7 +161,7 @@ def wrong_steps(subject: Subject) -> None:
 
 
 def _decodes(subject: Subject) -> str | None:
-    return "it claims decode" if subject.traits.decode else None
+    return "it decodes" if subject.traits.decode else None
 
 
 @check(ask=_decodes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 
 import torch
 
@@ -80,11 +79,11 @@ def _hold_to_keys(subject: Subject, run: Callable[[Call, Attention], object]) ->
     if subject.traits.causal:  # queries on the first keys go the way of as many queries as keys
         masks.append(Mask(causal=True, query_start=0))
     copy = GROUP * call["k"].nbytes
-    for backend, some in product(subject.fast_backends, (masks[:1], masks[1:])):  # what copies is mostly seen at once
+    for backend in subject.fast_backends:
         attn = _made(subject, shape, backend)
 
-        def each_mask(attn: Attention = attn, some: list[Mask] = some) -> None:
-            for mask in some:
+        def each_mask(attn: Attention = attn) -> None:
+            for mask in masks:
                 run(call.under(mask), attn)
 
         peak = _peak(subject, each_mask)

@@ -89,10 +89,12 @@ def key_order(subject: Subject) -> None:
 
 @check()
 def batch_independence(subject: Subject) -> None:
-    """A row of a batch is what it is alone."""
+    """A row of a batch is what it is alone, however large or small its neighbours are."""
     shape = subject.shape(70, batch=3)
-    attn, call = subject.make(shape), subject.draw(shape)
-    for mask in subject.masks(shape):
+    attn, drawn = subject.make(shape), subject.draw(shape)
+    scales = torch.tensor([1.0, 100.0, 0.0], device=subject.device).to(subject.dtype).view(3, 1, 1, 1)
+    for number, mask in enumerate(subject.masks(shape)):
+        call = drawn.change(lambda x: x * scales.view(3, *[1] * (x.ndim - 1))) if number % 2 else drawn
         out = call.under(mask).run(attn)
         for b in range(3):
             mine = {f: getattr(mask, f)[b : b + 1] for f in ("key_lengths", "key_mask") if f in mask.used}

@@ -12,7 +12,11 @@ from ..checking import check
 from ..compare import assert_close, assert_finite, assert_same, assert_zero, describe
 from ..subject import Call, Subject
 
-GARBAGE = (1e30, -torch.finfo(torch.float64).max, torch.finfo(torch.float64).max)
+
+def _garbage(subject: Subject) -> tuple[float, ...]:
+    """Large, and the largest that there is."""
+    most = torch.finfo(subject.dtype).max
+    return min(1e30, most / 4), -most, most
 
 
 def _spoiled(call: Call, valid: Tensor, garbage: float, side: str) -> Call:
@@ -41,7 +45,7 @@ def padding_garbage(subject: Subject) -> None:
             valid = mask.key_valid(m)
             assert valid is not None
             want = call.under(mask).run(attn)
-            for garbage in GARBAGE:
+            for garbage in _garbage(subject):
                 got = _spoiled(call.under(mask), valid, garbage, "key").run(attn)
                 rows = valid if call.tied else torch.ones_like(valid)  # a query that is its own key is garbage too
                 what = f"{garbage:.3g} in the padding, M={m}, {describe(mask)}"
@@ -59,7 +63,7 @@ def padding_gradients(subject: Subject) -> None:
         valid = mask.key_valid(m)
         assert valid is not None
         _, want = call.under(mask).gradients(attn)
-        _, got = _spoiled(call.under(mask), valid, 1e30, "key").gradients(attn)
+        _, got = _spoiled(call.under(mask), valid, _garbage(subject)[0], "key").gradients(attn)
         for name in got:
             assert_finite(got[name], f"gradient by {name}, garbage in the padding, {describe(mask)}")
             if not call.tied:
@@ -132,11 +136,11 @@ def query_lengths(subject: Subject) -> None:
 
 def _garbage_queries(subject: Subject, call: Call, valid: Tensor, want: Tensor) -> None:
     attn = subject.make(subject.shape(call["q"].shape[2]))
-    for garbage in GARBAGE:
+    for garbage in _garbage(subject):
         bad = _spoiled(call, valid, garbage, "query")
         assert_close(bad.run(attn), want, f"{garbage:.3g} in unwanted queries, {describe(call.mask)}")
     if subject.traits.gradient:
-        _, grads = _spoiled(call, valid, 1e30, "query").gradients(attn)
+        _, grads = _spoiled(call, valid, _garbage(subject)[0], "query").gradients(attn)
         for name, grad in grads.items():
             assert_finite(grad, f"gradient by {name}, garbage in unwanted queries")
         hidden = grads["q"].masked_select(~valid[:, None, :, None])

@@ -17,6 +17,7 @@ from efficient_attn.cli import console
 from efficient_attn.registry import catalogue, info
 from efficient_attn.results.frames import frame
 from efficient_attn.results.rows import Record, Row
+from efficient_attn.testing import Check, Outcome
 
 Capture = pytest.CaptureFixture[str]
 
@@ -42,8 +43,25 @@ def test_a_mechanism_is_described_with_its_options_and_what_it_cannot(capsys: Ca
     text = _printed(capsys)
     for piece in ("sliding_window:window=7 (sparse)", "window=7", "parts, ", "dense (runs parts)", "arXiv"):
         assert piece in text
-    assert "mixes_queries" in next(x for x in text.splitlines() if x.startswith("not"))
+    for name, (claimed, meaning) in info("sliding_window:window=7").traits.meanings().items():
+        (line,) = [x for x in text.splitlines() if x.startswith(f"{name} ")]
+        assert line.strip().split(maxsplit=2)[1:] == ["yes" if claimed else "no", meaning]
     json.dumps(console.info_as_json(info("sliding_window:window=7")))
+
+
+def test_checks_end_in_a_line_that_is_never_plainly_fine(capsys: Capture) -> None:
+    one = Check("one", "It is one.", lambda subject: None, needs=("grouped",))
+    outcomes = [
+        Outcome(one, "passed"),
+        Outcome(one, "failed", "two", "the law: It is one."),
+        Outcome(one, "not_claimed"),
+    ]
+    console.show_checks({"mine": outcomes}, {"mine": ea.Traits(decode=False)}, 3)
+    text = _printed(capsys)
+    assert "one: the law: It is one." in text
+    assert text.splitlines()[-1] == "mine: 1 passed, 1 failed, 1 do not apply; claims no decoding (seed 3)"
+    assert "advice" not in console.outcome_as_json(outcomes[0])
+    assert console.outcome_as_json(outcomes[1])["advice"] == "the law: It is one."
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])

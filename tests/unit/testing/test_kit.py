@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import Tensor
 from toys import (
+    PLAIN,
     Biased,
     CausalOnly,
     Counting,
     CountingFuture,
+    Even,
     Forgetful,
     Halved,
     Humble,
     Learned,
     Miscounted,
+    Noisy,
     Overflowing,
     Pooled,
     Sequential,
     Shrinking,
+    Slow,
+    Stepwise,
     Tied,
     Toy,
     make,
@@ -28,15 +36,20 @@ from efficient_attn.contract.mask import Mask
 from efficient_attn.contract.mechanism import MASK_FIELDS, Attention
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.contract.traits import Traits
-from efficient_attn.testing import CHECKS, Check, Subject, check, run_check, run_checks
+from efficient_attn.testing import CHECKS, Check, Outcome, Subject, check, run_check, run_checks, sum_up
 from efficient_attn.testing.compare import assert_close, assert_finite, assert_same, refuses
 
 
 def factory(cls: type[Toy]):
     def created(dims: Dims, seed: int, backend: str | None) -> Attention:
-        return cls(dims=dims, seed=seed) if issubclass(cls, Learned) else cls()
+        return cls(dims=dims, seed=seed) if issubclass(cls, Learned | Even) else cls()
 
     return created
+
+
+def outcome(name: str, cls: type[Toy]) -> Outcome:
+    (found,) = run_checks(factory(cls), checks=[c for c in CHECKS if c.name == name])
+    return found
 
 
 def failures(cls: type[Toy], **how: object) -> dict[str, str]:
@@ -46,7 +59,9 @@ def failures(cls: type[Toy], **how: object) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    "cls", [Toy, Biased, Tied, Pooled, Humble, CausalOnly, Learned, Counting], ids=lambda c: c.__name__
+    "cls",
+    [Toy, Biased, Tied, Pooled, Humble, CausalOnly, Learned, Counting, Stepwise, Even, Noisy],
+    ids=lambda c: c.__name__,
 )
 def test_honest_toys_pass(cls: type[Toy]) -> None:
     assert failures(cls) == {}
@@ -55,8 +70,8 @@ def test_honest_toys_pass(cls: type[Toy]) -> None:
 def test_what_is_not_claimed_is_told() -> None:
     outcomes = {o.check.name: o for o in run_checks(factory(Humble))}
     assert outcomes["causality"].status == "not_claimed"
-    assert outcomes["causality"].reason == "it does not claim causal"
-    assert outcomes["gradcheck"].reason == "it does not claim gradient"
+    assert outcomes["causality"].reason == "causal is not claimed"
+    assert outcomes["gradcheck"].reason == "gradient is not claimed"
     assert outcomes["spec_round_trip"].reason == "it was made by a factory, not from a spec"
     assert outcomes["refusals"].status == "passed"
 
@@ -100,6 +115,8 @@ LIES = {
     "holes_equal_removed": make(Counting, padded_as_trimmed=True),
     "grouped_equals_expanded": make(Tied, grouped=True),
     "groups_are_not_expanded": make(Toy, grouped=True),
+    "growth_is_measured": Shrinking,
+    "repeats": make(Noisy, deterministic=True),
 }
 
 
@@ -107,6 +124,62 @@ LIES = {
 def test_false_claims_are_seen(name: str) -> None:
     chosen = [c for c in CHECKS if c.name == name]
     assert list(failures(LIES[name], checks=chosen)) == [name]
+
+
+LEFT_OUT = {
+    "decode_past_two_laps": (
+        Stepwise,
+        "its state has no capacity to ask: its bytes do not depend on max_len: decoded to 300",
+    ),
+    "decode_equals_forward": (Stepwise, "its step takes one position at a time: every cut was taken so"),
+    "decode_far": (Stepwise, "its step takes one position at a time: decoded to 301 positions"),
+    "long_sequence": (make(Slow, cross=False), "its oracle is slow"),
+    "sizes_and_pairs": (Even, "D=13 is refused: Even: head_dim must be even, not 13"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_cannot_be_tried_is_told_in_a_line_and_the_rest_goes_on(name: str) -> None:
+    cls, reason = LEFT_OUT[name]
+    found = outcome(name, cls)
+    assert found.status == "passed"
+    assert reason in found.reason
+    assert "\n" not in found.reason
+
+
+def test_a_failure_says_the_law_the_smallest_input_and_the_claim_to_give_up() -> None:
+    class Ungrouped(Toy):
+        claims = replace(PLAIN, grouped=True)
+
+        def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+            start = None if k.shape[1] < q.shape[1] else mask.query_start
+            return super().compute(q, k, v, replace(mask, query_start=start), **inputs)
+
+    found = outcome("sizes_and_pairs", Ungrouped)
+    assert "smallest failing input: B=1 H=2 Hkv=1 N=64 M=64 D=64 E=64 float64, causal, query_start=25" in found.reason
+    assert "drawn by seed 0" in found.reason
+    assert found.advice.startswith("the law: Values and gradients are the oracle's at every size")
+    assert "say `grouped=False` or `cross=False` or `causal=False`" in found.advice
+
+
+def test_who_claims_little_is_never_simply_fine() -> None:
+    subject = Subject(factory(Humble))
+    told = sum_up(run_checks(subject, checks=CHECKS[:3]), subject.traits)
+    assert "claims no causal masks, no strict causality, no queries apart from the keys, no padding" in told
+    everything = Traits()
+    assert "claims" not in sum_up([], everything)
+
+
+def test_one_dtype_can_be_asked_for() -> None:
+    assert failures(Toy, dtype="float32", checks=[c for c in CHECKS if c.name in ("equals_oracle", "output")]) == {}
+    (outcome,) = run_checks("full", dtype="float32", checks=[c for c in CHECKS if c.name == "gradcheck"])
+    assert outcome.reason == "finite differences need float64"
+
+
+def test_a_device_that_is_not_here_is_an_error() -> None:
+    if not torch.cuda.is_available():
+        with pytest.raises(ea.UnsupportedError, match="no CUDA device on this machine; leave --device out"):
+            run_checks("full", device="cuda")
 
 
 def test_a_check_that_breaks_is_a_failure_with_its_error() -> None:

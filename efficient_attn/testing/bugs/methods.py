@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract.mask import Mask
-from ..contract.mechanism import Attention
-from ..contract.shapes import Values
-from ..contract.state import KVCache, LatentCache, RollingCache
-from .checks.grouping import no_long_cache
-from .subject import Subject
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Values
+from ...contract.state import KVCache, LatentCache, RollingCache
+from ..checks.grouping import no_long_cache
+from ..subject import Subject
 
 Method = Callable[..., Any]
 Methods = Callable[[type[Attention]], dict[str, Any]]

@@ -1,0 +1,82 @@
+"""Bugs that need two or three things at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Values
+from ..planting import planter
+from ..subject import Subject
+from .methods import Methods, alignment_free, compute, hidden_keys_weigh_nothing, interleaved, one_kv_head
+
+plant = planter("combinations", "sizes_and_pairs")
+When = Callable[[Tensor, Tensor, Tensor, Mask], bool]
+
+
+def _grouped(q: Tensor, k: Tensor) -> bool:
+    return q.shape[1] != k.shape[1]
+
+
+def _apart(q: Tensor, v: Values) -> bool:
+    return v is not None and v.shape[-1] != q.shape[-1]
+
+
+def ignores(when: When, *fields: str) -> Methods:
+    """Methods with a ``compute`` that forgets fields of the mask under a condition."""
+
+    def before(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Tensor, Mask]:
+        return q, k, v, replace(mask, **dict.fromkeys(fields)) if when(q, k, v, mask) else mask
+
+    return compute(before)
+
+
+def _interleaved_in(dtype: torch.dtype) -> Methods:
+    def methods(cls: type[Attention]) -> dict[str, Any]:
+        wrong = interleaved(cls)["compute"]
+
+        def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+            return (wrong if q.dtype == dtype else partial(cls.compute))(self, q, k, v, mask, **inputs)
+
+        return {"compute": compute}
+
+    return methods
+
+
+def _no_values(subject: Subject) -> str | None:
+    return None if subject.traits.values else "it makes its values from k"
+
+
+def _padded_differs(subject: Subject) -> str | None:
+    return _no_values(subject) or hidden_keys_weigh_nothing(subject)
+
+
+BUGS = (
+    plant("grouped_start", "grouped heads ignore query_start",
+          ignores(lambda q, k, v, m: _grouped(q, k), "query_start"), ("grouped", "cross"), alignment_free),
+    plant("grouped_apart_padded", "grouped heads with E != D ignore padding",
+          ignores(lambda q, k, v, m: _grouped(q, k) and _apart(q, v), "key_lengths", "key_mask"),
+          ("grouped", "padding"), _padded_differs),
+    plant("float32_padding", "float32 ignores padding",
+          ignores(lambda q, k, v, m: q.dtype == torch.float32, "key_lengths", "key_mask"),
+          ("padding",), hidden_keys_weigh_nothing),
+    plant("float32_start", "float32 ignores query_start",
+          ignores(lambda q, k, v, m: q.dtype == torch.float32, "query_start"), ("cross",), alignment_free),
+    plant("float32_groups", "float32 maps grouped heads the wrong way", _interleaved_in(torch.float32),
+          ("grouped",), one_kv_head),
+    plant("bfloat16_padding", "bfloat16 ignores holes",
+          ignores(lambda q, k, v, m: q.dtype == torch.bfloat16, "key_mask"), ("padding",), hidden_keys_weigh_nothing),
+    plant("wide_values", "the last column is lost where E > D",
+          compute(after=lambda out, q, *_: torch.cat([out[..., :-1], 0 * out[..., -1:]], -1)
+                  if out.shape[-1] > q.shape[-1] else out)),
+    plant("apart_start", "E != D ignores query_start",
+          ignores(lambda q, k, v, m: _apart(q, v), "query_start"), ("cross",),
+          lambda s: _no_values(s) or alignment_free(s)),
+)  # fmt: skip

@@ -1,0 +1,104 @@
+"""Bugs of single dtypes."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Values
+from ..planting import planter
+from ..subject import Subject
+from .methods import compute, queries_do_nothing, tampered
+
+plant = planter("dtypes", "sizes_and_pairs", "wide_sums", "scores_overflow")
+HALVES = (torch.bfloat16, torch.float16)
+PARTS = 64  # that a sum is made of
+
+
+def _key_gradient(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor, Tensor, Values, Mask]:
+    return q, tampered(k, lambda g: 1.1 * g) if k.dtype == torch.float32 else k, v, mask
+
+
+def _value_gradient(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor, Tensor, Values, Mask]:
+    return q, k, tampered(v, lambda g: 0.5 * g) if v is not None and v.dtype in HALVES else v, mask
+
+
+def _sums_narrowly(cls: type[Attention]) -> dict[str, Any]:
+    """In half precision, the values of one part of the keys after another are added up in the same few bits."""
+
+    def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        if q.dtype not in HALVES or k.shape[2] <= PARTS:
+            return cls.compute(self, q, k, v, mask, **inputs)
+        part = torch.arange(k.shape[2], device=k.device) * PARTS // k.shape[2]
+        out: Any = 0
+        for i in range(PARTS):
+            out = out + cls.compute(self, q, k, v * (part == i)[:, None].to(v), mask, **inputs)
+        return out
+
+    return {"compute": compute}
+
+
+def _overflows(out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    """Scores that float16 cannot hold are infinite, and what is divided by them is not a number."""
+    if q.dtype != torch.float16:
+        return out
+    most = q.float().norm(dim=-1).amax() * k.float().norm(dim=-1).amax()
+    return torch.where(most > torch.finfo(torch.float16).max, torch.nan, out)
+
+
+def _rounded(value: Any) -> Any:
+    """Every float32 tensor in a state, with no more bits than bfloat16 has."""
+    if isinstance(value, Tensor):
+        return value.bfloat16().float() if value.dtype == torch.float32 else value
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _rounded(getattr(value, f.name)) for f in fields(value)})
+    if isinstance(value, tuple):
+        made = map(_rounded, value)
+        return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
+    return value
+
+
+def _narrow_state(cls: type[Attention]) -> dict[str, Any]:
+    def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        out, state = cls.advance(self, q, k, v, state, **inputs)
+        return out, _rounded(state) if q.dtype in HALVES else state
+
+    return {"advance": advance}
+
+
+def _no_wide_state(subject: Subject) -> str | None:
+    shape = subject.shape(4)
+    attn = subject.make(shape, dtype=torch.bfloat16)
+    state = attn.init_state(2, 8, torch.bfloat16, subject.device)
+    call = subject.draw(shape, dtype=torch.bfloat16)
+    state = call.both(slice(0, 1)).step(attn, state)[1]
+    return None if _rounded_differs(state) else "its state is as narrow as its inputs"
+
+
+def _rounded_differs(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.dtype == torch.float32
+    if is_dataclass(value) and not isinstance(value, type):
+        return any(_rounded_differs(getattr(value, f.name)) for f in fields(value))
+    return isinstance(value, tuple) and any(map(_rounded_differs, value))
+
+
+BUGS = (
+    plant("float32_key_gradient", "in float32 the keys' gradient is a tenth too large", compute(_key_gradient),
+          ("gradient",), queries_do_nothing),
+    plant("half_value_gradient", "in half precision the values' gradient is halved", compute(_value_gradient),
+          ("gradient", "values")),
+    plant("narrow_sums", "in half precision parts are added up in half precision", _sums_narrowly,
+          ("values",), suspects=("wide_sums",)),
+    plant("float16_overflow", "in float16 scores beyond 65,504 are infinite", compute(after=_overflows),
+          ("values",), queries_do_nothing, ("scores_overflow",)),
+    plant("narrow_state", "in half precision the state is kept in bfloat16", _narrow_state,
+          ("decode", "values"), _no_wide_state, ("wide_state",)),
+    plant("bfloat16_output", "float32 comes out with no more digits than bfloat16",
+          compute(after=lambda out, *_: out.bfloat16().to(out.dtype) if out.dtype == torch.float32 else out)),
+)  # fmt: skip

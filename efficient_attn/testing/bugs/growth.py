@@ -1,0 +1,39 @@
+"""Growth that is not what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ...contract.mechanism import Attention
+from ..planting import planter
+from ..subject import Subject
+from .methods import Methods
+
+plant = planter("growth", "growth_is_measured")
+
+
+def _says(**fields: Any) -> Methods:
+    """Methods with a growth that says something else."""
+
+    def methods(cls: type[Attention]) -> dict[str, Any]:
+        def growth(self: Attention) -> Any:
+            return replace(cls.growth.__get__(self), **fields)
+
+        return {"growth": property(growth)}
+
+    return methods
+
+
+def _not_quadratic(subject: Subject) -> str | None:
+    return None if "N^2" in subject.attn.growth.time else "it does no more than it would say"
+
+
+BUGS = (
+    plant("constant_time", "time is said to be O(1)", _says(time="O(1)")),
+    plant("constant_memory", "memory is said to be O(1)", _says(memory="O(1)")),
+    plant("constant_cost", "the cost does not grow", _says(cost=lambda n, m, causal: 1.0)),
+    plant("linear_words", "quadratic time is said to be O(N)", _says(time="O(N)"), harmless=_not_quadratic),
+    plant("linear_cost", "the cost of quadratic work is linear", _says(cost=lambda n, m, causal: float(n + m)),
+          harmless=_not_quadratic),
+)  # fmt: skip

@@ -1,0 +1,54 @@
+"""Leaks by a branch on data: what one part of a call holds decides how another is worked out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...contract.shapes import Values
+from ..planting import planter
+from .methods import compute
+
+plant = planter("leaks", "causality", "causality_in_dtypes")
+CAUSAL = ("causal", "strictly_causal")
+
+
+def _off(out: Tensor, mask: Mask, when: Tensor) -> Tensor:
+    """A thousandth off in causal calls where a condition on the data holds."""
+    return out * (1 + 1e-3 * when.to(out)) if mask.causal else out
+
+
+def _large(out: Tensor, q: Tensor, k: Tensor, v: Values, mask: Mask) -> Tensor:
+    return _off(out, mask, k.abs().amax() > 50)
+
+
+def _sign(out: Tensor, q: Tensor, k: Tensor, v: Values, mask: Mask) -> Tensor:
+    return _off(out, mask, k[:, :, -1].sum() > 0)
+
+
+def _zero(out: Tensor, q: Tensor, k: Tensor, v: Values, mask: Mask) -> Tensor:
+    return _off(out, mask, (k[:, :, -1] == 0).all())
+
+
+def _same(out: Tensor, q: Tensor, k: Tensor, v: Values, mask: Mask) -> Tensor:
+    return _off(out, mask, torch.tensor(k.shape[2] > 1 and torch.equal(k[:, :, -1], k[:, :, -2])))
+
+
+def _single(out: Tensor, q: Tensor, k: Tensor, v: Values, mask: Mask) -> Tensor:
+    return _off(out, mask, k.amax() > 5) if q.dtype == torch.float32 else out
+
+
+def _neighbours(out: Tensor, q: Tensor, k: Tensor, v: Values, mask: Mask) -> Tensor:
+    return out * (1 + 1e-6 * (k.abs().amax() > 50).to(out))
+
+
+BUGS = (
+    plant("large_future", "a key beyond 50 anywhere changes every row", compute(after=_large), CAUSAL),
+    plant("sign_of_future", "the last key's sign changes every row", compute(after=_sign), CAUSAL),
+    plant("zero_future", "a last key of zeros changes every row", compute(after=_zero), CAUSAL),
+    plant("same_future", "a last key like the one before it changes every row", compute(after=_same), CAUSAL),
+    plant("float32_leak", "in float32, a key beyond 5 changes every row", compute(after=_single), CAUSAL),
+    plant("large_neighbour", "a key beyond 50 in another row of the batch changes every row",
+          compute(after=_neighbours), suspects=("batch_independence",)),
+)  # fmt: skip

@@ -1,0 +1,115 @@
+"""Half precision: what a format of few bits may lose, and what it may not."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...contract.shapes import Shape
+from ..checking import check
+from ..compare import EPSILONS, assert_close, assert_finite, describe
+from ..subject import Call, Subject
+from .laws import has_values
+from .truth import no_fast_form
+
+LARGE = 60.0  # of 64 numbers, the product with themselves is far beyond float16's 65,504
+# the root mean square of what is lost, in that of the result: rounding the result once costs a quarter of a spacing
+LOSSES = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+def _halves(subject: Subject) -> list[torch.dtype]:
+    return [dtype for dtype in subject.dtypes if dtype.itemsize < 4]
+
+
+def _no_half(subject: Subject) -> str | None:
+    return None if _halves(subject) else f"it was asked to be checked in {subject.dtype} alone"
+
+
+def _no_fast_half(subject: Subject) -> str | None:
+    return _no_half(subject) or no_fast_form(subject)
+
+
+def _loud(subject: Subject, shape: Shape, dtype: torch.dtype) -> tuple[Call, bool]:
+    """Inputs whose scores float16 cannot hold; whether each query's own key outweighs all others by far.
+
+    Signs of one size: a query and its own key agree in all of them, so that no rounding on the way changes who wins.
+    """
+    base = subject.draw(shape, dtype=dtype)
+    q, k = (base[name].sign() * LARGE for name in ("q", "k"))
+    clear = q.shape == k.shape and subject.traits.exact and subject.traits.values
+    return base.with_(q=q, k=q.clone() if clear and not base.tied else k), clear
+
+
+@check(ask=_no_fast_half)
+def scores_overflow(subject: Subject) -> None:
+    """In half precision, scores beyond what float16 holds leave values and gradients finite, and exact ones right."""
+    shape = subject.shape(70, head_dim=64, value_dim=64, batch=1)
+    for dtype in _halves(subject):
+        loud, clear = _loud(subject, shape, dtype)
+        for causal in subject.causalities:
+            call = loud.under(Mask(causal=causal))
+            exact, truth = call.change(lambda x: x.double()), subject.truth(shape, dtype)
+            what = f"signs of size {LARGE:.0f}, {dtype}, {describe(call.mask)}"
+            want, slopes = exact.gradients(truth) if subject.traits.gradient else (exact.run(truth), {})
+            for backend in subject.fast_backends:
+                attn = subject.make(shape, backend=backend, dtype=dtype)
+                out, grads = call.gradients(attn) if subject.traits.gradient else (call.run(attn), {})
+                for name, got in {"output": out, **grads}.items():
+                    right = want if name == "output" else slopes[name]
+                    if right.abs().max() > torch.finfo(dtype).max / 4:  # what is larger does not fit the dtype
+                        continue
+                    where = f"{backend}, {'' if name == 'output' else 'gradient by '}{name}, {what}"
+                    assert_finite(got, where)
+                    if clear and name in ("output", "v"):  # those of q and k are differences of what was rounded
+                        assert_close(got.double(), right, where, tolerance=EPSILONS[dtype])
+
+
+def _loss(got: Tensor, want: Tensor) -> float:
+    return ((got.double() - want).square().mean() / want.square().mean()).sqrt().item()
+
+
+def _hold_to_loss(got: Tensor, want: Tensor, dtype: torch.dtype, what: str) -> None:
+    assert_finite(got, what)
+    loss = _loss(got, want)
+    assert loss <= LOSSES[dtype], f"{what}: loses {loss:.2g} of its size, wide sums lose at most {LOSSES[dtype]:.2g}"
+
+
+def _heavy(subject: Subject, shape: Shape, dtype: torch.dtype, mask: Mask) -> Call:
+    """Values around 3, which add up where those around 0 would cancel."""
+    call = subject.draw(shape, dtype=dtype, mask=mask)
+    return call.with_(v=call["v"] + 3) if "v" in call.tensors else call
+
+
+@check(ask=_no_fast_half)
+def wide_sums(subject: Subject) -> None:
+    """In half precision, a result over many keys loses no more than its own rounding: sums are kept wider."""
+    shape = subject.shape(700, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
+    for dtype in _halves(subject):
+        for causal in subject.causalities:
+            call = _heavy(subject, shape, dtype, Mask(causal=causal))
+            with torch.no_grad():
+                want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
+                for backend in subject.fast_backends:
+                    got = call.run(subject.make(shape, backend=backend, dtype=dtype))
+                    _hold_to_loss(got, want, dtype, f"{backend}, {dtype}, N=700, {describe(call.mask)}")
+
+
+@check(needs="decode", ask=lambda s: _no_half(s) or has_values(s))
+def wide_state(subject: Subject) -> None:
+    """In half precision, hundreds of steps lose no more than their own rounding: states add up in wider numbers."""
+    n = 200
+    shape = subject.shape(n, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
+    for dtype in _halves(subject):
+        call = _heavy(subject, shape, dtype, Mask(causal=True))
+        attn = subject.make(shape, dtype=dtype)
+        with torch.no_grad():
+            want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
+            state, rows = attn.init_state(1, n, dtype, subject.device), []
+            for t in range(n):
+                out, state = call.both(slice(t, t + 1)).step(attn, state)
+                rows.append(out)
+        _hold_to_loss(torch.cat(rows, 2), want, dtype, f"{dtype}, {n} steps")
+
+
+CHECKS = (scores_overflow, wide_sums, wide_state)
