@@ -50,15 +50,11 @@ LOG2_E = math.log2(math.e)  # torch's exp2 takes a quarter of the time of its ex
 class _EluPlusOne(torch.autograd.Function):
     """elu(x) + 1 in half the time: exp(x) below zero, x + 1 above. Its slope is the smaller of its result and 1."""
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clamp(max=0).mul_(LOG2_E).exp2_().add_(x.clamp(min=0))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(output)
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        found = x.clamp(max=0).mul_(LOG2_E).exp2_().add_(x.clamp(min=0))
+        ctx.save_for_backward(found)
+        return found
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -67,6 +63,8 @@ class _EluPlusOne(torch.autograd.Function):
 
 
 def _elu_plus_one(x: Tensor) -> Tensor:
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # pyright: ignore[reportAttributeAccessIssue]
+        return F.elu(x) + 1  # torch's own, whose rules are known there
     return cast(Tensor, _EluPlusOne.apply(x))
 
 

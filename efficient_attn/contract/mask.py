@@ -130,7 +130,7 @@ class Mask:
             if lengths is not None:
                 _check_placed(name, lengths, (batch,), device)
                 inside = ((lengths >= 0) & (lengths <= limit)).all()
-                if device.type != "cpu":  # a synchronisation a call would stall the device and break graph capture
+                if device.type != "cpu" or torch.compiler.is_compiling():  # reading it would stall, or break the graph
                     torch.ops.aten._assert_async.msg(inside, f"Mask: {name} must lie in [0, {limit}]")
                 elif not inside:
                     raise UsageError(f"Mask: {name} must lie in [0, {limit}], got {lengths.tolist()}")

@@ -11,13 +11,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import unwrap_dead_wrappers
 
 from ..contract.modes import autocasts
 from ..errors import UnsupportedError
+from .traced import transformed
 
 
 class KernelFunction(torch.autograd.Function):
     """Base of the kernels' functions, which have `setup_context`. Under vmap a kernel serves one after another."""
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Without the detours of torch's own `apply`, which reads the signature of `forward` in every call, for
+        defaults, of which kernels have none: 50 microseconds. Where no gradient can be wanted nothing has to be kept."""
+        if transformed():
+            return super().apply(*args)
+        if not torch.is_grad_enabled():
+            return cls.forward(*args)
+        plain: Any = super(torch.autograd.Function, cls)
+        return plain.apply(*unwrap_dead_wrappers(args))
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -12,6 +12,7 @@ from torch.autograd.gradcheck import GradcheckError
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
 from ...errors import UnsupportedError
+from ..asking import takes_many
 from ..checking import check
 from ..compare import assert_close, assert_same, describe, refuses
 from ..subject import Call, Subject
@@ -62,7 +63,7 @@ def dropout_is_never_ignored(subject: Subject) -> None:
                 call.run(attn)
             if attn.traits.decode:
                 with refuses(UnsupportedError, f"{backend}: a step with dropout in training"):
-                    call.step(attn, attn.init_state(2, 16, torch.float64, subject.device))
+                    call.step(attn, attn.init_state(2, 16, subject.dtype, subject.device))
         assert_same(call.run(attn.eval()), want, f"{backend}: dropout of {P} in evaluation")
 
 
@@ -118,8 +119,8 @@ def dropout_mean(subject: Subject) -> None:
     for backend, attn in _dropping(subject, shape):
         with seeded(2), torch.no_grad():
             _check_mean(torch.stack([call.run(attn) for _ in range(DRAWS)]), want, f"{backend}, calls")
-            if subject.traits.decode:
-                steps = [call.step(attn, attn.init_state(2, 9, torch.float64, subject.device))[0] for _ in range(DRAWS)]
+            if subject.traits.decode and takes_many(subject):
+                steps = [call.step(attn, attn.init_state(2, 9, subject.dtype, subject.device))[0] for _ in range(DRAWS)]
                 causal = call.under(subject.mask(causal=True)).run(subject.oracle(shape))
                 _check_mean(torch.stack(steps), causal, f"{backend}, steps")
 

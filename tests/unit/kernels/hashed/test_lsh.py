@@ -10,6 +10,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.kernels.hashed import lsh
+from efficient_attn.kernels.hashed import rounds as lsh_rounds
 from efficient_attn.kernels.hashed import tiles as lsh_tiles
 from efficient_attn.kernels.hashed.lsh import Rounds, directions, find_buckets, hash_bits, rotations, sort_rounds
 from efficient_attn.kernels.hashed.rounds import inverse_norms, softmax_over_rounds

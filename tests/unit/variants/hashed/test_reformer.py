@@ -14,7 +14,7 @@ import efficient_attn as ea
 from efficient_attn.contract.shapes import Shape
 from efficient_attn.instruments.memory import footprint, training_footprint
 from efficient_attn.kernels.dense import softmax_attention
-from efficient_attn.kernels.hashed import tiles as lsh_tiles
+from efficient_attn.kernels.hashed import rounds as lsh_rounds
 from efficient_attn.kernels.hashed.lsh import sort_rounds
 from efficient_attn.kernels.softmax import merge
 from efficient_attn.testing.compare import assert_close
