@@ -114,23 +114,25 @@ def _no_ring(subject: Subject) -> str | None:
     return None if isinstance(state, RollingCache) else "its state is no ring"
 
 
-def _forgets_all(subject: Subject) -> str | None:
-    return _no_ring(subject) or (
-        "its ring holds one position" if find_room(subject).positions == 1 else no_past(subject)
-    )
+def _newest_alone(subject: Subject) -> str | None:
+    """Whether all that it keeps beside its first keys is the newest one, which each step brings itself."""
+    state = subject.make(subject.shape(4)).init_state(1, 2**20, device="meta")
+    alone = isinstance(state, RollingCache) and state.capacity == 1
+    return "beside the first keys it keeps the newest alone" if alone else no_past(subject)
 
 
 BUGS = (
     plant("ring_second_lap", "from the second lap on a ring takes in nothing", _stepping(_ring_second_lap),
           ("decode",), _no_ring),
-    plant("ring_dead", "a ring that is full takes in nothing more", _stepping(_ring_dead), ("decode",), _forgets_all),
+    plant("ring_dead", "a ring that is full takes in nothing more", _stepping(_ring_dead),
+          ("decode",), lambda s: _no_ring(s) or _newest_alone(s)),
     plant("after_256", "steps are a hundredth off from position 256 on", _stepping(_wrong_from(256)), ("decode",)),
     plant("after_8192", "steps are a hundredth off from position 8,192 on", _stepping(_wrong_from(8192)), ("decode",),
           suspects=("decode_far",)),
     plant("cache_on_module", "the state is kept on the module", _stepping(_on_module), ("decode",),
           suspects=("states_apart",)),
     plant("capped", f"a state takes in {CAP} positions and, in silence, no more", _stepping(_capped),
-          ("decode",), no_past),
+          ("decode",), _newest_alone),
     plant("absorb_into_filled", "absorb into a filled state loses its first position", _absorbs_badly,
           ("decode",), no_past, ("absorb_into_filled",)),
     plant("graph_cut", "steps give keys and values no gradient", _stepping(_cut), ("decode", "gradient"),

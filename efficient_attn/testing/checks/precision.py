@@ -13,7 +13,7 @@ from ..subject import Call, Subject
 from .laws import has_values
 from .truth import no_fast_form
 
-LARGE = 60.0  # of 64 numbers, the product with themselves is far beyond float16's 65,504
+LARGE = 60.0  # of 128 numbers, the product with themselves is far beyond float16's 65,504
 # the root mean square of what is lost, in that of the result: rounding the result once costs a quarter of a spacing
 LOSSES = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
@@ -44,7 +44,7 @@ def _loud(subject: Subject, shape: Shape, dtype: torch.dtype) -> tuple[Call, boo
 @check(ask=_no_fast_half)
 def scores_overflow(subject: Subject) -> None:
     """In half precision, scores beyond what float16 holds leave values and gradients finite, and exact ones right."""
-    shape = subject.shape(70, head_dim=64, value_dim=64, batch=1)
+    shape = subject.shape(70, head_dim=128, value_dim=128, batch=1)
     for dtype in _halves(subject):
         loud, clear = _loud(subject, shape, dtype)
         for causal in subject.causalities:
@@ -84,7 +84,7 @@ def _heavy(subject: Subject, shape: Shape, dtype: torch.dtype, mask: Mask) -> Ca
 @check(ask=_no_fast_half)
 def wide_sums(subject: Subject) -> None:
     """In half precision, a result over many keys loses no more than its own rounding: sums are kept wider."""
-    shape = subject.shape(700, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
+    shape = subject.shape(1024, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
     for dtype in _halves(subject):
         for causal in subject.causalities:
             call = _heavy(subject, shape, dtype, Mask(causal=causal))
@@ -92,7 +92,7 @@ def wide_sums(subject: Subject) -> None:
                 want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
                 for backend in subject.fast_backends:
                     got = call.run(subject.make(shape, backend=backend, dtype=dtype))
-                    _hold_to_loss(got, want, dtype, f"{backend}, {dtype}, N=700, {describe(call.mask)}")
+                    _hold_to_loss(got, want, dtype, f"{backend}, {dtype}, N={shape.n}, {describe(call.mask)}")
 
 
 @check(needs="decode", ask=lambda s: _no_half(s) or has_values(s))

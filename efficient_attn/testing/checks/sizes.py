@@ -38,7 +38,7 @@ def _levels(subject: Subject) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ..
         "width": tuple(width for width, refusal in told.items() if refusal is None),
         "batch": BATCHES,
         "heads": tuple(x for x in heads if refuses_shape(subject, _shape(subject, (64, 64), heads=x)) is None),
-        "value_width": ("as q", 24),
+        "value_width": ("as q", 24, 96),
         "dtype": tuple(subject.dtypes),
         "padding": PADDING if traits.padding else ("none", "query_lengths"),
         "start": (None, 0, 25) if traits.cross else (None,),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
@@ -149,22 +151,22 @@ def dtypes(subject: Subject) -> None:
 
 @check()
 def large_inputs(subject: Subject) -> None:
-    """Queries and keys of ten times the usual size give finite results, equal to the oracle's."""
+    """Queries and keys of ten times the usual size, and of none, give finite results, equal to the oracle's."""
     shape = subject.shape(130)
-    for causal in subject.causalities:
-        for dtype in [d for d in subject.dtypes if d.itemsize >= 4]:
-            base = subject.draw(shape, dtype=dtype)
-            call = base.with_(q=base["q"] * 10, k=base["k"] * 10).under(Mask(causal=causal))
-            what = f"inputs of scale 10, {dtype}, {describe(call.mask)}"
-            with torch.no_grad():
-                got = call.run(subject.make(shape, dtype=dtype))
-                assert_finite(got, what)
-                if dtype == torch.float64:
-                    assert_close(got, call.run(subject.oracle(shape)), what, tolerance=1e-8)
-            if subject.traits.gradient:
-                _, grads = call.gradients(subject.make(shape, dtype=dtype))
-                for name, grad in grads.items():
-                    assert_finite(grad, f"gradient by {name}, {what}")
+    dtypes = [d for d in subject.dtypes if d.itemsize >= 4]
+    for causal, dtype, scale in product(subject.causalities, dtypes, (10, 0)):
+        base = subject.draw(shape, dtype=dtype)
+        call = base.with_(q=base["q"] * scale, k=base["k"] * scale).under(Mask(causal=causal))
+        what = f"inputs of scale {scale}, {dtype}, {describe(call.mask)}"
+        with torch.no_grad():
+            got = call.run(subject.make(shape, dtype=dtype))
+            assert_finite(got, what)
+            if dtype == torch.float64:
+                assert_close(got, call.run(subject.oracle(shape)), what, tolerance=1e-8)
+        if subject.traits.gradient:
+            _, grads = call.gradients(subject.make(shape, dtype=dtype))
+            for name, grad in grads.items():
+                assert_finite(grad, f"gradient by {name}, {what}")
 
 
 CHECKS = (

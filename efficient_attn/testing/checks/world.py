@@ -85,11 +85,16 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _results(subject: Subject, attn: Attention, call: Call) -> dict[str, Tensor]:
-    """The output and, where there are, the gradients."""
+    """The output, that of two steps and, where there are, the gradients."""
+    stepped = {}
+    if subject.traits.decode:
+        state = attn.init_state(2, N, subject.dtype, subject.device)
+        for t in range(2):
+            stepped[f"step {t}"], state = call.both(slice(t, t + 1)).step(attn, state)
     if not subject.traits.gradient:
-        return {"output": call.run(attn)}
+        return {"output": call.run(attn), **stepped}
     out, grads = call.gradients(attn)
-    return {"output": out, **{f"gradient by {name}": grad for name, grad in grads.items()}}
+    return {"output": out, **stepped, **{f"gradient by {name}": grad for name, grad in grads.items()}}
 
 
 def _hold(got: dict[str, Tensor], want: dict[str, Tensor], where: str) -> None:
