@@ -24,7 +24,7 @@ class KernelFunction(torch.autograd.Function):
     @classmethod
     def apply(cls, *args: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Without the detours of torch's own `apply`, which reads the signature of `forward` in every call, for
-        defaults, of which kernels have none: 50 microseconds. Where no gradient can be wanted nothing has to be kept."""
+        defaults, of which kernels have none: 50 microseconds. Where no gradient can be wanted nothing is kept."""
         if transformed():
             return super().apply(*args)
         if not torch.is_grad_enabled():
