@@ -15,7 +15,7 @@ from .truth import no_fast_form
 
 LARGE = 60.0  # of 128 numbers, the product with themselves is far beyond float16's 65,504
 # the root mean square of what is lost, in that of the result: rounding the result once costs a quarter of a spacing
-LOSSES = {torch.bfloat16: 0.7 * 2.0**-8, torch.float16: 0.7 * 2.0**-11}
+LOSSES = {torch.bfloat16: 0.85 * 2.0**-8, torch.float16: 0.85 * 2.0**-11}
 
 
 def _halves(subject: Subject) -> list[torch.dtype]:
