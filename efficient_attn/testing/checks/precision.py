@@ -69,10 +69,11 @@ def _loss(got: Tensor, want: Tensor) -> float:
     return ((got.double() - want).square().mean() / want.square().mean()).sqrt().item()
 
 
-def _hold_to_loss(got: Tensor, want: Tensor, dtype: torch.dtype, what: str) -> None:
+def _hold_to_loss(subject: Subject, got: Tensor, want: Tensor, dtype: torch.dtype, what: str) -> None:
     assert_finite(got, what)
-    loss = _loss(got, want)
-    assert loss <= LOSSES[dtype], f"{what}: loses {loss:.2g} of its size, wide sums lose at most {LOSSES[dtype]:.2g}"
+    # who makes values from k rounds them once more
+    loss, most = _loss(got, want), LOSSES[dtype] * (1 if subject.traits.values else 2)
+    assert loss <= most, f"{what}: loses {loss:.2g} of its size, wide sums lose at most {most:.2g}"
 
 
 def _heavy(subject: Subject, shape: Shape, dtype: torch.dtype, mask: Mask) -> Call:
@@ -92,7 +93,7 @@ def wide_sums(subject: Subject) -> None:
                 want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
                 for backend in subject.fast_backends:
                     got = call.run(subject.make(shape, backend=backend, dtype=dtype))
-                    _hold_to_loss(got, want, dtype, f"{backend}, {dtype}, N={shape.n}, {describe(call.mask)}")
+                    _hold_to_loss(subject, got, want, dtype, f"{backend}, {dtype}, N={shape.n}, {describe(call.mask)}")
 
 
 @check(needs="decode", ask=lambda s: _no_half(s) or has_values(s))
@@ -109,7 +110,7 @@ def wide_state(subject: Subject) -> None:
             for t in range(n):
                 out, state = call.both(slice(t, t + 1)).step(attn, state)
                 rows.append(out)
-        _hold_to_loss(torch.cat(rows, 2), want, dtype, f"{dtype}, {n} steps")
+        _hold_to_loss(subject, torch.cat(rows, 2), want, dtype, f"{dtype}, {n} steps")
 
 
 CHECKS = (scores_overflow, wide_sums, wide_state)
