@@ -11,6 +11,7 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Values
+from ..checks.precision import loud
 from ..planting import planter
 from ..subject import Subject
 from .methods import compute, queries_do_nothing, tampered
@@ -88,6 +89,15 @@ def _rounded_differs(value: Any) -> bool:
     return isinstance(value, tuple) and any(map(_rounded_differs, value))
 
 
+def _too_large_anyway(subject: Subject) -> str | None:
+    """Where weights are not divided by their sum, a result of such scores fits float16 no better than they do."""
+    shape = subject.shape(9, head_dim=128, value_dim=128, batch=1)
+    most = loud(subject, shape, torch.float16)[0].change(lambda x: x.double()).under(subject.mask())
+    out = most.run(subject.truth(shape, torch.float16))
+    large = out.abs().max() > torch.finfo(torch.float16).max / 4
+    return "its results are as large as its scores" if large else queries_do_nothing(subject)
+
+
 BUGS = (
     plant("float32_key_gradient", "in float32 the keys' gradient is a tenth too large", compute(_key_gradient),
           ("gradient",), queries_do_nothing),
@@ -96,7 +106,7 @@ BUGS = (
     plant("narrow_sums", "in half precision parts are added up in half precision", _sums_narrowly,
           ("values",), suspects=("wide_sums",)),
     plant("float16_overflow", "in float16 scores beyond 65,504 are infinite", compute(after=_overflows),
-          ("values",), queries_do_nothing, ("scores_overflow",)),
+          ("values",), _too_large_anyway, ("scores_overflow",)),
     plant("narrow_state", "in half precision the state is kept in bfloat16", _narrow_state,
           ("decode", "values"), _no_wide_state, ("wide_state",)),
     plant("bfloat16_output", "float32 comes out with no more digits than bfloat16",

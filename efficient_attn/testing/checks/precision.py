@@ -15,7 +15,7 @@ from .truth import no_fast_form
 
 LARGE = 60.0  # of 128 numbers, the product with themselves is far beyond float16's 65,504
 # the root mean square of what is lost, in that of the result: rounding the result once costs a quarter of a spacing
-LOSSES = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+LOSSES = {torch.bfloat16: 0.85 * 2.0**-8, torch.float16: 0.85 * 2.0**-11}
 
 
 def _halves(subject: Subject) -> list[torch.dtype]:
@@ -30,7 +30,7 @@ def _no_fast_half(subject: Subject) -> str | None:
     return _no_half(subject) or no_fast_form(subject)
 
 
-def _loud(subject: Subject, shape: Shape, dtype: torch.dtype) -> tuple[Call, bool]:
+def loud(subject: Subject, shape: Shape, dtype: torch.dtype) -> tuple[Call, bool]:
     """Inputs whose scores float16 cannot hold; whether each query's own key outweighs all others by far.
 
     Signs of one size: a query and its own key agree in all of them, so that no rounding on the way changes who wins.
@@ -46,9 +46,9 @@ def scores_overflow(subject: Subject) -> None:
     """In half precision, scores beyond what float16 holds leave values and gradients finite, and exact ones right."""
     shape = subject.shape(70, head_dim=128, value_dim=128, batch=1)
     for dtype in _halves(subject):
-        loud, clear = _loud(subject, shape, dtype)
+        heard, clear = loud(subject, shape, dtype)
         for causal in subject.causalities:
-            call = loud.under(Mask(causal=causal))
+            call = heard.under(Mask(causal=causal))
             exact, truth = call.change(lambda x: x.double()), subject.truth(shape, dtype)
             what = f"signs of size {LARGE:.0f}, {dtype}, {describe(call.mask)}"
             want, slopes = exact.gradients(truth) if subject.traits.gradient else (exact.run(truth), {})
@@ -69,10 +69,11 @@ def _loss(got: Tensor, want: Tensor) -> float:
     return ((got.double() - want).square().mean() / want.square().mean()).sqrt().item()
 
 
-def _hold_to_loss(got: Tensor, want: Tensor, dtype: torch.dtype, what: str) -> None:
+def _hold_to_loss(subject: Subject, got: Tensor, want: Tensor, dtype: torch.dtype, what: str) -> None:
     assert_finite(got, what)
-    loss = _loss(got, want)
-    assert loss <= LOSSES[dtype], f"{what}: loses {loss:.2g} of its size, wide sums lose at most {LOSSES[dtype]:.2g}"
+    # who makes values from k rounds them once more
+    loss, most = _loss(got, want), LOSSES[dtype] * (1 if subject.traits.values else 2)
+    assert loss <= most, f"{what}: loses {loss:.2g} of its size, wide sums lose at most {most:.2g}"
 
 
 def _heavy(subject: Subject, shape: Shape, dtype: torch.dtype, mask: Mask) -> Call:
@@ -84,7 +85,7 @@ def _heavy(subject: Subject, shape: Shape, dtype: torch.dtype, mask: Mask) -> Ca
 @check(ask=_no_fast_half)
 def wide_sums(subject: Subject) -> None:
     """In half precision, a result over many keys loses no more than its own rounding: sums are kept wider."""
-    shape = subject.shape(1024, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
+    shape = subject.shape(600, batch=1, heads=2 * (subject.attn.kv_heads or 1), head_dim=16, value_dim=16)
     for dtype in _halves(subject):
         for causal in subject.causalities:
             call = _heavy(subject, shape, dtype, Mask(causal=causal))
@@ -92,7 +93,7 @@ def wide_sums(subject: Subject) -> None:
                 want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
                 for backend in subject.fast_backends:
                     got = call.run(subject.make(shape, backend=backend, dtype=dtype))
-                    _hold_to_loss(got, want, dtype, f"{backend}, {dtype}, N={shape.n}, {describe(call.mask)}")
+                    _hold_to_loss(subject, got, want, dtype, f"{backend}, {dtype}, N={shape.n}, {describe(call.mask)}")
 
 
 @check(needs="decode", ask=lambda s: _no_half(s) or has_values(s))
@@ -109,7 +110,7 @@ def wide_state(subject: Subject) -> None:
             for t in range(n):
                 out, state = call.both(slice(t, t + 1)).step(attn, state)
                 rows.append(out)
-        _hold_to_loss(torch.cat(rows, 2), want, dtype, f"{dtype}, {n} steps")
+        _hold_to_loss(subject, torch.cat(rows, 2), want, dtype, f"{dtype}, {n} steps")
 
 
 CHECKS = (scores_overflow, wide_sums, wide_state)

@@ -22,6 +22,7 @@ LENGTHS = ((64, 64), (33, 400), (70, 41), (1, 65), (512, 512), (513, 513))
 WIDTHS = (64, 8, 80, 13)  # of q and k; 8 is what all other checks take
 BATCHES = (1, 2, 4)
 PADDING = ("none", "key_lengths", "key_mask", "query_lengths")
+LARGE = 500  # from here on a case has few heads and is run once
 LONG = 4133  # beyond 4,096, no multiple of anything
 TOGETHER = ("dtype", "padding", "start", "heads", "value_width", "causal")
 
@@ -77,7 +78,8 @@ def _mask(subject: Subject, case: Case) -> Mask:
 def _bearable(case: Case) -> bool:
     """Long sequences come with few heads, and not in float16, for which many processors have no arithmetic."""
     c: Any = case
-    return c["lengths"][0] < 500 or (c["batch"] * c["heads"][0] <= 3 and c["dtype"] != torch.float16)
+    small = c["batch"] * c["heads"][0] <= 3 and c["dtype"] != torch.float16
+    return c["lengths"][0] < LARGE or (small and c["layout"] == "as drawn" and c["value_width"] != 96)
 
 
 def _cost(case: Case) -> float:
@@ -104,9 +106,10 @@ def _hold(subject: Subject, case: Case) -> None:
         attn = subject.make(shape, backend=backend, dtype=dtype)
         out, grads = call.gradients(attn) if subject.traits.gradient else (call.run(attn), {})
         assert_close(out.double(), want, f"{backend}: output", tolerance=EPSILONS[dtype])
-        for name, slope in slopes.items():
+        fitting = {name: x for name, x in slopes.items() if x.abs().max() < torch.finfo(dtype).max / 4}
+        for name, slope in fitting.items():
             assert_close(grads[name].double(), slope, f"{backend}: gradient by {name}", tolerance=SLOPES[dtype])
-        if subject.traits.gradient:
+        if subject.traits.gradient and shape.n < LARGE:
             with torch.no_grad():
                 assert_close(call.run(attn).double(), want, f"{backend}: output, no graph", tolerance=EPSILONS[dtype])
 

@@ -45,7 +45,7 @@ def _agree(subject: Subject, call: Call, *, graph: bool = False) -> None:
 
 def _slopes_at(subject: Subject) -> list[tuple[int, int]]:
     """Lengths at which gradients are compared, and outputs with them."""
-    return ([(17, 17), (300, 300)] + [(17, 130)] * subject.traits.cross) * subject.traits.gradient
+    return ([(17, 17), (150, 150)] + [(17, 130)] * subject.traits.cross) * subject.traits.gradient
 
 
 @check(ask=no_fast_form)
