@@ -31,7 +31,11 @@ class Lane(NamedTuple):
         """The sums as the next step counts: from its own first position."""
         if self.next is None or past.reference is None:
             return past
-        return past._replace(reference=past.reference - self.next)
+        reference = past.reference - self.next.detach()
+        if not self.next.requires_grad:
+            return past._replace(reference=reference)
+        one = (self.next.detach() - self.next).exp().to(past.kv.dtype)  # which hands the weights' gradient on
+        return Sums(past.kv * one[:, None, None], past.k * one[:, None], reference)
 
 
 def unfold(out: list[Tensor], q: Tensor) -> Tensor:

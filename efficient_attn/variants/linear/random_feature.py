@@ -66,7 +66,7 @@ class RandomFeature(LinearAttention):
         if valid is not None:
             kept = kept.masked_fill(~valid[:, None], 0)
         since = kept.cumsum(-1)
-        return KeyWeights(F.logsigmoid(-gate) - since, -since[..., -1].detach())
+        return KeyWeights(F.logsigmoid(-gate) - since, -since[..., -1])
 
     def redraw(self, seed: int) -> None:
         """Draw other directions. Decode states from before are void."""

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
+from efficient_attn.testing import Subject, run_check
+from efficient_attn.testing.checks.laps import gradients_through_steps
 from efficient_attn.variants.linear.random_features import (
     KINDS,
     RELU_FLOOR,
@@ -162,3 +164,8 @@ def test_the_error_of_a_performer_falls_as_one_over_the_root_of_its_features() -
         errors.append(torch.stack([(x - exact).square().mean() for x in found]).mean().sqrt().log())
     slope = (errors[-1] - errors[0]) / math.log(counts[-1] / counts[0])
     assert -0.6 < slope < -0.4
+
+
+def test_gates_hand_their_gradient_through_the_state() -> None:
+    outcome = run_check(gradients_through_steps, Subject("random_feature:gated=true"))
+    assert outcome.status == "passed", outcome.reason
