@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
+from ...contract.modes import autocasts
 from ...contract.shapes import Values
 from ..asking import other_instances
 from ..planting import planter
@@ -150,6 +151,16 @@ def _in_main() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
+def _doubled_by_autocast(cls: type[Attention]) -> dict[str, Any]:
+    """In the call that the user makes: inside it autocast is off."""
+
+    def forward(self: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
+        out = cls.forward(self, q, k, v, mask, **inputs)
+        return out * 2 if autocasts(q) and self.backend != "dense" else out
+
+    return {"forward": forward}
+
+
 BUGS = (
     plant("backward_draws", "a backward pass draws random numbers", compute(_draws_backward), ("gradient",),
           suspects=("randomness_untouched",)),
@@ -168,9 +179,7 @@ BUGS = (
     plant("eval_mode", "eval() changes the result", _wrong_when(lambda attn: not attn.training), suspects=("modes",)),
     plant("inference_mode", "inference_mode changes the result",
           _wrong_when(lambda attn: torch.is_inference_mode_enabled()), suspects=("modes",)),
-    plant("autocast", "autocast doubles the result",
-          compute(after=lambda out, q, *_: out * (2 if torch.is_autocast_enabled(q.device.type) else 1)),
-          suspects=("autocast",)),
+    plant("autocast", "autocast doubles the result", _doubled_by_autocast, suspects=("autocast",)),
     plant("int32_lengths", "lengths in int32 are five too short", compute(_short_lengths), ("padding",),
           hidden_keys_weigh_nothing, ("int32_lengths",)),
     plant("second_call", "an instance is wrong from its second call on", _from_call(2),
