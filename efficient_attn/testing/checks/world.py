@@ -52,7 +52,9 @@ def modes(subject: Subject) -> None:
 
 
 def _no_autocast(subject: Subject) -> str | None:
-    return None if subject.dtype in (torch.float64, torch.float32) else "autocast is for float32"
+    if subject.dtype not in (torch.float64, torch.float32):
+        return "autocast is for float32"
+    return subject.attn.why_not_dtype(torch.bfloat16)
 
 
 @check(ask=_no_autocast)
