@@ -15,7 +15,7 @@ import torch
 
 from efficient_attn.instruments import seal, timing
 
-SHARE = 5  # one in so many of the tests marked ``sampled``
+SHARE = 5  # one in so many of the tests marked ``sampled``, where the mark names no other number
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,16 +23,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the cases of each test function that are marked ``sampled``, keep one in five, drawn by ``--sample``."""
+    """Of the cases of each test function that are marked ``sampled``, keep one in so many, drawn by ``--sample``."""
     seed = config.getoption("--sample")
     groups = defaultdict(list)
     for item in items if seed is not None else ():
-        if item.get_closest_marker("sampled"):
-            groups[item.nodeid.partition("[")[0]].append(item)
+        if mark := item.get_closest_marker("sampled"):
+            groups[item.nodeid.partition("[")[0], *mark.args].append(item)
     left = set()
-    for group in groups.values():
+    for (_, *share), group in groups.items():
         group.sort(key=lambda item: zlib.crc32(f"{seed} {item.nodeid}".encode()))
-        left.update(group[-(-len(group) // SHARE) :])
+        left.update(group[-(-len(group) // (share[0] if share else SHARE)) :])
     config.hook.pytest_deselected(items=[item for item in items if item in left])
     items[:] = [item for item in items if item not in left]
 

@@ -162,6 +162,10 @@ class Subject:
         here = torch.device(self.device).type
         return tuple(b for b in able if self.backend in (None, b) and self.attn.only_on.get(b, here) == here)
 
+    def backends_for(self, dtype: torch.dtype) -> tuple[str, ...]:
+        """Those of the backends under test that take a dtype."""
+        return tuple(b for b in self.fast_backends if dtype in self.attn.only_dtypes.get(b, (dtype,)))
+
     def shape(
         self,
         n: int,

@@ -49,7 +49,10 @@ def made(spec: str, s: Sizes) -> tuple[ea.Attention, Sizes]:
     """The mechanism for these sizes, but with the key-value heads that it insists on."""
     s = s._replace(kv_heads=subject(spec).attn.kv_heads or s.kv_heads)
     dims = Dims(heads=2 * s.kv_heads, kv_heads=s.kv_heads, head_dim=s.head_dim, value_dim=s.value_dim, max_len=FAR)
-    return ea.create(spec, dims=dims), s
+    attn = ea.create(spec, dims=dims)
+    if reason := attn.why_not_dtype(s.dtype):
+        pytest.skip(reason)
+    return attn, s
 
 
 def position_bytes(attn: ea.Attention, state: Any, s: Sizes) -> int:

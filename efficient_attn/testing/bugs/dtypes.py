@@ -17,6 +17,7 @@ from ..subject import Subject
 from .methods import compute, queries_do_nothing, tampered
 
 plant = planter("dtypes", "sizes_and_pairs", "wide_sums", "scores_overflow")
+MANY = 32  # keys of a row, from which on it shows how they are added up
 HALVES = (torch.bfloat16, torch.float16)
 PARTS = 64  # that a sum is made of
 
@@ -98,13 +99,21 @@ def _too_large_anyway(subject: Subject) -> str | None:
     return "its results are as large as its scores" if large else queries_do_nothing(subject)
 
 
+def _few_parts(subject: Subject) -> str | None:
+    n = 600
+    attn = subject.make(subject.shape(n))
+    pairs = [attn.pairs(n, n, causal) for causal in subject.causalities]
+    few = all(count is not None and count < MANY * n for count in pairs)
+    return "hardly a row of it adds up many keys" if few else None
+
+
 BUGS = (
     plant("float32_key_gradient", "in float32 the keys' gradient is a tenth too large", compute(_key_gradient),
           ("gradient",), queries_do_nothing),
     plant("half_value_gradient", "in half precision the values' gradient is halved", compute(_value_gradient),
           ("gradient", "values")),
     plant("narrow_sums", "in half precision parts are added up in half precision", _sums_narrowly,
-          ("values",), suspects=("wide_sums",)),
+          ("values",), _few_parts, suspects=("wide_sums",)),
     plant("float16_overflow", "in float16 scores beyond 65,504 are infinite", compute(after=_overflows),
           ("values",), _too_large_anyway, ("scores_overflow",)),
     plant("narrow_state", "in half precision the state is kept in bfloat16", _narrow_state,

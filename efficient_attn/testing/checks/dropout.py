@@ -33,7 +33,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 def _instances(subject: Subject, shape: Shape) -> Iterator[tuple[str, Attention]]:
     """One for each backend that is there, with its name."""
-    for backend in (*subject.fast_backends, "dense"):
+    for backend in (*subject.backends_for(subject.dtype), "dense"):
         attn = subject.make(shape, backend=backend)
         yield attn.backend, attn
 

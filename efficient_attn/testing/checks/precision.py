@@ -52,7 +52,7 @@ def scores_overflow(subject: Subject) -> None:
             exact, truth = call.change(lambda x: x.double()), subject.truth(shape, dtype)
             what = f"signs of size {LARGE:.0f}, {dtype}, {describe(call.mask)}"
             want, slopes = exact.gradients(truth) if subject.traits.gradient else (exact.run(truth), {})
-            for backend in subject.fast_backends:
+            for backend in subject.backends_for(dtype):
                 attn = subject.make(shape, backend=backend, dtype=dtype)
                 out, grads = call.gradients(attn) if subject.traits.gradient else (call.run(attn), {})
                 for name, got in {"output": out, **grads}.items():
@@ -91,7 +91,7 @@ def wide_sums(subject: Subject) -> None:
             call = _heavy(subject, shape, dtype, Mask(causal=causal))
             with torch.no_grad():
                 want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
-                for backend in subject.fast_backends:
+                for backend in subject.backends_for(dtype):
                     got = call.run(subject.make(shape, backend=backend, dtype=dtype))
                     _hold_to_loss(subject, got, want, dtype, f"{backend}, {dtype}, N={shape.n}, {describe(call.mask)}")
 

@@ -102,7 +102,7 @@ def _hold(subject: Subject, case: Case) -> None:
         call = call.change(lambda x: x.transpose(1, 2).contiguous().transpose(1, 2))
     exact, truth = call.change(lambda x: x.double()), subject.truth(shape, dtype)
     want, slopes = exact.gradients(truth) if subject.traits.gradient else (exact.run(truth), {})
-    for backend in subject.fast_backends:
+    for backend in subject.backends_for(dtype):
         attn = subject.make(shape, backend=backend, dtype=dtype)
         out, grads = call.gradients(attn) if subject.traits.gradient else (call.run(attn), {})
         assert_close(out.double(), want, f"{backend}: output", tolerance=EPSILONS[dtype])
@@ -186,7 +186,7 @@ def long_sequence(subject: Subject) -> str | None:
         # a whole oracle is asked once, without its backward pass, which takes several times as long
         graph = subject.traits.gradient and apart and causal == subject.causalities[-1]
         want = [_alone(subject, shape, call, place, weight[:, :, place] if graph else None) for place in places]
-        for backend in subject.fast_backends:
+        for backend in subject.backends_for(dtype):
             attn, what = subject.make(shape, backend=backend, dtype=dtype), f"{backend}, N={LONG}, causal={causal}"
             if graph:
                 out, grads = call.gradients(attn, weight=weight.to(call["q"]))

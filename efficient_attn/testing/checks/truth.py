@@ -35,7 +35,7 @@ def _agree(subject: Subject, call: Call, *, graph: bool = False) -> None:
     shape = _shape(subject, call)
     with torch.no_grad():
         want = call.run(subject.oracle(shape))
-    for backend in subject.fast_backends:
+    for backend in subject.backends_for(call["q"].dtype):
         fast, what = subject.make(shape, backend=backend), _where(backend, call)
         with torch.no_grad():
             assert_close(call.run(fast), want, what)
@@ -94,7 +94,7 @@ def gradients_equal_oracle(subject: Subject) -> None:
 def _same_gradients(subject: Subject, call: Call) -> None:
     shape = _shape(subject, call)
     right, want = call.gradients(subject.oracle(shape))
-    for backend in subject.fast_backends:
+    for backend in subject.backends_for(call["q"].dtype):
         out, got = call.gradients(subject.make(shape, backend=backend))
         assert_close(out, right, f"output on a graph, {_where(backend, call)}")
         for name in want:
