@@ -11,13 +11,14 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Values
+from ..checks.laws import weights
 from ..checks.precision import loud
 from ..planting import planter
 from ..subject import Subject
 from .methods import compute, queries_do_nothing, tampered
 
 plant = planter("dtypes", "sizes_and_pairs", "wide_sums", "scores_overflow")
-MANY = 32  # keys of a row, from which on it shows how they are added up
+MANY = 48  # keys of a row, from which on it shows how they are added up
 HALVES = (torch.bfloat16, torch.float16)
 PARTS = 64  # that a sum is made of
 
@@ -99,25 +100,31 @@ def _too_large_anyway(subject: Subject) -> str | None:
     return "its results are as large as its scores" if large else queries_do_nothing(subject)
 
 
+def _no_half(subject: Subject) -> str | None:
+    return subject.attn.why_not_dtype(torch.bfloat16)
+
+
 def _few_parts(subject: Subject) -> str | None:
-    n = 600
-    attn = subject.make(subject.shape(n))
-    pairs = [attn.pairs(n, n, causal) for causal in subject.causalities]
-    few = all(count is not None and count < MANY * n for count in pairs)
-    return "hardly a row of it adds up many keys" if few else None
+    """Counted by weights: gates and decays, too, let a row see a few keys only."""
+    for causal in subject.causalities:
+        seen = weights(subject, 600, 600, Mask(causal=causal), oracle=True).abs()
+        shares = seen / seen.sum(-1, keepdim=True)
+        if (1 / shares.square().sum(-1)).mean() >= MANY:
+            return None
+    return "hardly a row of it adds up many keys"
 
 
 BUGS = (
     plant("float32_key_gradient", "in float32 the keys' gradient is a tenth too large", compute(_key_gradient),
           ("gradient",), queries_do_nothing),
     plant("half_value_gradient", "in half precision the values' gradient is halved", compute(_value_gradient),
-          ("gradient", "values")),
+          ("gradient", "values"), _no_half),
     plant("narrow_sums", "in half precision parts are added up in half precision", _sums_narrowly,
-          ("values",), _few_parts, suspects=("wide_sums",)),
+          ("values",), lambda s: _no_half(s) or _few_parts(s), ("wide_sums",)),
     plant("float16_overflow", "in float16 scores beyond 65,504 are infinite", compute(after=_overflows),
-          ("values",), _too_large_anyway, ("scores_overflow",)),
+          ("values",), lambda s: _no_half(s) or _too_large_anyway(s), ("scores_overflow",)),
     plant("narrow_state", "in half precision the state is kept in bfloat16", _narrow_state,
-          ("decode", "values"), _no_wide_state, ("wide_state",)),
+          ("decode", "values"), lambda s: _no_half(s) or _no_wide_state(s) or _few_parts(s), ("wide_state",)),
     plant("bfloat16_output", "float32 comes out with no more digits than bfloat16",
           compute(after=lambda out, *_: out.bfloat16().to(out.dtype) if out.dtype == torch.float32 else out)),
 )  # fmt: skip

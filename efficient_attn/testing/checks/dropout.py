@@ -17,6 +17,7 @@ from ..checking import check
 from ..compare import assert_close, assert_same, describe, refuses
 from ..subject import Call, Subject
 from .laws import has_values
+from .truth import no_differences
 
 P = 0.25
 DRAWS = 200
@@ -133,7 +134,7 @@ def _check_mean(draws: Tensor, want: Tensor, what: str) -> None:
     assert (draws != want).any(), f"{what}: nothing is ever dropped"
 
 
-@check(needs="dropout gradient")
+@check(needs="dropout gradient", ask=no_differences)
 def dropout_gradients(subject: Subject) -> None:
     """With the same seed, gradients are those that finite differences show."""
     shape = subject.shape(3, batch=1, head_dim=2, value_dim=2)

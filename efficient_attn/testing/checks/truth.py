@@ -101,11 +101,11 @@ def _same_gradients(subject: Subject, call: Call) -> None:
             assert_close(got[name], want[name], f"gradient by {name}, {_where(backend, call)}")
 
 
-def _no_differences(subject: Subject) -> str | None:
+def no_differences(subject: Subject) -> str | None:
     return None if subject.dtype == torch.float64 else "finite differences need float64"
 
 
-@check(needs="gradient", ask=_no_differences)
+@check(needs="gradient", ask=no_differences)
 def gradcheck(subject: Subject) -> None:
     """Gradients are those that finite differences show, padded queries and keys included."""
     n, m = (3, 4) if subject.traits.cross else (4, 4)

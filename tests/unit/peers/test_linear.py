@@ -105,6 +105,7 @@ TAKES = {  # what the kit is run on, and what of it the library cannot do: check
             "gradients_equal_oracle": "multiple of 2, not 17",
             "prefix_law": "multiple of 2, not 1",
             "packed_equals_alone": "multiple of 2",
+            "one_instance_serves_all": "multiple of 2",
         },
     ),
     "peer_performer:n_features=16": (
