@@ -18,7 +18,7 @@ from ..subject import Subject
 from .methods import compute, queries_do_nothing, tampered
 
 plant = planter("dtypes", "sizes_and_pairs", "wide_sums", "scores_overflow")
-MANY = 48  # keys of a row, from which on it shows how they are added up
+MANY = 30  # keys of a row, from which on it shows how they are added up
 HALVES = (torch.bfloat16, torch.float16)
 PARTS = 64  # that a sum is made of
 
@@ -109,7 +109,7 @@ def _few_parts(subject: Subject) -> str | None:
     for causal in subject.causalities:
         seen = weights(subject, 600, 600, Mask(causal=causal), oracle=True).abs()
         shares = seen / seen.sum(-1, keepdim=True)
-        if (1 / shares.square().sum(-1)).mean() >= MANY:
+        if (1 / shares.square().sum(-1)).nanmean() >= MANY:  # some rows may weigh nothing
             return None
     return "hardly a row of it adds up many keys"
 
