@@ -56,7 +56,7 @@ SPECS = (*ea.names(), *OPTIONS, *(() if building.library("scan")[1] else NATIVE)
 
 
 def _mark(spec: str, sampled: bool) -> object:
-    marks = [pytest.mark.slow] * (spec not in SAMPLE) + [pytest.mark.sampled] * sampled
+    marks = [pytest.mark.slow] * (spec not in SAMPLE) + [pytest.mark.sampled(10)] * sampled
     return pytest.param(spec, id=spec, marks=marks)
 
 
