@@ -32,6 +32,11 @@ def scan(
     return divided(recipe, top, total).to(q.dtype), Sums(after[0], after[1], None if reference is None else after[2])
 
 
+def _copy_state(kv: Tensor, z: Tensor, reference: Tensor | None, decays: bool) -> State:
+    """A state that may be written to: an op leaves what it is given alone."""
+    return State(Sums(kv.clone(), z.clone(), None if reference is None else reference.clone()), decays)
+
+
 def _run(
     x: Tensor,
     y: Tensor,
@@ -44,7 +49,7 @@ def _run(
     decays: bool,
     cpp: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    state = State(Sums(kv.clone(), z.clone(), reference.clone() if weighted else None), decays)
+    state = _copy_state(kv, z, reference if weighted else None, decays)
     top, total = (native if cpp else chunks).attend(x, y, v, a, state)
     return top, total, state.kv, state.z, reference.clone() if state.reference is None else state.reference
 
@@ -71,7 +76,7 @@ def _run_backward(
     cpp: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     kernel = native if cpp else chunks
-    state = State(Sums(kv.clone(), z.clone(), reference.clone() if weighted else None), decays)
+    state = _copy_state(kv, z, reference if weighted else None, decays)
     by_x, references = kernel.by_queries(by_top, by_total, y, v, a, state)
     by_state = State(Sums(by_kv.clone(), by_z.clone()), decays)
     by_y, by_v = kernel.by_keys(x, y, v, a, by_top, by_total, by_state, references)
