@@ -137,7 +137,7 @@ def export(spec: str) -> str:
     with torch.no_grad():
         try:
             exported = torch.export.export(program, tuple(given)).module()
-        except Exception as error:
+        except ea.UnsupportedError as error:
             return refusal(error)
         others = [x.flip(2) * 0.9 for x in given]
         return "yes" if off([exported(*others)], [program(*others)]) < NEAR else "no: wrong"
