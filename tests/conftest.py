@@ -15,6 +15,10 @@ import torch
 
 from efficient_attn.instruments import seal, timing
 
+os.environ.setdefault(
+    "EFFICIENT_ATTN_CALIBRATION", "off"
+)  # what is chosen is then the same everywhere, for commands too
+
 SHARE = 5  # one in so many of the tests marked ``sampled``, where the mark names no other number
 
 

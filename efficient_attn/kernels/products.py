@@ -1,35 +1,53 @@
-"""Matrix products through oneDNN where torch's own are slower: float32 on CPUs, with many rows.
+"""Matrix products of many heads: all of them in one call of torch's, or one head after another through oneDNN.
 
-torch multiplies float32 matrices by its BLAS, which may not know the vectors of this processor: on the machine of the
-published runs (AMD) its products reach 100 GFLOP/s, oneDNN's 230. Products with few rows stay with the BLAS, whose
-calls cost less, and so does all that torch was built without oneDNN for.
+torch multiplies float32 matrices by its BLAS, which may not know the vectors of this processor; oneDNN knows them, and
+has no product of many heads at once. Which is faster depends on the processor and on the sizes: on an AMD Zen 5 oneDNN
+is twice as fast where matrices are large, on a Zen 3 never.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from .choices.contest import Calls, Contest, Point
+from .choices.desk import choose
 from .derivatives import KernelFunction
 
-ROWS = 256  # below this a call's own cost decides
+AT_ONCE = 2**18  # numbers of the larger operand at which forms are timed: as many as kernels take at a time
+LARGE = 128  # by rule: the least width of both factors from which on oneDNN's rate makes up for its calls
 
 
 def rows_times(x: Tensor, w: Tensor) -> Tensor:
     """``x [B, R, K] @ w [B, K, C]``; no gradient."""
-    if not _serves(x, x.shape[1]):
-        return x @ w
-    return torch.stack([times(a, b) for a, b in zip(x, w, strict=True)])
+    return _rows_by_head(x, w) if _by_head("rows", x, *w.shape) else x @ w
 
 
 def add_products(total: Tensor, x: Tensor, y: Tensor) -> None:
     """Add ``x^T y`` of ``x [B, R, K], y [B, R, C]`` to ``total [B, K, C]``; no gradient."""
-    if not _serves(x, x.shape[1]):
+    if _by_head("sums", x, *total.shape):
+        _sums_by_head(total, x, y)
+    else:
         total.baddbmm_(x.mT, y)
-        return
+
+
+def add_flat(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add ``a @ b`` of two matrices to ``total``; no gradient."""
+    if _by_head("flat", a[None], 1, *b.shape):
+        total += times(a, b)
+    else:
+        total.addmm_(a, b)
+
+
+def _rows_by_head(x: Tensor, w: Tensor) -> Tensor:
+    return torch.stack([times(a, b) for a, b in zip(x, w, strict=True)])
+
+
+def _sums_by_head(total: Tensor, x: Tensor, y: Tensor) -> None:
     for a, b, to in zip(x, y, total, strict=True):
         if a.shape[1] < b.shape[1]:  # the narrower one is turned: that is a copy
             to += times(a.mT, b)
@@ -46,7 +64,8 @@ def times(a: Tensor, b: Tensor) -> Tensor:
 
 def along(x: Tensor, directions: Tensor) -> Tensor:
     """Products ``[.., m]`` of ``x [.., D]`` with ``directions [m, D]``, with a gradient."""
-    if directions.requires_grad or not _serves(x, x.numel() // max(x.shape[-1], 1)):
+    rows = x.reshape(1, -1, x.shape[-1])
+    if directions.requires_grad or not _by_head("flat", rows, 1, *directions.mT.shape):
         return x @ directions.mT
     return cast(Tensor, _Along.apply(x, directions))
 
@@ -71,8 +90,8 @@ def _flat_times(x: Tensor, w: Tensor) -> Tensor:
     return times(x.reshape(-1, x.shape[-1]), w).view(*x.shape[:-1], -1)
 
 
-def _serves(x: Tensor, rows: int) -> bool:
-    return rows >= ROWS and on_onednn(x)
+def _by_head(kind: str, x: Tensor, heads: int, inner: int, columns: int) -> bool:
+    return on_onednn(x) and choose(PRODUCTS, kind, heads, x.shape[1], inner, columns) == "by_head"
 
 
 def on_onednn(x: Tensor) -> bool:
@@ -84,3 +103,48 @@ def on_onednn(x: Tensor) -> bool:
 @cache
 def has_onednn() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+# -- the contest ---------------------------------------------------------------------------------------------------
+
+
+def _prepare(point: Point) -> Calls:
+    """The calls of a point, whose sizes are heads, rows, inner width and columns."""
+    heads, rows, inner, columns = point.sizes
+    x, w = torch.ones(heads, rows, inner), torch.ones(heads, inner, columns)
+    if point.kind == "sums":
+        y = torch.ones(heads, rows, columns)
+        calls = {"batched": lambda: w.baddbmm_(x.mT, y), "by_head": lambda: _sums_by_head(w, x, y)}
+    elif point.kind == "rows":
+        calls = {"batched": lambda: x @ w, "by_head": lambda: _rows_by_head(x, w)}
+    else:
+        flat, one = x[0], w[0].mT.contiguous()
+        calls = {"batched": lambda: flat @ one.mT, "by_head": lambda: times(flat, one.mT)}
+    return calls if has_onednn() else {"batched": calls["batched"]}
+
+
+def _rule(point: Point) -> str:
+    """One head after another where oneDNN has wider vectors than a BLAS may know, and matrices are large."""
+    _, rows, inner, columns = point.sizes
+    wider = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    large = rows >= LARGE and (point.kind == "flat" or min(inner, columns) >= LARGE)
+    return "by_head" if wider and large else "batched"
+
+
+def _list_points() -> tuple[Point, ...]:
+    """As many rows as make an operand of `AT_ONCE` numbers, and few: what is known first is what is used most."""
+    widths = ((64, 64), (32, 32), (128, 128), (256, 64), (64, 256))
+    several = [
+        Point(kind, (heads, AT_ONCE // (heads * max(wide)), *wide))
+        for wide, heads, kind in product(widths, (4, 32, 1), ("rows", "sums"))
+    ]
+    return (*several, *(Point("flat", (1, rows, width, 256)) for width in (64, 32, 128) for rows in (1024, 128)))
+
+
+PRODUCTS = Contest(
+    name="products",
+    forms=("batched", "by_head"),
+    points=_list_points(),
+    prepare=_prepare,
+    rule=_rule,
+)

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from ..dense import wide
 from ..derivatives import KernelFunction, differentiate_once
+from ..half import fused_dtype
 from ..softmax.merge import attend, attend_backward, join
 from ..traced import make_op, traced
 from .lsh import Rounds
-from .tiles import ROWS_A_SLAB, Layout, Recipe, gather
+from .tiles import ROWS_A_SLAB, ROWS_A_TILE, Layout, Recipe, gather
 
 
 def softmax_over_rounds(q: Tensor, k: Tensor, v: Tensor, recipe: Recipe) -> Tensor:
@@ -38,14 +39,15 @@ class _Rounds(KernelFunction):
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, inverse: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
         recipe = _recipe(*given)
+        inner = _inner(q, "forward", recipe)
         out = torch.empty_like(q, dtype=wide(q[:0]).dtype)
         lse = out.new_empty(len(out))
         for layout, slab in recipe.tiles():
-            mask, blind = layout.mask(slab, q.dtype)
+            mask, blind = layout.mask(slab, inner)
             at = layout.keys(slab)
             mine = layout.queries(at, slab)
-            keys, values = _keys(layout, at, k, v, inverse)
-            found, sums = _attend(gather(q, mine), keys, values, mask, recipe.scale)
+            keys, values = _keys(layout, at, k, v, inverse, inner)
+            found, sums = _attend(gather(q, mine).to(inner), keys, values, mask, recipe.scale)
             sums = sums.masked_fill(blind, float("-inf"))
             _put(layout.first, out, lse, *(layout.trim(x, slab) for x in (mine, found, sums)))
         alone = _alone(lse)
@@ -100,14 +102,15 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     recipe, alone, grad = _recipe(order, chunk, lengths, size, causal, scale), _alone(lse), grad.contiguous()
     lse = lse.index_fill(0, alone, 0)  # exp(-inf - 0) is the 0 wanted
+    inner = _inner(q, "backward", recipe)
     dq, dk, dv = (torch.zeros_like(x, dtype=lse.dtype) for x in (q, k, v))
     for layout, slab in recipe.tiles():
-        mask, _ = layout.mask(slab, q.dtype)
+        mask, _ = layout.mask(slab, inner)
         at = layout.keys(slab)
         mine = layout.queries(at, slab)
-        g, rows, o, sums = (gather(x, mine) for x in (grad, q, out, lse))
-        keys, values = _keys(layout, at, k, v, inverse)
-        by_q, by_k, by_v = _attend_backward(g, rows, keys, values, o, sums, mask, scale=recipe.scale)
+        g, rows, o = (gather(x, mine).to(inner) for x in (grad, q, out))
+        keys, values = _keys(layout, at, k, v, inverse, inner)
+        by_q, by_k, by_v = _attend_backward(g, rows, keys, values, o, gather(lse, mine), mask, scale=recipe.scale)
         dq.index_add_(0, layout.trim(mine, slab), layout.trim(by_q, slab).to(dq.dtype))
         _give_back(dk, at, by_k)
         _give_back(dv, at, by_v)
@@ -130,10 +133,17 @@ def _alone(lse: Tensor) -> Tensor:
     return (lse == float("-inf")).nonzero()[:, 0]
 
 
-def _keys(layout: Layout, at: Tensor, k: Tensor, v: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+def _inner(q: Tensor, part: str, recipe: Recipe) -> torch.dtype:
+    """The dtype that a pass computes in."""
+    return fused_dtype(q, part, min(recipe.rounds.size, ROWS_A_TILE), 2 * recipe.rounds.size)
+
+
+def _keys(
+    layout: Layout, at: Tensor, k: Tensor, v: Tensor, inverse: Tensor, inner: torch.dtype
+) -> tuple[Tensor, Tensor]:
     """Keys of unit length and values, ``[A, T, 2m, D]``."""
-    keys = gather(k, at).mul_(gather(inverse, at)[..., None])
-    return layout.windows(keys), layout.windows(gather(v, at))
+    keys = gather(k, at).to(inner).mul_(gather(inverse, at)[..., None])
+    return layout.windows(keys), layout.windows(gather(v, at).to(inner))
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,4 @@
-"""Keys or values projected along their length: no copy of them, no gradient of the weights for each head.
-
-On the CPU a head's product goes through oneDNN in float32: about twice as fast as a batched product.
-"""
+"""Keys or values projected along their length: no copy of them, no gradient of the weights for each head."""
 
 from __future__ import annotations
 
@@ -12,10 +9,9 @@ from torch import Tensor
 
 from ..dense import wide
 from ..derivatives import KernelFunction, differentiate_once
-from ..products import on_onednn, times
+from ..half import product_dtype
+from ..products import add_flat, rows_times
 from ..traced import make_op
-
-POSITIONS = 4096  # taken at a time, so that what a product needs besides its result does not grow with the length
 
 
 def project(weights: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
@@ -49,7 +45,7 @@ def _gradients(*given: Any) -> tuple[Tensor | None, ...]:
     grads, (weights, *xs), (first, *others) = given[:many], given[many : 2 * many + 1], given[2 * many + 1 :]
     by_weights = None
     if first:
-        total = torch.zeros_like(wide(weights))
+        total = torch.zeros_like(weights, dtype=wide(xs[0][:0]).dtype)
         for grad, x in zip(grads, xs, strict=True):
             _add_products(total, grad, x)
         by_weights = total.to(weights.dtype)
@@ -57,24 +53,21 @@ def _gradients(*given: Any) -> tuple[Tensor | None, ...]:
 
 
 def _each(weights: Tensor, x: Tensor) -> Tensor:
-    """``weights [1 or heads, R, M] @ x [B, heads, M, D]``."""
-    if not on_onednn(x):
-        return weights @ x
-    out = x.new_empty(*x.shape[:2], weights.shape[1], x.shape[3])
-    for b in range(x.shape[0]):
-        for h in range(x.shape[1]):
-            for rows, to in zip(weights[h % len(weights)].split(POSITIONS), out[b, h].split(POSITIONS), strict=True):
-                to.copy_(times(rows, x[b, h]))
-    return out
+    """``weights [1 or heads, R, M] @ x [B, heads, M, D]``, in the dtype of x."""
+    rows, inner = weights.shape[1:]
+    dtype = product_dtype(x, rows, inner, x.shape[3])
+    w, xs = weights.to(dtype), x.to(dtype)
+    if len(w) > 1:
+        return torch.stack([rows_times(w, part) for part in xs]).to(x.dtype)
+    every = w.expand(x.shape[0] * x.shape[1], rows, inner)  # repeated by stride zero: no copy
+    return rows_times(every, xs.flatten(0, 1)).to(x.dtype).unflatten(0, x.shape[:2])
 
 
 def _add_products(total: Tensor, grad: Tensor, x: Tensor) -> None:
     """Add ``grad [B, heads, R, D] @ x^T [B, heads, D, M]`` to ``total [1 or heads, R, M]``, over all rows."""
     for b in range(x.shape[0]):
         for h in range(x.shape[1]):
-            for part, to in zip(x[b, h].split(POSITIONS), total[h % len(total)].split(POSITIONS, 1), strict=True):
-                a, b_t = wide(grad[b, h]), wide(part).mT
-                to += times(a, b_t) if on_onednn(a) else a @ b_t
+            add_flat(total[h % len(total)], grad[b, h].to(total.dtype), x[b, h].to(total.dtype).mT)
 
 
 def _run_backward(grad: Tensor, weights: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

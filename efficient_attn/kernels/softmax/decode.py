@@ -1,27 +1,37 @@
-"""A few query rows over a long cache, as in decoding with grouped heads: each key is read once.
+"""A few query rows over a long cache, as in decoding: each key is read once, in the form that is fastest here.
 
-The fused kernel cuts keys into short blocks and is bound there by the cost of its many small products. Here a head's
-whole cache goes through oneDNN at once, in two skinny products; or through decode.cpp, in one pass, where somebody
-asked for what is built on first use.
+``fold``: torch's fused kernel, which cuts keys into short blocks, and is bound there by the cost of its many small
+products. ``batched``: two products over all heads. ``by_head``: a head's whole cache through oneDNN at once, in two
+skinny products. ``pieces``: float32 in pieces that stay in a cache, for dtypes of which the processor knows no
+products. Besides these decode.cpp, in one pass, where somebody asked for what is built on first use.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import UnsupportedError
+from ..choices.contest import Calls, Contest, Point
+from ..choices.desk import choose
 from ..derivatives import one_by_one
+from ..half import multiplies
 from ..native.building import library
-from ..products import on_onednn
+from ..products import has_onednn
 from ..traced import make_op, transformed
 
-LONG = 2**19  # numbers in a head's keys: with fewer the fused kernel's single call wins over oneDNN's
 ROWS = 32  # above this its products are no longer small
+FEWEST = 2**15  # numbers in a head's keys: with fewer, all forms are bound by their calls, and one call is least
+LONG = 2**19  # by rule: numbers in a head's keys from which on oneDNN's products make up for its calls
+PIECE = 2**17  # numbers of a piece of all heads' keys: half a MiB in float32
 NATIVE = (torch.float32, torch.float64)
+CHOSEN = (torch.float32, torch.bfloat16, torch.float16)  # of other dtypes nothing was timed
 
 
 def why_no_native() -> str | None:
@@ -29,16 +39,22 @@ def why_no_native() -> str | None:
     return library("decode")[1]
 
 
-def serves(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether `attend_few` may and should run: rows ``q [B, Hkv, R, D]`` over keys ``[B, Hkv, M, D]``."""
-    fits = 1 < q.shape[2] <= ROWS and k.shape[2] * k.shape[3] >= LONG and on_onednn(q)
-    # with a cache whose rows lie apart, as in [B, M, H, D] memory order, oneDNN takes a hundred times as long
-    fits = fits and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v))
-    return fits and not _wants_gradient(q, k, v)
+def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
+    """softmax(scale q k^T) v for few rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D]``, without a gradient.
+
+    None where torch's fused kernel is to do it: with more rows, with a gradient, or where it is the fastest.
+    """
+    fits = q.shape[2] <= ROWS and q.dtype in CHOSEN and q.device.type == "cpu" and k.shape[2] * k.shape[3] >= FEWEST
+    # with a cache whose rows lie apart, as in [B, M, H, D] memory order, products take a hundred times as long
+    fits = fits and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v)) and k.shape == v.shape
+    if not fits or torch.compiler.is_compiling() or _wants_gradient(q, k, v):
+        return None
+    kind = str(q.dtype).removeprefix("torch.")
+    form = choose(DECODE, kind, q.shape[0] * q.shape[1], *q.shape[2:3], *k.shape[2:])
+    return None if form == "fold" else FORMS[form](q, k, v, scale)
 
 
-def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """softmax(scale q k^T) v for q ``[B, Hkv, R, D]``, k, v ``[B, Hkv, M, D]``; no gradient."""
+def _by_head(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     linear = torch.ops.mkldnn._linear_pointwise
     rows, out = q * scale, torch.empty_like(q)
     for b in range(q.shape[0]):
@@ -47,6 +63,68 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
             torch.softmax(weights, -1, out=weights)  # in place: fresh pages cost more than the arithmetic
             out[b, h] = linear(weights, v[b, h].T, None, "none", [], "")
     return out
+
+
+def _batched(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    weights = (q * scale) @ k.mT
+    torch.softmax(weights, -1, out=weights)
+    return weights @ v
+
+
+def _in_pieces(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    rows = q.float() * scale
+    size = max(PIECE // (k.shape[0] * k.shape[1] * k.shape[3]), ROWS)
+    weights = rows.new_empty(*q.shape[:3], k.shape[2])
+    for part, to in zip(k.split(size, 2), weights.split(size, 3), strict=True):
+        to.copy_(rows @ part.float().mT)
+    torch.softmax(weights, -1, out=weights)
+    out = torch.zeros_like(rows)
+    for part, seen in zip(v.split(size, 2), weights.split(size, 3), strict=True):
+        out += seen @ part.float()
+    return out.to(q.dtype)
+
+
+def _fold(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, scale=scale)
+
+
+FORMS: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
+    "fold": _fold,
+    "batched": _batched,
+    "by_head": _by_head,
+    "pieces": _in_pieces,
+}
+
+
+def _prepare(point: Point) -> Calls:
+    """The calls of a point, whose sizes are key-value heads, rows of each, keys and width."""
+    heads, rows, keys, width = point.sizes
+    dtype = getattr(torch, point.kind)
+    q, k = (torch.ones(1, heads, n, width, dtype=dtype) for n in (rows, keys))
+    v, wide = torch.ones_like(k), dtype == torch.float32
+    able = {"fold": True, "batched": wide, "by_head": wide and has_onednn(), "pieces": not wide}
+    return {form: partial(run, q, k, v, width**-0.5) for form, run in FORMS.items() if able[form]}
+
+
+def _rule(point: Point) -> str:
+    """Pieces in float32 where the processor has no products of the dtype, which for bfloat16 shows in single rows only;
+    oneDNN's long products of grouped heads where its vectors are wider than a BLAS may know."""
+    _, rows, keys, width = point.sizes
+    if point.kind != "float32":
+        emulated = not multiplies(getattr(torch, point.kind)) and (rows == 1 or point.kind == "float16")
+        return "pieces" if emulated else "fold"
+    wider = torch.backends.cpu.get_cpu_capability() == "AVX512" and has_onednn()
+    return "by_head" if wider and rows > 1 and keys * width >= LONG else "fold"
+
+
+def _list_points() -> tuple[Point, ...]:
+    short = [(heads, rows, 1024, 64) for heads, rows in ((8, 1), (2, 4), (1, 8))]
+    long = [(8, 1, 8192, 64), (2, 4, 8192, 64), (1, 8, 8192, 64), (8, 1, 8192, 128), (2, 4, 8192, 128)]
+    kinds = ("float32", "bfloat16", "float16")
+    return tuple(Point(kind, size) for size, kind in (*product(short, kinds), *product(long, kinds)))
+
+
+DECODE = Contest(name="decode", forms=tuple(FORMS), points=_list_points(), prepare=_prepare, rule=_rule)
 
 
 def native_serves(q: Tensor, k: Tensor, v: Tensor) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..derivatives import KernelFunction, differentiate_once
+from ..half import fused_dtype
 from ..traced import make_op
+from . import fused
+from .fused import additive, cast_rows
 
 SHARE = 4  # of a group's heads, so many parts at least: their gradients are then half of the keys repeated for each
 
@@ -24,14 +26,12 @@ def attend(
     """Softmax attention of ``q [Bh, G, N, D]`` over ``k, v [Bh, 1, M, D]``. allowed: bool, ``[1 or Bh, 1, N, M]``."""
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     if q.device.type == "cpu" and wanted and not dropout:
-        added = None
-        if allowed is not None:
-            added = torch.zeros_like(allowed, dtype=q.dtype).masked_fill_(~allowed, float("-inf"))
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # the kernel never looks at it
+        added = None if allowed is None else additive(allowed, q.dtype)
+        q, k, v = (cast_rows(x, q.dtype) for x in (q, k, v))
         run = _shared if torch.compiler.is_compiling() else _Shared.apply
         return cast(tuple[Tensor, Tensor], run(q, k, v, added, causal, scale))[0]
     k, v = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale)
+    return fused.attend(q, k, v, allowed=allowed, causal=causal, scale=scale, dropout=dropout)
 
 
 class _Shared(KernelFunction):
@@ -40,8 +40,11 @@ class _Shared(KernelFunction):
         q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, scale: float
     ) -> tuple[Tensor, Tensor]:
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        keys, values = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
-        return kernel(q, keys, values, 0.0, causal, attn_mask=added, scale=scale)
+        inner, group = fused_dtype(q, "forward", q.shape[2], k.shape[2]), q.shape[1]
+        keys, values = (x.to(inner).expand(-1, group, -1, -1) for x in (k, v))
+        mask = None if added is None else added.to(inner)
+        out, lse = kernel(q.to(inner), keys, values, 0.0, causal, attn_mask=mask, scale=scale)
+        return out.to(q.dtype), lse
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -76,11 +79,13 @@ def _gradients(
     step = max(1, min(-(-torch.get_num_threads() // len(q)), heads // SHARE))  # the kernel runs a head a thread
     by_q = torch.empty_like(q)
     sums = [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in (k, v)]
+    inner = fused_dtype(q, "backward", q.shape[2], k.shape[2])
+    keys, values, added = k.to(inner), v.to(inner), None if added is None else added.to(inner)
     for first in range(0, heads, step):
-        g, r, o, s = (x[:, first : first + step] for x in (grad, q, out, lse))
-        keys, values = (x.expand(-1, r.shape[1], -1, -1) for x in (k, v))
+        g, r, o = (x[:, first : first + step].to(inner) for x in (grad, q, out))
+        expanded = (x.expand(-1, r.shape[1], -1, -1) for x in (keys, values))
         by_q[:, first : first + step], *by_keys = kernel(
-            g.contiguous(), r, keys, values, o, s, 0.0, causal, attn_mask=added, scale=scale
+            g.contiguous(), r, *expanded, o, lse[:, first : first + step], 0.0, causal, attn_mask=added, scale=scale
         )
         for total, found in zip(sums, by_keys, strict=True):
             total += found.sum(1, keepdim=True, dtype=total.dtype)

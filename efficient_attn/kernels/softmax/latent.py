@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
+from ..half import matmul
 from .sdpa import attend
 
 EXPANDED = 2**22  # numbers of keys and values that are made at a time: with those of all heads they would be the peak
@@ -20,9 +21,9 @@ def absorbed(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask,
     _, width, latent = w_uk.shape
     own, turned = q.split((width, q.shape[-1] - width), -1)
     # `attend` divides by the root of its own width
-    rows = torch.cat([own @ w_uk, turned], -1) * (latents.shape[-1] / q.shape[-1]) ** 0.5
+    rows = torch.cat([matmul(own, w_uk), turned], -1) * (latents.shape[-1] / q.shape[-1]) ** 0.5
     # whole rows as values: to cut the rotary columns off the output costs less than rows that lie apart
-    return attend(rows, latents, latents, mask, native=native)[..., :latent] @ w_uv.mT
+    return matmul(attend(rows, latents, latents, mask, native=native)[..., :latent], w_uv.mT)
 
 
 def expanded(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask) -> Tensor:
@@ -33,8 +34,8 @@ def expanded(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask)
     found = []
     for first in range(0, heads, at_once):
         these = slice(first, min(first + at_once, heads))
-        keys = rows @ w_uk[these].mT
+        keys = matmul(rows, w_uk[these].mT)
         if turned.shape[-1]:
             keys = torch.cat([keys, turned.expand(-1, keys.shape[1], -1, -1)], -1)
-        found.append(attend(q[:, these], keys, rows @ w_uv[these].mT, mask))
+        found.append(attend(q[:, these], keys, matmul(rows, w_uv[these].mT), mask))
     return found[0] if len(found) == 1 else torch.cat(found, 1)

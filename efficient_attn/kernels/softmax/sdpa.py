@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...errors import UnsupportedError
-from . import decode, grouped
+from . import decode, fused, grouped
 
 ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
 
@@ -70,18 +70,18 @@ def attend_fused(
             return decode.attend_in_one_pass(rows, k, v, scale).reshape(*q.shape[:3], value_width)
     if value_width != width:  # unequal widths would leave the flash kernel; zeros change neither scores nor outputs
         q, k, v = (F.pad(x, (0, max(width, value_width) - x.shape[-1])) for x in (q, k, v))
-    if kv_heads == heads:
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale
-        )
+    few = None
+    if allowed is None and not causal and not dropout:
+        rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
+        few = decode.attend_few(rows, k, v, scale)
+    if few is not None:
+        out = few.reshape(q.shape)
+    elif kv_heads == heads:
+        out = fused.attend(q, k, v, allowed=allowed, causal=causal, scale=scale, dropout=dropout)
     elif not causal and (allowed is None or allowed.shape[2] == 1):
         # no row has a mask of its own: a group's heads are just more query rows of the one key-value head
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
-        if allowed is None and not dropout and decode.serves(rows, k, v):
-            out = decode.attend_few(rows, k, v, scale)
-        else:
-            out = F.scaled_dot_product_attention(rows, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale)
-        out = out.reshape(q.shape)
+        out = fused.attend(rows, k, v, allowed=allowed, causal=False, scale=scale, dropout=dropout).reshape(q.shape)
     else:
         out = _attend_grouped(q, k, v, allowed, causal, scale, dropout)
     return out[..., :value_width] if value_width < out.shape[-1] else out

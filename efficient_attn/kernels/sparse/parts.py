@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..derivatives import KernelFunction, differentiate_once
+from ..half import fused_dtype
 from ..softmax.merge import attend, attend_backward, join
 from .tiles import Plan, Tile, Tiling
 
@@ -24,6 +25,14 @@ class Recipe:
     plan: Plan
     group: int
     scale: float
+
+    def cast(self, part: str, q: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        """Tensors in the dtype that the kernel is fastest in on most of the plan's pairs. part: see `fused_dtype`."""
+        most = max((t for tiling in self.plan for t in tiling.tiles), key=lambda t: t.pairs, default=None)
+        if most is None:
+            return q, *others
+        inner = fused_dtype(q, part, most.queries.size * self.group, most.keys.size)
+        return tuple(x.to(inner) for x in (q, *others))
 
     def mask(
         self, tiling: Tiling, tile: Tile, first: int, last: int, like: Tensor, valid: Tensor | None
@@ -53,6 +62,8 @@ def softmax_over_plan(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, rec
 
 def run_plan(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, recipe: Recipe) -> tuple[Tensor, Tensor]:
     """The output of `softmax_over_plan`, and one log-sum-exp a row ``[Bh, N, group]``; no gradient."""
+    dtype = q.dtype
+    q, k, v = recipe.cast("forward", q, k, v)
     out = torch.zeros_like(q, dtype=_sums(q, recipe), memory_format=torch.contiguous_format)
     lse = torch.full(q.shape[:3], float("-inf"), dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
     for tiling in recipe.plan:
@@ -66,7 +77,7 @@ def run_plan(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, recipe: Reci
                 sums = sums.masked_fill(blind, float("-inf"))
             at = (x.unflatten(2, (-1, recipe.group)) for x in (found, sums))
             _put(tile.fresh, *(tile.queries.fetch(x, first, last) for x in (out, lse)), *at)
-    return out.to(q.dtype), lse.masked_fill_(lse == float("-inf"), 0)  # exp(-inf - 0) is the 0 wanted
+    return out.to(dtype), lse.masked_fill_(lse == float("-inf"), 0)  # exp(-inf - 0) is the 0 wanted
 
 
 class _Parts(KernelFunction):
@@ -97,7 +108,9 @@ def gradients(
     recipe: Recipe,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by q, k and v of what `run_plan` gave."""
-    grad, sums = grad.contiguous(), _sums(q, recipe)
+    dtype = q.dtype
+    q, k, v, grad, out = recipe.cast("backward", q, k, v, grad.contiguous(), out)
+    sums = _sums(q, recipe)
     dq, dk, dv = (torch.zeros_like(x, dtype=sums, memory_format=torch.contiguous_format) for x in (q, k, v))
     for tiling in recipe.plan:
         keys, values = tiling.take(k), tiling.take(v)
@@ -113,7 +126,7 @@ def gradients(
         if tiling.columns is not None:
             for target, found in zip((dk, dv), into, strict=True):
                 target.index_add_(1, tiling.columns.to(target.device), found)
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+    return dq.to(dtype), dk.to(dtype), dv.to(dtype)
 
 
 def _put(fresh: bool, out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:

@@ -72,7 +72,7 @@ class Linformer(Attention):
         return softmax_attention(q, wide(e) @ wide(k), wide(f) @ wide(v), allowed)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        e, f = (x.to(q.dtype) for x in self._projections(k))
+        e, f = self._projections(k)
         mixed = project(e, k, v) if self.by_values is None else project(e, k) + project(f, v)
         return attend_fused(q, *mixed)
 

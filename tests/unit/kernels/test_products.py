@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
 from efficient_attn.kernels import products
+from tests.helpers.forms import forced
 
 TIGHT = {"rtol": 1e-5, "atol": 1e-4}
 
 
-@pytest.fixture(params=[True, False], ids=["onednn", "blas"])
-def _with_and_without(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not request.param:
+@pytest.fixture(params=["batched", "by_head", "without oneDNN"])
+def _with_and_without(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if request.param == "without oneDNN":
         monkeypatch.setattr(products, "has_onednn", lambda: False)
-    elif not products.has_onednn():
+        yield
+        return
+    if request.param == "by_head" and not products.has_onednn():
         pytest.skip("torch was built without oneDNN")
+    with forced(products.PRODUCTS, request.param):
+        yield
 
 
 @pytest.mark.usefixtures("_with_and_without")
@@ -32,6 +39,9 @@ def test_products_are_what_torch_has(rows: int, columns: tuple[int, int], dtype:
     total = torch.ones(2, wide, narrow, dtype=dtype)
     products.add_products(total, x, y)
     torch.testing.assert_close(total, 1 + x.mT @ y, **TIGHT)
+    flat = torch.ones(wide, narrow, dtype=dtype)
+    products.add_flat(flat, x[0].mT, y[0])
+    torch.testing.assert_close(flat, total[0], **TIGHT)
     apart = torch.randn(rows, 3, wide, generator=g).to(dtype)[:, 1]  # rows far from each other
     turned = torch.ones(1, narrow, wide, dtype=dtype)
     products.add_products(turned, y[:1], apart[None])
@@ -51,6 +61,22 @@ def test_products_along_directions_have_gradients(rows: int) -> None:
     learned = directions.clone().requires_grad_()
     (by,) = torch.autograd.grad(products.along(x, learned), learned, upstream)
     torch.testing.assert_close(by, (upstream.mT @ x).sum(0), **TIGHT)
+
+
+@pytest.mark.skipif(not products.has_onednn(), reason="torch was built without oneDNN")
+def test_onednn_gets_a_dense_right_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given one with rows apart, it takes a thousand times as long."""
+    called, real = [], torch.ops.mkldnn._linear_pointwise
+    monkeypatch.setattr(
+        torch.ops.mkldnn, "_linear_pointwise", lambda a, b, *rest: called.append(b) or real(a, b, *rest)
+    )
+    apart = torch.randn(2, 9, 3, 5)[:, :, 1]
+    with forced(products.PRODUCTS, "by_head"):
+        products.rows_times(torch.randn(2, 4, 9), apart)
+        products.add_products(torch.zeros(2, 4, 5), torch.randn(2, 9, 4), apart)
+        products.add_flat(torch.zeros(4, 5), torch.randn(4, 9), apart[0])
+    assert len(called) == 5
+    assert all(b.is_contiguous() or b.mT.is_contiguous() for b in called)
 
 
 def test_a_second_derivative_along_directions() -> None:

@@ -8,8 +8,13 @@ import torch
 import efficient_attn as ea
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.softmax import decode, sdpa
+from tests.helpers.forms import forced
 
 LONG = decode.LONG // 16  # keys of the width drawn here
+FORMS = [
+    *((form, torch.float32) for form in ("fold", "batched", "by_head")),
+    *((form, dtype) for form in ("fold", "pieces") for dtype in (torch.bfloat16, torch.float16)),
+]
 REASON = decode.why_no_native()
 needs_it = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
@@ -50,15 +55,29 @@ def test_large_scores_stay_finite() -> None:
 def test_where_it_serves() -> None:
     q, k, v = _draw()
     rows = q.reshape(2, 2, 4, 16)
-    with torch.no_grad():
-        assert decode.serves(rows, k, v)
-        assert not decode.serves(rows[:, :, :1], k, v)  # one row: nothing is shared
-        assert not decode.serves(rows, k[:, :, :-1], v)  # short
-        assert not decode.serves(rows.double(), k.double(), v)
+    with torch.no_grad(), forced(decode.DECODE, "batched"):
+        assert decode.attend_few(rows, k, v, 1.0) is not None
+        few = slice(0, decode.FEWEST // 16 - 1)
+        assert decode.attend_few(rows, k[:, :, few], v[:, :, few], 1.0) is None
+        assert decode.attend_few(rows.double(), k.double(), v.double(), 1.0) is None
         apart = k.transpose(1, 2).contiguous().transpose(1, 2)
-        assert not decode.serves(rows, apart, v)  # [B, M, H, D] in memory: oneDNN is very slow with it
-        assert not decode.serves(rows, k, apart)
-    assert not decode.serves(rows, k, v.requires_grad_())  # it has no gradient
+        assert decode.attend_few(rows, apart, v, 1.0) is None  # [B, M, H, D] in memory: products are very slow with it
+        assert decode.attend_few(rows, k, apart, 1.0) is None
+    with forced(decode.DECODE, "batched"):
+        assert decode.attend_few(rows, k, v.requires_grad_(), 1.0) is None  # it has no gradient
+    with torch.no_grad(), forced(decode.DECODE, "fold"):
+        assert decode.attend_few(rows, k, v, 1.0) is None
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 8])
+@pytest.mark.parametrize(("form", "dtype"), FORMS)
+def test_all_forms_are_the_oracle(form: str, dtype: torch.dtype, kv_heads: int) -> None:
+    q, k, v = (x.to(dtype) for x in _draw(kv_heads=kv_heads, m=LONG + 77))
+    with torch.no_grad(), forced(decode.DECODE, form):
+        out = sdpa.attend_fused(q * 5, k, v)
+    want = softmax_attention(q.double() * 5, k.double(), v.double(), _allowed(k.shape[2]))
+    tolerance = 1e-5 if dtype == torch.float32 else 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(out.double(), want, rtol=tolerance, atol=tolerance)
 
 
 def test_a_gradient_still_flows_where_one_is_wanted() -> None:
@@ -66,15 +85,6 @@ def test_a_gradient_still_flows_where_one_is_wanted() -> None:
     sdpa.attend_fused(q, k, v).sum().backward()
     assert q.grad is not None
     assert v.grad is not None
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2])
-def test_the_fused_kernel_agrees(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = _draw(kv_heads=kv_heads)
-    with torch.no_grad():
-        fast = sdpa.attend_fused(q, k, v)
-        monkeypatch.setattr(decode, "serves", lambda *_: False)
-        torch.testing.assert_close(fast, sdpa.attend_fused(q, k, v), rtol=1e-4, atol=1e-5)
 
 
 # -- in one pass, in C++ ------------------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.instruments.memory import footprint, training_footprint
-from efficient_attn.kernels import products
-from efficient_attn.kernels.low_rank import projection
+from efficient_attn.kernels.choices.contest import Contest
+from efficient_attn.kernels.half import HALF
 from efficient_attn.kernels.low_rank.projection import project
+from efficient_attn.kernels.products import PRODUCTS
 from efficient_attn.testing.compare import assert_close
 from efficient_attn.variants.low_rank.linformer import Linformer
+from tests.helpers.forms import forced
 
 SHARES = ("heads", "key_value", "none")
 
@@ -123,12 +125,14 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("onednn", [True, False])
+@pytest.mark.parametrize(("contest", "form"), [(c, form) for c in (PRODUCTS, HALF) for form in c.forms])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_projections_and_their_gradients(monkeypatch, dtype: torch.dtype, onednn: bool, layout: str) -> None:
-    monkeypatch.setattr(projection, "POSITIONS", 7)
-    if not onednn:
-        monkeypatch.setattr(projection, "on_onednn", lambda x: False)
+def test_projections_and_their_gradients(dtype: torch.dtype, contest: Contest, form: str, layout: str) -> None:
+    with forced(contest, form):
+        _compare_projections(dtype, layout)
+
+
+def _compare_projections(dtype: torch.dtype, layout: str) -> None:
     tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 2e-2}[dtype]
     for heads, m, width in ((1, 17, 5), (3, 17, 5), (3, 1, 1)):
         e = torch.randn(heads, 4, m + 2).to(dtype)[..., :m].requires_grad_()
@@ -140,21 +144,6 @@ def test_projections_and_their_gradients(monkeypatch, dtype: torch.dtype, onednn
             for a, b in zip((got, *grads[0]), (want, *grads[1]), strict=True):
                 assert a.dtype == dtype
                 assert_close(a.double(), b.double(), f"{heads} heads, M={m}", tolerance=tolerance)
-
-
-@pytest.mark.skipif(not products.has_onednn(), reason="torch was built without oneDNN")
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_onednn_gets_a_dense_right_side(monkeypatch, layout: str) -> None:
-    """Given one with rows apart, it takes three thousand times as long."""
-    called, real = [], torch.ops.mkldnn._linear_pointwise
-    monkeypatch.setattr(
-        torch.ops.mkldnn, "_linear_pointwise", lambda a, b, *rest: called.append(b) or real(a, b, *rest)
-    )
-    e, x = torch.randn(1, 4, 17, requires_grad=True), LAYOUTS[layout](torch.randn(2, 3, 17, 5)).requires_grad_()
-    upstream = torch.randn(2, 4, 3, 5).transpose(1, 2)  # as the fused kernel's backward pass gives it
-    torch.autograd.grad(project(e, x)[0], (e, x), upstream)
-    assert len(called) == 3 * 2 * 3
-    assert all(b.is_contiguous() or b.mT.is_contiguous() for b in called)
 
 
 def test_a_second_derivative_is_refused() -> None:

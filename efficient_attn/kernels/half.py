@@ -1,0 +1,106 @@
+"""Half precision on CPUs: in its own dtype where the processor multiplies it, else in float32 inside a kernel.
+
+torch runs bfloat16 and float16 everywhere, but where hardware has no products of theirs it emulates them: on an AMD
+Zen 3 at 3 GFLOP/s beside float32's 60, and torch's backward pass at 9. A kernel that computes in float32 then casts
+what it is given and what it returns, and keeps for the backward pass what it was given.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from .choices.contest import Calls, Contest, Point
+from .choices.desk import choose
+
+HALVES = (torch.bfloat16, torch.float16)
+WORK = 2**21  # multiply-adds of a product that is timed: fractions of a millisecond where hardware helps
+LARGE = 256  # by rule: rows of a tile from which on torch's backward pass makes use of the hardware
+
+
+def fused_dtype(x: Tensor, part: str, rows: int, keys: int) -> torch.dtype:
+    """The dtype in which torch's fused kernel is to attend from so many rows to so many keys at a time.
+
+    part: ``forward`` or ``backward``. x: one of the tensors; what it has is returned unless it is of half precision.
+    """
+    return _decide(x, part, rows, keys, x.shape[-1])
+
+
+def product_dtype(x: Tensor, rows: int, inner: int, columns: int) -> torch.dtype:
+    """The dtype for a product of x of these sizes, whose result has x's dtype."""
+    return _decide(x, "product", rows, inner, columns)
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` of one dtype, with a gradient: the sums of half precision in float32, as hardware does it."""
+    inner = product_dtype(a, a.shape[-2], a.shape[-1], b.shape[-1])
+    return a @ b if inner == a.dtype else (a.to(inner) @ b.to(inner)).to(a.dtype)
+
+
+def multiplies(dtype: torch.dtype) -> bool:
+    """Whether this processor has products of a half precision, as far as torch knows."""
+    if dtype == torch.bfloat16:
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.cpu._is_amx_fp16_supported()
+
+
+def _decide(x: Tensor, part: str, *sizes: int) -> torch.dtype:
+    if x.dtype not in HALVES or x.device.type != "cpu":
+        return x.dtype
+    kind = f"{str(x.dtype).removeprefix('torch.')} {part}"
+    return x.dtype if choose(HALF, kind, *sizes) == "own" else torch.float32
+
+
+def _prepare(point: Point) -> Calls:
+    """The calls of a point: of the fused kernel with sizes rows, keys and width, of a product with its three sizes."""
+    name, part = point.kind.split()
+    run = _product if part == "product" else _fused
+    return {"own": run(point, getattr(torch, name)), "float32": run(point, torch.float32)}
+
+
+def _product(point: Point, inner: torch.dtype) -> partial[Tensor]:
+    rows, width, columns = point.sizes
+    dtype = getattr(torch, point.kind.split()[0])
+    heads = max(WORK // (rows * width * columns), 1)
+    a, b = torch.ones(heads, rows, width, dtype=dtype), torch.ones(heads, width, columns, dtype=dtype)
+    return partial(lambda: (a.to(inner) @ b.to(inner)).to(dtype))
+
+
+def _fused(point: Point, inner: torch.dtype) -> partial[object]:
+    """The fused kernel on operands that are cast first, as a call of a mechanism does it."""
+    rows, keys, width = point.sizes
+    name, part = point.kind.split()
+    dtype, heads = getattr(torch, name), max(WORK // (2 * rows * keys * width), 1)
+    q, k = torch.ones(1, heads, rows, width, dtype=dtype), torch.ones(1, heads, keys, width, dtype=dtype)
+    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    if part == "forward":
+        return partial(lambda: forward(q.to(inner), k.to(inner), k.to(inner))[0].to(dtype))
+    lse = torch.zeros(1, heads, rows)
+
+    def run() -> list[Tensor]:  # q stands for the gradient and the output as well
+        g, a, b, c, o = (x.to(inner) for x in (q, q, k, k, q))
+        return [x.to(dtype) for x in backward(g, a, b, c, o, lse, 0.0, False)]
+
+    return partial(run)
+
+
+def _rule(point: Point) -> str:
+    """Own where the processor has such products; torch's backward pass makes use of them in large tiles only."""
+    name, part = point.kind.split()
+    small = part == "backward" and point.sizes[0] < LARGE
+    return "own" if multiplies(getattr(torch, name)) and not small else "float32"
+
+
+def _list_points() -> tuple[Point, ...]:
+    tiles = ((32, 256, 64), (512, 256, 64), (128, 256, 64), (1024, 256, 64), (64, 64, 32), (512, 256, 128))
+    products = ((256, 64, 64), (256, 2048, 64), (64, 256, 256))
+    of_tiles = product(tiles, HALVES, ("forward", "backward"))
+    every = [*product(products, HALVES, ("product",)), *of_tiles]
+    return tuple(Point(f"{str(dtype).removeprefix('torch.')} {part}", sizes) for sizes, dtype, part in every)
+
+
+HALF = Contest(name="half", forms=("own", "float32"), points=_list_points(), prepare=_prepare, rule=_rule)
