@@ -52,9 +52,15 @@ def _prepare_all(
     while waiting:
         batch = waiting[:1] if solo else waiting
         solo = False
-        limits = {"timeout_s": conditions.timeout_s, "memory_bytes": conditions.memory_bytes}
+        job = Prepare(
+            cell=cell,
+            cases=tuple(batch),
+            timeout_s=conditions.timeout_s,
+            memory_bytes=conditions.memory_bytes,
+            choices=conditions.choices,
+        )
         try:
-            for told in conditions.engine.carry_out(Prepare(cell=cell, cases=tuple(batch), **limits)):
+            for told in conditions.engine.carry_out(job):
                 done[batch[told.case].key] = told.what, told.seconds
         except Died as death:
             done |= {c.key: (end_dead(c, death, conditions), 0.0) for c in batch if death.case < 0}

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from ..engines.job import Engine
 from ..engines.local import Local
 from ..instruments.ceilings import Ceiling
+from .choosing import Choices
 
 Setting: TypeAlias = tuple[str, str, int | None]  # device, dtype and threads
 
@@ -17,13 +18,14 @@ PRELOAD = ("efficient_attn.bench.jobs",)  # all that measures, imported once
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
     """timeout_s: what a case may take in all. memory_bytes: what it may take beyond an idle worker; available_bytes:
-    what all of a cell's cases may take together. ceilings: the highest so far; looks: each time that the machine was
-    looked at, and when in the run that was.
+    what all of a cell's cases may take together. choices: between forms of kernels. ceilings: the highest so far;
+    looks: each time that the machine was looked at, and when in the run that was.
     """
 
     timeout_s: float = 600.0
     memory_bytes: int | None = None
     available_bytes: int | None = None
     engine: Engine = field(default_factory=lambda: Local(preload=PRELOAD))
+    choices: Choices = field(default_factory=dict)
     ceilings: dict[Setting, Ceiling] = field(default_factory=dict)
     looks: dict[Setting, list[tuple[str, Ceiling]]] = field(default_factory=dict)

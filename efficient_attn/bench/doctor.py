@@ -20,6 +20,7 @@ from ..results.exchange import round_values
 from ..results.stats import MARGIN, Estimate, paired_ratio, quantile_t, verdict
 from .case import make_case
 from .cell import measure
+from .choosing import look_at_choices
 from .conditions import Conditions
 from .expect import guess_call
 from .place import Cell, Effort, Place
@@ -49,7 +50,9 @@ def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "
     if device == "cuda":
         found.append(_gpu())
     if device == "cpu" or torch.cuda.is_available():
-        found += [_canary(device), *_rates(device, count), _noise(device, threads, quick)]
+        found += [_canary(device), *_rates(device, count)]
+        found += [look_at_choices(count)] if device == "cpu" else []
+        found.append(_noise(device, threads, quick))
     return Diagnosis(tuple(found))
 
 

@@ -22,6 +22,7 @@ from ..instruments.guard import Globals, Meddled
 from ..instruments.memory import canary
 from ..instruments.timing import Pace, TooSlow, Turn, take_rounds
 from ..results.rows import Record, Row, Status
+from . import choosing
 from .case import Case
 from .comparison import Invalid
 from .passes import make_subject
@@ -68,9 +69,11 @@ class Prepare:
     cases: tuple[Case, ...]
     timeout_s: float
     memory_bytes: int | None
+    choices: choosing.Choices = field(default_factory=dict)
 
     def run(self, board: Board, tell: Callable[[Any], None]) -> None:
         _set_threads(self.cell)
+        choosing.use(self.choices)
         for place, case in enumerate(self.cases):
             start = time.perf_counter()
             overdue = time.monotonic() + self.timeout_s
@@ -133,9 +136,11 @@ class Sit:
     timeout_s: tuple[float, ...]
     memory_bytes: int | None
     energy: bool  # measured too, where the device has a counter
+    choices: choosing.Choices = field(default_factory=dict)
 
     def run(self, board: Board, tell: Callable[[Any], None]) -> None:
         threads, device = _set_threads(self.cell), self.cell.place.device
+        choosing.use(self.choices)
         make = find_task(self.cell.target).work
         assert make is not None  # only what is timed sits
         limit_memory(self.memory_bytes)

@@ -11,6 +11,7 @@ from ..contract.state import state_bytes
 from ..errors import UsageError
 from ..instruments.guard import watched
 from ..instruments.timing import calibrate, first_call
+from ..kernels.choices import desk
 from ..results.rows import Row, finite
 from .case import Case
 from .jobs import CALIBRATING, COMPILING, FIRST, GATE, MAKING, MEMORY, Prepared
@@ -45,7 +46,9 @@ def prepare(
         if memory_budget is not None:
             _count_capacity(workload, row, memory_budget)
         at(MEMORY)
+        desk.forget()  # what the gate chose, perhaps at another length
         samples = _count_memory(workload, row, steps, told=peak_memory)
+        row.choices = desk.list_choices() or None
         at(CALIBRATING)
         pace = calibrate(subject, budget_s=budget_s, device=place.device)
     return Prepared(row, pace, samples | {"bytes_moved": row.bytes_moved})

@@ -27,6 +27,7 @@ from ..results.section import Section
 from ..results.shards import stem
 from ..results.store import Writer, about
 from ..results.trials import TRIAL
+from . import choosing
 from .case import PROTOCOL, Case, group_by_cell
 from .cell import measure
 from .conditions import PRELOAD, Conditions
@@ -165,6 +166,7 @@ class _Session:
             memory_bytes=limits.memory_bytes or usable,
             available_bytes=usable,
             engine=self.engine,
+            choices=self._settle_choices(planned),
         )
         self.about["limits"] = {
             "timeout_s": conditions.timeout_s,
@@ -178,6 +180,15 @@ class _Session:
         self._glance(planned)
         self.writer.describe(self.about)
         return conditions
+
+    def _settle_choices(self, planned: Sequence[Cell]) -> choosing.Choices:
+        """By which timings forms of kernels are chosen, in this session and in all later ones of its folder."""
+        threads = dict.fromkeys(cell.place.threads for cell in planned if cell.place.device == "cpu")
+        if not threads:
+            return {}
+        found = choosing.settle(self.engine, threads, about(self.writer.folder))
+        self.about["choices"] = choosing.as_json(found)
+        return found
 
     def _glance(self, planned: Sequence[Cell]) -> None:
         """Say at the start, rather than when hours have passed, that this is no moment to measure."""

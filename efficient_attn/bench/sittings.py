@@ -120,6 +120,7 @@ class Sittings:
             timeout_s=tuple(e.until_timeout_s for e in members),
             memory_bytes=_together(s.memory_bytes, len(members), s.available_bytes),
             energy=number == 0,
+            choices=s.choices,
         )
         return s.engine.carry_out(job)
 

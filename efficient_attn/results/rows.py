@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from .cleaning import clean
 
-SCHEMA = 6
+SCHEMA = 7
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
@@ -44,6 +44,7 @@ class Row:
     part: of the suite; baseline: what the variants of the cell are compared with, where the row's writer said so.
     gate_len: the length at which the result was compared with the oracle's before it was timed.
     fill: how much of a batch is no padding (full, half, drawn, packed); seq_len is the length that its rows may have.
+    choices: which forms of kernels the call took where several compete, ``half=float32 products=batched``.
     extra: what the task adds, by name; a column ``task.name`` each in frames.
     """
 
@@ -121,6 +122,7 @@ class Row:
     gate_len: int | None = None
     read_from: str | None = None
     fill: str | None = None
+    choices: str | None = None
     extra: dict[str, Value] = field(default_factory=dict)
     schema: int = SCHEMA
 
@@ -159,8 +161,14 @@ def _to_6(body: dict[str, Any]) -> dict[str, Any]:
     return body | {"gate_len": None, "read_from": None, "fill": "full", "schema": 6}
 
 
+def _to_7(body: dict[str, Any]) -> dict[str, Any]:
+    """Schema 7 says which forms of kernels were chosen; until then none were."""
+    return body | {"choices": None, "schema": 7}
+
+
 # from each older schema to the next
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
+STEPS = _to_2, _to_3, _to_4, _to_5, _to_6, _to_7
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = dict(enumerate(STEPS, start=1))
 
 
 class NewerSchemaError(ValueError):

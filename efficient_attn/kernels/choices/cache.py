@@ -66,7 +66,7 @@ def read(contest: Contest, threads: int) -> Table:
         if found["place"] != this_place():
             return Table(source=f"{path} is from another machine: {found['place']['machine']}")
         timings = tuple((Point(kind, tuple(sizes)), dict(times)) for kind, sizes, times in found["timings"])
-        return Table(timings, f"from {path}", found["seconds"])
+        return Table(timings, f"from {path}", found["seconds"], kept=True)
     except (ValueError, KeyError, TypeError) as error:
         return Table(source=f"{path} cannot be read: {_line(error)}")
 
@@ -88,7 +88,7 @@ def write(contest: Contest, threads: int, table: Table, *, before: Table) -> Tab
         durable.replace(path, f"{body} #{zlib.crc32(body.encode())}".encode(), sync=False)
     except (OSError, RuntimeError) as error:
         return replace(table, source=f"measured now, not kept: {_line(error)}")
-    return replace(table, source=f"measured now, kept in {path}{why}")
+    return replace(table, source=f"measured now, kept in {path}{why}", kept=not why)
 
 
 def _line(error: Exception) -> str:

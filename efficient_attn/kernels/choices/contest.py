@@ -36,8 +36,11 @@ class Contest:
 
 @dataclass(frozen=True)
 class Table:
-    """Seconds of each form at the points of a contest. source: where they come from. seconds: what timing took."""
+    """Seconds of each form at the points of a contest. source: where they come from, or why there are none. seconds:
+    what timing took. kept: in a file, as it should be.
+    """
 
     timings: tuple[tuple[Point, Mapping[str, float]], ...] = ()
     source: str = ""
     seconds: float = 0.0
+    kept: bool = False
