@@ -13,8 +13,8 @@ from torch import Tensor
 from ..native import scan as native
 from ..traced import make_op
 from . import chunks
-from .chunks import State
 from .recipe import Recipe
+from .state import State
 from .sums import Sums, divided, start_sums, unpack
 
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from ..derivatives import KernelFunction, differentiate_once
 from ..native import scan as native
 from . import chunks, ops
-from .chunks import CHUNK, State
+from .chunks import CHUNK
 from .recipe import Recipe, Tape, divide, undivide
+from .state import State
 from .sums import KERNEL, Sums, start_sums, unpack
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UnsupportedError
-from ..linear.chunks import State
+from ..linear.state import State
 from .building import library
 
 CHUNK = 16  # positions: the state stays in the nearest cache, so that chunks may be short

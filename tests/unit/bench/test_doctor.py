@@ -14,7 +14,7 @@ from efficient_attn.results.stats import MARGIN, Estimate
 
 pytestmark = pytest.mark.slow
 
-TOPICS = ["threads", "frequency", "virtual", "memory", "clock", "counting", "rates", "quiet", "noise"]
+TOPICS = ["threads", "frequency", "virtual", "memory", "clock", "counting", "rates", "quiet", "choices", "noise"]
 
 
 @pytest.fixture(scope="module")

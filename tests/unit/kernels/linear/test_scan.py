@@ -36,6 +36,13 @@ def _short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RECIPE.cut(20, 6, 4, RECIPE.fit(64, 6, 4)) == [slice(0, 8), slice(8, 16), slice(16, 20)]
 
 
+@pytest.fixture(params=[1, 2, 1 << 40], ids=["one chunk", "a few chunks", "all chunks"])
+def _at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many chunks go at once; of the heads drawn here the sums are 3 x 4 x 5 numbers."""
+    monkeypatch.setattr(chunks, "BESIDE", request.param * 60)
+
+
+@pytest.mark.usefixtures("_at_once")
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
 @pytest.mark.parametrize("graph", [False, True])
 def test_scan_is_the_lower_triangle_at_any_chunk_size(monkeypatch, chunk: int, graph: bool) -> None:
@@ -52,6 +59,7 @@ def test_scan_is_the_lower_triangle_at_any_chunk_size(monkeypatch, chunk: int, g
         torch.testing.assert_close(after.k, at_once.k, rtol=0, atol=1e-11)
 
 
+@pytest.mark.usefixtures("_at_once")
 @pytest.mark.parametrize("chunk", [1, 3, 8, 128])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_backward_pass_is_autograds(monkeypatch, chunk: int, weighted: bool) -> None:
