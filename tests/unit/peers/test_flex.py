@@ -48,7 +48,7 @@ def test_its_block_mask_holds_the_pairs_of_ours(peer: str, ours: str, causal: bo
 
 @pytest.mark.slow
 def test_compiled_it_is_ours() -> None:
-    (q, k, v), mask = _draw(40), ea.Mask(causal=True)
+    (q, k, v), mask = _draw(130), ea.Mask(causal=True)
     got = ea.create("peer_flex_longformer:window=4:n_global=3")(q, k, v, mask)
     want = ea.create("longformer:window=4:n_global=3", backend="dense")(q, k, v, mask)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
@@ -60,6 +60,8 @@ def test_what_torch_cannot_do_on_a_cpu_is_refused() -> None:
         attn(*(x.requires_grad_() for x in _draw(8)))
     with pytest.raises(ea.UnsupportedError, match=r"not torch\.float64"):
         attn(*_draw(8, torch.float64))
+    with pytest.raises(ea.UnsupportedError, match="less than a block, 128"):
+        attn(*_draw(40))
     with pytest.raises(ea.UnsupportedError, match="padding"):
         attn(*_draw(8), ea.Mask(key_lengths=torch.tensor([3, 4])))
 
