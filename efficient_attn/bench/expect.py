@@ -111,7 +111,8 @@ def guess_call(case: Case, best: Ceiling) -> Guess:
     rate = EFFICIENCY.get(attn.backend, OTHERWISE) * best.gemm_flops_per_s
     call_s = LAUNCH_S * len(calls) + max(operations / rate, moved / best.bytes_per_s)
     workspace = attn.workspace_bytes(s, size, causal=place.causal, training=training)
-    return Guess(call_s, queries + keys, output + workspace)
+    compile_s = COMPILE_S if place.compiled or attn.compiles else 0.0
+    return Guess(call_s, queries + keys, output + workspace, compile_s)
 
 
 def _state_bytes(case: Case, attn: Attention) -> int:
@@ -151,7 +152,7 @@ def _seconds(cell: Cell, guesses: Mapping[str, Guess], best: Ceiling) -> dict[st
             continue
         pace, passes = paces[key], parts[key].passes * rounds
         inputs = DRAW_S * g.input_bytes / getattr(torch, cell.place.dtype).itemsize
-        found[key] += (inputs + pace.warm_up_s + (COMPILE_S if cell.place.compiled else 0.0)) * (1 + sittings)
+        found[key] += (inputs + pace.warm_up_s + g.compile_s) * (1 + sittings)
         found[key] += min(passes * pace.block_s, cell.effort.budget_s) + passes * _between(cell, g, best)
         found[key] += rounds * LOOK_S
     return found

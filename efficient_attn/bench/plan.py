@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, get_origin
 
 from ..errors import UsageError, unknown
@@ -91,7 +92,7 @@ def _make_effort(loaded: Loaded, overrides: Overrides) -> Effort:
 
 
 def _plan_part(suite: str, part: Part, wanted: Sequence[Wanted], effort: Effort, overrides: Overrides) -> list[Case]:
-    specs, grid = _choose_variants(part, overrides.variants), _make_grid(part, overrides)
+    specs, grids = _choose_variants(part, overrides.variants), _make_grids(part, overrides)
     cases: list[Case] = []
     for want in wanted:
         task = find_task(want.target)
@@ -103,11 +104,12 @@ def _plan_part(suite: str, part: Part, wanted: Sequence[Wanted], effort: Effort,
             target=want.target,
             words=want.words,
             keys=check_keys(want.target, keys, "--set"),
-            grid=grid,
+            grid=grids[0],
             effort=effort,
             baseline=_find_baseline(part, specs),
         )
-        for cell, kv_heads in task.plan(asked):
+        planned = chain.from_iterable(task.plan(replace(asked, grid=grid)) for grid in grids)
+        for cell, kv_heads in dict.fromkeys(planned):  # what does not depend on the shape is judged once
             # what is asked for by name stands in every part whose key-value heads it takes; a suite's own has to fit
             mine = [s for s in specs if not overrides.variants or takes(cell, s, kv_heads)]
             cases += [make_case(cell, spec, kv_heads) for spec in (mine if task.mechanisms else [want.task])]
@@ -174,14 +176,19 @@ def _check_overrides(name: str, overrides: Overrides, cases: Sequence[Case]) -> 
             raise UsageError(f"{flag}: the suite {name} measures nothing that takes this key{hint}")
 
 
-def _make_grid(part: Part, overrides: Overrides) -> Grid:
+def _make_grids(part: Part, overrides: Overrides) -> list[Grid]:
+    """The part's grid; with shapes one for each of them, which so are made for their own length and no other's."""
     axes = dict(DEFAULTS)
     axes |= {name: (value,) for name, value in part.dims.model_dump(exclude_none=True).items()}
     axes |= part.axes.model_dump(exclude_none=True)
     if overrides.quick:
         axes["seq_len"] = axes["seq_len"][:2]
-    grid = Grid(axes | {name: tuple(dict.fromkeys(values)) for name, values in overrides.axes.items()})
-    return grid if part.design is None else replace(grid, points=_choose_points(grid, part.design, overrides.quick))
+    changed = {name: tuple(dict.fromkeys(values)) for name, values in overrides.axes.items()}
+    if part.shapes:
+        sizes = [shape.model_dump(exclude_none=True) for shape in part.shapes[: 2 if overrides.quick else None]]
+        return [Grid(axes | {name: (value,) for name, value in shape.items()} | changed) for shape in sizes]
+    grid = Grid(axes | changed)
+    return [grid if part.design is None else replace(grid, points=_choose_points(grid, part.design, overrides.quick))]
 
 
 def _choose_points(grid: Grid, design: Design, quick: bool) -> tuple[Mapping[str, Any], ...]:

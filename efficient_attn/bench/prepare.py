@@ -30,7 +30,8 @@ def prepare(
     at(MAKING)
     workload = Workload(case)
     with watched(workload.drawn):
-        at(COMPILING if place.compiled else FIRST, None if place.compiled else budget_s)
+        compiles = place.compiled or workload.attn.compiles
+        at(COMPILING if compiles else FIRST, None if compiles else budget_s)
         workload.warm()
         at(FIRST, budget_s)
         steps = Steps(workload, case.cell.effort.seed) if place.mode == "decode" else None

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..errors import UsageError, unknown
 from ..registry import load_plugin
@@ -60,6 +60,12 @@ class DimsTable(_Table):
     head_dim: Count | None = None
 
 
+class ShapeTable(DimsTable):
+    """Sizes that go together, one place of several. What it leaves out the part's dims and axes say."""
+
+    seq_len: Count | None = None
+
+
 class Design(_Table):
     """Of all combinations of the axes only so many points, which tell each axis' own effect from the others'.
 
@@ -85,12 +91,16 @@ class _Grid(_Table):
     baseline: str | None = None
     axes: Axes = Axes()
     dims: DimsTable = DimsTable()
+    shapes: Listed[ShapeTable] | None = None
     design: Design | None = None
     variant: tuple[Variant, ...] | None = Field(default=None, min_length=1)
 
 
 class Part(_Grid):
-    """One grid of a suite. What it leaves out it takes from the top level; axes and dims are merged key by key."""
+    """One grid of a suite. What it leaves out it takes from the top level; axes and dims are merged key by key.
+
+    shapes: every combination of the axes is measured at each of them, instead of every combination of sizes.
+    """
 
     name: str
 
@@ -117,6 +127,19 @@ class Suite(_Grid):
     plugins: tuple[str, ...] = ()
     part: tuple[Part, ...] = ()
 
+    @model_validator(mode="after")
+    def _say_each_size_once(self) -> Self:
+        for grid in (self, *self.part):
+            where = f"part {grid.name!r}: " if isinstance(grid, Part) else ""
+            shapes = grid.shapes or self.shapes or ()
+            sizes = {name for shape in shapes for name in shape.model_dump(exclude_none=True)}
+            said = grid.axes.model_dump(exclude_none=True).keys() | grid.dims.model_dump(exclude_none=True).keys()
+            if twice := sorted(sizes & said):
+                raise ValueError(f"{where}shapes say {twice[0]}, so axes and dims beside them may not")
+            if shapes and (grid.design or self.design):
+                raise ValueError(f"{where}a design chooses from axes, so there can be no shapes beside it")
+        return self
+
     def parts(self) -> tuple[Part, ...]:
         """The grids, each with what it takes from the top level filled in."""
         given = self.part or (Part(name="all"),)
@@ -127,6 +150,7 @@ class Suite(_Grid):
                 baseline=p.baseline or self.baseline,
                 axes=self.axes.model_copy(update=p.axes.model_dump(exclude_none=True)),
                 dims=self.dims.model_copy(update=p.dims.model_dump(exclude_none=True)),
+                shapes=p.shapes or self.shapes,
                 design=p.design or self.design,
                 variant=p.variant or self.variant,
             )
@@ -262,13 +286,13 @@ def _in_one_line(file: str, error: ValidationError, fields: Iterable[str]) -> Us
     if problem["type"] == "missing":
         return UsageError(f"{file}: {where} is missing")
     if problem["type"] == "value_error":  # our own words
-        return UsageError(f"{file}: {where}: {problem.get('ctx', {})['error']}")
+        return UsageError(": ".join(filter(None, (file, where, str(problem.get("ctx", {})["error"])))))
     return UsageError(f"{file}: {where}: {problem['msg']}, got {problem['input']!r}")
 
 
 def _keys_of(table: list[int | str], fields: Iterable[str]) -> list[str]:
     names = [x for x in table if isinstance(x, str)]
     kinds: dict[str, type[BaseModel]] = {"axes": Axes, "dims": DimsTable, "variant": Variant, "part": Part}
-    kinds["design"] = Design
+    kinds |= {"design": Design, "shapes": ShapeTable}
     model = kinds[names[-1]] if names else Suite
     return [*model.model_fields, *(fields if model in (Suite, Part) else ())]

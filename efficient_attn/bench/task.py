@@ -27,11 +27,15 @@ class Keys(BaseModel):
 
 
 class Guess(NamedTuple):
-    """What a case costs: seconds a call, bytes of its inputs, bytes that a call (in decoding, its state) takes."""
+    """What a case costs: seconds a call, bytes of its inputs, bytes that a call (in decoding, its state) takes.
+
+    compile_s: seconds before the first call, in every worker.
+    """
 
     call_s: float
     input_bytes: int
     call_bytes: int
+    compile_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

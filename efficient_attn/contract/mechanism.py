@@ -174,6 +174,11 @@ class Attention(nn.Module):
         self.origin = replace(self.origin, seed=seed)
 
     @property
+    def compiles(self) -> bool:
+        """Whether a call with new sizes is compiled first: seconds, and no part of what a call takes."""
+        return False
+
+    @property
     def label(self) -> str:
         return self.spec or type(self).__name__
 

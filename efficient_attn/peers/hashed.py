@@ -84,6 +84,11 @@ class PeerReformer(Attention):
         if v.shape[-1] != width:
             raise UnsupportedError(f"{self.label} wants values as wide as keys, got {v.shape[-1]} and {width}")
         self._refuse(q, k, mask)
+        if mask.causal and q.dtype.itemsize < 4 and self.n_hashes > 1:
+            raise UnsupportedError(
+                f"{self.label}: in {q.dtype} logarithms near {SELF_SCORE:g} lose the number of rounds, so that causal "
+                f"queries which see only themselves come out {self.n_hashes} times too large and more"
+            )
         with drawing_from(int(self.draw), q.device):
             out, _, _ = self._lsh[mask.causal](k.reshape(-1, n, width), v.reshape(-1, n, width))
         return out.view(batch, heads, n, width)

@@ -19,7 +19,7 @@ from .facts import ROOT, Unknown, known, text
 PACKAGES = (
     *("efficient-attn", "torch", "numpy", "pandas", "matplotlib", "scipy", "triton"),
     *("local-attention", "transformers", "linear-attention-transformer", "performer-pytorch"),  # peers
-    *("linformer", "reformer-pytorch"),
+    *("linformer", "reformer-pytorch", "fla-core"),
 )
 # Names, or beginnings of names that end in "_". Nothing else is kept: variables hold secrets too.
 VARIABLES = (

@@ -38,7 +38,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale:
     g = Geometry(n, m, mask.start(n, m), mask.causal)
     blocks = block_mask(pattern, g, device=q.device, valid=mask.key_valid(m))
     q, k, v = (F.pad(x, (0, NARROWEST - x.shape[-1])) if x.shape[-1] < NARROWEST else x for x in (q, k, v))
-    return _compiled()(q, k, v, block_mask=blocks, scale=scale, enable_gqa=True)[..., :value_width]
+    return compiled()(q, k, v, block_mask=blocks, scale=scale, enable_gqa=True)[..., :value_width]
 
 
 def block_mask(
@@ -131,7 +131,7 @@ def _table(at: np.ndarray, entry: np.ndarray, count: int, width: int, device: to
 
 
 @cache
-def _compiled() -> Callable[..., Tensor]:
+def compiled() -> Callable[..., Tensor]:
     """flex_attention, compiled anew for each set of shapes, pattern and geometry.
 
     With dynamic shapes the first length of a process would get kernels made for it and later ones general kernels:

@@ -80,11 +80,13 @@ def _highest_power(said: str) -> float | None:
     return sum(whole) + 0.5 * plain.count("sqrt(N)")
 
 
-def _runs_oracle(subject: Subject) -> str | None:
+def _not_to_be_seen(subject: Subject) -> str | None:
+    if subject.attn.compiles:  # under a dispatch mode torch would compile nothing, and in this process never again
+        return "its calls are compiled, so that the operations in them cannot be counted"
     return "it runs its oracle, which may take what it likes" if subject.attn.backend == "dense" else None
 
 
-@check(ask=_runs_oracle)
+@check(ask=_not_to_be_seen)
 def growth_is_measured(subject: Subject) -> str | None:
     """Work and memory of a call grow no faster between two lengths than its growth says, in words and as a cost."""
     growth, unread = subject.attn.growth, []

@@ -61,6 +61,10 @@ class SparseAttention(Attention):
     def growth(self) -> Growth:
         return Growth(self._time, "O(N)", self.pairs)
 
+    @property
+    def compiles(self) -> bool:
+        return self.backend == "flex"
+
     def why_not(self, backend: str) -> str | None:
         if backend == "parts" and not all(isinstance(f, KNOWN) for f in self.pattern.facts):
             return "a fact of the pattern does not name its tiles; 'blocks' serves any pattern"

@@ -146,6 +146,20 @@ def test_nothing_is_said_of_what_a_device_that_is_not_here_would_take(monkeypatc
     assert expected(planted.plan(), best=BEST).absent == {}
 
 
+def test_what_is_compiled_waits_for_it_in_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, compiled = planted.case(), planted.case(compiled=True)
+    waits = guess_case(compiled, BEST).compile_s
+    assert waits > guess_case(plain, BEST).compile_s == 0
+    workers = 1 + plain.cell.effort.processes
+    assert expected([compiled], best=BEST).wall_s - expected([plain], best=BEST).wall_s == pytest.approx(
+        workers * waits
+    )
+    with planted.undone():
+        case = planted.case(planted.plant("zz_compiles_itself"))
+        monkeypatch.setattr(type(case.create()), "compiles", True)
+        assert guess_case(case, BEST).compile_s == waits
+
+
 def test_an_empty_plan_costs_nothing() -> None:
     assert expected([]).wall_s == 0.0
 

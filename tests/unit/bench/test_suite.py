@@ -34,6 +34,22 @@ WRONG = {
     "design of nothing": (HEAD + TAIL + "[design]\nseed = 1\n", ["design.points is missing"]),
     "one point": (HEAD + TAIL + "[design]\npoints = 1\n", ["design.points", "got 1"]),
     "no operations": (HEAD + TAIL + "[design]\npoints = 8\nmost_flops = 0\n", ["design.most_flops", "got 0"]),
+    "shape key": (HEAD + TAIL + "[[shapes]]\nhead = 2\n", ["shapes.0", "'head'", "did you mean 'heads'?"]),
+    "shape of a part": (HEAD + TAIL + PART + "shapes = [{ seqlen = 2 }]\n", ["part.0.shapes.0", "mean 'seq_len'?"]),
+    "no shapes": (HEAD + "shapes = []\n" + TAIL, ["shapes"]),
+    "shape of zero": (HEAD + "shapes = [{ batch = 0 }]\n" + TAIL, ["shapes.0.batch", "got 0"]),
+    "axis beside shapes": (
+        HEAD + "shapes = [{ seq_len = 8 }]\naxes = { seq_len = [8] }\n" + TAIL,
+        ["shapes say seq_len, so axes and dims beside them may not"],
+    ),
+    "dim of a part beside shapes": (
+        HEAD + "shapes = [{ heads = 2 }, { batch = 2 }]\n" + TAIL + PART + "dims = { batch = 3 }\n",
+        ["part 'p': shapes say batch"],
+    ),
+    "design beside shapes": (
+        HEAD + "shapes = [{ heads = 2 }]\n" + TAIL + PART + "design = { points = 8 }\n",
+        ["part 'p': a design chooses from axes"],
+    ),
     "fill": (HEAD + 'axes = { fill = ["haff"] }\n' + TAIL, ["axes.fill.0", "did you mean 'half'?"]),
     "measure": (HEAD.replace("forward", "forwrd") + TAIL, ["measure.0", "'forwrd'", "did you mean 'forward'?"]),
     "dtype": (HEAD + 'axes = { dtype = ["float23"] }\n' + TAIL, ["axes.dtype.0", "did you mean 'float32'?"]),

@@ -99,6 +99,24 @@ def test_what_is_not_compiled_says_so(mode: str) -> None:
         Workload(planted.case("full", mode=mode, compiled=True)).warm()
 
 
+@pytest.mark.parametrize("mode", ["forward", "forward_backward", "prefill", "decode"])
+def test_who_compiles_by_itself_does_so_in_a_call_of_its_own(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be in the first pass of all that take a second a call: these are not warmed up."""
+    made: list[int] = []
+
+    def counting(out: torch.Tensor) -> torch.Tensor:
+        made.append(1)
+        return out
+
+    with planted.undone():
+        workload = _workload(planted.plant("zz_compiles", counting, advance=counting), mode=mode)
+        workload.warm()
+        assert not made
+        monkeypatch.setattr(type(workload.attn), "compiles", True)
+        workload.warm()
+        assert bool(made) == (mode != "decode")  # where some steps after the context are not timed
+
+
 @pytest.mark.slow
 def test_compiling_counts_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a backend that compiles nothing: what is compiled, and what breaks, is the same."""

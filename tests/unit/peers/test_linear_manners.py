@@ -84,6 +84,7 @@ REFUSED = {
     "no multiple of landmarks": ("peer_nystromformer", 65, {}, torch.float32, "multiple of 64, not 65"),
     "Nystromformer in bfloat16": ("peer_nystromformer", 128, {}, torch.bfloat16, "cannot multiply torch.bfloat16"),
     "no multiple of two buckets": ("peer_reformer", 192, {}, torch.float32, "multiple of 128, not 192"),
+    "causal Reformer in bfloat16": ("peer_reformer", 128, CAUSAL, torch.bfloat16, "come out 4 times too large"),
     "padding": ("peer_reformer", 128, PADDED, torch.float32, "padding"),
 }
 
@@ -96,6 +97,33 @@ def test_what_the_library_cannot_do_is_refused_in_one_line(
     with pytest.raises(ea.UnsupportedError, match=says) as caught:
         create(spec)(*draw(n, dtype, spec=spec), ea.Mask(**mask))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_reformers_causal_rounds_are_refused_where_they_are_lost_and_nowhere_else() -> None:
+    """What is refused is wrong indeed: the first query sees itself alone, and its output is its value."""
+    q, _, v = draw(128, torch.bfloat16)
+    attn = create("peer_reformer")
+    out, _, _ = attn._lsh[True](q.flatten(0, 1), v.flatten(0, 1))  # type: ignore[operator]
+    assert (out[:, 0].norm(dim=-1) > 3.9 * v.flatten(0, 1)[:, 0].norm(dim=-1)).all()
+    for spec, mask in (("peer_reformer", ea.Mask()), ("peer_reformer:n_hashes=1", ea.Mask(causal=True))):
+        got, want = (create(spec, backend=b)(q, q, v, mask) for b in ("library", "dense"))
+        assert (got.double() - want.double()).norm() / want.double().norm() < 0.04
+
+
+@pytest.mark.usefixtures("installed")
+def test_performers_gradients_in_bfloat16_are_refused_where_they_are_far_off() -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(1, 3, 40, 64, generator=generator).bfloat16() for _ in range(3)]
+    attn = ea.create("peer_performer", dims=ea.Dims(head_dim=64)).to(torch.bfloat16)
+    attn(*inputs)
+    wanting = [x.requires_grad_() for x in inputs]
+    with pytest.raises(ea.UnsupportedError, match="gradients off by 4% and more at D > 32"):
+        attn(*wanting)
+    with torch.no_grad():
+        attn(*wanting)
+    narrow = create("peer_performer").to(torch.bfloat16)(*(x[..., :16] for x in wanting))
+    assert narrow.requires_grad
 
 
 @pytest.mark.usefixtures("installed")
@@ -159,10 +187,11 @@ def test_the_suite_without_the_extra_ends_in_one_line(
 def test_each_part_of_the_suite_has_its_peer_as_baseline() -> None:
     cases = make_plan(load_suite("linear_peers"))
     parts = {(c.cell.part, c.cell.baseline) for c in cases}
-    assert len(parts) == 7
+    assert len(parts) == 9
     assert all(baseline is not None and baseline.startswith("peer_") for _, baseline in parts)
     assert {c.variant for c in cases if c.cell.place.causal} == {
         *("linear", "peer_linear_transformer:bucket_size=1", "peer_linear_transformer:bucket_size=64"),
+        *("retention", "peer_simple_gla", "peer_fla_linear"),
         *("performer:n_features=256", "peer_performer:n_features=256"),
         *("reformer:bucket_size=64:n_hashes=4", "peer_reformer:bucket_size=64:n_hashes=4"),
     }

@@ -180,9 +180,9 @@ def traces() -> Iterator[CompileCounterWithBackend]:
     counter = CompileCounterWithBackend("eager")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "compile", partial(torch.compile, backend=counter))
-        flex._compiled.cache_clear()
+        flex.compiled.cache_clear()
         yield counter
-    flex._compiled.cache_clear()
+    flex.compiled.cache_clear()
 
 
 def draw(n: int, m: int, *, dtype: torch.dtype = torch.float32, device: str = "cpu", width: int = 16) -> list[Tensor]:

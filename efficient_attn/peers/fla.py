@@ -1,0 +1,134 @@
+"""flash-linear-attention's operations in plain torch, which its package fla-core has beside its kernels.
+
+The kernels are Triton and want a GPU; these forms say what they compute, and are what the library has for a CPU. They
+lie in files of their own that need torch and einops only. Importing them by their names would import all operations,
+and so Triton, first: the files are run by themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..contract.mask import Mask
+from ..contract.mechanism import Attention
+from ..contract.traits import Growth, Traits
+from ..errors import UsageError
+from ..kernels.dense import wide
+from ..registry import register
+from . import library_file
+
+CHUNK = 64  # positions a chunk of naive_chunk_linear_attn
+CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=False, decode=False, grouped=False)
+
+
+def _forms(peer: str, operation: str) -> ModuleType:
+    """The plain torch forms of an operation. Never kept on an instance: what is run from a file cannot be pickled."""
+    return library_file(peer, "fla-core", f"fla/ops/{operation}/naive.py")
+
+
+@register("peer_simple_gla", family="linear")
+class PeerSimpleGLA(Attention):
+    """flash-linear-attention's naive simple gated linear attention, its gates the decays of `retention`.
+
+    sum_j gamma^(i - j) (q_i . k_j / sqrt(D)) v_j over j <= i, gamma = 1 - 2^(-5 - h) for head h.
+    form: ``chunk`` sums keys by chunks of ``chunk_size``, one chunk after another, padded to a multiple;
+    ``recurrent`` goes position by position; ``parallel`` writes all N x N weights. All compute in float32, also where
+    the inputs are half precision, so that float64 is refused.
+    """
+
+    backends = ("library", "dense")
+    only_dtypes: ClassVar = {"library": (torch.float32, torch.bfloat16, torch.float16)}
+
+    def __init__(self, *, form: Literal["chunk", "recurrent", "parallel"] = "chunk", chunk_size: int = 64) -> None:
+        super().__init__()
+        if chunk_size < 1:
+            raise UsageError(f"peer_simple_gla: chunk_size must be 1 or more, not {chunk_size}")
+        self.form, self.chunk_size = form, chunk_size
+        _forms("peer_simple_gla", "simple_gla")  # so that its absence is told here
+
+    @property
+    def traits(self) -> Traits:
+        return replace(CAUSAL, positional=True)
+
+    @property
+    def growth(self) -> Growth:
+        if self.form == "parallel":
+            return Growth("O(N^2)", "O(N^2): all weights are written to memory", self._cost)
+        held = "O(N): the weights of all chunks' pairs" if self.form == "chunk" else "O(N): one state"
+        return Growth("O(N)", held, self._cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        """The pairs of a query's own chunk, or of all, and two products with a D x D state."""
+        pairs = {"chunk": self.chunk_size, "recurrent": 0, "parallel": m}[self.form]
+        return n * (pairs + (0 if self.form == "parallel" else self.dims.head_dim or 64))
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        i = torch.arange(q.shape[2], device=q.device)
+        logs = _log_decays(q.shape[1], q.device)[:, None, None] * (i[:, None] - i).clamp(min=0)
+        scores = wide(q) @ wide(k).mT * q.shape[-1] ** -0.5
+        return (scores * logs.exp().tril().to(scores.dtype) @ wide(v)).to(q.dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        batch, heads, n, _ = q.shape
+        forms = _forms("peer_simple_gla", "simple_gla")
+        gates = _log_decays(heads, q.device).float().expand(batch, n, heads)
+        given = (*(x.transpose(1, 2) for x in (q, k, v)), gates)  # its layout, [B, N, H, D], as views
+        if self.form == "chunk":
+            out, _ = forms.naive_chunk_simple_gla(*given, chunk_size=self.chunk_size)
+        elif self.form == "recurrent":
+            out, _ = forms.naive_recurrent_simple_gla(*given, output_final_state=False)
+        else:
+            out, _ = forms.naive_parallel_simple_gla(*given)
+        return out.transpose(1, 2).to(q.dtype)  # float32 comes back from two of them
+
+
+def _log_decays(heads: int, device: torch.device) -> Tensor:
+    """``[H]``: logarithms of gamma."""
+    return torch.log1p(-(2.0 ** (-5 - torch.arange(heads, dtype=torch.float64, device=device))))
+
+
+@register("peer_fla_linear", family="linear")
+class PeerFlaLinear(Attention):
+    """flash-linear-attention's naive chunked linear attention, normalised, with phi(x) = elu(x) + 1: causal `linear`.
+
+    The map is what its layer has as ``feature_map="elu"``; queries are divided by sqrt(D) besides, and 1e-10 is added
+    to sums of weights. It wants a multiple of 64 positions: what is missing is padded with zeros, after all others.
+    The states of all chunks are summed at once, in the dtype of the inputs; float16 cannot hold them, and is refused.
+    """
+
+    backends = ("library", "dense")
+    only_dtypes: ClassVar = {"library": (torch.float64, torch.float32, torch.bfloat16)}
+
+    def __init__(self) -> None:
+        super().__init__()
+        _forms("peer_fla_linear", "linear_attn")
+
+    @property
+    def traits(self) -> Traits:
+        return replace(CAUSAL, normalised=True)
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N)", "O(N): the states of all chunks", self._cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        return n * (CHUNK + (self.dims.head_dim or 64))
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        rows, keys = F.elu(wide(q)) + 1, F.elu(wide(k)) + 1
+        weights = (rows @ keys.mT * q.shape[-1] ** -0.5).tril()
+        return (weights / (weights.sum(-1, keepdim=True) + 1e-10) @ wide(v)).to(q.dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        n = q.shape[2]
+        given = [x.transpose(1, 2) for x in (F.elu(q) + 1, F.elu(k) + 1, v)]
+        if missing := -n % CHUNK:
+            given = [F.pad(x, (0, 0, 0, 0, 0, missing)) for x in given]
+        out = _forms("peer_fla_linear", "linear_attn").naive_chunk_linear_attn(*given, normalize=True)
+        return out[:, :n].transpose(1, 2)
