@@ -9,8 +9,8 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.feature_maps import elu_plus_one
 from efficient_attn.kernels.linear import chunks, scan
-from efficient_attn.kernels.linear.state import State
 from efficient_attn.kernels.linear.recipe import Recipe
+from efficient_attn.kernels.linear.state import State
 from efficient_attn.kernels.linear.sums import Sums
 from efficient_attn.kernels.native import scan as native
 from efficient_attn.variants.linear.engine import or_one
