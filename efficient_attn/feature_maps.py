@@ -28,6 +28,9 @@ class FeatureMap:
     of any size are safe. positional: phi also takes the positions ``[L]``, as ``phi(x, at)``.
     signed: products may be negative, so sums of them may come close to zero, and divisors are kept away from it.
     exact: all sums are taken in float64, for products of either sign that nearly cancel.
+    back: the gradient by x, ``back(x, features, by_features, by_logarithm)``, of a map without parameters or positions,
+    where that is less work than autograd's. It may write over features and by_features; what is hidden has features
+    of zero and gets a gradient that counts for nothing. by_logarithm is None for queries.
     A mechanism can be pickled if its map can: phi and width are functions of a module, or partials of them.
     """
 
@@ -37,6 +40,7 @@ class FeatureMap:
     positional: bool = False
     signed: bool = False
     exact: bool = False
+    back: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] | None = None
 
     def __call__(self, x: Tensor, at: Tensor | None = None) -> Mapped:
         """The features, and the logarithm of their factor if the map is scaled."""
@@ -68,8 +72,16 @@ def _elu_plus_one(x: Tensor) -> Tensor:
     return cast(Tensor, _EluPlusOne.apply(x))
 
 
-elu_plus_one = FeatureMap(_elu_plus_one)
-relu = FeatureMap(F.relu)
+def _elu_plus_one_back(x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None) -> Tensor:
+    return by_features.mul_(features.clamp_(max=1))
+
+
+def _relu_back(x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None) -> Tensor:
+    return by_features.masked_fill_(features <= 0, 0)
+
+
+elu_plus_one = FeatureMap(_elu_plus_one, back=_elu_plus_one_back)
+relu = FeatureMap(F.relu, back=_relu_back)
 
 
 def scale(x: Tensor) -> Tensor:
@@ -77,7 +89,11 @@ def scale(x: Tensor) -> Tensor:
     return x * x.shape[-1] ** -0.25
 
 
-scaled_identity = FeatureMap(scale)
+def _scale_back(x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None) -> Tensor:
+    return by_features.mul_(x.shape[-1] ** -0.25)
+
+
+scaled_identity = FeatureMap(scale, back=_scale_back)
 
 
 BLOCK = 8  # coordinates whose products with the rest are formed at once

@@ -70,6 +70,14 @@ def along(x: Tensor, directions: Tensor) -> Tensor:
     return cast(Tensor, _Along.apply(x, directions))
 
 
+def across(x: Tensor, directions: Tensor) -> Tensor:
+    """``x [.., m] @ directions [m, D]``; no gradient."""
+    rows = x.reshape(1, -1, x.shape[-1])
+    if not _by_head("flat", rows, 1, *directions.shape):
+        return (rows[0] @ directions).view(*x.shape[:-1], -1)
+    return times(rows[0], directions).view(*x.shape[:-1], -1)
+
+
 class _Along(KernelFunction):
     @staticmethod
     def forward(x: Tensor, directions: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import efficient_attn as ea
+from efficient_attn import feature_maps
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
 from efficient_attn.testing import Subject, run_checks
 
@@ -65,3 +66,15 @@ def test_the_states_size_follows_the_maps_width() -> None:
     attn.dims = ea.Dims(heads=2, head_dim=8, value_dim=5)
     assert ea.state_bytes(attn.init_state(3, 4)) == 3 * 2 * 16 * (5 + 1) * 4
     assert ea.state_bytes(attn.init_state(3, 4000)) == ea.state_bytes(attn.init_state(3, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["elu_plus_one", "relu", "scaled_identity"])
+def test_a_gradient_by_hand_is_autograds(name: str, dtype: torch.dtype) -> None:
+    phi = getattr(feature_maps, name)
+    x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+    features, _ = phi(x)
+    upstream = torch.randn(features.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    (want,) = torch.autograd.grad(features, x, upstream)
+    got = phi.back(x.detach(), features.detach().clone(), upstream.clone(), None)
+    torch.testing.assert_close(got, want)

@@ -87,13 +87,28 @@ class Tape:
     """Differentiates a feature map stretch by stretch, and adds up the gradients of its parameters."""
 
     def __init__(self, recipe: Recipe) -> None:
+        phi = recipe.phi
+        self._back = None if recipe.parameters or phi.positional else phi.back
+        self._wide = recipe.wide
         self.parameters = recipe.parameters
         self.by_parameters: list[Tensor | None] = [None] * len(recipe.parameters)
 
     def record(
-        self, features: Callable[[Tensor], Features], x: Tensor
+        self, features: Callable[[Tensor], Features], x: Tensor, hidden: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Callable[..., Tensor]]:
-        """Features of x and their logarithms, and a function from gradients by these to the gradient by x."""
+        """Features of x and their logarithms, and a function from gradients by these to the gradient by x.
+
+        That function may be called once, when the features are wanted no more. hidden: positions without features.
+        """
+        if (by_hand := self._back) is not None:
+            y, a = features(x)
+
+            def back_by_hand(by_y: Tensor, by_a: Tensor | None = None) -> Tensor:
+                if hidden is not None:
+                    by_y = by_y.masked_fill_(hidden[..., None], 0)
+                return by_hand(self._wide(x), y, by_y, by_a)
+
+            return y, a, back_by_hand
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             found = features(leaf)

@@ -172,7 +172,7 @@ def _by_keys(
     for rows, references in zip(reversed(call.cut()), reversed(past), strict=True):
         x, _ = call.recipe.queries(call.q[:, :, rows], rows)
         keys = partial(call.recipe.keys, rows=rows, valid=call.valid, logs=call.logs)
-        y, a, back = tape.record(keys, call.k[:, rows])
+        y, a, back = tape.record(keys, call.k[:, rows], None if call.valid is None else ~call.valid[:, rows])
         by_rows = call.undivide(rows)
         by_y, by_v[:, rows] = _choose_kernel(call.recipe).by_keys(
             x, y, call.recipe.wide(call.v[:, rows]), a, *by_rows, by_state, references

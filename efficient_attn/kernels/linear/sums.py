@@ -154,7 +154,11 @@ def _by_summed(
     by_k, by_v, by_logs = torch.empty_like(k), torch.empty_like(v), None if logs is None else torch.empty_like(logs)
     tape = Tape(recipe)
     for rows in recipe.cut(k.shape[1], k.shape[0], k.shape[2]):
-        y, a, back = tape.record(partial(recipe.keys, rows=rows, valid=valid, logs=logs), k[:, rows])
+        keys, hidden = (
+            partial(recipe.keys, rows=rows, valid=valid, logs=logs),
+            None if valid is None else ~valid[:, rows],
+        )
+        y, a, back = tape.record(keys, k[:, rows], hidden)
         scale = 1 if a is None or reference is None else relative(a, reference[:, None]).to(y.dtype)[..., None]
         by_v[:, rows] = rows_times(y, by_kv).mul_(scale)
         by_y = rows_times(recipe.wide(v[:, rows]) * scale, by_kv.mT).add_(by_z[:, None] * scale)

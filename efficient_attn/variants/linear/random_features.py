@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -42,26 +42,28 @@ def random_map(kind: Kind, directions: Tensor) -> FeatureMap:
     """The map of a kind along given directions, for queries and keys as they are: scale them first."""
     return FeatureMap(
         partial(_features, kind, directions),
-        partial(_count, _MAPS[kind][1] * len(directions)),
+        partial(_count, _MAPS[kind].each * len(directions)),
         scaled=kind != "relu",
         signed=kind == "trigonometric",
+        back=partial(_back, kind, directions),
     )
 
 
 def softmax_map(kind: Kind, directions: Tensor) -> FeatureMap:
     """The same for exp(q.k / sqrt(D)). Of trigonometric weights so little may be left that float32 keeps two digits."""
     inner = random_map(kind, directions)
-    return replace(inner, phi=partial(_scaled_features, kind, directions), exact=inner.signed)
+    features, back = (partial(run, kind, directions) for run in (_scaled_features, _scaled_back))
+    return replace(inner, phi=features, exact=inner.signed, back=back)
 
 
 def unit_map(directions: Tensor) -> FeatureMap:
     """Trigonometric features of q / |q| and k / |k|: what their lengths contribute to the softmax is left out."""
     inner = random_map("trigonometric", directions)
-    return replace(inner, phi=partial(_unit_features, directions), scaled=False)
+    return replace(inner, phi=partial(_unit_features, directions), scaled=False, back=partial(_unit_back, directions))
 
 
 def _features(kind: Kind, directions: Tensor, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-    return _MAPS[kind][0](x, directions.to(x.dtype))
+    return _MAPS[kind].features(x, directions.to(x.dtype))
 
 
 def _scaled_features(kind: Kind, directions: Tensor, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
@@ -70,6 +72,32 @@ def _scaled_features(kind: Kind, directions: Tensor, x: Tensor) -> Tensor | tupl
 
 def _unit_features(directions: Tensor, x: Tensor) -> Tensor:
     return _trigonometric(F.normalize(x, dim=-1), directions.to(x.dtype))[0]
+
+
+def _back(
+    kind: Kind, directions: Tensor, x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None
+) -> Tensor:
+    """The gradient by x. A map's slope along a direction is made of its features."""
+    by_x = products.across(_MAPS[kind].along(features, by_features), directions.to(x.dtype))
+    if by_logarithm is None:
+        return by_x
+    return by_x.addcmul_(x, by_logarithm[..., None], value=1 if kind == "trigonometric" else -1)
+
+
+def _scaled_back(
+    kind: Kind, directions: Tensor, x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None
+) -> Tensor:
+    found = _back(kind, directions, scale(x), features, by_features, by_logarithm)
+    return found.mul_(x.shape[-1] ** -0.25)
+
+
+def _unit_back(
+    directions: Tensor, x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None
+) -> Tensor:
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_(min=1e-12)  # as F.normalize has it
+    unit = x / norm
+    by_unit = _back("trigonometric", directions, unit, features, by_features, None)
+    return by_unit.addcmul_(unit, (by_unit * unit).sum(-1, keepdim=True), value=-1).div_(norm)
 
 
 def _count(features: int, width: int) -> int:
@@ -114,13 +142,43 @@ def _powers(along: Tensor, unit: Tensor) -> Tensor:
     return along.sub_(unit[..., None]).exp2_().add_(floor)
 
 
+def _along_powers(features: Tensor, by_features: Tensor) -> Tensor:
+    """The gradient by w.x of exp(w.x): the features themselves times that by them."""
+    return by_features.mul_(features)
+
+
+def _along_both_powers(features: Tensor, by_features: Tensor) -> Tensor:
+    there, back = by_features.mul_(features).chunk(2, -1)
+    return there.sub_(back)
+
+
+def _along_waves(features: Tensor, by_features: Tensor) -> Tensor:
+    sin, cos = features.chunk(2, -1)
+    by_sin, by_cos = by_features.chunk(2, -1)
+    return by_sin.mul_(cos).addcmul_(by_cos, sin, value=-1)
+
+
+def _along_relu(features: Tensor, by_features: Tensor) -> Tensor:
+    size = (features.shape[-1]) ** -0.5
+    return by_features.mul_(size).masked_fill_(features <= RELU_FLOOR * size, 0)
+
+
 def _half_square(x: Tensor) -> Tensor:
     return x.square().sum(-1) / 2
 
 
-_MAPS: dict[Kind, tuple[Callable[[Tensor, Tensor], Tensor | tuple[Tensor, Tensor]], int]] = {
-    "positive": (_positive, 1),
-    "trigonometric": (_trigonometric, 2),
-    "hyperbolic": (_hyperbolic, 2),
-    "relu": (_relu, 1),
+class _Map(NamedTuple):
+    """A kind: its features of x along directions, how many of each, and from features and the gradient by them, which
+    it may write over, the gradient by w.x."""
+
+    features: Callable[[Tensor, Tensor], Tensor | tuple[Tensor, Tensor]]
+    each: int
+    along: Callable[[Tensor, Tensor], Tensor]
+
+
+_MAPS: dict[Kind, _Map] = {
+    "positive": _Map(_positive, 1, _along_powers),
+    "trigonometric": _Map(_trigonometric, 2, _along_waves),
+    "hyperbolic": _Map(_hyperbolic, 2, _along_both_powers),
+    "relu": _Map(_relu, 1, _along_relu),
 }
