@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UnsupportedError, UsageError
-from .admission import admit, check_dropout, check_dtype
+from .admission import Admitted, check_dropout, check_dtype, look_at
 from .mask import MASK_FIELDS, Mask, blank
 from .modes import autocasts, keep_on_graph, run_cast, step_cast
 from .origin import Origin
@@ -23,6 +23,8 @@ from .traits import Growth, Traits
 # What a call holds beside its output, in sizes of it; dense, also so many matrices N x M: scores, weights, gradients
 WORKSPACE, TRAINING_WORKSPACE = 0.5, 8.0
 MATRICES, TRAINING_MATRICES = 2, 4
+
+EVERYTHING, CAUSAL = Mask(), Mask(causal=True)  # made once: making one takes microseconds
 
 
 class Attention(nn.Module):
@@ -41,6 +43,7 @@ class Attention(nn.Module):
     _backend: str | None = None
     _dropout: float = 0.0
     _first_able: str | None = None
+    admitted: tuple[Admitted, ...] = ()  # the last calls that passed the gate
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,9 +232,8 @@ class Attention(nn.Module):
         """
         if autocasts(q):
             return run_cast(partial(Attention.forward, self), q, k, v, mask, inputs=inputs)
-        mask = Mask() if mask is None else mask
-        shape = self.shape_of(q, k, v)
-        traits = admit(self, shape, mask, inputs, q)
+        mask = EVERYTHING if mask is None else mask
+        _, shape, traits = look_at(self, q, k, v, mask, inputs)
         given = (q, k) if v is None else (q, k, v)
         sources = () if traits.gradient else (*given, *inputs.values(), *self.parameters())
         if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
@@ -273,10 +275,10 @@ class Attention(nn.Module):
         """
         if autocasts(q):
             return step_cast(self.step, q, k, v, state, inputs=inputs, dtype=cache_dtype(state))
-        shape = self.shape_of(q, k, v)
-        if shape.n != shape.m or shape.n < 1:
-            raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {shape.n} and {shape.m}")
-        admit(self, shape, Mask(causal=True), inputs, q)
+        if q.ndim == k.ndim == 4 and not q.shape[2] == k.shape[2] >= 1:
+            told = f"got {q.shape[2]} and {k.shape[2]}"
+            raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, {told}")
+        look_at(self, q, k, v, CAUSAL, inputs)
         return self.advance(q, k, cast(Tensor, v), state, **inputs)
 
     def sample(
@@ -293,6 +295,10 @@ class Attention(nn.Module):
             return torch.randn(*size, generator=generator).to(device=device, dtype=dtype)
 
         return draw_sample(shape, self.traits.inputs, draw)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the calls that it remembers: a copy has served none."""
+        return {**self.__dict__, "admitted": ()}
 
     def extra_repr(self) -> str:
         return f"{self.label}, backend={self.backend}" + (f", dropout={self.dropout}" if self.dropout else "")
