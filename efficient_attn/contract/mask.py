@@ -140,6 +140,9 @@ class Mask:
             raise UsageError(f"Mask: cu_seqlens needs B = 1 and N = M, got B = {batch}, N = {n}, M = {m}")
 
 
+EVERYTHING, CAUSAL = Mask(), Mask(causal=True)  # made once: to make one takes a microsecond
+
+
 def _within(lengths: Tensor, size: int) -> Tensor:
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 

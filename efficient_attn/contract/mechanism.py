@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import UnsupportedError, UsageError
 from .admission import Admitted, check_dropout, check_dtype, look_at
-from .mask import MASK_FIELDS, Mask, blank
+from .mask import CAUSAL, EVERYTHING, MASK_FIELDS, Mask, blank
 from .modes import autocasts, keep_on_graph, run_cast, step_cast
 from .origin import Origin
 from .packing import run_alone
@@ -23,8 +23,6 @@ from .traits import Growth, Traits
 # What a call holds beside its output, in sizes of it; dense, also so many matrices N x M: scores, weights, gradients
 WORKSPACE, TRAINING_WORKSPACE = 0.5, 8.0
 MATRICES, TRAINING_MATRICES = 2, 4
-
-EVERYTHING, CAUSAL = Mask(), Mask(causal=True)  # made once: making one takes microseconds
 
 
 class Attention(nn.Module):
@@ -122,6 +120,10 @@ class Attention(nn.Module):
     def pairs_computed(self, n: int, m: int, causal: bool) -> int | None:
         """Pairs of one head that the fast form really computes; None where its kernel does not tell."""
         return None
+
+    def what_runs(self, shape: Shape, *, causal: bool, dtype: torch.dtype, gradient: bool) -> tuple[str, int | None]:
+        """The backend that works a call out, where one chooses by shape the one chosen, and its `pairs_computed`."""
+        return self.backend, self.pairs_computed(shape.n, shape.m, causal)
 
     def dense_pairs(self, n: int, m: int) -> int:
         """Pairs of one head that the oracle works out: all of them, unless it too has a cheaper form."""
@@ -275,9 +277,8 @@ class Attention(nn.Module):
         """
         if autocasts(q):
             return step_cast(self.step, q, k, v, state, inputs=inputs, dtype=cache_dtype(state))
-        if q.ndim == k.ndim == 4 and not q.shape[2] == k.shape[2] >= 1:
-            told = f"got {q.shape[2]} and {k.shape[2]}"
-            raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, {told}")
+        if q.ndim == k.ndim == 4 and not (n := q.shape[2]) == (m := k.shape[2]) > 0:
+            raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {n} and {m}")
         look_at(self, q, k, v, CAUSAL, inputs)
         return self.advance(q, k, cast(Tensor, v), state, **inputs)
 
