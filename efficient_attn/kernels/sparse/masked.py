@@ -18,8 +18,8 @@ from .masks import LARGEST, Added, add_mask, kept
 
 
 def pattern_mask(pattern: Pattern, g: Geometry, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """The additive mask ``[1, 1, N, M]`` of a pattern, causality included; None where every pair counts, and on the meta
-    device, which holds no numbers."""
+    """The additive mask ``[1, 1, N, M]`` of a pattern, causality included; None where every pair counts, and on the
+    meta device, which holds no numbers."""
     if device.type == "meta":
         return None
 
