@@ -24,6 +24,7 @@ from ...kernels.native import scan as native
 from ...kernels.traced import followed
 from .lanes import Lane, attend_causal, unfold
 
+PLAIN, POSITIONAL = (Traits(positional=positional) for positional in (False, True))  # made once: a call asks for them
 FLOOR = 1e-6  # sums of weights of either sign are kept this far from zero: see `away_from_zero`
 
 
@@ -104,7 +105,8 @@ class LinearAttention(Attention):
 
     def claims(self, **more: Any) -> Traits:
         """The traits of linear attention and more; torch.compile does not see through ``super().traits``."""
-        return Traits(**{"positional": self.feature_map.positional, **more})
+        positional = self.feature_map.positional
+        return Traits(**{"positional": positional, **more}) if more else POSITIONAL if positional else PLAIN
 
     @property
     def growth(self) -> Growth:

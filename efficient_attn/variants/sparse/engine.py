@@ -28,6 +28,9 @@ from ...kernels.sparse.plan import KNOWN, plan_blocks, plan_parts
 from ...kernels.sparse.tiles import Plan
 from ...patterns import Blocks, Fact, Geometry, Pattern, as_pattern
 
+# made once: a call asks for them. What is drawn of all M keys is drawn otherwise where fewer are left of them
+FIXED, DRAWN = (Traits(exact=True, positional=True, padded_as_trimmed=trimmed) for trimmed in (True, False))
+
 
 class SparseAttention(Attention):
     """Softmax attention over a pattern. A subclass passes its pattern to ``super().__init__``; nothing else is needed.
@@ -59,7 +62,7 @@ class SparseAttention(Attention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=True, positional=True, padded_as_trimmed=not hasattr(self, "seeds"))
+        return DRAWN if "seeds" in self._buffers else FIXED
 
     @property
     def growth(self) -> Growth:
