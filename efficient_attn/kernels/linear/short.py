@@ -1,0 +1,64 @@
+"""Short sequences: all positions at once, in torch's own operations, which autograd follows.
+
+Cutting into stretches and making features again saves memory, of which a short call needs little, and costs more calls
+of torch than its products take time. Causal rows form their products with all keys: for few keys that is the least work
+as well.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .recipe import Recipe
+
+LONGEST = 512  # positions on either side
+NUMBERS = 1 << 20  # features of one side, or products of a causal call
+
+
+def is_short(recipe: Recipe, q: Tensor, k: Tensor, causal: bool) -> bool:
+    """Whether a call with queries ``q [Bh, G, N, D]`` and keys ``k [Bh, M, D]`` is one for `attend_short`.
+
+    Decaying weights are relative to a row's own position, which is the scan's business, and so is our C++.
+    """
+    n, m, lanes = q.shape[2], k.shape[1], q.shape[0] * q.shape[1]
+    if max(n, m) > LONGEST or recipe.decays or (recipe.native and causal) or torch.compiler.is_compiling():
+        return False
+    features = lanes * max(n, m) * recipe.phi.width(k.shape[2])
+    return features <= NUMBERS and (not causal or lanes * n * m <= NUMBERS)
+
+
+def attend_short(
+    recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, causal: bool
+) -> Tensor:
+    """Linear attention ``[Bh, G, N, E]`` of a call that is short. causal: query i sees keys up to ``recipe.start + i``.
+
+    valid, logs: ``[Bh, M]``, where there is padding, and where keys have weights besides their features.
+    """
+    (_, group, n, _), m = q.shape, k.shape[1]
+    x, _ = recipe.queries(q, slice(0, n))
+    y, a = recipe.keys(k, slice(0, m), valid, logs)
+    rows, values = x.flatten(1, 2), recipe.wide(v)
+    if causal:
+        products = rows @ y.mT
+        square = products.view(len(products), group, n, m)
+        square = square.tril(recipe.start) if a is None else square * _weigh(a, n, recipe.start)[:, None].to(y.dtype)
+        products = square.flatten(1, 2)
+        top, total = products @ values, products.sum(-1, keepdim=True)
+    else:
+        if a is not None:
+            y = y * (a - _finite(a.detach().amax(1, keepdim=True))).exp().to(y.dtype)[..., None]
+        top, total = rows @ (y.mT @ values), rows @ y.sum(1)[..., None]
+    out = top if recipe.divisor is None else top / recipe.divisor(total)
+    return out.to(q.dtype).view(*q.shape[:3], -1)
+
+
+def _weigh(a: Tensor, n: int, start: int) -> Tensor:
+    """Weights ``[Bh, N, M]`` from logarithms ``[Bh, M]``, relative to the largest that a row sees; 0 for later keys."""
+    seen = torch.ones(n, a.shape[1], dtype=torch.bool, device=a.device).tril_(start)
+    logs = a[:, None].masked_fill(~seen, float("-inf"))
+    return (logs - _finite(logs.detach().amax(-1, keepdim=True))).exp()
+
+
+def _finite(top: Tensor) -> Tensor:
+    return top.masked_fill(top == float("-inf"), 0)
