@@ -10,22 +10,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .recipe import Recipe
+from .recipe import AT_ONCE, Recipe
 
 LONGEST = 512  # positions on either side
-NUMBERS = 1 << 20  # features of one side, or products of a causal call
 
 
 def is_short(recipe: Recipe, q: Tensor, k: Tensor, causal: bool) -> bool:
     """Whether a call with queries ``q [Bh, G, N, D]`` and keys ``k [Bh, M, D]`` is one for `attend_short`.
 
-    Decaying weights are relative to a row's own position, which is the scan's business, and so is our C++.
+    What there is at once, features of a side or products of a causal call, must fit the cache as a stretch does: with
+    more of them the stretches were faster. Decaying weights are relative to a row's own position, which is the scan's
+    business, and so is our C++.
     """
     n, m, lanes = q.shape[2], k.shape[1], q.shape[0] * q.shape[1]
     if max(n, m) > LONGEST or recipe.decays or (recipe.native and causal) or torch.compiler.is_compiling():
         return False
     features = lanes * max(n, m) * recipe.phi.width(k.shape[2])
-    return features <= NUMBERS and (not causal or lanes * n * m <= NUMBERS)
+    return features <= AT_ONCE and (not causal or lanes * n * m <= AT_ONCE)
 
 
 def attend_short(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.contract.admission import KEPT, check_dropout, check_dtype
+from efficient_attn.contract.shapes import Shape
 from efficient_attn.kernels.native import building
 
 DIMS = ea.Dims(heads=4, head_dim=8, max_len=32)
@@ -130,7 +131,7 @@ class Counting(ea.SoftmaxAttention):
     def traits(self) -> ea.Traits:
         return self.claims
 
-    def shape_of(self, q: Tensor, k: Tensor, v: Tensor | None) -> ea.Shape:
+    def shape_of(self, q: Tensor, k: Tensor, v: Tensor | None) -> Shape:
         self.judged += 1
         return super().shape_of(q, k, v)
 
