@@ -78,6 +78,10 @@ class Mask:
     def pads_keys(self) -> bool:
         return self.key_lengths is not None or self.key_mask is not None
 
+    @property
+    def holds_tensors(self) -> bool:
+        return self.pads_keys or self.query_lengths is not None or self.cu_seqlens is not None
+
     def start(self, n: int, m: int) -> int:
         """The position of the first of n queries over m keys: the alignment rule, stated once."""
         return m - n if self.query_start is None else self.query_start

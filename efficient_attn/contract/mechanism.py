@@ -130,10 +130,8 @@ class Attention(nn.Module):
         return n * m
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
-        """Bytes that a call is expected to hold beyond its inputs and its output, for the backend that runs.
-
-        training: with the backward pass, gradients included. Meant to be right within a factor of two.
-        """
+        """Bytes that a call is expected to hold beyond its inputs and its output, for the backend that runs. training:
+        with the backward pass, gradients included. Meant to be right within a factor of two."""
         rows = shape.batch * shape.heads * shape.n * itemsize
         share, matrices = (TRAINING_WORKSPACE, TRAINING_MATRICES) if training else (WORKSPACE, MATRICES)
         return int(share * rows * shape.value_dim) + (matrices * rows * shape.m if self.backend == "dense" else 0)
@@ -235,8 +233,10 @@ class Attention(nn.Module):
         if autocasts(q):
             return run_cast(partial(Attention.forward, self), q, k, v, mask, inputs=inputs)
         mask = EVERYTHING if mask is None else mask
-        _, shape, traits = look_at(self, q, k, v, mask, inputs)
+        _, shape, traits, bare = look_at(self, q, k, v, mask, inputs)
         given = (q, k) if v is None else (q, k, v)
+        if bare:
+            return keep_on_graph(self.run(q, k, v, mask), *given)
         sources = () if traits.gradient else (*given, *inputs.values(), *self.parameters())
         if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
             raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
@@ -298,8 +298,7 @@ class Attention(nn.Module):
         return draw_sample(shape, self.traits.inputs, draw)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the calls that it remembers: a copy has served none."""
-        return {**self.__dict__, "admitted": ()}
+        return {**self.__dict__, "admitted": ()}  # a copy has served no calls
 
     def extra_repr(self) -> str:
         return f"{self.label}, backend={self.backend}" + (f", dropout={self.dropout}" if self.dropout else "")

@@ -39,7 +39,8 @@ def attend_masked(
 ) -> Tensor:
     """Softmax attention of ``q [B, H, N, D]`` over ``k, v [B, Hkv, M, D]`` in one kernel call. valid: ``[B, M]``, where
     there is padding. Rows that see nothing are zeros."""
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))  # the kernel never looks at it
+    if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:  # the kernel never looks at it
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     mask = pattern_mask(pattern, g, q.dtype, q.device)
     batch, heads, n, width = q.shape
     kv_heads = k.shape[1]

@@ -90,7 +90,8 @@ class SparseAttention(Attention):
         group, valid, scale = heads // kv_heads, mask.key_valid(m), width**-0.5
         g = Geometry(n, m, mask.start(n, m), mask.causal)
         pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
-        q, k, v = (x if x.shape[-1] == pad else F.pad(x, (0, pad - x.shape[-1])) for x in (q, k, v))
+        if width != value_width:
+            q, k, v = (F.pad(x, (0, pad - x.shape[-1])) for x in (q, k, v))
         compiling = torch.compiler.is_compiling()
         text = self._text if compiling else None  # then it is an op that chooses, which knows all sizes
         if text is None and self._takes_mask(g, group, q, k, v, batch if valid is not None else 1):
