@@ -94,7 +94,6 @@ class _Masked(KernelFunction):
         *tensors, ctx.scale = inputs
         ctx.save_for_backward(*tensors, *output)
         ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)  # no zeros for the log-sum-exps, which have no gradient
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
