@@ -90,14 +90,14 @@ class _Shared(KernelFunction):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         given = (grads[0], *ctx.saved_tensors, *ctx.how)
-        return *differentiate_once("the kernel of grouped heads", _gradients, *given), None, None, None
+        return *differentiate_once("the kernel of grouped heads", gradients, *given), None, None, None
 
     @staticmethod
     def op_backward(ctx: Any, *grads: Tensor) -> Any:
         return *_shared_backward(grads[0], *ctx.saved_tensors, *ctx.how), None, None, None
 
 
-def _gradients(
+def gradients(
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -108,6 +108,7 @@ def _gradients(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by ``q [B, H, N, D]``, and by keys that a group shares. added: what was added to the scores."""
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     if k.shape[1] > 1 or _takes_groups(q, k):
         return kernel(grad.contiguous(), q, k, v, out, lse, 0.0, causal, attn_mask=added, scale=scale)
@@ -133,5 +134,5 @@ def _run(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, sc
 
 
 _shared = make_op("grouped", _run, _run)
-_shared_backward = make_op("grouped_backward", _gradients, lambda _, *qkv: tuple(map(torch.empty_like, qkv[:3])))
+_shared_backward = make_op("grouped_backward", gradients, lambda _, *qkv: tuple(map(torch.empty_like, qkv[:3])))
 _shared.register_autograd(_Shared.op_backward, setup_context=_Shared.setup_context)

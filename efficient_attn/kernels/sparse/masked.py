@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...patterns import Geometry, Pattern
 from ..derivatives import KernelFunction, differentiate_once
+from ..softmax.grouped import gradients
 from ..softmax.merge import attend, attend_backward
 from .masks import LARGEST, Added, add_mask, kept
 
@@ -111,6 +112,8 @@ def _gradients(
     lse: Tensor,
     scale: float,
 ) -> tuple[Tensor, ...]:
+    if k.shape[1] < q.shape[1] and q.device.type == "cpu":
+        return gradients(grad, q, k, v, mask, out, lse, False, scale)
     by_q, *by_keys = attend_backward(grad.contiguous(), q, _share(k, q), _share(v, q), out, lse, mask, scale)
     if k.shape[1] == q.shape[1]:
         return by_q, *by_keys
