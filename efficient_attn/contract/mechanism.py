@@ -56,7 +56,6 @@ class Attention(nn.Module):
         return attn
 
     # -- what a mechanism declares ------------------------------------------------------------------------------
-
     @property
     def traits(self) -> Traits:
         """What this instance, after its options, can do."""
@@ -152,7 +151,6 @@ class Attention(nn.Module):
         return f"backend {self.backend!r} takes {' and '.join(map(str, taken))} only, not {dtype}"
 
     # -- what users call ----------------------------------------------------------------------------------------
-
     @property
     def spec(self) -> str:
         """The name with its options; empty where no registry made the instance."""
@@ -160,7 +158,6 @@ class Attention(nn.Module):
 
     @property
     def dims(self) -> Dims:
-        """What is known of the tensors."""
         return self.origin.dims
 
     @dims.setter
@@ -169,7 +166,6 @@ class Attention(nn.Module):
 
     @property
     def seed(self) -> int:
-        """Where everything random comes from."""
         return self.origin.seed
 
     @seed.setter
@@ -227,8 +223,8 @@ class Attention(nn.Module):
 
         v is None for mechanisms that make their values from k (``Traits.values``). Raises `UsageError` for tensors that
         do not fit, `UnsupportedError` for what the traits do not claim.
-        Packed sequences (``Mask.cu_seqlens``) cost one call for each distinct length among them. Where autocast is on,
-        tensors are cast to its dtype, as those of torch's own attention, and the output has it.
+        Packed sequences (``Mask.cu_seqlens``) cost one call for each distinct length among them. Under autocast tensors
+        and the output have its dtype.
         """
         if autocasts(q):
             return run_cast(partial(Attention.forward, self), q, k, v, mask, inputs=inputs)
