@@ -1,4 +1,4 @@
-"""Short sequences: all positions at once, in torch's own operations, which autograd follows.
+"""Short sequences: all positions at once, in torch's own operations; the backward pass makes them again for autograd.
 
 Cutting into stretches and making features again saves memory, of which a short call needs little, and costs more calls
 of torch than its products take time. Causal rows form their products with all keys: for few keys that is the least work
@@ -7,10 +7,14 @@ as well.
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 
+from ..derivatives import KernelFunction, differentiate_once
 from .recipe import AT_ONCE, Recipe
+from .sums import KERNEL
 
 LONGEST = 512  # positions on either side
 
@@ -36,6 +40,40 @@ def attend_short(
 
     valid, logs: ``[Bh, M]``, where there is padding, and where keys have weights besides their features.
     """
+    return cast(Tensor, _Short.apply(recipe, causal, valid, q, k, v, logs, *recipe.parameters))
+
+
+class _Short(KernelFunction):
+    @staticmethod
+    def forward(
+        recipe: Recipe, causal: bool, valid: Any, q: Tensor, k: Tensor, v: Tensor, logs: Any, *parameters: Tensor
+    ) -> Tensor:
+        return _attend(recipe, causal, valid, q, k, v, logs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.how = inputs[:2]
+        ctx.save_for_backward(*inputs[2:7])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        found = differentiate_once(KERNEL, _gradients, grads[0], *ctx.how, *ctx.saved_tensors)
+        return None, None, None, *found
+
+
+def _gradients(grad: Tensor, recipe: Recipe, causal: bool, valid: Tensor | None, *given: Tensor | None) -> Any:
+    """Gradients by q, k, v, logs and the map's parameters."""
+    with torch.enable_grad():
+        leaves = [None if x is None else x.detach().requires_grad_() for x in given]
+        out = _attend(recipe, causal, valid, *cast(Any, leaves))
+        sources = [x for x in (*leaves, *recipe.parameters) if x is not None]
+        found = iter(torch.autograd.grad(out, sources, grad, allow_unused=True, materialize_grads=True))
+    return tuple(None if x is None else next(found) for x in (*leaves, *recipe.parameters))
+
+
+def _attend(
+    recipe: Recipe, causal: bool, valid: Tensor | None, q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None
+) -> Tensor:
     (_, group, n, _), m = q.shape, k.shape[1]
     x, _ = recipe.queries(q, slice(0, n))
     y, a = recipe.keys(k, slice(0, m), valid, logs)
