@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..contract.capacity import longest_context
@@ -41,7 +42,7 @@ def prepare(
         error, row.gate_len = prove(workload, steps)
         row.oracle_error = finite(error)
         row.parameters = sum(p.numel() for p in workload.attn.parameters())
-        row.backend_used, row.clamped_rows = workload.attn.backend, workload.clamped_rows()
+        row.clamped_rows = workload.clamped_rows()
         row.bytes_moved = workload.bytes_moved
         _count_work(workload, row)
         if memory_budget is not None:
@@ -68,7 +69,10 @@ def _count_work(workload: Workload, row: Row) -> None:
     s, attn, place = workload.shape, workload.attn, workload.case.cell.place
     decoding, m = place.mode == "decode", place.seq_len
     n, causal = (1, True) if decoding else (m, place.causal)
-    row.pairs, row.pairs_computed = attn.pairs(n, m, causal), attn.pairs_computed(n, m, causal)
+    asked = replace(s, n=n, m=m)
+    dtype, gradient = workload.sample.q.dtype, place.mode == "forward_backward"
+    row.pairs = attn.pairs(n, m, causal)
+    row.backend_used, row.pairs_computed = attn.what_runs(asked, causal=causal, dtype=dtype, gradient=gradient)
     if decoding:
         pairs = s.batch * attn.growth.step_cost(m)
     else:  # what padding adds to the work is nobody's wish

@@ -3,18 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError, UsageError
 from .mask import MASK_FIELDS, Mask
-from .shapes import Shape
+from .shapes import Shape, Values
 from .traits import Traits
 
 if TYPE_CHECKING:
     from .mechanism import Attention
+
+
+KEPT = 4  # calls that an instance remembers: forward and a decode step, at two geometries each
+
+
+class Admitted(NamedTuple):
+    """A call that may be served, and all that this was judged by. bare: it has neither padding, nor packed sequences,
+    nor inputs of its own, nor anything empty, so that there is nothing to do but to run it."""
+
+    facts: tuple[Any, ...]
+    shape: Shape
+    traits: Traits
+    bare: bool = False
+
+
+def look_at(attn: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]) -> Admitted:
+    """`admit` with the sizes of the call; what was admitted lately is not judged again, only masks' tensors are.
+
+    The judgement takes as long as a tenth of a short call. Compiled code has it in its guards instead, and tensors that
+    are not torch's own class may hold sizes that are not numbers.
+    """
+    plain = type(mask) is Mask and type(q) is type(k) is Tensor and not torch.compiler.is_compiling()
+    if not plain:
+        shape = attn.shape_of(q, k, v)
+        return Admitted((), shape, admit(attn, shape, mask, inputs, q))
+    facts = _read_facts(attn, q, k, v, mask, inputs)
+    for known in attn.admitted:
+        if known.facts == facts:
+            if known.bare:
+                return known
+            mask.check(known.shape.batch, known.shape.n, known.shape.m, q.device)
+            return known
+    shape = attn.shape_of(q, k, v)
+    traits = admit(attn, shape, mask, inputs, q)
+    bare = not (mask.holds_tensors or inputs) and traits.gradient and q.numel() > 0 and shape.m > 0
+    found = Admitted(facts, shape, traits, bare)
+    attn.admitted = (found, *attn.admitted[: KEPT - 1])  # in one assignment, for the sake of threads
+    return found
+
+
+def _read_facts(
+    attn: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
+) -> tuple[Any, ...]:
+    """What `admit` and `shape_of` judge by, what differs most often first."""
+    of_values = None if v is None else (type(v), v.shape, v.dtype, v.device)
+    of_tensors = q.shape, k.shape, of_values, q.dtype, k.dtype, q.device, k.device, tuple(inputs)
+    of_mask = mask.causal, mask.query_start, mask.pads_keys, mask.holds_tensors
+    declared = attn.traits, attn.known_mask_fields, attn.dims, attn.kv_heads, attn.key_dim
+    return *of_tensors, *of_mask, attn.backend, attn.dropping, *declared
 
 
 def admit(attn: Attention, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], q: Tensor) -> Traits:

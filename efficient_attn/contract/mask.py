@@ -78,6 +78,10 @@ class Mask:
     def pads_keys(self) -> bool:
         return self.key_lengths is not None or self.key_mask is not None
 
+    @property
+    def holds_tensors(self) -> bool:
+        return self.pads_keys or self.query_lengths is not None or self.cu_seqlens is not None
+
     def start(self, n: int, m: int) -> int:
         """The position of the first of n queries over m keys: the alignment rule, stated once."""
         return m - n if self.query_start is None else self.query_start
@@ -138,6 +142,9 @@ class Mask:
             _check_placed("key_mask", self.key_mask, (batch, m), device)
         if self.cu_seqlens is not None and (batch != 1 or n != m):
             raise UsageError(f"Mask: cu_seqlens needs B = 1 and N = M, got B = {batch}, N = {n}, M = {m}")
+
+
+EVERYTHING, CAUSAL = Mask(), Mask(causal=True)  # made once: to make one takes a microsecond
 
 
 def _within(lengths: Tensor, size: int) -> Tensor:

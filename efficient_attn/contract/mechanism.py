@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UnsupportedError, UsageError
-from .admission import admit, check_dropout, check_dtype
-from .mask import MASK_FIELDS, Mask, blank
+from .admission import Admitted, check_dropout, check_dtype, look_at
+from .mask import CAUSAL, EVERYTHING, MASK_FIELDS, Mask, blank
 from .modes import autocasts, keep_on_graph, run_cast, step_cast
 from .origin import Origin
 from .packing import run_alone
@@ -41,6 +41,7 @@ class Attention(nn.Module):
     _backend: str | None = None
     _dropout: float = 0.0
     _first_able: str | None = None
+    admitted: tuple[Admitted, ...] = ()  # the last calls that passed the gate
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +56,6 @@ class Attention(nn.Module):
         return attn
 
     # -- what a mechanism declares ------------------------------------------------------------------------------
-
     @property
     def traits(self) -> Traits:
         """What this instance, after its options, can do."""
@@ -120,15 +120,17 @@ class Attention(nn.Module):
         """Pairs of one head that the fast form really computes; None where its kernel does not tell."""
         return None
 
+    def what_runs(self, shape: Shape, *, causal: bool, dtype: torch.dtype, gradient: bool) -> tuple[str, int | None]:
+        """The backend that works a call out, where one chooses by shape the one chosen, and its `pairs_computed`."""
+        return self.backend, self.pairs_computed(shape.n, shape.m, causal)
+
     def dense_pairs(self, n: int, m: int) -> int:
         """Pairs of one head that the oracle works out: all of them, unless it too has a cheaper form."""
         return n * m
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
-        """Bytes that a call is expected to hold beyond its inputs and its output, for the backend that runs.
-
-        training: with the backward pass, gradients included. Meant to be right within a factor of two.
-        """
+        """Bytes that a call is expected to hold beyond its inputs and its output, for the backend that runs. training:
+        with the backward pass, gradients included. Meant to be right within a factor of two."""
         rows = shape.batch * shape.heads * shape.n * itemsize
         share, matrices = (TRAINING_WORKSPACE, TRAINING_MATRICES) if training else (WORKSPACE, MATRICES)
         return int(share * rows * shape.value_dim) + (matrices * rows * shape.m if self.backend == "dense" else 0)
@@ -149,7 +151,6 @@ class Attention(nn.Module):
         return f"backend {self.backend!r} takes {' and '.join(map(str, taken))} only, not {dtype}"
 
     # -- what users call ----------------------------------------------------------------------------------------
-
     @property
     def spec(self) -> str:
         """The name with its options; empty where no registry made the instance."""
@@ -157,7 +158,6 @@ class Attention(nn.Module):
 
     @property
     def dims(self) -> Dims:
-        """What is known of the tensors."""
         return self.origin.dims
 
     @dims.setter
@@ -166,7 +166,6 @@ class Attention(nn.Module):
 
     @property
     def seed(self) -> int:
-        """Where everything random comes from."""
         return self.origin.seed
 
     @seed.setter
@@ -224,15 +223,16 @@ class Attention(nn.Module):
 
         v is None for mechanisms that make their values from k (``Traits.values``). Raises `UsageError` for tensors that
         do not fit, `UnsupportedError` for what the traits do not claim.
-        Packed sequences (``Mask.cu_seqlens``) cost one call for each distinct length among them. Where autocast is on,
-        tensors are cast to its dtype, as those of torch's own attention, and the output has it.
+        Packed sequences (``Mask.cu_seqlens``) cost one call for each distinct length among them. Under autocast tensors
+        and the output have its dtype.
         """
         if autocasts(q):
             return run_cast(partial(Attention.forward, self), q, k, v, mask, inputs=inputs)
-        mask = Mask() if mask is None else mask
-        shape = self.shape_of(q, k, v)
-        traits = admit(self, shape, mask, inputs, q)
+        mask = EVERYTHING if mask is None else mask
+        _, shape, traits, bare = look_at(self, q, k, v, mask, inputs)
         given = (q, k) if v is None else (q, k, v)
+        if bare:
+            return keep_on_graph(self.run(q, k, v, mask), *given)
         sources = () if traits.gradient else (*given, *inputs.values(), *self.parameters())
         if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
             raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
@@ -273,10 +273,9 @@ class Attention(nn.Module):
         """
         if autocasts(q):
             return step_cast(self.step, q, k, v, state, inputs=inputs, dtype=cache_dtype(state))
-        shape = self.shape_of(q, k, v)
-        if shape.n != shape.m or shape.n < 1:
-            raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {shape.n} and {shape.m}")
-        admit(self, shape, Mask(causal=True), inputs, q)
+        if q.ndim == k.ndim == 4 and not (n := q.shape[2]) == (m := k.shape[2]) > 0:
+            raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {n} and {m}")
+        look_at(self, q, k, v, CAUSAL, inputs)
         return self.advance(q, k, cast(Tensor, v), state, **inputs)
 
     def sample(
@@ -293,6 +292,9 @@ class Attention(nn.Module):
             return torch.randn(*size, generator=generator).to(device=device, dtype=dtype)
 
         return draw_sample(shape, self.traits.inputs, draw)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "admitted": ()}  # a copy has served no calls
 
     def extra_repr(self) -> str:
         return f"{self.label}, backend={self.backend}" + (f", dropout={self.dropout}" if self.dropout else "")

@@ -88,7 +88,7 @@ def test_a_union_keeps_the_order_of_its_parts_out_of_its_name() -> None:
     assert isinstance(one.pattern, Pattern)
 
 
-@pytest.mark.parametrize("backend", ["parts", "dense"])
+@pytest.mark.parametrize("backend", ["adaptive", "parts", "masked", "dense"])
 @pytest.mark.parametrize("pattern", [Band(3, 5), Band(2, 9, 2) | Keys(1, 3), Queries(4) | Band(0, 2), Blocks(4)])
 def test_decoding_patterns_with_holes_gives_the_forward_rows(pattern: Pattern, backend: str) -> None:
     """Rows that see nothing, not even themselves, among them."""

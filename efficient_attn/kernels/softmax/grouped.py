@@ -2,6 +2,8 @@
 
 torch's fused kernel takes keys that are shared, but its backward pass returns gradients by them for every head, which
 autograd then sums: twice the keys repeated for each head. Here the backward pass takes some heads of a group at a time.
+Later versions of that kernel know groups themselves, a key-value head a thread: where that keeps all threads busy they
+are asked.
 """
 
 from __future__ import annotations
@@ -9,29 +11,59 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..derivatives import KernelFunction, differentiate_once
 from ..half import fused_dtype
-from ..traced import make_op
+from ..traced import make_op, transformed
 from . import fused
 from .fused import additive, cast_rows
 
 SHARE = 4  # of a group's heads, so many parts at least: their gradients are then half of the keys repeated for each
 
+# whether torch is a version in which the kernel was seen to take groups, with gradients that no head has alone
+KNOWS_GROUPS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float, dropout: float = 0.0
 ) -> Tensor:
-    """Softmax attention of ``q [Bh, G, N, D]`` over ``k, v [Bh, 1, M, D]``. allowed: bool, ``[1 or Bh, 1, N, M]``."""
+    """Softmax attention of ``q [B, H, N, D]`` over ``k, v [B, Hkv, M, D]``. allowed: bool, ``[1 or B, 1, N, M]``."""
+    itself = not dropout and _takes_groups(q, k)
+    if not itself and k.shape[1] > 1:
+        return _attend_folded(q, k, v, allowed, causal, scale, dropout)
     wanted = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     if q.device.type == "cpu" and wanted and not dropout:
         added = None if allowed is None else additive(allowed, q.dtype)
         q, k, v = (cast_rows(x, q.dtype) for x in (q, k, v))
         run = _shared if torch.compiler.is_compiling() else _Shared.apply
         return cast(tuple[Tensor, Tensor], run(q, k, v, added, causal, scale))[0]
+    if itself:
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=allowed, is_causal=causal, scale=scale, enable_gqa=True
+        )
     k, v = (x.expand(-1, q.shape[1], -1, -1) for x in (k, v))
     return fused.attend(q, k, v, allowed=allowed, causal=causal, scale=scale, dropout=dropout)
+
+
+def _attend_folded(
+    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float, dropout: float
+) -> Tensor:
+    """Groups as the heads of a larger batch, whose keys and values are one head's."""
+    kv_heads = k.shape[1]
+    keys, values = (x.reshape(-1, 1, *x.shape[2:]) for x in (k, v))
+    if allowed is not None and allowed.shape[0] > 1:
+        allowed = allowed.repeat_interleave(kv_heads, dim=0)
+    rows = q.reshape(len(keys), -1, *q.shape[2:])
+    return attend(rows, keys, values, allowed, causal, scale, dropout).reshape(q.shape)
+
+
+def _takes_groups(q: Tensor, k: Tensor) -> bool:
+    """Whether torch's kernel takes the groups as they are. Half precision is summed up in float32, here."""
+    known = KNOWS_GROUPS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
+    busy = k.shape[0] * k.shape[1] >= torch.get_num_threads()
+    return known and busy and not torch.compiler.is_compiling() and not transformed()
 
 
 class _Shared(KernelFunction):
@@ -40,6 +72,8 @@ class _Shared(KernelFunction):
         q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, scale: float
     ) -> tuple[Tensor, Tensor]:
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        if k.shape[1] > 1 or _takes_groups(q, k):
+            return kernel(q, k, v, 0.0, causal, attn_mask=added, scale=scale)
         inner, group = fused_dtype(q, "forward", q.shape[2], k.shape[2]), q.shape[1]
         keys, values = (x.to(inner).expand(-1, group, -1, -1) for x in (k, v))
         mask = None if added is None else added.to(inner)
@@ -56,14 +90,14 @@ class _Shared(KernelFunction):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         given = (grads[0], *ctx.saved_tensors, *ctx.how)
-        return *differentiate_once("the kernel of grouped heads", _gradients, *given), None, None, None
+        return *differentiate_once("the kernel of grouped heads", gradients, *given), None, None, None
 
     @staticmethod
     def op_backward(ctx: Any, *grads: Tensor) -> Any:
         return *_shared_backward(grads[0], *ctx.saved_tensors, *ctx.how), None, None, None
 
 
-def _gradients(
+def gradients(
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -74,7 +108,10 @@ def _gradients(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by ``q [B, H, N, D]``, and by keys that a group shares. added: what was added to the scores."""
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    if k.shape[1] > 1 or _takes_groups(q, k):
+        return kernel(grad.contiguous(), q, k, v, out, lse, 0.0, causal, attn_mask=added, scale=scale)
     heads = q.shape[1]
     step = max(1, min(-(-torch.get_num_threads() // len(q)), heads // SHARE))  # the kernel runs a head a thread
     by_q = torch.empty_like(q)
@@ -97,5 +134,5 @@ def _run(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, sc
 
 
 _shared = make_op("grouped", _run, _run)
-_shared_backward = make_op("grouped_backward", _gradients, lambda _, *qkv: tuple(map(torch.empty_like, qkv[:3])))
+_shared_backward = make_op("grouped_backward", gradients, lambda _, *qkv: tuple(map(torch.empty_like, qkv[:3])))
 _shared.register_autograd(_Shared.op_backward, setup_context=_Shared.setup_context)

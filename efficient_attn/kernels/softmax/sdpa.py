@@ -83,18 +83,5 @@ def attend_fused(
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
         out = fused.attend(rows, k, v, allowed=allowed, causal=False, scale=scale, dropout=dropout).reshape(q.shape)
     else:
-        out = _attend_grouped(q, k, v, allowed, causal, scale, dropout)
+        out = grouped.attend(q, k, v, allowed, causal, scale, dropout)
     return out[..., :value_width] if value_width < out.shape[-1] else out
-
-
-def _attend_grouped(
-    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float, dropout: float
-) -> Tensor:
-    """Groups as the heads of a larger batch, whose keys and values are one head's."""
-    batch, heads, n, width = q.shape
-    kv_heads = k.shape[1]
-    keys, values = (x.reshape(batch * kv_heads, 1, *x.shape[2:]) for x in (k, v))
-    if allowed is not None and allowed.shape[0] > 1:
-        allowed = allowed.repeat_interleave(kv_heads, dim=0)
-    rows = q.reshape(batch * kv_heads, heads // kv_heads, n, width)
-    return grouped.attend(rows, keys, values, allowed, causal, scale, dropout).reshape(batch, heads, n, width)

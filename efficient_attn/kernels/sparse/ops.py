@@ -16,6 +16,8 @@ from torch import Tensor
 
 from ...patterns import Geometry, Pattern
 from ..traced import make_op
+from .choice import Call, choose_form
+from .masked import attend_masked, masked_gradients, run_masked
 from .parts import Recipe, gradients, run_plan, softmax_over_plan
 from .plan import KNOWN, plan_blocks, plan_parts
 
@@ -37,7 +39,7 @@ def read_pattern(text: str) -> Pattern:
 
 
 def softmax_over_text(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, text: str, *how: Any) -> Tensor:
-    """`softmax_over_plan` of a pattern's text. how: start, causal, whether by gathered blocks alone, scale."""
+    """Softmax over a pattern's text. how: start, causal, the backend (adaptive, parts, blocks or masked), scale."""
     return _over_text(q, k, v, valid, text, *how)[0]
 
 
@@ -49,11 +51,20 @@ def _apart(
 
 # softmax over any pattern, by gathered blocks; compiled code is left for it: one graph break
 softmax_apart = cast(Callable[..., Tensor], torch.compiler.disable(_apart))
+masked_apart = cast(Callable[..., Tensor], torch.compiler.disable(attend_masked))
 
 
-def _recipe(q: Tensor, k: Tensor, text: str, start: int, causal: bool, blocks: bool, scale: float) -> Recipe:
-    g = Geometry(q.shape[1], k.shape[1], start, causal)
-    return Recipe((plan_blocks if blocks else plan_parts)(read_pattern(text), g), q.shape[2], scale)
+def _takes_mask(q: Tensor, valid: Tensor | None, pattern: Pattern, g: Geometry, backend: str) -> bool:
+    """Whether a call is one masked softmax. An op does not know whether a gradient will be asked for."""
+    if backend == "adaptive":
+        masks = 1 if valid is None else len(valid)
+        call = Call(q.shape[0] * q.shape[2], q.shape[2], q.shape[3], q.dtype, gradient=False, masks=masks)
+        backend = choose_form(pattern, g, call)
+    return backend == "masked"
+
+
+def _recipe(q: Tensor, pattern: Pattern, g: Geometry, backend: str, scale: float) -> Recipe:
+    return Recipe((plan_blocks if backend == "blocks" else plan_parts)(pattern, g), q.shape[2], scale)
 
 
 def _run(
@@ -64,10 +75,13 @@ def _run(
     text: str,
     start: int,
     causal: bool,
-    blocks: bool,
+    backend: str,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    return run_plan(q, k, v, valid, _recipe(q, k, text, start, causal, blocks, scale))
+    pattern, g = read_pattern(text), Geometry(q.shape[1], k.shape[1], start, causal)
+    if _takes_mask(q, valid, pattern, g, backend):
+        return run_masked(q, k, v, valid, pattern, g, scale)
+    return run_plan(q, k, v, valid, _recipe(q, pattern, g, backend, scale))
 
 
 def _run_backward(
@@ -81,10 +95,13 @@ def _run_backward(
     text: str,
     start: int,
     causal: bool,
-    blocks: bool,
+    backend: str,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return gradients(grad, q, k, v, valid, out, lse, _recipe(q, k, text, start, causal, blocks, scale))
+    pattern, g = read_pattern(text), Geometry(q.shape[1], k.shape[1], start, causal)
+    if _takes_mask(q, valid, pattern, g, backend):
+        return masked_gradients(grad, q, k, v, valid, out, lse, pattern, g, scale)
+    return gradients(grad, q, k, v, valid, out, lse, _recipe(q, pattern, g, backend, scale))
 
 
 def _shapes(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..derivatives import KernelFunction, differentiate_once
 from ..half import fused_dtype
 from ..softmax.merge import attend, attend_backward, join
+from .masks import LARGEST, add_mask, kept
 from .tiles import Plan, Tile, Tiling
 
 
@@ -39,20 +40,28 @@ class Recipe:
     ) -> tuple[Tensor | None, Tensor | None]:
         """The additive mask of a step, ``[1 or Bh, 1 or windows, 1 or rows, keys]``, and the rows that see nothing.
 
-        valid: ``[B, M]``, where there is padding.
+        valid: ``[B, M]``, where there is padding; then the mask is made for this call alone.
         """
-        allowed = tiling.allowed(tile, first, last, like.device)
-        if allowed is not None:
-            allowed = allowed[None]
-            if self.group > 1:
-                allowed = allowed.repeat_interleave(self.group, dim=2)
+        if tile.rule is None and valid is None:
+            return None, None
+        if valid is None and not like.is_meta:
+            span = (0, 1) if tile.mask is not None else (first, last)
+            if self.group * tile.queries.size * tile.keys.size * (span[1] - span[0]) <= LARGEST:
+                key = tile, *span, self.group, like.dtype, like.device
+                return kept.find(key, lambda: add_mask(self._allowed(tiling, tile, *span, like.device), like.dtype))
+        allowed = None if tile.rule is None else self._allowed(tiling, tile, first, last, like.device)
         if valid is not None:
             keys = tiling.positions(tile, first, last, like.device).clamp(0, valid.shape[1] - 1)
             seen = valid[:, keys].repeat_interleave(like.shape[0] // valid.shape[0], dim=0)[:, :, None]
             allowed = seen if allowed is None else allowed & seen
-        if allowed is None:
-            return None, None
+        assert allowed is not None
         return torch.zeros_like(allowed, dtype=like.dtype).masked_fill_(~allowed, float("-inf")), ~allowed.any(-1)
+
+    def _allowed(self, tiling: Tiling, tile: Tile, first: int, last: int, device: torch.device) -> Tensor:
+        """Which pairs of a step count, for the rows of all heads of a group."""
+        allowed = tiling.allowed(tile, first, last, device)
+        assert allowed is not None
+        return allowed[None].repeat_interleave(self.group, dim=2) if self.group > 1 else allowed[None]
 
 
 def softmax_over_plan(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, recipe: Recipe) -> Tensor:

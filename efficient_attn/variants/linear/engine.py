@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -19,11 +19,13 @@ from ...kernels.dense import expand_heads
 from ...kernels.linear import recurrent, scan, sums
 from ...kernels.linear.chunks import CHUNK
 from ...kernels.linear.recipe import AT_ONCE, Divisor, Recipe
+from ...kernels.linear.short import attend_short, is_short
 from ...kernels.linear.sums import Sums
 from ...kernels.native import scan as native
-from ...kernels.traced import followed
+from ...kernels.traced import followed, transformed
 from .lanes import Lane, attend_causal, unfold
 
+PLAIN, POSITIONAL = (Traits(positional=positional) for positional in (False, True))  # made once: a call asks for them
 FLOOR = 1e-6  # sums of weights of either sign are kept this far from zero: see `away_from_zero`
 
 
@@ -51,10 +53,10 @@ class LinearAttention(Attention):
         w = einsum("bhnf,bhmf->bhnm", phi(q), phi(k)) * p
         out = einsum("bhnm,bhme->bhne", w / w.sum(-1, keepdim=True), v)
 
-    Backends: ``chunked`` sums keys chunk by chunk; causal, it scans; ``cpp`` is the same with the scan in C++, for the
-    CPU and for keys without weights, by request only, as it is built on first use: without a causal mask, and in
-    decoding one by one, it runs what ``chunked`` runs; ``dense`` forms all N x M weights. A map with learned parameters
-    keeps them on the mechanism, where the backward pass finds them.
+    Backends: ``chunked`` sums keys chunk by chunk; causal, it scans; few keys are taken all at once. ``cpp`` is the
+    same with the scan in C++, for the CPU and for keys without weights, by request only, as it is built on first use:
+    without a causal mask, and in decoding one by one, it runs what ``chunked`` runs; ``dense`` forms all N x M weights.
+    A map with learned parameters keeps them on the mechanism, where the backward pass finds them.
     """
 
     backends = ("chunked", "cpp", "dense")
@@ -104,7 +106,8 @@ class LinearAttention(Attention):
 
     def claims(self, **more: Any) -> Traits:
         """The traits of linear attention and more; torch.compile does not see through ``super().traits``."""
-        return Traits(**{"positional": self.feature_map.positional, **more})
+        positional = self.feature_map.positional
+        return Traits(**{"positional": positional, **more}) if more else POSITIONAL if positional else PLAIN
 
     @property
     def growth(self) -> Growth:
@@ -127,7 +130,7 @@ class LinearAttention(Attention):
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
-        recipe, allowed = self._recipe(mask.start(n, m), 0), mask.dense(n, m, device=q.device)
+        recipe, allowed = self._recipe(mask.start(n, m), 0, self.divisor), mask.dense(n, m, device=q.device)
         weights = self.key_weights(k, mask.key_valid(m), **inputs)
         k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
         x, _ = recipe.queries(q, slice(0, n))
@@ -147,7 +150,7 @@ class LinearAttention(Attention):
         return out.to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        if followed((*self.parameters(), *self.buffers())):  # the kernels would not see it
+        if transformed() and followed((*self.parameters(), *self.buffers())):  # the kernels would not see it
             raise UnsupportedError(f"{self.label}: torch.func cannot follow what its map holds; backend=dense can")
         return self._attend(q, k, v, mask, self.divisor, **inputs)
 
@@ -169,10 +172,13 @@ class LinearAttention(Attention):
         keys, values = k.flatten(0, 1), v.flatten(0, 1)
         folded = None if valid is None else valid.repeat_interleave(k.shape[1], dim=0)
         start = mask.start(n, m)
-        recipe = replace(self._recipe(start, 0), divisor=divisor)
+        recipe = self._recipe(start, 0, divisor)
+        causal = mask.causal and start < m - 1
         out = []
         for lane in self._split_lanes(q, k, valid, **inputs):
-            if mask.causal and start < m - 1:
+            if is_short(recipe, lane.rows, keys, causal):
+                out.append(attend_short(recipe, lane.rows, keys, values, folded, lane.logs, causal))
+            elif causal:
                 out.append(attend_causal(recipe, lane, keys, values, folded))
             else:
                 past = sums.sum_keys(recipe, keys, values, folded, lane.logs)
@@ -192,7 +198,7 @@ class LinearAttention(Attention):
     def advance(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
     ) -> tuple[Tensor, LinearState]:
-        recipe, keys, values = self._recipe(state.length, state.length), k.flatten(0, 1), v.flatten(0, 1)
+        recipe, keys, values = self._recipe(state.length, state.length, self.divisor), k.flatten(0, 1), v.flatten(0, 1)
         lanes = self._split_lanes(q, k, None, **inputs)
         before = state.sums or [self._empty(len(keys), k.shape[3], v.shape[3], v[:0]) for _ in lanes]
         out, after = [], []
@@ -208,20 +214,22 @@ class LinearAttention(Attention):
     def absorb(self, k: Tensor, v: Values, state: LinearState, **inputs: Tensor) -> LinearState:
         if self.rates(k.shape[1]) is not None:
             return super().absorb(k, v, state, **inputs)
-        recipe, keys, values = self._recipe(0, state.length), k.flatten(0, 1), needed(v).flatten(0, 1)
+        recipe, keys, values = self._recipe(0, state.length, self.divisor), k.flatten(0, 1), needed(v).flatten(0, 1)
         (lane,) = self._split_lanes(k, k, None, **inputs)
         past = sums.sum_keys(recipe, keys, values, None, lane.logs, state.sums[0] if state.sums else None)
         return LinearState((lane.count_on(past),), state.length + k.shape[2])
 
     # -- underneath -----------------------------------------------------------------------------------------------
 
-    def _recipe(self, start: int, first: int) -> Recipe:
+    def _recipe(self, start: int, first: int, divisor: Divisor | None) -> Recipe:
         decays = type(self).rates is not LinearAttention.rates
         parameters = tuple(self.parameters())
-        return Recipe(self.feature_map, self.divisor, decays, start, first, parameters, self.backend == "cpp")
+        return Recipe(self.feature_map, divisor, decays, start, first, parameters, self.backend == "cpp")
 
     def _empty(self, rows: int, width: int, value_width: int, like: Tensor) -> Sums:
-        return sums.make_sums(self._recipe(0, 0), rows, width, value_width, like, weighted=self.weighs_keys)
+        return sums.make_sums(
+            self._recipe(0, 0, self.divisor), rows, width, value_width, like, weighted=self.weighs_keys
+        )
 
     def _split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[Lane]:
         """All heads of a group at once, or one after another where each weighs keys in its own way."""

@@ -18,6 +18,8 @@ from ...kernels.dense import softmax_attention, wide
 from ...kernels.softmax import decode, latent
 from ...patterns.counting import possible_pairs
 
+TRAITS = Traits(exact=True, values=False)  # made once: a call asks for them
+
 
 class MultiHeadLatent(Attention):
     """Exact attention whose heads make keys and values from one cached latent (DeepSeek-AI 2024, arXiv:2405.04434).
@@ -66,7 +68,7 @@ class MultiHeadLatent(Attention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=True, values=False)
+        return TRAITS
 
     @property
     def growth(self) -> Growth:

@@ -14,17 +14,22 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ...contract.shapes import Values, needed
+from ...contract.shapes import Shape, Values, needed
 from ...contract.state import KVCache, RollingCache, preallocate
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
 from ...kernels.softmax.sdpa import attend_fused
 from ...kernels.sparse import flex
-from ...kernels.sparse.ops import softmax_apart, softmax_over_text, write_pattern
+from ...kernels.sparse.choice import Call, choose_form
+from ...kernels.sparse.masked import attend_masked
+from ...kernels.sparse.ops import masked_apart, softmax_apart, softmax_over_text, write_pattern
 from ...kernels.sparse.parts import Recipe, softmax_over_plan
 from ...kernels.sparse.plan import KNOWN, plan_blocks, plan_parts
 from ...kernels.sparse.tiles import Plan
 from ...patterns import Blocks, Fact, Geometry, Pattern, as_pattern
+
+# made once: a call asks for them. What is drawn of all M keys is drawn otherwise where fewer are left of them
+FIXED, DRAWN = (Traits(exact=True, positional=True, padded_as_trimmed=trimmed) for trimmed in (True, False))
 
 
 class SparseAttention(Attention):
@@ -37,11 +42,13 @@ class SparseAttention(Attention):
 
     time: the published growth, in letters. Backends: ``parts`` (views, columns and gathered blocks, joined by their
     log-sum-exps) serves every pattern of bands, keys, queries and blocks, ``blocks`` (gathered key blocks under masks)
-    any pattern at all. ``flex`` is torch's flex_attention, for CUDA; like the others it computes the pattern's own key
-    blocks and no others.
+    any pattern at all. ``masked`` is one call of torch's fused kernel over all N x M pairs, under the pattern's mask:
+    more work, and for short sequences less time. ``adaptive`` takes for each call the one of ``parts`` and ``masked``
+    that is expected to take less time, and never ``masked`` beyond 1,024 positions; `what_runs` says which. ``flex`` is
+    torch's flex_attention, for CUDA. All but ``masked`` compute the pattern's own key blocks and no others.
     """
 
-    backends = ("parts", "blocks", "flex", "dense")
+    backends = ("adaptive", "parts", "blocks", "masked", "flex", "dense")
     renamed: ClassVar[Mapping[str, str]] = {"windows": "parts"}
     only_on: ClassVar[Mapping[str, str]] = {"flex": "cuda"}
 
@@ -55,7 +62,7 @@ class SparseAttention(Attention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=True, positional=True, padded_as_trimmed=not hasattr(self, "seeds"))
+        return DRAWN if "seeds" in self._buffers else FIXED
 
     @property
     def growth(self) -> Growth:
@@ -66,7 +73,7 @@ class SparseAttention(Attention):
         return self.backend == "flex"
 
     def why_not(self, backend: str) -> str | None:
-        if backend == "parts" and not all(isinstance(f, KNOWN) for f in self.pattern.facts):
+        if backend in ("adaptive", "parts") and not all(isinstance(f, KNOWN) for f in self.pattern.facts):
             return "a fact of the pattern does not name its tiles; 'blocks' serves any pattern"
         if backend == "flex" and not torch.cuda.is_available():
             return "needs a CUDA device: flex_attention on the CPU has no backward pass"
@@ -80,23 +87,43 @@ class SparseAttention(Attention):
         kv_heads, m, value_width = k.shape[1], k.shape[2], v.shape[-1]
         if self.backend == "flex":
             return flex.attend(q, k, v, self.pattern, mask, width**-0.5)
-        group = heads // kv_heads
+        group, valid, scale = heads // kv_heads, mask.key_valid(m), width**-0.5
         g = Geometry(n, m, mask.start(n, m), mask.causal)
         pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
-        q, k, v = (x if x.shape[-1] == pad else F.pad(x, (0, pad - x.shape[-1])) for x in (q, k, v))
+        if width != value_width:
+            q, k, v = (F.pad(x, (0, pad - x.shape[-1])) for x in (q, k, v))
+        compiling = torch.compiler.is_compiling()
+        text = self._text if compiling else None  # then it is an op that chooses, which knows all sizes
+        if text is None and self._takes_mask(g, group, q, k, v, batch if valid is not None else 1):
+            run = masked_apart if compiling else attend_masked
+            out = run(q, k, v, valid, self.pattern, g, scale)
+            return out[..., :value_width] if value_width < pad else out
         # the heads of a group stand beside each other in the row, so that one fetch of keys serves them all
         rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n, group, pad)
         rows = rows if rows.stride(-1) == 1 else rows.contiguous()  # the kernel never looks at it
         keys, values = (x.reshape(batch * kv_heads, m, pad).contiguous() for x in (k, v))
-        given = rows, keys, values, mask.key_valid(m)
-        if not torch.compiler.is_compiling():
-            out = softmax_over_plan(*given, Recipe(self._plan(g), group, width**-0.5))
-        elif self._text is not None:
-            out = softmax_over_text(*given, self._text, g.start, g.causal, self.backend == "blocks", width**-0.5)
+        given = rows, keys, values, valid
+        if text is not None:
+            out = softmax_over_text(*given, text, g.start, g.causal, self.backend, scale)
+        elif compiling:
+            out = softmax_apart(*given, self.pattern, g, scale)
         else:
-            out = softmax_apart(*given, self.pattern, g, width**-0.5)
+            out = softmax_over_plan(*given, Recipe(self._plan(g), group, scale))
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
+
+    def _takes_mask(self, g: Geometry, group: int, q: Tensor, k: Tensor, v: Tensor, masks: int) -> bool:
+        """Whether a call is one masked softmax; compiled code that finds no text of the pattern does not choose."""
+        if torch.compiler.is_compiling():
+            return self.backend == "masked"
+        gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        call = Call(q.shape[0] * q.shape[1], group, q.shape[3], q.dtype, gradient, masks)
+        return self._form(g, call) == "masked"
+
+    def _form(self, g: Geometry, call: Call) -> str:
+        """The backend that works a call out: the one that runs, or what it chooses."""
+        backend = self.backend
+        return backend if backend != "adaptive" else choose_form(self.pattern, g, call)
 
     def _plan(self, g: Geometry) -> Plan:
         by_parts = self.backend != "blocks" and self.why_not("parts") is None
@@ -107,10 +134,19 @@ class SparseAttention(Attention):
         return sum(tiling.pairs() for tiling in self._plan(Geometry(n, m, m - n, causal)))
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
-        if self.backend == "dense":
-            return n * m
-        plan = self._plan(Geometry(n, m, m - n, causal))
-        return sum(tile.pairs for tiling in plan for tile in tiling.tiles)
+        d = self.dims
+        width, heads, kv_heads = d.head_dim or 64, d.heads or d.kv_heads or 1, self.kv_heads or d.heads or 1
+        return self.what_runs(Shape(1, heads, kv_heads, n, m, width, width), causal=causal)[1]
+
+    def what_runs(
+        self, shape: Shape, *, causal: bool, dtype: torch.dtype = torch.float32, gradient: bool = False
+    ) -> tuple[str, int]:
+        g = Geometry(shape.n, shape.m, shape.m - shape.n, causal)
+        group = max(shape.heads // shape.kv_heads, 1)
+        form = self._form(g, Call(shape.batch * shape.heads, group, shape.head_dim, dtype, gradient))
+        if form in ("dense", "masked"):
+            return form, shape.n * shape.m
+        return form, sum(tile.pairs for tiling in self._plan(g) for tile in tiling.tiles)
 
     # -- decoding: a bounded reach needs the first keys and a ring of the last, anything else the whole past ----------
 

@@ -39,7 +39,10 @@ SHARED = {"contract/mechanism.py", "contract/mask.py", "kernels/dense.py", "erro
         (
             "bigbird",
             {"variants/sparse/bigbird.py", "variants/sparse/engine.py", "patterns/draws.py", "patterns/facts.py"}
-            | {f"kernels/sparse/{part}.py" for part in ("blocks", "flex", "parts", "plan", "tiles", "views")}
+            | {
+                f"kernels/sparse/{part}.py"
+                for part in ("blocks", "choice", "flex", "masked", "masks", "parts", "plan", "tiles", "views")
+            }
             | {"patterns/classics.py", "patterns/__init__.py", "kernels/softmax/merge.py"},
             {"kernels/linear", "kernels/hashed", "kernels/low_rank", "variants/linear", "feature_maps.py"},
         ),

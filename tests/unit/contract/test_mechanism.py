@@ -243,4 +243,4 @@ def test_a_bare_subclass_says_what_is_missing() -> None:
 
 
 def test_repr_names_the_mechanism_and_its_backend() -> None:
-    assert "sliding_window:window=3, backend=parts" in repr(ea.create("sliding_window:window=3"))
+    assert "sliding_window:window=3, backend=adaptive" in repr(ea.create("sliding_window:window=3"))

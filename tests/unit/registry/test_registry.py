@@ -161,7 +161,7 @@ class TestCreate:
         attn = ea.create(how[0], backend=how[1])
         assert (attn.backend, attn.spec) == ("parts", "sliding_window:backend=parts")
         assert ea.info("sliding_window:backend=windows").spec == attn.spec
-        assert ea.info("sliding_window").backends == ("parts", "blocks", "flex", "dense")
+        assert ea.info("sliding_window").backends == ("adaptive", "parts", "blocks", "masked", "flex", "dense")
         union = ea.create("sliding_window:window=1|sliding_window:window=2", backend="windows")
         assert union.backend == "parts"
 
@@ -207,7 +207,7 @@ class TestUnion:
 
     def test_info(self) -> None:
         info = ea.info("sliding_window:window=3|sliding_window:window=9")
-        assert (info.name, info.family, info.backend) == ("union", "sparse", "parts")
+        assert (info.name, info.family, info.backend) == ("union", "sparse", "adaptive")
 
 
 class TestInfo:

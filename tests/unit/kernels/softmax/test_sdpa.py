@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from efficient_attn.contract.mask import Mask
 from efficient_attn.errors import UnsupportedError
 from efficient_attn.kernels import dense
-from efficient_attn.kernels.softmax import decode, sdpa
+from efficient_attn.kernels.softmax import decode, grouped, sdpa
 
 
 def tensors(n: int, m: int, *, kv_heads: int = 4, e: int = 8, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -54,7 +54,7 @@ def test_stays_on_the_flash_kernel(kv_heads: int, mask: Mask, e: int) -> None:
 
 
 def test_groups_without_a_mask_of_their_own_are_folded_into_the_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sdpa, "_attend_grouped", None)
+    monkeypatch.setattr(grouped, "attend", None)
     q, k, v = tensors(1, 9, kv_heads=2)
     for mask in (Mask(), Mask(causal=True), Mask(key_lengths=torch.tensor([9, 3]))):
         want = dense.softmax_attention(q, k, v, mask.dense(1, 9))

@@ -77,7 +77,7 @@ def test_memory_is_the_inputs_and_a_number_a_row(spec: str) -> None:
     storages = {x.untyped_storage().data_ptr() for x in (q, k, v)}
     saved: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
-        ea.create(spec)(q, k, v, ea.Mask())
+        ea.create(spec, backend="parts")(q, k, v, ea.Mask())
     extra = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in saved}
     more = sum(size for at, size in extra.items() if at not in storages)
     assert more <= 2 * 512 * 4 * (8 + 1)  # the output and a log-sum-exp a row
@@ -88,7 +88,7 @@ def test_memory_is_the_inputs_and_a_number_a_row(spec: str) -> None:
     "spec", ["sliding_window:window=5", "bigbird:window=3:n_global=2:block_size=8", "fixed:stride=9"]
 )
 def test_other_devices_engine_gives_the_same_output_and_gradient(spec: str, padded: bool, monkeypatch) -> None:
-    attn = ea.create(spec)
+    attn = ea.create(spec, backend="parts")
     q = torch.randn(2, 4, 90, 8, dtype=torch.float64, requires_grad=True)
     k, v = (torch.randn(2, 2, 90, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
     mask = ea.Mask(causal=True, key_lengths=torch.tensor([90, 0]) if padded else None)
@@ -105,7 +105,7 @@ def test_other_devices_engine_gives_the_same_output_and_gradient(spec: str, padd
 
 
 def test_half_precision_joins_in_float32() -> None:
-    attn, exact = (ea.create("bigbird:window=9:block_size=16:n_global=20", backend=b) for b in (None, "dense"))
+    attn, exact = (ea.create("bigbird:window=9:block_size=16:n_global=20", backend=b) for b in ("parts", "dense"))
     q, k, v = (torch.randn(1, 2, 256, 16) for _ in range(3))
     want = exact(q.bfloat16().double(), k.bfloat16().double(), v.bfloat16().double(), ea.Mask())
     got = attn(q.bfloat16(), k.bfloat16(), v.bfloat16(), ea.Mask())
@@ -113,10 +113,11 @@ def test_half_precision_joins_in_float32() -> None:
     assert (got - want).abs().max() < 0.02
 
 
-def test_a_second_derivative_is_refused() -> None:
+@pytest.mark.parametrize("backend", ["parts", "masked"])
+def test_a_second_derivative_is_refused(backend: str) -> None:
     q = torch.randn(1, 1, 20, 8, requires_grad=True)
     (grad,) = torch.autograd.grad(
-        ea.create("longformer:window=3:n_global=2")(q, q, q).square().sum(), q, create_graph=True
+        ea.create("longformer:window=3:n_global=2", backend=backend)(q, q, q).square().sum(), q, create_graph=True
     )
     with pytest.raises(ea.UnsupportedError, match="no second derivative; backend=dense has one"):
         grad.sum().backward()
