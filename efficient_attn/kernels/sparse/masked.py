@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...patterns import Geometry, Pattern
 from ..derivatives import KernelFunction, differentiate_once
+from ..half import fused_dtype
 from ..softmax.grouped import gradients
 from ..softmax.merge import attend, attend_backward
 from .masks import LARGEST, Added, add_mask, kept
@@ -42,8 +43,8 @@ def attend_masked(
     there is padding. Rows that see nothing are zeros."""
     if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:  # the kernel never looks at it
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    mask = pattern_mask(pattern, g, q.dtype, q.device)
     batch, heads, n, width = q.shape
+    mask = pattern_mask(pattern, g, fused_dtype(q, "forward", n, g.m), q.device)
     kv_heads = k.shape[1]
     if kv_heads == heads:
         return _run(q, k, v, _hide(mask, q, valid), scale)
@@ -88,7 +89,10 @@ def masked_gradients(
 class _Masked(KernelFunction):
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-        return attend(q, _share(k, q), _share(v, q), mask, scale)
+        inner = fused_dtype(q, "forward", q.shape[2], k.shape[2])
+        rows, keys, values = (x.to(inner) for x in (q, k, v))
+        out, lse = attend(rows, _share(keys, q), _share(values, q), _to(mask, inner), scale)
+        return out.to(q.dtype), lse
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -114,10 +118,18 @@ def _gradients(
 ) -> tuple[Tensor, ...]:
     if k.shape[1] < q.shape[1] and q.device.type == "cpu":
         return gradients(grad, q, k, v, mask, out, lse, False, scale)
-    by_q, *by_keys = attend_backward(grad.contiguous(), q, _share(k, q), _share(v, q), out, lse, mask, scale)
-    if k.shape[1] == q.shape[1]:
-        return by_q, *by_keys
-    return by_q, *(x.sum(1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32)).to(x) for x in by_keys)
+    inner = fused_dtype(q, "backward", q.shape[2], k.shape[2])
+    by_out, rows, keys, values, found = (x.to(inner) for x in (grad.contiguous(), q, k, v, out))
+    by_q, *by_keys = attend_backward(
+        by_out, rows, _share(keys, q), _share(values, q), found, lse, _to(mask, inner), scale
+    )
+    if k.shape[1] < q.shape[1]:
+        by_keys = [x.sum(1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32)) for x in by_keys]
+    return tuple(x.to(q.dtype) for x in (by_q, *by_keys))
+
+
+def _to(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if mask is None else mask.to(dtype)
 
 
 def _share(x: Tensor, q: Tensor) -> Tensor:

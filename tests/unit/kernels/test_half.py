@@ -38,6 +38,9 @@ SPECS = [
     ("mqa", 1, {}),
     ("mla", 1, {"causal": True}),
     ("sliding_window:window=8", 4, {"causal": True}),
+    ("sliding_window:window=8:backend=parts", 4, {"causal": True}),
+    ("sliding_window:window=8:backend=masked", 2, {}),
+    ("sliding_window:window=8:backend=masked", 4, {"causal": True}),
     ("longformer:window=8:n_global=2", 2, {}),
     ("strided:stride=4", 4, {}),
     ("random_blocks:block_size=8", 4, {}),
@@ -56,7 +59,7 @@ def test_either_form_is_as_near_to_the_oracle(
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     dims = ea.Dims(heads=4, kv_heads=kv_heads, head_dim=16, max_len=50)
-    attn, exact = ea.create(spec, dims=dims), ea.create(spec, dims=dims, backend="dense")
+    attn, exact = ea.create(spec, dims=dims), ea.create(spec.partition(":backend")[0], dims=dims, backend="dense")
     sample = attn.sample(Shape(2, 4, kv_heads, 50, 50, 16, 16), generator=generator, dtype=dtype)
     given_inputs = [x for x in (sample.q, sample.k, sample.v) if x is not None]
     results = []
