@@ -10,16 +10,15 @@ Specs of a pattern are timed by both of their forms as well: what `efficient_att
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from turns import call_of, make, take_turns, timed
 
 import efficient_attn as ea
-from efficient_attn.contract.shapes import Shape
 from efficient_attn.results.stats import typical
 
 HEADS, WIDTH, ROUNDS, LEAST_S = 4, 64, 25, 0.002
@@ -36,7 +35,6 @@ SPECS = [
 ]
 SPECS += ["attention_sinks", "linear", "cosformer", "performer:n_features=256", "taylor", "retention"]
 SPECS += ["linformer:rank=256", "nystromformer", "reformer"]
-Run = Callable[[], object]
 
 
 def main() -> None:
@@ -59,19 +57,14 @@ def main() -> None:
 
 def compare(spec: str, n: int, batch: int, causal: bool, gradient: bool) -> Iterator[str]:
     """The lines of one spec; none where it has no such direction."""
-    kv_heads = {"gqa": 2, "mqa": 1, "mla": 1}.get(spec.partition(":")[0], HEADS)
-    dims = ea.Dims(heads=HEADS, head_dim=WIDTH, kv_heads=kv_heads, max_len=n)
-    attn, shape = ea.create(spec, dims=dims), Shape(batch, HEADS, kv_heads, n, n, WIDTH, WIDTH)
+    attn, drawn = make(spec, (batch, HEADS, n, WIDTH))
     if causal not in attn.traits.directions:
         return
-    drawn = attn.sample(shape, generator=torch.Generator().manual_seed(0))
     q, k, v = (torch.randn(batch, HEADS, n, WIDTH, requires_grad=True) for _ in range(3))
-    leaves = [x.requires_grad_() for x in (drawn.q, drawn.k, drawn.v) if x is not None]
-    mask = ea.Mask(causal=causal)
     runs = {"torch": timed(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal), [q, k, v], gradient)}
     for backend in ("adaptive", "parts", "masked") if isinstance(attn, ea.SparseAttention) else (attn.backend,):
-        form = ea.create(spec, dims=dims, backend=backend)
-        runs[backend] = timed(lambda form=form: form(drawn.q, drawn.k, drawn.v, mask, **drawn.inputs), leaves, gradient)
+        form = ea.create(spec, dims=attn.dims, backend=backend)
+        runs[backend] = call_of(form, drawn, causal, gradient)
     if isinstance(attn, ea.LinearAttention):
         x, y = (torch.rand(batch, HEADS, n, attn.feature_map.width(WIDTH), requires_grad=True) for _ in range(2))
         runs["its products"] = timed(lambda: multiply(x, y, v, causal), [x, y, v], gradient)
@@ -80,7 +73,7 @@ def compare(spec: str, n: int, batch: int, causal: bool, gradient: bool) -> Iter
         runs["its products"] = timed(
             lambda: F.scaled_dot_product_attention(q, rows @ k, rows @ v), [q, k, v, rows], gradient
         )
-    times = take_turns(runs)
+    times = take_turns(runs, rounds=ROUNDS, least_s=LEAST_S)
     for name, own in times.items():
         if name in ("torch", "its products"):
             continue
@@ -95,36 +88,6 @@ def multiply(x: Tensor, y: Tensor, v: Tensor, causal: bool) -> Tensor:
         weights = (x @ y.mT).tril()
         return (weights @ v) / weights.sum(-1, keepdim=True)
     return (x @ (y.mT @ v)) / (x @ y.sum(2)[..., None])
-
-
-def timed(call: Callable[[], Tensor], leaves: list[Tensor], gradient: bool) -> Run:
-    """The call without gradients, or with all of those by its tensors."""
-    if gradient:
-        weights = torch.randn(call().shape)
-        return lambda: torch.autograd.grad(call(), leaves, weights)
-
-    def forward() -> None:
-        with torch.no_grad():
-            call()
-
-    return forward
-
-
-def take_turns(runs: dict[str, Run]) -> dict[str, np.ndarray]:
-    """Seconds a call, by name and round."""
-    repeats = {name: max(int(LEAST_S / second_of(run)), 1) for name, run in runs.items()}
-    found: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(ROUNDS):
-        for name, run in runs.items():
-            found[name].append(second_of(run, repeats[name]))
-    return {name: np.array(values) for name, values in found.items()}
-
-
-def second_of(run: Run, repeats: int = 2) -> float:
-    began = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    return (time.perf_counter() - began) / repeats
 
 
 def tell(name: str, own: np.ndarray, bare: np.ndarray, what: str) -> str:

@@ -17,7 +17,7 @@ from .calibration import calibrate
 from .contest import Contest, Point, Table
 
 VARIABLE = "EFFICIENT_ATTN_CALIBRATION"
-CLOSE = 1.03  # forms nearer than this are as good as each other: the rule decides, so that noise does not
+CLOSE = 1.1  # forms nearer than this are as good as each other: the rule decides, so that noise does not
 MOST = 10_000  # choices remembered: a growing cache asks at every length
 
 CHOSEN: dict[tuple[str, int, str, tuple[int, ...]], str] = {}  # by contest, threads, kind and sizes

@@ -1,0 +1,104 @@
+"""Is what is chosen better than the rule, and the rule better than the constant that stood there before?
+
+    python suites/trials/choices.py [--shapes 40] [--seed 0]
+
+draws shapes that no table was made with, times all forms of each contest there, and prints how much more time than the
+best form the three take: the table's choice, the rule's, the constant's. Geometric means over shapes, 95% intervals.
+The table is that of this machine and one thread, made now if there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from turns import take_turns
+
+from efficient_attn.kernels.choices import desk
+from efficient_attn.kernels.choices.contest import Contest, Point
+from efficient_attn.kernels.half import HALF
+from efficient_attn.kernels.products import PRODUCTS
+from efficient_attn.kernels.softmax.decode import DECODE
+from efficient_attn.results.stats import typical
+
+MOST = 2**28  # multiply-adds of a drawn call
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", type=int, default=40, help="of each contest")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    for contest, draw, constant in (
+        (PRODUCTS, draw_product, product_constant),
+        (HALF, draw_half, lambda point: "own"),
+        (DECODE, draw_decode, decode_constant),
+    ):
+        judge(contest, draw, constant, given.shapes, np.random.default_rng(given.seed))
+
+
+def judge(
+    contest: Contest,
+    draw: Callable[[np.random.Generator], Point],
+    constant: Callable[[Point], str],
+    count: int,
+    rng: np.random.Generator,
+) -> None:
+    table = desk.find_table(contest, 1)
+    print(f"\n{contest.name}: {len(table.timings)} points timed in {table.seconds:.1f} s ({table.source})")
+    logs: dict[str, list[float]] = defaultdict(list)
+    for _ in range(count):
+        point = draw(rng)
+        with torch.no_grad():
+            times = {form: np.median(t) for form, t in take_turns(contest.prepare(point), rounds=7).items()}
+        best = min(times.values())
+        for who, form in (
+            ("choice", desk.decide(contest, 1, point)),
+            ("rule", contest.rule(point)),
+            ("constant", constant(point)),
+        ):
+            logs[who].append(float(times[form] / best))
+    for who, ratios in logs.items():
+        mean = typical(ratios)
+        print(f"  {who:8s} takes {mean.value:.3f}x the best form's time ({mean.low:.3f}-{mean.high:.3f})", end="")
+        print(f", at worst {max(ratios):.2f}", flush=True)
+
+
+def draw_product(rng: np.random.Generator) -> Point:
+    while True:
+        heads, rows = int(rng.integers(1, 40)), int(rng.integers(20, 3000))
+        inner, columns = (int(rng.integers(16, 300)) for _ in range(2))
+        if heads * rows * inner * columns <= MOST:
+            return Point(str(rng.choice(["rows", "sums"])), (heads, rows, inner, columns))
+
+
+def product_constant(point: Point) -> str:
+    """256 rows, found on an AMD Zen 5."""
+    return "by_head" if point.sizes[1] >= 256 else "batched"
+
+
+def draw_half(rng: np.random.Generator) -> Point:
+    dtype, part = rng.choice(["bfloat16", "float16"]), rng.choice(["forward", "backward", "product"])
+    return Point(
+        f"{dtype} {part}", tuple(int(rng.integers(low, high)) for low, high in ((20, 800), (30, 500), (24, 160)))
+    )
+
+
+def draw_decode(rng: np.random.Generator) -> Point:
+    heads, rows, keys = int(rng.integers(1, 12)), int(rng.integers(1, 9)), int(rng.integers(600, 30000))
+    kind = str(rng.choice(["float32", "bfloat16", "float16"]))
+    return Point(kind, (heads, rows, keys, int(rng.choice([48, 64, 96, 128]))))
+
+
+def decode_constant(point: Point) -> str:
+    """oneDNN for grouped heads over long caches in float32, else torch's kernel."""
+    _, rows, keys, width = point.sizes
+    return "by_head" if point.kind == "float32" and rows > 1 and keys * width >= 2**19 else "fold"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Half precision beside float32: is any mechanism slower in bfloat16 or float16, forward or with gradients?
+
+    python suites/trials/precision.py [--shape 1,4,2048,64] [SPEC...]
+
+prints float32's milliseconds, and the ratio of each half's time to it with a 95% interval; calls in turns, one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import torch
+from turns import call_of, make, take_turns
+
+from efficient_attn.results.stats import typical
+
+SPECS = [
+    *("full", "gqa:kv_heads=2", "mqa", "mla", "sliding_window:window=128", "longformer:window=128:n_global=64"),
+    *("strided", "fixed", "bigbird", "attention_sinks", "random_blocks", "linear", "relu_linear", "cosformer"),
+    *("performer:n_features=256", "random_feature", "retention", "linformer:rank=256", "nystromformer"),
+    "reformer:n_hashes=4:bucket_size=64",
+]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("specs", nargs="*", default=SPECS)
+    parser.add_argument("--shape", default="1,4,2048,64", help="batch, heads, length, width")
+    parser.add_argument("--rounds", type=int, default=9)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    shape = [int(size) for size in given.shape.split(",")]
+    for spec in given.specs:
+        for causal in (False, True):
+            for gradient in (False, True):
+                if causal in make(spec, shape)[0].traits.directions:
+                    print(compare(spec, shape, causal, gradient, given.rounds), flush=True)
+
+
+def compare(spec: str, shape: list[int], causal: bool, gradient: bool, rounds: int) -> str:
+    runs = {name: call_of(*make(spec, shape, dtype), causal, gradient) for name, dtype in DTYPES.items()}
+    times = take_turns(runs, rounds=rounds)
+    said = f"{spec:40s} {'causal' if causal else 'both':6s} {'with gradients' if gradient else 'forward':14s}"
+    said += f" {np.median(times['float32']) * 1e3:8.2f} ms"
+    for half in ("bfloat16", "float16"):
+        ratio = typical((times[half] / times["float32"]).tolist())
+        said += f"   {half} {ratio.value:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
+    return said
+
+
+if __name__ == "__main__":
+    main()

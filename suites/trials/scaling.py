@@ -1,0 +1,77 @@
+"""Two threads beside one: how much faster is each mechanism, forward and with gradients, and a decode step?
+
+    python suites/trials/scaling.py [--length 8192] [--threads 2] [SPEC...]
+
+Rounds on one thread and on several take turns, in one process. Decode steps read a context of 32,768 positions; beside
+them stands what the same threads gain in reading memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import torch
+from turns import Run, call_of, make, second_of
+
+import efficient_attn as ea
+from efficient_attn.results.stats import typical
+
+SPECS = [
+    *("full", "gqa:kv_heads=2", "sliding_window:window=128", "longformer:window=128:n_global=64", "strided", "bigbird"),
+    *("linear", "performer:n_features=256", "retention", "linformer:rank=256", "nystromformer"),
+    "reformer:n_hashes=4:bucket_size=64",
+]
+HEADS, WIDTH, CONTEXT = 8, 64, 32768
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("specs", nargs="*", default=SPECS)
+    parser.add_argument("--length", type=int, default=8192)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    given = parser.parse_args()
+    big = torch.randn(2**26)
+    print(tell("reading 256 MiB", lambda: big.sum(), given), flush=True)
+    for spec in ("full", "gqa:kv_heads=2", "mqa"):
+        print(tell(f"decode step, {spec}", step(spec), given), flush=True)
+    for spec in given.specs:
+        attn, drawn = make(spec, (1, 4, given.length, WIDTH))
+        causal = min(attn.traits.directions)
+        for gradient in (False, True):
+            said = f"{spec}, {'causal' if causal else 'both'}, {'with gradients' if gradient else 'forward'}"
+            print(tell(said, call_of(attn, drawn, causal, gradient), given), flush=True)
+
+
+def step(spec: str) -> Run:
+    """A decode step over a full context, again and again at the same place."""
+    kv_heads = {"gqa": 2, "mqa": 1}.get(spec.partition(":")[0], HEADS)
+    attn = ea.create(spec, dims=ea.Dims(heads=HEADS, head_dim=WIDTH, kv_heads=kv_heads))
+    k = torch.randn(1, kv_heads, CONTEXT, WIDTH)
+    state = attn.absorb(k, k, attn.init_state(1, CONTEXT + 1))
+    q, new = torch.randn(1, HEADS, 1, WIDTH), torch.randn(1, kv_heads, 1, WIDTH)
+
+    def run() -> None:
+        with torch.no_grad():
+            attn.step(q, new, new, state)
+
+    return run
+
+
+def tell(name: str, run: Run, given: argparse.Namespace) -> str:
+    times: dict[int, list[float]] = {1: [], given.threads: []}
+    for count in times:  # what is chosen or kept for a number of threads is there before the clock runs
+        torch.set_num_threads(count)
+        run()
+    for _ in range(given.rounds):
+        for count, seconds in times.items():
+            torch.set_num_threads(count)
+            seconds.append(second_of(run))
+    gains = typical((np.array(times[1]) / np.array(times[given.threads])).tolist())
+    one = np.median(times[1]) * 1e3
+    return f"{name:60s} {one:9.2f} ms on one, {gains.value:.2f}x on {given.threads} ({gains.low:.2f}-{gains.high:.2f})"
+
+
+if __name__ == "__main__":
+    main()
