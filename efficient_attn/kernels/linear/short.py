@@ -1,20 +1,21 @@
-"""Short sequences: all positions at once, in torch's own operations; the backward pass makes them again for autograd.
+"""Short sequences: all positions at once, in as few calls of torch as there are steps.
 
-Cutting into stretches and making features again saves memory, of which a short call needs little, and costs more calls
-of torch than its products take time. Causal rows form their products with all keys: for few keys that is the least work
-as well.
+Cutting into stretches saves memory, of which a short call needs little, and costs more calls of torch than its products
+take time. Causal rows form their products with all keys: for few keys that is the least work as well. Features are made
+again in the backward pass, as in the long forms.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..derivatives import KernelFunction, differentiate_once
-from .recipe import AT_ONCE, Recipe
-from .sums import KERNEL
+from .recipe import AT_ONCE, Recipe, Tape, undivide
+from .sums import KERNEL, along
 
 LONGEST = 512  # positions on either side
 
@@ -40,20 +41,33 @@ def attend_short(
 
     valid, logs: ``[Bh, M]``, where there is padding, and where keys have weights besides their features.
     """
-    return cast(Tensor, _Short.apply(recipe, causal, valid, q, k, v, logs, *recipe.parameters))
+    found = _Short.apply(recipe, causal, valid, q, k, v, logs, *recipe.parameters)
+    return cast(tuple[Tensor, Tensor | None], found)[0]
 
 
 class _Short(KernelFunction):
     @staticmethod
     def forward(
         recipe: Recipe, causal: bool, valid: Any, q: Tensor, k: Tensor, v: Tensor, logs: Any, *parameters: Tensor
-    ) -> Tensor:
-        return _attend(recipe, causal, valid, q, k, v, logs)
+    ) -> tuple[Tensor, Tensor | None]:
+        x, _ = recipe.queries(q, slice(0, q.shape[2]))
+        y, a = recipe.keys(k, slice(0, k.shape[1]), valid, logs)
+        rows, values = x.flatten(1, 2), recipe.wide(v)
+        if causal:
+            products = _hide_later(rows @ y.mT, q.shape[1], _weigh(a, q, recipe), recipe.start)
+            top, total = products @ values, products.sum(-1, keepdim=True) if recipe.divisor else None
+        else:
+            y = y if a is None else y * _relative(a).to(y.dtype)
+            top, total = rows @ (y.mT @ values), along(rows, y.sum(1)) if recipe.divisor else None
+        out = top if recipe.divisor is None or total is None else top / recipe.divisor(total)
+        return out.to(q.dtype).view(*q.shape[:3], -1), None if total is None else total.view(*q.shape[:3], 1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.how = inputs[:2]
-        ctx.save_for_backward(*inputs[2:7])
+        ctx.save_for_backward(*inputs[2:7], *output)
+        if output[1] is not None:
+            ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -61,42 +75,66 @@ class _Short(KernelFunction):
         return None, None, None, *found
 
 
-def _gradients(grad: Tensor, recipe: Recipe, causal: bool, valid: Tensor | None, *given: Tensor | None) -> Any:
+def _gradients(
+    grad: Tensor,
+    recipe: Recipe,
+    causal: bool,
+    valid: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    logs: Tensor | None,
+    out: Tensor,
+    totals: Tensor | None,
+) -> tuple[Tensor | None, ...]:
     """Gradients by q, k, v, logs and the map's parameters."""
-    with torch.enable_grad():
-        leaves = [None if x is None else x.detach().requires_grad_() for x in given]
-        out = _attend(recipe, causal, valid, *cast(Any, leaves))
-        sources = [x for x in (*leaves, *recipe.parameters) if x is not None]
-        found = iter(torch.autograd.grad(out, sources, grad, allow_unused=True, materialize_grads=True))
-    return tuple(None if x is None else next(found) for x in (*leaves, *recipe.parameters))
-
-
-def _attend(
-    recipe: Recipe, causal: bool, valid: Tensor | None, q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None
-) -> Tensor:
-    (_, group, n, _), m = q.shape, k.shape[1]
-    x, _ = recipe.queries(q, slice(0, n))
-    y, a = recipe.keys(k, slice(0, m), valid, logs)
-    rows, values = x.flatten(1, 2), recipe.wide(v)
+    tape, every, there = Tape(recipe), slice(0, q.shape[2]), slice(0, k.shape[1])
+    x, _, back_to_q = tape.record(partial(recipe.queries, rows=every), q)
+    y, a, back_to_k = tape.record(
+        partial(recipe.keys, rows=there, valid=valid, logs=logs), k, None if valid is None else ~valid
+    )
+    tops, by_totals = undivide(grad, out, *recipe.divisors(totals), every)
+    rows, values, tops = x.flatten(1, 2), recipe.wide(v), tops.flatten(1, 2)
+    by_totals = None if by_totals is None else by_totals.flatten(1, 2)
     if causal:
-        products = rows @ y.mT
-        square = products.view(len(products), group, n, m)
-        square = square.tril(recipe.start) if a is None else square * _weigh(a, n, recipe.start)[:, None].to(y.dtype)
-        products = square.flatten(1, 2)
-        top, total = products @ values, products.sum(-1, keepdim=True)
+        weights = _weigh(a, q, recipe)
+        products = _hide_later(rows @ y.mT, q.shape[1], weights, recipe.start)
+        by_products = tops @ values.mT if by_totals is None else torch.baddbmm(by_totals, tops, values.mT)
+        by_products = _hide_later(by_products, q.shape[1], weights, recipe.start)
+        by_x, by_y, by_v = by_products @ y, by_products.mT @ rows, products.mT @ tops
     else:
-        if a is not None:
-            y = y * (a - _finite(a.detach().amax(1, keepdim=True))).exp().to(y.dtype)[..., None]
-        top, total = rows @ (y.mT @ values), rows @ y.sum(1)[..., None]
-    out = top if recipe.divisor is None else top / recipe.divisor(total)
-    return out.to(q.dtype).view(*q.shape[:3], -1)
+        scale = None if a is None else _relative(a).to(y.dtype)
+        kept = y if scale is None else y * scale
+        by_x, by_kv = tops @ (kept.mT @ values).mT, rows.mT @ tops
+        by_y, by_v = values @ by_kv.mT, kept @ by_kv
+        if by_totals is not None:
+            by_x.addcmul_(by_totals, kept.sum(1)[:, None])
+            by_y.add_(by_totals.mT @ rows)
+        by_y = by_y if scale is None else by_y.mul_(scale)
+    by_a = None if a is None else (by_y * y).sum(-1)
+    by_logs = None if logs is None or by_a is None else by_a.to(logs.dtype)
+    found = back_to_q(by_x.view(x.shape)), back_to_k(by_y, by_a), by_v
+    return *(by.to(x.dtype) for by, x in zip(found, (q, k, v), strict=True)), by_logs, *tape.by_parameters
 
 
-def _weigh(a: Tensor, n: int, start: int) -> Tensor:
-    """Weights ``[Bh, N, M]`` from logarithms ``[Bh, M]``, relative to the largest that a row sees; 0 for later keys."""
-    seen = torch.ones(n, a.shape[1], dtype=torch.bool, device=a.device).tril_(start)
+def _hide_later(products: Tensor, group: int, weights: Tensor | None, start: int) -> Tensor:
+    """Products ``[Bh, G N, M]`` of rows and keys as their weights have it, 0 for later keys."""
+    square = products.view(len(products), group, -1, products.shape[2])
+    return (square.tril_(start) if weights is None else square.mul_(weights)).flatten(1, 2)
+
+
+def _weigh(a: Tensor | None, q: Tensor, recipe: Recipe) -> Tensor | None:
+    """Weights ``[Bh, 1, N, M]`` from logarithms ``[Bh, M]``, relative to the largest that a row sees; 0 for later ones."""
+    if a is None:
+        return None
+    seen = torch.ones(q.shape[2], a.shape[1], dtype=torch.bool, device=a.device).tril_(recipe.start)
     logs = a[:, None].masked_fill(~seen, float("-inf"))
-    return (logs - _finite(logs.detach().amax(-1, keepdim=True))).exp()
+    return (logs - _finite(logs.amax(-1, keepdim=True))).exp()[:, None].to(recipe.wide(q[:0]).dtype)
+
+
+def _relative(a: Tensor) -> Tensor:
+    """Weights ``[Bh, M, 1]`` from logarithms, relative to the largest."""
+    return (a - _finite(a.amax(1, keepdim=True))).exp()[..., None]
 
 
 def _finite(top: Tensor) -> Tensor:
