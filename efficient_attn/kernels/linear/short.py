@@ -124,7 +124,7 @@ def _hide_later(products: Tensor, group: int, weights: Tensor | None, start: int
 
 
 def _weigh(a: Tensor | None, q: Tensor, recipe: Recipe) -> Tensor | None:
-    """Weights ``[Bh, 1, N, M]`` from logarithms ``[Bh, M]``, relative to the largest that rows see; 0 for later ones."""
+    """Weights ``[Bh, 1, N, M]`` from logarithms ``[Bh, M]``, relative to the largest that a row sees; 0 later on."""
     if a is None:
         return None
     seen = torch.ones(q.shape[2], a.shape[1], dtype=torch.bool, device=a.device).tril_(recipe.start)

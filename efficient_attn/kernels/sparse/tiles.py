@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...patterns import Fact, Geometry, Pattern
@@ -140,8 +141,16 @@ class Tiling:
     columns: Tensor | None = None
 
     def take(self, x: Tensor) -> Tensor:
-        """The keys or values ``[Bh, length, width]`` that the tiles count in."""
-        return x if self.columns is None else x.index_select(1, self.columns.to(x.device))
+        """The keys or values ``[Bh, length, width]`` that the tiles count in.
+
+        Where whole blocks are gathered, a last one that is not whole is filled up: torch's gathering copies all of what
+        does not lie in one piece, in every call.
+        """
+        if self.columns is not None:
+            return x.index_select(1, self.columns.to(x.device))
+        blocks = {t.keys.block for t in self.tiles if isinstance(t.keys, Gather) and t.keys.whole}
+        over = x.shape[1] % max(blocks, default=1)
+        return F.pad(x, (0, 0, 0, max(blocks) - over)) if over else x
 
     def positions(self, tile: Tile, first: int, last: int, device: torch.device) -> Tensor:
         """The key positions of a tile's windows."""
