@@ -57,7 +57,8 @@ def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
         error = relative_error(attn(q, k, v, mask), case.create(backend="dense")(q, k, v, mask))
         row.oracle_error = check_error(error, place.dtype)
         found = asdict(measure_distances(attn, q, k, v, mask))
-    row.backend_used, row.clamped_rows = attn.backend, attn.clamped_rows(q, k, v, mask)
+    row.backend_used, _ = attn.what_runs(case.shape, causal=place.causal, dtype=q.dtype, gradient=False)
+    row.clamped_rows = attn.clamped_rows(q, k, v, mask)
     row.parameters = sum(p.numel() for p in attn.parameters())
     mean_value_error = found.pop("mean_value_error")
     for name, value in found.items():

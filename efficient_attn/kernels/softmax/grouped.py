@@ -61,9 +61,10 @@ def _attend_folded(
 
 def _takes_groups(q: Tensor, k: Tensor) -> bool:
     """Whether torch's kernel takes the groups as they are. Half precision is summed up in float32, here."""
+    if torch.compiler.is_compiling() or transformed():
+        return False
     known = KNOWS_GROUPS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
-    busy = k.shape[0] * k.shape[1] >= torch.get_num_threads()
-    return known and busy and not torch.compiler.is_compiling() and not transformed()
+    return known and k.shape[0] * k.shape[1] >= torch.get_num_threads()
 
 
 class _Shared(KernelFunction):
@@ -130,9 +131,35 @@ def gradients(
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    return _Shared.forward(q, k, v, added, causal, scale)
+    return _in_order(*_Shared.forward(q, k, v, added, causal, scale))
 
 
-_shared = make_op("grouped", _run, _run)
-_shared_backward = make_op("grouped_backward", gradients, lambda _, *qkv: tuple(map(torch.empty_like, qkv[:3])))
+def _run_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    added: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    by_q, by_k, by_v = _in_order(*gradients(grad, q, k, v, added, out, lse, causal, scale))
+    return by_q, by_k, by_v
+
+
+def _in_order(*tensors: Tensor) -> Any:
+    """Whatever order the kernel left them in: compiled code goes by what shapes alone say."""
+    return tuple(x.contiguous() for x in tensors)
+
+
+def _shapes(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
+
+
+_shared = make_op("grouped", _run, _shapes)
+_shared_backward = make_op(
+    "grouped_backward", _run_backward, lambda _, *qkv: tuple(x.new_empty(x.shape) for x in qkv[:3])
+)
 _shared.register_autograd(_Shared.op_backward, setup_context=_Shared.setup_context)

@@ -41,7 +41,7 @@ def test_the_catalogue_shows_every_mechanism_whole(capsys: Capture) -> None:
 def test_a_mechanism_is_described_with_its_options_and_what_it_cannot(capsys: Capture) -> None:
     console.show_info(info("sliding_window:window=7"))
     text = _printed(capsys)
-    for piece in ("sliding_window:window=7 (sparse)", "window=7", "parts, ", "dense (runs parts)", "arXiv"):
+    for piece in ("sliding_window:window=7 (sparse)", "window=7", "adaptive, ", "dense (runs adaptive)", "arXiv"):
         assert piece in text
     for name, (claimed, meaning) in info("sliding_window:window=7").traits.meanings().items():
         told = [line.strip().split(maxsplit=2) for line in text.splitlines()]

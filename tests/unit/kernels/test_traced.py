@@ -30,7 +30,7 @@ def calls() -> Iterator[Any]:
     text = write_pattern(Band(0, 9) | Keys(0, 2) | Blocks(16, 1))
     valid = torch.arange(40) < torch.tensor([40, 23])[:, None]
     rows, keys = tensor(4, 40, 2, 8), [tensor(4, 40, 8, seed=s) for s in (1, 2)]
-    yield "sparse", (rows, *keys, valid, text, 0, True, False, 0.5)
+    yield "sparse", (rows, *keys, valid, text, 0, True, "parts", 0.5)
     q, k, v = tensor(2, 3, 20, 8), tensor(2, 1, 20, 8, seed=1), tensor(2, 1, 20, 8, seed=2)
     yield "grouped", (q, k, v, None, True, 0.5)
     yield "project", (tensor(1, 5, 20), tensor(2, 3, 20, 4))
