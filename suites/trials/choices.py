@@ -90,14 +90,14 @@ def draw_half(rng: np.random.Generator) -> Point:
 
 def draw_decode(rng: np.random.Generator) -> Point:
     heads, rows, keys = int(rng.integers(1, 12)), int(rng.integers(1, 9)), int(rng.integers(600, 30000))
-    kind = str(rng.choice(["float32", "bfloat16", "float16"]))
+    kind = f"{rng.choice(['float32', 'bfloat16', 'float16'])} {'row' if rows == 1 else 'rows'}"
     return Point(kind, (heads, rows, keys, int(rng.choice([48, 64, 96, 128]))))
 
 
 def decode_constant(point: Point) -> str:
     """oneDNN for grouped heads over long caches in float32, else torch's kernel."""
-    _, rows, keys, width = point.sizes
-    return "by_head" if point.kind == "float32" and rows > 1 and keys * width >= 2**19 else "fold"
+    _, _, keys, width = point.sizes
+    return "by_head" if point.kind == "float32 rows" and keys * width >= 2**19 else "fold"
 
 
 if __name__ == "__main__":
