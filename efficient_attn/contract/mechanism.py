@@ -158,6 +158,7 @@ class Attention(nn.Module):
 
     @property
     def dims(self) -> Dims:
+        """What is known of the tensors."""
         return self.origin.dims
 
     @dims.setter
@@ -166,6 +167,7 @@ class Attention(nn.Module):
 
     @property
     def seed(self) -> int:
+        """Where everything random comes from."""
         return self.origin.seed
 
     @seed.setter
@@ -251,11 +253,7 @@ class Attention(nn.Module):
         return blank(out, query_valid)
 
     def init_state(
-        self,
-        batch: int,
-        max_len: int,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+        self, batch: int, max_len: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> Any:
         """An empty decode state for up to ``max_len`` positions. Raises `UnsupportedError` without the decode trait."""
         if not self.traits.decode:

@@ -54,7 +54,7 @@ class _Cast(KernelFunction):
     ) -> tuple[Tensor, Tensor]:
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         rows = (cast_rows(x, forwards) for x in (q, k, v))
-        out, lse = kernel(*rows, 0.0, causal, attn_mask=_to(added, forwards), scale=scale)
+        out, lse = kernel(*rows, 0.0, causal, attn_mask=cast_mask(added, forwards), scale=scale)
         return out.to(q.dtype), lse
 
     @staticmethod
@@ -84,7 +84,7 @@ def _gradients(
 ) -> tuple[Tensor, ...]:
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     rows = (cast_rows(x, backwards) for x in (grad, q, k, v, out))
-    found = kernel(*rows, lse, 0.0, causal, attn_mask=_to(added, backwards), scale=scale)
+    found = kernel(*rows, lse, 0.0, causal, attn_mask=cast_mask(added, backwards), scale=scale)
     return tuple(x.to(q.dtype) for x in found)
 
 
@@ -94,5 +94,6 @@ def cast_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _to(added: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def cast_mask(added: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """An additive mask in a dtype, if there is one."""
     return None if added is None else added.to(dtype)

@@ -18,7 +18,7 @@ from ..derivatives import KernelFunction, differentiate_once
 from ..half import fused_dtype
 from ..traced import make_op, transformed
 from . import fused
-from .fused import additive, cast_rows
+from .fused import additive, cast_mask, cast_rows
 
 SHARE = 4  # of a group's heads, so many parts at least: their gradients are then half of the keys repeated for each
 
@@ -77,7 +77,7 @@ class _Shared(KernelFunction):
             return kernel(q, k, v, 0.0, causal, attn_mask=added, scale=scale)
         inner, group = fused_dtype(q, "forward", q.shape[2], k.shape[2]), q.shape[1]
         keys, values = (x.to(inner).expand(-1, group, -1, -1) for x in (k, v))
-        mask = None if added is None else added.to(inner)
+        mask = cast_mask(added, inner)
         out, lse = kernel(q.to(inner), keys, values, 0.0, causal, attn_mask=mask, scale=scale)
         return out.to(q.dtype), lse
 
@@ -118,7 +118,7 @@ def gradients(
     by_q = torch.empty_like(q)
     sums = [torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for x in (k, v)]
     inner = fused_dtype(q, "backward", q.shape[2], k.shape[2])
-    keys, values, added = k.to(inner), v.to(inner), None if added is None else added.to(inner)
+    keys, values, added = k.to(inner), v.to(inner), cast_mask(added, inner)
     for first in range(0, heads, step):
         g, r, o = (x[:, first : first + step].to(inner) for x in (grad, q, out))
         expanded = (x.expand(-1, r.shape[1], -1, -1) for x in (keys, values))

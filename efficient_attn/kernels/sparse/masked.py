@@ -14,6 +14,7 @@ from torch import Tensor
 from ...patterns import Geometry, Pattern
 from ..derivatives import KernelFunction, differentiate_once
 from ..half import fused_dtype
+from ..softmax.fused import cast_mask
 from ..softmax.grouped import gradients
 from ..softmax.merge import attend, attend_backward
 from .masks import LARGEST, Added, add_mask, kept
@@ -91,7 +92,7 @@ class _Masked(KernelFunction):
     def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
         inner = fused_dtype(q, "forward", q.shape[2], k.shape[2])
         rows, keys, values = (x.to(inner) for x in (q, k, v))
-        out, lse = attend(rows, _share(keys, q), _share(values, q), _to(mask, inner), scale)
+        out, lse = attend(rows, _share(keys, q), _share(values, q), cast_mask(mask, inner), scale)
         return out.to(q.dtype), lse
 
     @staticmethod
@@ -121,15 +122,11 @@ def _gradients(
     inner = fused_dtype(q, "backward", q.shape[2], k.shape[2])
     by_out, rows, keys, values, found = (x.to(inner) for x in (grad.contiguous(), q, k, v, out))
     by_q, *by_keys = attend_backward(
-        by_out, rows, _share(keys, q), _share(values, q), found, lse, _to(mask, inner), scale
+        by_out, rows, _share(keys, q), _share(values, q), found, lse, cast_mask(mask, inner), scale
     )
     if k.shape[1] < q.shape[1]:
         by_keys = [x.sum(1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32)) for x in by_keys]
     return tuple(x.to(q.dtype) for x in (by_q, *by_keys))
-
-
-def _to(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if mask is None else mask.to(dtype)
 
 
 def _share(x: Tensor, q: Tensor) -> Tensor:
