@@ -27,7 +27,7 @@ class KernelFunction(torch.autograd.Function):
         defaults, of which kernels have none: 50 microseconds. Where no gradient is wanted nothing is kept."""
         if transformed():
             return super().apply(*args)
-        if not torch.is_grad_enabled():
+        if not (torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)):
             return cls.forward(*args)
         plain: Any = super(torch.autograd.Function, cls)
         return plain.apply(*unwrap_dead_wrappers(args))

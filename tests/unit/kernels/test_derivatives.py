@@ -34,6 +34,13 @@ def cube(x: Tensor) -> Tensor:
     return found[0]
 
 
+def test_nothing_is_kept_where_no_gradient_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cube, "setup_context", lambda *_: pytest.fail("a backward pass was prepared"))
+    assert cube(torch.tensor([2.0])).tolist() == [8]
+    with torch.no_grad():
+        assert cube(torch.tensor([2.0], requires_grad=True)).tolist() == [8]
+
+
 def test_a_gradient_may_be_followed_but_not_differentiated() -> None:
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     (first,) = torch.autograd.grad(cube(x).sum(), x, create_graph=True)
