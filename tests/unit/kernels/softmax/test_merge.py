@@ -21,15 +21,16 @@ def tensors(rows: int = 6, keys: int = 11) -> tuple[Tensor, ...]:
     return q, k, v, g, mask
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_both_engines_agree(masked: bool) -> None:
+def test_both_engines_agree(masked: bool, causal: bool) -> None:
     q, k, v, g, mask = tensors()
-    mask = mask if masked else None
-    (out, lse), (same, sums) = attend(q, k, v, mask, SCALE), plain(q, k, v, mask, SCALE)
+    mask = mask.index_fill(-1, torch.tensor(0), 0) if masked else None  # so that every row sees a key
+    (out, lse), (same, sums) = attend(q, k, v, mask, SCALE, causal), plain(q, k, v, mask, SCALE, causal)
     torch.testing.assert_close(out, same)
     torch.testing.assert_close(lse, sums)
-    ours = attend_backward(g, q, k, v, out, lse, mask, SCALE)
-    for one, other in zip(ours, plain_backward(g, q, k, v, out, lse, mask, SCALE), strict=True):
+    ours = attend_backward(g, q, k, v, out, lse, mask, SCALE, causal)
+    for one, other in zip(ours, plain_backward(g, q, k, v, out, lse, mask, SCALE, causal), strict=True):
         torch.testing.assert_close(one, other)
 
 
