@@ -74,6 +74,12 @@ def _scores(q: Tensor, k: Tensor, mask: Tensor | None, scale: float, causal: boo
     return scores if mask is None else scores + mask
 
 
+def join_all(outs: Tensor, lse: Tensor) -> Tensor:
+    """The whole ``[B, R, E]`` of parts ``outs [B, W, R, E]`` with log-sum-exps ``[B, W, R]``."""
+    weights = lse.mT.softmax(-1).mT  # along the last dimension few numbers stay on one thread
+    return (outs * weights[..., None]).sum(1).to(outs.dtype)
+
+
 def join(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
     """Join a part ``[.., E]`` and its log-sum-exp ``[..]`` into the result so far, in place; -inf where nothing was."""
     weight = torch.sigmoid(part_lse - lse).nan_to_num_(0)  # nothing joined with nothing stays nothing
