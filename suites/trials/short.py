@@ -73,6 +73,8 @@ def compare(spec: str, n: int, batch: int, causal: bool, gradient: bool) -> Iter
         runs["its products"] = timed(
             lambda: F.scaled_dot_product_attention(q, rows @ k, rows @ v), [q, k, v, rows], gradient
         )
+    if spec.startswith("mla"):
+        runs["its products"] = timed(lambda: project(q, drawn.k, attn, causal), [q, drawn.k], gradient)
     times = take_turns(runs, rounds=ROUNDS, least_s=LEAST_S)
     for name, own in times.items():
         if name in ("torch", "its products"):
@@ -88,6 +90,12 @@ def multiply(x: Tensor, y: Tensor, v: Tensor, causal: bool) -> Tensor:
         weights = (x @ y.mT).tril()
         return (weights @ v) / weights.sum(-1, keepdim=True)
     return (x @ (y.mT @ v)) / (x @ y.sum(2)[..., None])
+
+
+def project(q: Tensor, latents: Tensor, attn: ea.Attention, causal: bool) -> Tensor:
+    """Keys and values of all heads made from latents, and one call of torch's attention; nothing else."""
+    keys, values = (latents @ w.mT for w in (attn.w_uk, attn.w_uv))
+    return F.scaled_dot_product_attention(q, keys, values, is_causal=causal)
 
 
 def tell(name: str, own: np.ndarray, bare: np.ndarray, what: str) -> str:
