@@ -39,7 +39,13 @@ def expanded(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask)
 def _attend_heads(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask) -> Tensor:
     latent = w_uk.shape[2]
     if latent == latents.shape[-1]:
-        return attend(q, matmul(latents, w_uk.mT), matmul(latents, w_uv.mT), mask)
+        return attend(q, _project(latents, w_uk), _project(latents, w_uv), mask)
     rows, turned = latents[..., :latent], latents[..., latent:]
-    keys = torch.cat([matmul(rows, w_uk.mT), turned.expand(-1, len(w_uk), -1, -1)], -1)
-    return attend(q, keys, matmul(rows, w_uv.mT), mask)
+    keys = torch.cat([_project(rows, w_uk), turned.expand(-1, len(w_uk), -1, -1)], -1)
+    return attend(q, keys, _project(rows, w_uv), mask)
+
+
+def _project(rows: Tensor, weights: Tensor) -> Tensor:
+    """``rows [B, 1, M, C]`` by ``weights [H, D, C]`` as ``[B, H, M, D]``: in one product, as batches of them would
+    repeat weights for every row of a batch."""
+    return matmul(rows[:, 0], weights.flatten(0, 1).mT).unflatten(-1, weights.shape[:2]).transpose(1, 2)
