@@ -49,6 +49,23 @@ def run_fresh(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def loaded(*arguments: str, cwd: Path) -> set[str]:
+    """The modules that the command imports, which ends well, in a fresh interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *COMMAND[1:], *arguments],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert done.stdout
+    told = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+    assert "efficient_attn.cli" in told
+    return set(told)
+
+
 @cache
 def _warm() -> subprocess.Popen[str]:
     """The process that forks for commands, one for a session; it ends when its stdin does."""
