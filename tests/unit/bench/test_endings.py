@@ -48,6 +48,7 @@ ENDS: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["forward", "decode"])
 @pytest.mark.parametrize("end", ENDS)
 def test_a_case_that_fails_says_why_and_the_others_go_on(end: str, mode: str) -> None:
