@@ -175,7 +175,7 @@ def test_no_reason_is_left_over() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", JUDGED)
 def test_what_is_judged_can_be(name: str) -> None:
     """A spec that refuses the encoder's heads, length or mask would only look judged."""

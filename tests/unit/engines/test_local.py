@@ -96,7 +96,7 @@ def test_a_worker_goes_when_nobody_listens_any_more() -> None:
     messages.close()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @LINUX
 @pytest.mark.parametrize("method", PROCESSES)
 @pytest.mark.parametrize("how", ["hang_in_c", "hang_in_python"])

@@ -151,7 +151,7 @@ TAKES = {  # what the kit is run on, and what of it the library cannot do: check
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("check", ASKED, ids=lambda c: c.name)
-@pytest.mark.parametrize("spec", TAKES)
+@pytest.mark.parametrize("spec", [pytest.param(spec, marks=pytest.mark.sampled(4, spec)) for spec in TAKES])
 def test_it_keeps_the_contract_but_for_what_is_listed(spec: str, check: Check) -> None:
     multiple, exceptions = TAKES[spec]
     outcome = run_check(check, Rounded(spec, multiple=multiple))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from written import Written
 
 import efficient_attn as ea
 from efficient_attn.contract.shapes import Shape
@@ -301,17 +299,6 @@ def test_long_chunks_take_memory_in_proportion() -> None:
     peak = footprint(lambda: attn(q, q, q), device="cpu").peak
     assert peak is not None
     assert peak < 64 << 20
-
-
-class Written(TorchDispatchMode):
-    """Counts the numbers that torch's operations write: what they cost, without a clock."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.numbers += sum(x.numel() for x in tree_leaves(out) if isinstance(x, Tensor))
-        return out
 
 
 def test_work_grows_as_the_length() -> None:
