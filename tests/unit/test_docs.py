@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -47,20 +45,16 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_readmes_python_runs(tmp_path: Path) -> None:
     (code,) = [block for block in _blocks(ROOT / "README.md", "python") if "@ea.register" not in block]
     (tmp_path / "use.py").write_text(code + "\nassert out.shape == (1, 8, 1, 64)\n")
-    done = subprocess.run(
-        [sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run("use.py", cwd=tmp_path)
+    assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize("document", ["masks.md", "decoding.md"])
 def test_a_documents_python_runs(document: str, tmp_path: Path) -> None:
     (code,) = _blocks(ROOT / "docs" / document, "python")
     (tmp_path / "use.py").write_text(code)
-    done = subprocess.run(
-        [sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run("use.py", cwd=tmp_path)
+    assert done.code == 0, done.err
 
 
 def test_the_task_of_the_docs_runs(tmp_path: Path) -> None:
@@ -72,10 +66,8 @@ def test_the_task_of_the_docs_runs(tmp_path: Path) -> None:
         told = _command(line, tmp_path)
         assert told.code == 0, told.err
     (tmp_path / "use.py").write_text(f"{reading}\nassert rows['rounding.error'].between(1e-5, 1e-2).sum() == 6\n")
-    done = subprocess.run(
-        [sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run("use.py", cwd=tmp_path)
+    assert done.code == 0, done.err
 
 
 def test_the_masks_table_has_every_field() -> None:

@@ -62,7 +62,7 @@ HONEST = (Toy, Biased, Tied, Pooled, Humble, CausalOnly, Learned, Counting, Step
 @pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)
 @pytest.mark.parametrize(
-    "cls", [pytest.param(cls, id=cls.__name__, marks=pytest.mark.sampled(10, cls.__name__)) for cls in HONEST]
+    "cls", [pytest.param(cls, id=cls.__name__, marks=pytest.mark.sampled(20, cls.__name__)) for cls in HONEST]
 )
 def test_honest_toys_pass(cls: type[Toy], check: Check) -> None:
     assert failures(cls, checks=[check]) == {}
