@@ -71,6 +71,7 @@ def test_where_it_serves() -> None:
         assert decode.attend_few(rows, k, v, 1.0) is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kv_heads", [1, 2, 8])
 @pytest.mark.parametrize(("form", "dtype"), FORMS)
 def test_all_forms_are_the_oracle(form: str, dtype: torch.dtype, kv_heads: int) -> None:
