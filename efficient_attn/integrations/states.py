@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ..contract.state import state_bytes
 from ..errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -90,9 +89,9 @@ class StateCache(Cache):
         super().__init__(layers=[StateLayer(longest) for _ in range(config.num_hidden_layers)])
 
     @property
-    def bytes(self) -> int:
-        """Bytes of all states, counted."""
-        return state_bytes([layer.state for layer in self.layers])
+    def states(self) -> list[Any]:
+        """Every layer's state; ``ea.state_bytes`` counts their bytes."""
+        return [layer.state for layer in self.layers]
 
 
 def find_layer(keys: Tensor) -> StateLayer | None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..contract.state import state_bytes
 from ..errors import UsageError
 from ..instruments.disturbance import Watch
 from .bundled import Loaded, load
@@ -97,7 +98,7 @@ def run_pass(loaded: Loaded, spec: str, tokens: Tensor) -> Pass:
     passed["disturbed"] = disturbed
     if cache is None:
         return Pass(out=found.last_hidden_state[0], **passed)
-    size = cache.bytes
+    size = state_bytes(cache.states)
     return Pass(out=found.logits[0], step_s=_time_steps(model, tokens, cache), bytes=size, **passed)
 
 
