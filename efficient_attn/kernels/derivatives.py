@@ -7,7 +7,7 @@ soon as the loss is linear in the output. So gradients are a function of their o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch._functorch.utils import unwrap_dead_wrappers
 
 from ..contract.modes import autocasts
 from ..errors import UnsupportedError
-from .traced import transformed
+from .traced import make_op, transformed
 
 
 class KernelFunction(torch.autograd.Function):
@@ -35,6 +35,55 @@ class KernelFunction(torch.autograd.Function):
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return one_by_one(cls.apply, info, in_dims, *args)
+
+
+class SoftmaxFunction(KernelFunction):
+    """Base of kernels that return an output and one log-sum-exp a row, and keep both with what they were given.
+
+    They take tensors, q, k and v first, then what else there is. ``gradients`` gives those by q, k and v, of the
+    gradient by the output, the tensors, the output, the log-sum-exps and the rest.
+    """
+
+    kernel: ClassVar[str]  # its name, as a sentence begins with it
+    tensors: ClassVar[int] = 4  # q, k, v and a mask
+    gradients: ClassVar[Callable[..., tuple[Tensor, Tensor, Tensor]]]
+
+    @classmethod
+    def setup_context(cls, ctx: Any, inputs: Any, output: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        _keep(ctx, inputs, output, cls.tensors)
+
+    @classmethod
+    def backward(cls, ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        given = (grads[0], *ctx.saved_tensors, *ctx.how)
+        return *differentiate_once(cls.kernel, cls.gradients, *given), *[None] * ctx.others
+
+
+def make_softmax_op(
+    name: str,
+    run: Callable[..., tuple[Tensor, Tensor]],
+    gradients: Callable[..., tuple[Tensor, Tensor, Tensor]],
+    tensors: int = 4,
+) -> Any:
+    """A `SoftmaxFunction`'s ``forward`` and ``gradients``, whose signatures have types, as an op and that of its
+    backward pass: ``efficient_attn::name`` and ``name_backward``."""
+    op = make_op(name, run, _softmax_shapes)
+    op_backward = make_op(f"{name}_backward", gradients, lambda _, *qkv: tuple(x.new_empty(x.shape) for x in qkv[:3]))
+
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return *op_backward(grads[0], *ctx.saved_tensors, *ctx.how), *[None] * ctx.others
+
+    op.register_autograd(backward, setup_context=lambda ctx, inputs, output: _keep(ctx, inputs, output, tensors))
+    return op
+
+
+def _keep(ctx: Any, inputs: Any, output: Any, tensors: int) -> None:
+    ctx.how, ctx.others = inputs[tensors:], len(inputs) - 3
+    ctx.save_for_backward(*inputs[:tensors], *output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _softmax_shapes(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
 
 
 def one_by_one(run: Callable[..., Any], info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:

@@ -6,6 +6,7 @@ An op costs about 20 microseconds a call, and hides from torch what happens insi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -29,7 +30,17 @@ def followed(tensors: Iterable[Tensor]) -> bool:
 
 
 def make_op(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """``run`` as the op ``efficient_attn::name``; its signature has types. fake: the same in shapes alone."""
-    op = torch.library.custom_op(f"efficient_attn::{name}", run, mutates_args=())
+    """``run`` as the op ``efficient_attn::name``; its signature has types. fake: the same in shapes alone.
+
+    Whatever order of memory ``run`` leaves its results in, the op's are contiguous: compiled code goes by the shapes.
+    """
+
+    @wraps(run)
+    def run_in_order(*given: Any) -> Any:
+        found = run(*given)
+        return found.contiguous() if isinstance(found, Tensor) else tuple(x.contiguous() for x in found)
+
+    schema = torch.library.infer_schema(run, mutates_args=())
+    op = torch.library.custom_op(f"efficient_attn::{name}", run_in_order, mutates_args=(), schema=schema)
     op.register_fake(fake)
     return op

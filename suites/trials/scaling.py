@@ -61,13 +61,12 @@ def step(spec: str) -> Run:
 
 def tell(name: str, run: Run, given: argparse.Namespace) -> str:
     times: dict[int, list[float]] = {1: [], given.threads: []}
-    for count in times:  # what is chosen or kept for a number of threads is there before the clock runs
-        torch.set_num_threads(count)
-        run()
-    for _ in range(given.rounds):
+    for turn in range(given.rounds + 1):
         for count, seconds in times.items():
             torch.set_num_threads(count)
-            seconds.append(second_of(run))
+            run()  # threads are awake and read what they read before; in the first turn forms are chosen
+            if turn:
+                seconds.append(second_of(run))
     gains = typical((np.array(times[1]) / np.array(times[given.threads])).tolist())
     one = np.median(times[1]) * 1e3
     return f"{name:60s} {one:9.2f} ms on one, {gains.value:.2f}x on {given.threads} ({gains.low:.2f}-{gains.high:.2f})"

@@ -20,6 +20,7 @@ from turns import call_of, make, take_turns, timed
 
 import efficient_attn as ea
 from efficient_attn.results.stats import typical
+from efficient_attn.variants.shared_kv.mla import MultiHeadLatent
 
 HEADS, WIDTH, ROUNDS, LEAST_S = 4, 64, 25, 0.002
 SPECS = [
@@ -73,6 +74,8 @@ def compare(spec: str, n: int, batch: int, causal: bool, gradient: bool) -> Iter
         runs["its products"] = timed(
             lambda: F.scaled_dot_product_attention(q, rows @ k, rows @ v), [q, k, v, rows], gradient
         )
+    if isinstance(attn, MultiHeadLatent):
+        runs["its products"] = timed(lambda: project(q, drawn.k, attn, causal), [q, drawn.k], gradient)
     times = take_turns(runs, rounds=ROUNDS, least_s=LEAST_S)
     for name, own in times.items():
         if name in ("torch", "its products"):
@@ -88,6 +91,13 @@ def multiply(x: Tensor, y: Tensor, v: Tensor, causal: bool) -> Tensor:
         weights = (x @ y.mT).tril()
         return (weights @ v) / weights.sum(-1, keepdim=True)
     return (x @ (y.mT @ v)) / (x @ y.sum(2)[..., None])
+
+
+def project(q: Tensor, latents: Tensor, attn: MultiHeadLatent, causal: bool) -> Tensor:
+    """Keys and values of all heads made from latents, and one call of torch's attention; nothing else."""
+    made = (F.linear(latents[:, 0], w.flatten(0, 1)).unflatten(-1, w.shape[:2]) for w in (attn.w_uk, attn.w_uv))
+    keys, values = (x.transpose(1, 2) for x in made)
+    return F.scaled_dot_product_attention(q, keys, values, is_causal=causal)
 
 
 def tell(name: str, own: np.ndarray, bare: np.ndarray, what: str) -> str:

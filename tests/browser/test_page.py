@@ -35,7 +35,10 @@ def browser() -> Iterator[sync_api.Browser]:
         browser.close()
 
 
-@pytest.fixture(params=[(400, "light"), (1280, "light"), (1280, "dark")], ids=lambda p: f"{p[0]}px-{p[1]}")
+LOOKS = [(400, "light"), (1280, "light"), (1280, "dark")]
+
+
+@pytest.fixture(params=[pytest.param(p, id=f"{p[0]}px-{p[1]}", marks=pytest.mark.sampled(3)) for p in LOOKS])
 def page(request: pytest.FixtureRequest, browser: sync_api.Browser, address: str) -> Iterator[sync_api.Page]:
     """The page at a width, having asked for nothing but itself and complained of nothing."""
     width, scheme = request.param

@@ -55,6 +55,7 @@ WAYS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_it_is_listed_and_described(way: str, command: Any, tmp_path: Path) -> None:
     flags, variables = WAYS[way](tmp_path)
@@ -99,6 +100,7 @@ def test_a_plugin_given_twice_is_loaded_once(command: Any, tmp_path: Path) -> No
     assert done.out.count("zz_mine") == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("named_by", ["the command", "the suite"])
 def test_statistics_that_a_plugin_replaces_are_put_back(named_by: str, tmp_path: Path) -> None:
     flags = ("--plugin", "mine.py") if named_by == "the command" else ()

@@ -15,7 +15,7 @@ subject = cache(Subject)
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(90)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("spec", FAST)
 def test_no_planted_bug_survives(spec: str, kind: str) -> None:

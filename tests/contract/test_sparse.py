@@ -53,7 +53,7 @@ def test_the_limit_is_full_attention(limit: str, causal: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("spec", LONG)
 def test_65536_positions_fit_in_256_mib_above_their_inputs(spec: str) -> None:
     """A dense mask of one byte a pair would take 4 GiB."""
@@ -67,7 +67,7 @@ def test_65536_positions_fit_in_256_mib_above_their_inputs(spec: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("spec", LONG)
 def test_65536_positions_have_a_gradient_within_the_same(spec: str) -> None:
     n = 1 << 16

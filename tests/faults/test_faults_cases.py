@@ -96,12 +96,14 @@ def test_honest_mechanisms_beside_them_are_measured(name: str, ended: tuple[Done
 
 
 def test_spawned_workers_serve_where_there_is_no_fork_server(tmp_path: Path) -> None:
-    folder = _folder(tmp_path, "full", "zz_segfault", "zz_fail", processes=1)
+    """And are held to their memory."""
+    spawned = ("zz_segfault", "zz_too_much_memory")
+    folder = _folder(tmp_path, "full", *spawned, processes=1)
     arguments = ("run", "villains.toml", "--out", "out", "--seq-len", "16", "--start-method", "spawn")
-    done = run(*arguments, cwd=folder)
+    done = run(*arguments, "--memory-limit", "4GiB", cwd=folder)
     assert done.code == 1
     rows = ea.load(folder / "out").set_index("variant")
-    assert dict(rows.status) == {"full": "ok", "zz_segfault": "crashed", "zz_fail": "error"}
+    assert dict(rows.status) == {name: ENDS[name][0] for name in spawned} | {"full": "ok"}
     assert "killed by SIGSEGV" in rows.reason["zz_segfault"]
 
 

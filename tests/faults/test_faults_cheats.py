@@ -130,6 +130,7 @@ def _look(name: str, passes_taken: int = 40) -> str | None:
     return None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("name", LAYERS)
 def test_without_the_layer_that_finds_it_it_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

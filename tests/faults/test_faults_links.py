@@ -65,6 +65,7 @@ def test_links_under_guessed_names_are_passed_by(verb: str, finished: Path, tmp_
     assert _contents(outside) == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("verb", "name"), [*(("report", name) for name in REPORTS), *(("resume", name) for name in (*REPORTS, *RUNS))]
 )
@@ -99,6 +100,7 @@ def base(tmp_path: Path) -> Path:
     return write(tmp_path / "A", [record("full", 64, steady(10)), record("linear", 64, steady(2))])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "line",
     [

@@ -73,6 +73,7 @@ def test_a_report_says_what_it_leaves_out(how: str, finished: Path, tmp_path: Pa
     assert path.read_bytes() == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", BROKEN)
 def test_resuming_measures_what_was_broken_again(how: str, finished: Path, tmp_path: Path) -> None:
     path, good, damaged, _ = _broken(finished, tmp_path, how)

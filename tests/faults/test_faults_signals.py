@@ -85,6 +85,7 @@ def _completed(folder: Path, kept: list[str]) -> None:
     assert (folder / "out" / "report.html").is_file()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sent", ENDS)
 def test_a_signal_in_the_middle_of_a_case(sent: signal.Signals, folder: Path) -> None:
     (folder / "hold").touch()

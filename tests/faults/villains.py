@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import time
+import traceback
 from typing import Any
 
 import torch
@@ -159,14 +160,9 @@ class Frees(ea.SoftmaxAttention):
 
 @ea.register("zz_late", family="full")
 class Late(ea.SoftmaxAttention):
-    """Exact attention that crashes only once it has been timed for a while."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
+    """Exact attention that crashes only once its rounds have begun."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
-        self.calls += 1
-        if self.calls > 40:
+        if any(frame.f_code.co_name == "take_rounds" for frame, _ in traceback.walk_stack(None)):
             ctypes.string_at(0)
         return super().compute(q, k, v, mask, **inputs)

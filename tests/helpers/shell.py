@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 QUICK = ("quickstart", "--quick", "--seq-len", "64,128", "--variant", "full,linear")
+LATER = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")  # variables that a running interpreter can still follow
 COMMAND = (sys.executable, "-m", "efficient_attn")
 
 
@@ -49,6 +50,23 @@ def run_fresh(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def loaded(*arguments: str, cwd: Path) -> set[str]:
+    """The modules that the command imports, which ends well, in a fresh interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *COMMAND[1:], *arguments],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert done.stdout
+    told = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+    assert "efficient_attn.cli" in told
+    return set(told)
+
+
 @cache
 def _warm() -> subprocess.Popen[str]:
     """The process that forks for commands, one for a session; it ends when its stdin does."""
@@ -60,8 +78,9 @@ def _warm() -> subprocess.Popen[str]:
 
 
 def run(*arguments: str | Path, cwd: Path, **variables: str) -> Done:
-    """The command in a process of its own, spared the imports unless a variable speaks to the interpreter."""
-    if any(name.startswith("PYTHON") and name != "PYTHONDONTWRITEBYTECODE" for name in variables):
+    """The command, or a file of Python, in a process of its own: spared the imports unless a variable speaks to the
+    interpreter's start."""
+    if any(name.startswith("PYTHON") and name not in LATER for name in variables):
         return run_fresh(*arguments, cwd=cwd, **variables)
     with NamedTemporaryFile("r") as out, NamedTemporaryFile("r") as err:
         pid = start(*arguments, cwd=cwd, out=out.name, err=err.name, **variables)

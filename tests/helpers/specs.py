@@ -55,10 +55,17 @@ SAMPLE = ("full", "gqa:kv_heads=2", "longformer", "linear", "linformer", "reform
 SPECS = (*ea.names(), *OPTIONS, *(() if building.library("scan")[1] else NATIVE))
 
 
-def _mark(spec: str, sampled: bool) -> object:
-    marks = [pytest.mark.slow] * (spec not in SAMPLE) + [pytest.mark.sampled(10)] * sampled
+def _mark(spec: str, *share: object) -> object:
+    marks = [pytest.mark.slow] * (spec not in SAMPLE) + [pytest.mark.sampled(*share)] * bool(share)
     return pytest.param(spec, id=spec, marks=marks)
 
 
-MARKED = [_mark(spec, spec in (*OPTIONS, *NATIVE)) for spec in SPECS]  # every name each time, samples of the options
-SAMPLED = [_mark(spec, spec not in SAMPLE) for spec in SPECS]
+def _share(spec: str) -> int:
+    """One in so many laws is tried of a spec: of one a family most, of options fewest."""
+    if spec in SAMPLE:
+        return 2
+    return 40 if spec in (*OPTIONS, *NATIVE) else 5
+
+
+MARKED = [_mark(spec, _share(spec), spec) for spec in SPECS]  # a share of its own: each is tried each time
+SAMPLED = [_mark(spec, *[10] * (spec not in SAMPLE)) for spec in SPECS]

@@ -64,7 +64,7 @@ def become(request: dict[str, Any]) -> None:
         os.close(file)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
-    sys.path[0] = request["cwd"]
+    sys.path[:1] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv[1:] = request["arguments"]
 
 
@@ -106,9 +106,13 @@ def serve() -> bool:
 
 
 def command() -> int:
-    """``python -m efficient_attn``, its exit code, and what it left to do at its end."""
+    """``python -m efficient_attn``, or ``python FILE``, its exit code, and what it left to do at its end."""
     try:
-        runpy.run_module("efficient_attn", run_name="__main__", alter_sys=True)
+        if sys.argv[1:2] and sys.argv[1].endswith(".py"):
+            del sys.argv[0]
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        else:
+            runpy.run_module("efficient_attn", run_name="__main__", alter_sys=True)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:

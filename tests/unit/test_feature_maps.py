@@ -8,7 +8,7 @@ import torch
 import efficient_attn as ea
 from efficient_attn import feature_maps
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
-from efficient_attn.testing import Subject, run_checks
+from efficient_attn.testing import CHECKS, Check, Subject, run_check
 
 
 @pytest.mark.parametrize("graph", [False, True])
@@ -55,9 +55,11 @@ class RectifiedPair(ea.LinearAttention):
 
 
 @pytest.mark.slow
-def test_a_map_of_ones_own_is_a_mechanism_in_one_line() -> None:
-    outcomes = run_checks(Subject(lambda dims, seed, backend: RectifiedPair()))
-    assert [(o.check.name, o.reason) for o in outcomes if o.status == "failed"] == []
+@pytest.mark.sampled
+@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)
+def test_a_map_of_ones_own_is_a_mechanism_in_one_line(check: Check) -> None:
+    outcome = run_check(check, Subject(lambda dims, seed, backend: RectifiedPair()))
+    assert outcome.status != "failed", outcome.reason
 
 
 def test_the_states_size_follows_the_maps_width() -> None:

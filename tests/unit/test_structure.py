@@ -111,8 +111,13 @@ def test_the_ways_of_the_trial_begin_somewhere() -> None:
         assert len(follower.follow([follower.find(name) for name in starts], methods)) > 9
 
 
-def test_imports_go_down_only() -> None:
-    found = imports(PACKAGE)
+@pytest.fixture(scope="module")
+def found() -> list[Import]:
+    """All imports of the package."""
+    return imports(PACKAGE)
+
+
+def test_imports_go_down_only(found: list[Import]) -> None:
     assert len(found) > 60  # the checker sees them
     assert upward(found, LAYERS) == []
 
@@ -123,8 +128,8 @@ def test_every_module_has_a_place() -> None:
     assert sorted(places - {room(m) for m in modules(PACKAGE)}) == []
 
 
-def test_no_modules_lead_to_each_other() -> None:
-    assert circles(imports(PACKAGE)) == []
+def test_no_modules_lead_to_each_other(found: list[Import]) -> None:
+    assert circles(found) == []
 
 
 def test_no_file_is_too_long() -> None:

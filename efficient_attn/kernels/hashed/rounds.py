@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from ..dense import wide
-from ..derivatives import KernelFunction, differentiate_once
+from ..derivatives import SoftmaxFunction, make_softmax_op
 from ..half import fused_dtype
 from ..softmax.merge import attend, attend_backward, join
-from ..traced import make_op, traced
+from ..traced import traced
 from .lsh import Rounds
 from .tiles import ROWS_A_SLAB, ROWS_A_TILE, Layout, Recipe, gather
 
@@ -35,42 +35,7 @@ def inverse_norms(k: Tensor) -> Tensor:
     return torch.where(norm < least, 0, 1 / norm.clamp(min=least))
 
 
-class _Rounds(KernelFunction):
-    @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor, inverse: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-        recipe = _recipe(*given)
-        inner = _inner(q, "forward", recipe)
-        out = torch.empty_like(q, dtype=wide(q[:0]).dtype)
-        lse = out.new_empty(len(out))
-        for layout, slab in recipe.tiles():
-            mask, blind = layout.mask(slab, inner)
-            at = layout.keys(slab)
-            mine = layout.queries(at, slab)
-            keys, values = _keys(layout, at, k, v, inverse, inner)
-            found, sums = _attend(gather(q, mine).to(inner), keys, values, mask, recipe.scale)
-            sums = sums.masked_fill(blind, float("-inf"))
-            _put(layout.first, out, lse, *(layout.trim(x, slab) for x in (mine, found, sums)))
-        alone = _alone(lse)
-        return out.index_copy_(0, alone, v.index_select(0, alone).to(out.dtype)).to(q.dtype), lse
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        *tensors, size, causal, scale = inputs
-        ctx.how = size, causal, scale
-        ctx.save_for_backward(*tensors, *output)
-        ctx.mark_non_differentiable(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        given = (grads[0], *ctx.saved_tensors, *ctx.how)
-        return *differentiate_once("the kernel of hashed rounds", _gradients, *given), *[None] * 7
-
-    @staticmethod
-    def op_backward(ctx: Any, *grads: Tensor) -> Any:
-        return *_rounds_backward(grads[0], *ctx.saved_tensors, *ctx.how), *[None] * 7
-
-
-def _run(
+def _forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -82,7 +47,20 @@ def _run(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    return _Rounds.forward(q, k, v, inverse, order, chunk, lengths, size, causal, scale)
+    recipe = _recipe(order, chunk, lengths, size, causal, scale)
+    inner = _inner(q, "forward", recipe)
+    out = torch.empty_like(q, dtype=wide(q[:0]).dtype)
+    lse = out.new_empty(len(out))
+    for layout, slab in recipe.tiles():
+        mask, blind = layout.mask(slab, inner)
+        at = layout.keys(slab)
+        mine = layout.queries(at, slab)
+        keys, values = _keys(layout, at, k, v, inverse, inner)
+        found, sums = _attend(gather(q, mine).to(inner), keys, values, mask, recipe.scale)
+        sums = sums.masked_fill(blind, float("-inf"))
+        _put(layout.first, out, lse, *(layout.trim(x, slab) for x in (mine, found, sums)))
+    alone = _alone(lse)
+    return out.index_copy_(0, alone, v.index_select(0, alone).to(out.dtype)).to(q.dtype), lse
 
 
 def _gradients(
@@ -119,9 +97,14 @@ def _gradients(
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
-_rounds = make_op("rounds", _run, lambda q, *_: (torch.empty_like(q), wide(q.new_empty(len(q)))))
-_rounds_backward = make_op("rounds_backward", _gradients, lambda _, *qkv: tuple(map(torch.empty_like, qkv[:3])))
-_rounds.register_autograd(_Rounds.op_backward, setup_context=_Rounds.setup_context)
+class _Rounds(SoftmaxFunction):
+    kernel = "the kernel of hashed rounds"
+    tensors = 7  # all but size, causal and scale
+    forward = staticmethod(_forward)
+    gradients = staticmethod(_gradients)
+
+
+_rounds = make_softmax_op("rounds", _forward, _gradients, _Rounds.tensors)
 
 
 def _recipe(order: Tensor, chunk: Tensor, lengths: Tensor | None, size: int, causal: bool, scale: float) -> Recipe:

@@ -1,9 +1,10 @@
 """A few query rows over a long cache, as in decoding: each key is read once, in the form that is fastest here.
 
 ``fold``: torch's fused kernel, which cuts keys into short blocks, and is bound there by the cost of its many small
-products. ``batched``: two products over all heads. ``by_head``: a head's whole cache through oneDNN at once, in two
-skinny products. ``pieces``: float32 in pieces that stay in a cache, for dtypes of which the processor knows no
-products. Besides these decode.cpp, in one pass, where somebody asked for what is built on first use.
+products; it runs a head a thread. ``parts``: the same over parts of a head's keys, where threads would be idle.
+``batched``: two products over all heads. ``by_head``: a head's whole cache through oneDNN at once, in two skinny
+products. ``pieces``: float32 in pieces that stay in a cache, for dtypes of which the processor knows no products.
+Besides these decode.cpp, in one pass, where somebody asked for what is built on first use.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ctypes
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from math import gcd
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +27,7 @@ from ..half import multiplies
 from ..native.building import library
 from ..products import has_onednn
 from ..traced import make_op, transformed
+from .merge import attend, join_all
 
 ROWS = 32  # above this its products are no longer small
 FEWEST = 2**15  # numbers in a head's keys: with fewer, all forms are bound by their calls, and one call is least
@@ -32,6 +35,7 @@ LONG = 2**19  # by rule: numbers in a head's keys from which on oneDNN's product
 PIECE = 2**17  # numbers of a piece of all heads' keys: half a MiB in float32
 NATIVE = (torch.float32, torch.float64)
 CHOSEN = (torch.float32, torch.bfloat16, torch.float16)  # of other dtypes nothing was timed
+IDLE = "idle"  # kinds of calls that leave threads idle end with it
 
 
 def why_no_native() -> str | None:
@@ -49,8 +53,10 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
     fits = fits and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v)) and k.shape == v.shape
     if not fits or torch.compiler.is_compiling() or _wants_gradient(q, k, v):
         return None
-    kind = _kind(str(q.dtype).removeprefix("torch."), q.shape[2])
-    form = choose(DECODE, kind, q.shape[0] * q.shape[1], *q.shape[2:3], *k.shape[2:])
+    heads = q.shape[0] * q.shape[1]
+    idle = _count_parts(heads) > 1 and all(_heads_in_order(x) for x in (k, v))
+    kind = _kind(str(q.dtype).removeprefix("torch."), q.shape[2], idle)
+    form = choose(DECODE, kind, heads, *q.shape[2:3], *k.shape[2:])
     return None if form == "fold" else FORMS[form](q, k, v, scale)
 
 
@@ -88,8 +94,38 @@ def _fold(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, scale=scale)
 
 
+def _in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    rows, (m, width) = q.flatten(0, 1)[:, None], k.shape[2:]
+    count = _count_parts(len(rows))
+    size = m // count
+
+    def cut(x: Tensor, first: int, count: int, size: int) -> Tensor:
+        head = x.stride(0 if x.shape[1] == 1 else 1)
+        at = x.storage_offset() + first * width
+        return x.as_strided((len(rows), count, size, width), (head, size * width, width, 1), at)
+
+    outs, sums = attend(rows.expand(-1, count, -1, -1), cut(k, 0, count, size), cut(v, 0, count, size), None, scale)
+    done = count * size
+    if done < m:  # fewer keys are left over than there are parts
+        rest = attend(rows, cut(k, done, 1, m - done), cut(v, done, 1, m - done), None, scale)
+        outs, sums = (torch.cat(both, 1) for both in zip((outs, sums), rest, strict=True))
+    return join_all(outs, sums).view(q.shape)
+
+
+def _count_parts(heads: int) -> int:
+    """How many parts of a head's keys give every thread as many."""
+    threads = torch.get_num_threads()
+    return threads // gcd(threads, heads)
+
+
+def _heads_in_order(x: Tensor) -> bool:
+    """Whether ``x [B, Hkv, M, D]`` is a view with all its heads in one dimension."""
+    return 1 in x.shape[:2] or x.stride(0) == x.shape[1] * x.stride(1)
+
+
 FORMS: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
     "fold": _fold,
+    "parts": _in_parts,
     "batched": _batched,
     "by_head": _by_head,
     "pieces": _in_pieces,
@@ -103,34 +139,39 @@ def _prepare(point: Point) -> Calls:
     q, k = (torch.ones(1, heads, n, width, dtype=dtype) for n in (rows, keys))
     v, wide = torch.ones_like(k), dtype == torch.float32
     able = {"fold": True, "batched": wide, "by_head": wide and has_onednn(), "pieces": not wide}
+    able["parts"] = point.kind.endswith(IDLE)
     return {form: partial(run, q, k, v, width**-0.5) for form, run in FORMS.items() if able[form]}
 
 
 def _rule(point: Point) -> str:
     """Pieces in float32 where the processor has no products of the dtype, which for bfloat16 shows in single rows only;
-    oneDNN's long products of grouped heads where its vectors are wider than a BLAS may know."""
+    oneDNN's long products of grouped heads where its vectors are wider than a BLAS may know; else torch's kernel, in
+    parts where threads would be idle."""
     _, rows, keys, width = point.sizes
-    name = point.kind.split()[0]
+    name, fused = point.kind.split()[0], "parts" if point.kind.endswith(IDLE) else "fold"
     if name != "float32":
         emulated = not multiplies(getattr(torch, name)) and (rows == 1 or name == "float16")
-        return "pieces" if emulated else "fold"
+        return "pieces" if emulated else fused
     wider = torch.backends.cpu.get_cpu_capability() == "AVX512" and has_onednn()
-    return "by_head" if wider and rows > 1 and keys * width >= LONG else "fold"
+    return "by_head" if wider and rows > 1 and keys * width >= LONG else fused
 
 
 def _list_points() -> tuple[Point, ...]:
     several = ((8, 1), (4, 2), (2, 4))
     short, long = ([(*heads, keys, 64) for heads in several] for keys in (1024, 8192))
-    sizes = [*short, *long, (2, 4, 4096, 128)]
-    return tuple(Point(_kind(kind, size[1]), size) for size, kind in product(sizes, ("float32", "bfloat16", "float16")))
+    busy, idle = [*short, *long, (2, 4, 4096, 128)], [(1, 8, 8192, 64), (1, 1, 8192, 64), (1, 8, 1024, 64)]
+    sizes = [*((size, False) for size in busy), *((size, True) for size in idle)]  # on one thread no call is idle: last
+    kinds = product(sizes, ("float32", "bfloat16", "float16"))
+    return tuple(Point(_kind(kind, size[1], alone), size) for (size, alone), kind in kinds)
 
 
-def _kind(dtype: str, rows: int) -> str:
-    """One row is another kind of call than several: its products are another routine, with other rates."""
-    return f"{dtype} {'row' if rows == 1 else 'rows'}"
+def _kind(dtype: str, rows: int, idle: bool) -> str:
+    """One row is another kind of call than several: its products are another routine, with other rates. So are calls
+    in which torch's fused kernel would leave threads idle."""
+    return f"{dtype} {'row' if rows == 1 else 'rows'}{f' {IDLE}' if idle else ''}"
 
 
-DECODE = Contest(name="decode", forms=tuple(FORMS), points=_list_points(), prepare=_prepare, rule=_rule)
+DECODE = Contest(name="decode", forms=tuple(FORMS), points=_list_points(), prepare=_prepare, rule=_rule, version=2)
 
 
 def native_serves(q: Tensor, k: Tensor, v: Tensor) -> bool:

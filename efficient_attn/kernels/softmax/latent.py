@@ -28,14 +28,24 @@ def absorbed(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask,
 
 def expanded(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask) -> Tensor:
     """Every head's own keys and values, some heads at a time."""
-    (heads, _, latent), values = w_uk.shape, w_uv.shape[1]
-    rows, turned = latents.split((latent, latents.shape[-1] - latent), -1)
+    heads, values = len(w_uk), w_uv.shape[1]
     at_once = max(1, EXPANDED // (latents.shape[0] * latents.shape[2] * (q.shape[-1] + values)))
-    found = []
-    for first in range(0, heads, at_once):
-        these = slice(first, min(first + at_once, heads))
-        keys = matmul(rows, w_uk[these].mT)
-        if turned.shape[-1]:
-            keys = torch.cat([keys, turned.expand(-1, keys.shape[1], -1, -1)], -1)
-        found.append(attend(q[:, these], keys, matmul(rows, w_uv[these].mT), mask))
-    return found[0] if len(found) == 1 else torch.cat(found, 1)
+    if at_once >= heads:  # as in short calls, where views that autograd has to follow would cost as much as a product
+        return _attend_heads(q, latents, w_uk, w_uv, mask)
+    parts = zip(q.split(at_once, 1), w_uk.split(at_once), w_uv.split(at_once), strict=True)
+    return torch.cat([_attend_heads(rows, latents, uk, uv, mask) for rows, uk, uv in parts], 1)
+
+
+def _attend_heads(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask) -> Tensor:
+    latent = w_uk.shape[2]
+    if latent == latents.shape[-1]:
+        return attend(q, _project(latents, w_uk), _project(latents, w_uv), mask)
+    rows, turned = latents[..., :latent], latents[..., latent:]
+    keys = torch.cat([_project(rows, w_uk), turned.expand(-1, len(w_uk), -1, -1)], -1)
+    return attend(q, keys, _project(rows, w_uv), mask)
+
+
+def _project(rows: Tensor, weights: Tensor) -> Tensor:
+    """``rows [B, 1, M, C]`` by ``weights [H, D, C]`` as ``[B, H, M, D]``: in one product, as batches of them would
+    repeat weights for every row of a batch."""
+    return matmul(rows[:, 0], weights.flatten(0, 1).mT).unflatten(-1, weights.shape[:2]).transpose(1, 2)

@@ -10,45 +10,74 @@ import torch
 from torch import Tensor
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, causal: bool = False
+) -> tuple[Tensor, Tensor]:
     """Softmax of ``q [B, W, R, D]`` over ``k, v [B, W, S, D]`` under an additive mask; a row that is masked throughout
-    has an undefined log-sum-exp. Returns ``[B, W, R, D]`` and ``[B, W, R]``."""
+    has an undefined log-sum-exp. causal: query i sees keys up to i. Returns ``[B, W, R, D]`` and ``[B, W, R]``."""
     if q.device.type == "cpu":
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, attn_mask=mask, scale=scale)
-    return plain(q, k, v, mask, scale)
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return kernel(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+    return plain(q, k, v, mask, scale, causal)
 
 
 def attend_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, mask: Tensor | None, scale: float
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    causal: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by q, k, v of a part whose rows have the output and log-sum-exp of the whole."""
     if q.device.type == "cpu":
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        return kernel(grad, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=scale)
-    return plain_backward(grad, q, k, v, out, lse, mask, scale)
+        return kernel(grad, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
+    return plain_backward(grad, q, k, v, out, lse, mask, scale, causal)
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+def plain(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, causal: bool = False
+) -> tuple[Tensor, Tensor]:
     """`attend` in matrix products, for devices without the CPU's kernel."""
-    scores = _scores(q, k, mask, scale)
+    scores = _scores(q, k, mask, scale, causal)
     lse = scores.logsumexp(-1)
     weights = (scores - lse.nan_to_num(neginf=0)[..., None]).exp()
     return weights.to(v.dtype) @ v, lse
 
 
 def plain_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, mask: Tensor | None, scale: float
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    causal: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`attend_backward` in matrix products."""
-    weights = (_scores(q, k, mask, scale) - lse[..., None]).exp()
+    weights = (_scores(q, k, mask, scale, causal) - lse[..., None]).exp()
     mean = (grad * out).sum(-1, keepdim=True, dtype=weights.dtype)
     by_score = (weights * ((grad @ v.mT) - mean) * scale).to(q.dtype)
     return by_score @ k, by_score.mT @ q, weights.to(grad.dtype).mT @ grad
 
 
-def _scores(q: Tensor, k: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+def _scores(q: Tensor, k: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor:
     scores = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * scale
+    if causal:
+        scores += torch.full_like(scores[0, 0], float("-inf")).triu(1)
     return scores if mask is None else scores + mask
+
+
+def join_all(outs: Tensor, lse: Tensor) -> Tensor:
+    """The whole ``[B, R, E]`` of parts ``outs [B, W, R, E]`` with log-sum-exps ``[B, W, R]``."""
+    weights = lse.mT.softmax(-1).mT  # along the last dimension few numbers stay on one thread
+    return (outs * weights[..., None]).sum(1).to(outs.dtype)
 
 
 def join(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:

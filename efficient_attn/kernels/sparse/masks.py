@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..softmax.fused import additive
+
 KEPT_BYTES = 1 << 24  # of all masks that are kept
 LARGEST = 1 << 20  # pairs of one that is kept
 
@@ -55,8 +57,7 @@ def add_mask(allowed: Tensor, dtype: torch.dtype) -> Added:
     if allowed.all():
         return Added(None, None)
     blind = ~allowed.any(-1)
-    scores = torch.zeros_like(allowed, dtype=dtype).masked_fill_(~allowed, float("-inf"))
-    return Added(scores, blind if blind.any() else None)
+    return Added(additive(allowed, dtype), blind if blind.any() else None)
 
 
 def _size(added: Added) -> int:

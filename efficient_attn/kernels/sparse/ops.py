@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ...patterns import Geometry, Pattern
-from ..traced import make_op
+from ..derivatives import make_softmax_op
 from .choice import Call, choose_form
-from .masked import attend_masked, masked_gradients, run_masked
+from .masked import attend_masked, fold_mask, masked_gradients, run_masked
 from .parts import Recipe, gradients, run_plan, softmax_over_plan
 from .plan import KNOWN, plan_blocks, plan_parts
 
@@ -80,7 +80,7 @@ def _run(
 ) -> tuple[Tensor, Tensor]:
     pattern, g = read_pattern(text), Geometry(q.shape[1], k.shape[1], start, causal)
     if _takes_mask(q, valid, pattern, g, backend):
-        return run_masked(q, k, v, valid, pattern, g, scale)
+        return run_masked(q, k, v, fold_mask(q, valid, pattern, g), scale)
     return run_plan(q, k, v, valid, _recipe(q, pattern, g, backend, scale))
 
 
@@ -100,27 +100,8 @@ def _run_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     pattern, g = read_pattern(text), Geometry(q.shape[1], k.shape[1], start, causal)
     if _takes_mask(q, valid, pattern, g, backend):
-        return masked_gradients(grad, q, k, v, valid, out, lse, pattern, g, scale)
+        return masked_gradients(grad, q, k, v, fold_mask(q, valid, pattern, g), out, lse, scale)
     return gradients(grad, q, k, v, valid, out, lse, _recipe(q, pattern, g, backend, scale))
 
 
-def _shapes(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
-
-
-def _backward_shapes(_: Tensor, *qkv: Any) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(x.shape) for x in qkv[:3])
-
-
-def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.how = inputs[4:]
-    ctx.save_for_backward(*inputs[:4], *output)
-
-
-def _backward(ctx: Any, *grads: Tensor) -> Any:
-    return *_over_text_backward(grads[0], *ctx.saved_tensors, *ctx.how), *[None] * 6
-
-
-_over_text = make_op("sparse", _run, _shapes)
-_over_text_backward = make_op("sparse_backward", _run_backward, _backward_shapes)
-_over_text.register_autograd(_backward, setup_context=_keep)
+_over_text = make_softmax_op("sparse", _run, _run_backward)

@@ -7,13 +7,14 @@ pass a few windows at a time, so memory grows with N and not with the pairs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from ..derivatives import KernelFunction, differentiate_once
+from ..derivatives import SoftmaxFunction
 from ..half import fused_dtype
+from ..softmax.fused import additive
 from ..softmax.merge import attend, attend_backward, join
 from .masks import LARGEST, add_mask, kept
 from .tiles import Plan, Tile, Tiling
@@ -55,7 +56,7 @@ class Recipe:
             seen = valid[:, keys].repeat_interleave(like.shape[0] // valid.shape[0], dim=0)[:, :, None]
             allowed = seen if allowed is None else allowed & seen
         assert allowed is not None
-        return torch.zeros_like(allowed, dtype=like.dtype).masked_fill_(~allowed, float("-inf")), ~allowed.any(-1)
+        return additive(allowed, like.dtype), ~allowed.any(-1)
 
     def _allowed(self, tiling: Tiling, tile: Tile, first: int, last: int, device: torch.device) -> Tensor:
         """Which pairs of a step count, for the rows of all heads of a group."""
@@ -89,32 +90,8 @@ def run_plan(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, recipe: Reci
     return out.to(dtype), lse.masked_fill_(lse == float("-inf"), 0)  # exp(-inf - 0) is the 0 wanted
 
 
-class _Parts(KernelFunction):
-    @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, recipe: Recipe) -> tuple[Tensor, Tensor]:
-        return run_plan(q, k, v, valid, recipe)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        *tensors, ctx.recipe = inputs
-        ctx.save_for_backward(*tensors, *output)
-        ctx.mark_non_differentiable(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        given = (grads[0], *ctx.saved_tensors, ctx.recipe)
-        return *differentiate_once("the kernel of sparse patterns", gradients, *given), None, None
-
-
 def gradients(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    valid: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    recipe: Recipe,
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, out: Tensor, lse: Tensor, recipe: Recipe
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by q, k and v of what `run_plan` gave."""
     dtype = q.dtype
@@ -136,6 +113,12 @@ def gradients(
             for target, found in zip((dk, dv), into, strict=True):
                 target.index_add_(1, tiling.columns.to(target.device), found)
     return dq.to(dtype), dk.to(dtype), dv.to(dtype)
+
+
+class _Parts(SoftmaxFunction):
+    kernel = "the kernel of sparse patterns"
+    forward = staticmethod(run_plan)
+    gradients = staticmethod(gradients)
 
 
 def _put(fresh: bool, out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:

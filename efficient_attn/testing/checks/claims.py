@@ -16,8 +16,8 @@ from ...contract.mechanism import Attention
 from ..checking import Broken, check
 from ..subject import Call, Subject
 
-SHORT, LONG = 1024, 4096
-FAR = (4096, 16384)
+SHORT, LONG = 1280, 5120  # both beyond where a mechanism may rather do more work in one call
+FAR = (8192, 32768)  # where a constant part no longer hides the growth
 AMPLE = 4.0  # times the published cost
 PLENTY = 16  # times the inputs: what is smaller may be a buffer of a fixed size that fills
 SLACK = 0.35  # of an exponent: what grows slower weighs on short sequences, a logarithm adds a little

@@ -65,7 +65,7 @@ def dropout_is_never_ignored(subject: Subject) -> None:
             if attn.traits.decode:
                 with refuses(UnsupportedError, f"{backend}: a step with dropout in training"):
                     call.step(attn, attn.init_state(2, 16, subject.dtype, subject.device))
-        assert_same(call.run(attn.eval()), want, f"{backend}: dropout of {P} in evaluation")
+        subject.assert_alike(call.run(attn.eval()), want, f"{backend}: dropout of {P} in evaluation")
 
 
 def _probes(subject: Subject) -> Iterator[tuple[Shape, Call]]:
@@ -90,7 +90,7 @@ def dropout_drops_weights(subject: Subject) -> None:
                 with seeded(1), torch.no_grad():
                     one, other = call.run(attn), call.run(attn)
                 with seeded(1):
-                    assert_same(call.leaves().run(attn), one, f"{what}: the same seed, on a graph")
+                    subject.assert_alike(call.leaves().run(attn), one, f"{what}: the same seed, on a graph")
                 _check_dropped(one, want, what)
                 assert not torch.equal(one, other), f"{what}: every call drops the same weights"
 

@@ -12,7 +12,7 @@ import torch
 
 from ...contract.mask import Mask
 from ..checking import check
-from ..compare import assert_same, describe
+from ..compare import describe
 from ..subject import Subject
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def pickles(subject: Subject) -> None:
         for c in calls:
             want = c.run(attn)
             for what, twin in twins:
-                assert_same(c.run(twin), want, f"{what}, {describe(c.mask)}")
+                subject.assert_alike(c.run(twin), want, f"{what}, {describe(c.mask)}")
         for what, twin in twins:
             for name in ("label", "backend", "dims", "seed", "traits", "dropout", "training"):
                 assert getattr(twin, name) == getattr(attn, name), f"{what}: it came back with another {name}"
@@ -74,7 +74,7 @@ def states_pickle(subject: Subject) -> None:
         for place, (what, twin) in enumerate(twins):
             got, twin = call.both(at).step(attn, twin)
             twins[place] = what, twin
-            assert_same(got, want, f"{what}, position {at.start}")
+            subject.assert_alike(got, want, f"{what}, position {at.start}")
 
 
 CHECKS = (pickles, states_pickle)

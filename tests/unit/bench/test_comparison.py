@@ -106,6 +106,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("of", ["k", "v"])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("traits", [ea.Traits(), ea.Traits(mixes_queries=True)], ids=["rows", "whole"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,10 +14,12 @@ import pytest
 from planted import load_suite
 
 import efficient_attn as ea
+from efficient_attn.bench import expect
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.expect import HELD, SESSION_S, expected, guess_case
 from efficient_attn.bench.plan import make_plan
 from efficient_attn.bench.task import Guess
+from efficient_attn.contract.shapes import Sample, Shape
 from efficient_attn.instruments.ceilings import Ceiling
 from efficient_attn.results import store
 from efficient_attn.results.shards import stem
@@ -67,16 +69,33 @@ def test_the_time_measured_is_within_a_factor_of_two(suite: str) -> None:
     assert 0.5 < sum(guess_case(case, BEST).call_s for case, _ in published) / took < 2
 
 
-@pytest.mark.alone
-def test_looking_costs_little() -> None:
-    for suite in SUITES:
-        cases = make_plan(load_suite(suite))
-        expected(cases[:1])  # torch's first products take longer
-        start = time.perf_counter()
-        found = expected(cases)
-        assert time.perf_counter() - start < 2.5  # 0.2 to 0.4 s on a quiet machine
-        assert found.cases.keys() == {case.key for case in cases}
-        assert found.wall_s > 10
+def _refuse(*args: object, **options: object) -> Any:
+    raise AssertionError("a mechanism was called")
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_looking_costs_little(suite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few rough looks at the machine, no call of a mechanism, and states of short contexts alone."""
+    looks, contexts, draw = Counter(), set(), expect.draw
+
+    def drawn(case: Case, attn: ea.Attention, shape: Shape) -> Sample:
+        contexts.add(shape.m)
+        return draw(case, attn, shape)
+
+    def looked(*setting: object, rough: bool) -> Ceiling:
+        looks[setting, rough] += 1
+        return BEST
+
+    monkeypatch.setattr(expect, "ceiling", looked)
+    monkeypatch.setattr(expect, "draw", drawn)
+    monkeypatch.setattr(ea.Attention, "forward", _refuse)
+    cases = make_plan(load_suite(suite))
+    found = expected(cases)
+    assert found.cases.keys() == {case.key for case in cases}
+    assert found.wall_s > 10
+    places = [case.cell.place for case in cases]
+    assert looks == {((p.device, p.dtype, p.threads), True): expect.GLANCES for p in places}
+    assert contexts <= {*expect.PROBES, *(case.shape.m for case in cases if case.shape.m <= max(expect.PROBES))}
 
 
 # -- what the parts come to ----------------------------------------------------------------------------------------

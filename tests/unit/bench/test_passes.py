@@ -74,6 +74,7 @@ def test_no_two_calls_of_a_pass_get_the_same_contents_nor_the_next_pass() -> Non
     assert len({out.numpy().tobytes() for out in seen}) == 40
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("variant", ["full", "linear", "gqa:kv_heads=1", "sliding_window:window=3", "reformer"])
 def test_honest_calls_pass_every_look(variant: str, mode: str) -> None:

@@ -19,6 +19,7 @@ from efficient_attn.bench import run as run_module
 from efficient_attn.bench.plan import make_plan
 from efficient_attn.bench.run import NoisyMachine, Outcome, StaleCases, default_folder, run
 from efficient_attn.errors import UsageError
+from efficient_attn.instruments import ceilings
 from efficient_attn.instruments.disturbance import Disturbance
 from efficient_attn.results.rows import Record
 from efficient_attn.results.store import read
@@ -52,9 +53,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _known_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """A machine that need not be looked at, but for the tests of just that."""
+    """A machine that need not be looked at, but for the tests of just that, and by them not for long."""
     if "looks" not in request.keywords:
         monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
+    monkeypatch.setattr(ceilings, "GEMM_S", 0.002)
+    monkeypatch.setattr(ceilings, "BUFFER", 2**25)
 
 
 def _run(folder: Path, text: str = TEXT, **options: Any) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cache
 
 import numpy as np
 import planted
@@ -12,7 +13,7 @@ import torch
 from planted import load_suite
 
 import efficient_attn as ea
-from efficient_attn.bench.case import group_by_cell
+from efficient_attn.bench.case import Case, group_by_cell
 from efficient_attn.bench.plan import Overrides, make_plan
 from efficient_attn.bench.tables import find_task
 from efficient_attn.results.effects import code, list_steps
@@ -26,6 +27,7 @@ LINEAR_PEERS = ("linear_attention_transformer", "performer_pytorch", "linformer"
 @pytest.fixture(autouse=True, scope="module")
 def _forgotten() -> Iterator[None]:
     with planted.undone():  # the suites load plug-ins
+        _planned.cache_clear()  # a plan is of no use where its plug-ins are forgotten
         yield
 
 
@@ -37,10 +39,15 @@ def _installed(request: pytest.FixtureRequest) -> None:
             pytest.importorskip(package)
 
 
+@cache
+def _planned(name: str) -> list[Case]:
+    return make_plan(load_suite(name))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", suite_names())
 def test_it_plans(name: str) -> None:
-    cases = make_plan(load_suite(name))
+    cases = _planned(name)
     assert cases
     assert all(
         case.cell.place.threads for case in cases if case.cell.place.device == "cpu" and case.cell.task == "speed"
@@ -51,12 +58,11 @@ def test_it_plans(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", suite_names())
 def test_quick_is_smaller(name: str) -> None:
-    loaded = load_suite(name)
-    assert len(make_plan(loaded, Overrides(quick=True))) <= len(make_plan(loaded))
+    assert len(make_plan(load_suite(name), Overrides(quick=True))) <= len(_planned(name))
 
 
 def test_the_quickstart_covers_what_the_readme_says() -> None:
-    cases = make_plan(load_suite("quickstart"))
+    cases = _planned("quickstart")
     assert {c.cell.place.mode or c.cell.task for c in cases} == {"forward", "forward_backward", "decode", "fidelity"}
     assert {c.variant.split(":")[0] for c in cases} == {"full", "sliding_window", "linear", "mqa", "gqa"}
 
@@ -77,16 +83,12 @@ def test_a_lookback_window_is_a_causal_window() -> None:
 
 
 def test_the_sparse_suite_has_the_whole_family_against_full_attention() -> None:
-    timed = {
-        c.variant.split(":")[0]
-        for c in make_plan(load_suite("sparse"))
-        if c.cell.part in ("against full", "causal only")
-    }
+    timed = {c.variant.split(":")[0] for c in _planned("sparse") if c.cell.part in ("against full", "causal only")}
     assert timed >= {"full", *(e.name for e in CATALOGUE if e.family == "sparse")}
 
 
 def test_the_linear_suite_has_the_families_in_every_direction_against_full_attention() -> None:
-    cases = make_plan(load_suite("linear"))
+    cases = _planned("linear")
     families = {"linear", "low_rank", "hashed"}
     for part in ("crossover", "growth"):
         timed = {c.variant.split(":")[0] for c in cases if c.cell.part.startswith(part)}
@@ -97,7 +99,7 @@ def test_the_linear_suite_has_the_families_in_every_direction_against_full_atten
 
 
 def test_the_decode_suite_has_every_way_to_share_keys_and_every_kind_of_state() -> None:
-    cases = make_plan(load_suite("decode"))
+    cases = _planned("decode")
     assert {c.cell.place.mode for c in cases if c.cell.task == "speed"} == {"decode", "prefill"}
     steps = [c for c in cases if c.cell.place.mode == "decode"]
     assert {c.keys.memory_budget for c in steps} == {16 * 10**9}
@@ -111,7 +113,7 @@ def test_the_decode_suite_has_every_way_to_share_keys_and_every_kind_of_state() 
 
 
 def test_the_breadth_suite_is_a_balanced_choice_of_places() -> None:
-    points = [asdict(cell.place) for cell, _ in group_by_cell(make_plan(load_suite("breadth"))) if cell.place.mode]
+    points = [asdict(cell.place) for cell, _ in group_by_cell(_planned("breadth")) if cell.place.mode]
     assert len(points) == 32
     levels = {axis: sorted({p[axis] for p in points}) for axis in BREADTH}
     for axis, values in levels.items():
@@ -160,7 +162,7 @@ JUDGED = sorted(set(suite_names()) - {"linear_peers", "sparse_peers"})
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JUDGED)
 def test_a_suite_judges_the_very_specs_that_it_times(name: str) -> None:
-    cases = make_plan(load_suite(name))
+    cases = _planned(name)
     timed, judged = ({c.variant for c in cases if c.cell.task == task} for task in ("speed", "fidelity"))
     assert sorted(timed - judged - NOT_JUDGED.keys()) == []
     assert sorted(judged & NOT_JUDGED.keys()) == []
@@ -168,17 +170,16 @@ def test_a_suite_judges_the_very_specs_that_it_times(name: str) -> None:
 
 @pytest.mark.slow
 def test_no_reason_is_left_over() -> None:
-    timed = {c.variant for name in JUDGED for c in make_plan(load_suite(name)) if c.cell.task == "speed"}
+    timed = {c.variant for name in JUDGED for c in _planned(name) if c.cell.task == "speed"}
     assert sorted(NOT_JUDGED.keys() - timed) == []
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", JUDGED)
 def test_what_is_judged_can_be(name: str) -> None:
     """A spec that refuses the encoder's heads, length or mask would only look judged."""
-    judged = [
-        case for case in make_plan(load_suite(name)) if case.cell.task == "fidelity" and case.cell.place.layer == 0
-    ]
+    judged = [case for case in _planned(name) if case.cell.task == "fidelity" and case.cell.place.layer == 0]
     assert judged
     for case in judged:
         found = find_task(case.cell.target).judge(case, case.row(), lambda *_: None)

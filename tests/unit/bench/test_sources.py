@@ -119,6 +119,7 @@ def _print(start: Path, package: Path = PACKAGE) -> str:
     return digest(trace([start], package))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["bigbird", "linear", "reformer"])
 def test_the_digest_moves_with_each_source_and_with_no_other_file(name: str, copy: Path) -> None:
     start = copy / HOMES[name]
@@ -202,6 +203,7 @@ def test_a_registered_plugin_is_found_by_its_class(tmp_path: Path) -> None:
         assert sources(type(ea.create("zz_mine"))) == trace([tmp_path / "mine.py"])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("line", "file"),
     [

@@ -67,7 +67,7 @@ ENDINGS = {
 def test_every_end_is_told_with_the_case_the_stage_and_the_reason(how: str) -> None:
     told = []
     with pytest.raises(Died) as caught:
-        told.extend(Local().carry_out(Ends(how, 0.5 if how.startswith("hang") else None)))
+        told.extend(Local().carry_out(Ends(how, 1.5 if how.startswith("hang") else None)))
     status, says = ENDINGS[how]
     death = caught.value
     assert told == ["begun"]  # what came before the end is not lost
@@ -96,6 +96,7 @@ def test_a_worker_goes_when_nobody_listens_any_more() -> None:
     messages.close()
 
 
+@pytest.mark.sampled(4)
 @LINUX
 @pytest.mark.parametrize("method", PROCESSES)
 @pytest.mark.parametrize("how", ["hang_in_c", "hang_in_python"])

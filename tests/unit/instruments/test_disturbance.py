@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
 import time
@@ -58,7 +60,7 @@ def test_our_own_work_is_not_anothers() -> None:
         _spin(0.5)
         spans.append(watch.lap())
     quietest = min(spans, key=lambda s: s.others_cores or 0)
-    assert quietest.wall_s == pytest.approx(0.5, abs=0.3)
+    assert quietest.wall_s >= 0.5
     assert 0 < quietest.own_cpu_s <= quietest.wall_s * 1.05
     if quietest.others_cores > 1:  # type: ignore[operator]
         pytest.skip("another program takes a whole processor all the time")
@@ -66,11 +68,13 @@ def test_our_own_work_is_not_anothers() -> None:
     assert quietest.others_cores + quietest.own_cpu_s / quietest.wall_s < 2.1  # type: ignore[operator]
 
 
-def test_a_short_span_says_nothing_of_others() -> None:
+def test_a_short_span_says_nothing_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter((0.0, 0.9 * disturbance.SHORTEST))
+    monkeypatch.setattr(disturbance.time, "perf_counter", lambda: next(seconds))
     seen = Watch().lap()
     assert seen.others_cores is None
     assert seen.steal_share is None
-    assert seen.wall_s < disturbance.SHORTEST
+    assert seen.wall_s == 0.9 * disturbance.SHORTEST
 
 
 def test_one_thread_that_waits_is_noticed() -> None:
@@ -83,12 +87,16 @@ def test_one_thread_that_waits_is_noticed() -> None:
     assert "waited" not in (seen.reason() or "")
 
 
-def test_a_look_costs_little() -> None:
-    watch = Watch()
-    start = time.perf_counter()
-    for _ in range(20):
-        watch.lap()
-    assert (time.perf_counter() - start) / 20 < 0.02
+@linux
+def test_a_look_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file of the kernel's is read once at most, and no other program is asked."""
+    watch, opened, real = Watch(), [], io.open
+    monkeypatch.setattr(io, "open", lambda file, *args, **options: opened.append(file) or real(file, *args, **options))
+    monkeypatch.setattr(subprocess, "Popen", None)
+    watch.lap()
+    assert opened
+    assert len(opened) == len(set(opened))
+    assert len(opened) <= 8 + (os.cpu_count() or 1)
 
 
 # -- what counts as a disturbance ----------------------------------------------------------------------------------

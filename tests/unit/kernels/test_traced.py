@@ -32,7 +32,8 @@ def calls() -> Iterator[Any]:
     rows, keys = tensor(4, 40, 2, 8), [tensor(4, 40, 8, seed=s) for s in (1, 2)]
     yield "sparse", (rows, *keys, valid, text, 0, True, "parts", 0.5)
     q, k, v = tensor(2, 3, 20, 8), tensor(2, 1, 20, 8, seed=1), tensor(2, 1, 20, 8, seed=2)
-    yield "grouped", (q, k, v, None, True, 0.5)
+    yield "fused", (q, k, v, None, True, 0.5)
+    yield "fused", (q, q, q, torch.zeros(1, 1, 20, 20, dtype=torch.float64), False, 0.5)
     yield "project", (tensor(1, 5, 20), tensor(2, 3, 20, 4))
     x, y, values = tensor(3, 2, 70, 5).exp(), tensor(3, 70, 5, seed=1).exp(), tensor(3, 70, 4, seed=2)
     kv, z, none = tensor(3, 5, 4), tensor(3, 5).exp(), torch.zeros(3, dtype=torch.float64)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from shell import run
 from torch import Tensor, nn
 
 import efficient_attn as ea
@@ -305,7 +304,5 @@ def test_the_documents_python_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert blocks
     (tmp_path / "use.py").write_text("\n".join(blocks))
-    done = subprocess.run(
-        [sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run("use.py", cwd=tmp_path)
+    assert done.code == 0, done.err

@@ -71,6 +71,7 @@ AGREE = [
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("spec", "n", "causal"), AGREE)
@@ -151,7 +152,7 @@ TAKES = {  # what the kit is run on, and what of it the library cannot do: check
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("check", ASKED, ids=lambda c: c.name)
-@pytest.mark.parametrize("spec", TAKES)
+@pytest.mark.parametrize("spec", [pytest.param(spec, marks=pytest.mark.sampled(4, spec)) for spec in TAKES])
 def test_it_keeps_the_contract_but_for_what_is_listed(spec: str, check: Check) -> None:
     multiple, exceptions = TAKES[spec]
     outcome = run_check(check, Rounded(spec, multiple=multiple))
@@ -162,6 +163,7 @@ def test_it_keeps_the_contract_but_for_what_is_listed(spec: str, check: Check) -
         assert outcome.status in ("passed", "not_claimed"), outcome.reason
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize(("spec", "causal"), [(p, c) for p in PACKAGES for c in (False, True)[: 1 + (p in CAUSAL_TOO)]])

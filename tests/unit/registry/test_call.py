@@ -51,6 +51,7 @@ def test_packed_sequences_are_each_alone(variant: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "first", ["ea.create('full')", "ea.Attention", "import efficient_attn.contract.mechanism", "ea.attention"]
 )

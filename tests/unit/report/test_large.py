@@ -61,6 +61,7 @@ def _wide(count: int, variants: int, lengths: tuple[int, ...] = (512, 1024)) -> 
     ])  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("count", "variants", "drawn", "limit"), [(24, 2, 24, ""), (25, 2, 24, "24 plots"), (24, 12, 20, "240 lines")]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,22 @@ MOST_BYTES = 8_000_000
 UNCLEAN = ("quickstart-20261122-000811-4a95",)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Two finished runs, one of them with its report, and things of the user's."""
-    results = tmp_path / "results"
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished runs, one of them with its report, and things of the user's; never change what is there."""
+    results = tmp_path_factory.mktemp("published") / "results"
     speed = runs.write_run(results / "speed", [*runs.speed(lengths=(512, 1024)), *runs.decode(), *runs.fidelity()])
     runs.write_run(results / "decode", runs.decode(), runs.about("M2-x8", command=["run", "--out", "/tmp/x"]))
     write_report([speed], speed)
     (speed / "plots" / "mine.png").write_bytes(b"mine")
     (results / "local" / "own").mkdir(parents=True)
     return results
+
+
+@pytest.fixture
+def folder(finished: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    return shutil.copytree(finished, tmp_path / "results")
 
 
 def names(folder: Path) -> set[str]:

@@ -42,6 +42,7 @@ NOISES: dict[str, tuple[Any, dict[str, float]]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("by", "noise"), NOISES.values(), ids=NOISES)
 def test_equal_runs_are_hardly_ever_called_different(by: Any, noise: dict[str, Any]) -> None:
     rng = np.random.default_rng(1)
@@ -62,6 +63,7 @@ def test_a_single_cell_keeps_its_confidence() -> None:
     assert wrong <= 0.05 * 2000 + 3 * math.sqrt(0.05 * 0.95 * 2000)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("factor", "kind"), [(1.05, "slower"), (1 / 1.05, "faster")])
 def test_five_percent_are_found_through_noise_and_drift(factor: float, kind: str) -> None:
     rng = np.random.default_rng(3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 
 import pytest
 import torch
@@ -12,18 +12,32 @@ from efficient_attn.kernels.choices import calibration, desk
 from efficient_attn.kernels.choices.contest import Contest, Point
 
 
-def _wait(seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
+class Clock:
+    """A pretend clock, that goes on where a call waits."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
 
 
-def _contest(points: int, seconds: float, seen: list[object] | None = None) -> Contest:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(calibration, "time", clock)
+    return clock
+
+
+def _contest(clock: Clock, points: int, seconds: float, seen: list[object] | None = None) -> Contest:
     def prepare(point: Point) -> dict:
         x = torch.ones(3)
         if seen is not None:
             seen.append((x, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
-        return {"quick": lambda: _wait(seconds), "slow": lambda: _wait(2 * seconds), "hopeless": lambda: _wait(0.02)}
+        takes = {"quick": seconds, "slow": 2 * seconds, "hopeless": 0.02}
+        return {form: partial(clock.wait, took) for form, took in takes.items()}
 
     every = tuple(Point("a", (i,)) for i in range(points))
     return Contest(
@@ -31,24 +45,25 @@ def _contest(points: int, seconds: float, seen: list[object] | None = None) -> C
     )
 
 
-def test_the_faster_form_is_faster() -> None:
-    table = calibration.calibrate(_contest(2, 5e-4), 1)
+def test_the_faster_form_is_faster(clock: Clock) -> None:
+    table = calibration.calibrate(_contest(clock, 2, 5e-4), 1)
     assert len(table.timings) == 2
     for _, times in table.timings:
-        assert times["quick"] < times["slow"] < times["hopeless"]
+        assert times == pytest.approx({"quick": 5e-4, "slow": 1e-3, "hopeless": 0.02})
+    assert table.seconds == pytest.approx(clock.now)
 
 
-def test_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "LIMIT_S", 0.1)
-    table = calibration.calibrate(_contest(1000, 1e-3), 1)
-    assert 0 < len(table.timings) < 30
+def test_time_is_bounded(clock: Clock) -> None:
+    table = calibration.calibrate(_contest(clock, 1000, 1e-3), 1)
+    assert len(table.timings) > 1
+    assert calibration.LIMIT_S < clock.now < calibration.LIMIT_S + 0.1  # the point that is begun is ended
 
 
-def test_modes_of_the_caller_stay_outside() -> None:
+def test_modes_of_the_caller_stay_outside(clock: Clock) -> None:
     seen: list = []
     random = torch.random.get_rng_state()
     with torch.device("meta"), torch.autocast("cpu"):
-        calibration.calibrate(_contest(1, 1e-4, seen), torch.get_num_threads())
+        calibration.calibrate(_contest(clock, 1, 1e-4, seen), torch.get_num_threads())
     ((x, grads, autocast),) = seen
     assert (x.device.type, grads, autocast) == ("cpu", False, False)
     assert torch.equal(random, torch.random.get_rng_state())

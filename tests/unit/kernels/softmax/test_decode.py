@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import efficient_attn as ea
+from efficient_attn.instruments.memory import footprint
+from efficient_attn.kernels.choices import desk
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.softmax import decode, sdpa
 from tests.helpers.forms import forced
@@ -69,6 +71,7 @@ def test_where_it_serves() -> None:
         assert decode.attend_few(rows, k, v, 1.0) is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kv_heads", [1, 2, 8])
 @pytest.mark.parametrize(("form", "dtype"), FORMS)
 def test_all_forms_are_the_oracle(form: str, dtype: torch.dtype, kv_heads: int) -> None:
@@ -78,6 +81,61 @@ def test_all_forms_are_the_oracle(form: str, dtype: torch.dtype, kv_heads: int) 
     want = softmax_attention(q.double() * 5, k.double(), v.double(), _allowed(k.shape[2]))
     tolerance = 1e-5 if dtype == torch.float32 else 8 * torch.finfo(dtype).eps
     torch.testing.assert_close(out.double(), want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("threads", "kv_heads"), [(3, 1), (3, 2), (4, 1), (7, 4)])
+def test_parts_keep_all_threads_busy(monkeypatch, threads: int, kv_heads: int, dtype: torch.dtype) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    parts: list[int] = []
+    real = decode.attend
+    monkeypatch.setattr(decode, "attend", lambda *given: parts.append(given[1].shape[:2].numel()) or real(*given))
+    q, *longer = (x.to(dtype) for x in _draw(kv_heads=kv_heads, m=LONG + 100))
+    k, v = (x[:, :, : LONG + 31] for x in longer)  # as views of a longer cache, with keys left over
+    with torch.no_grad(), forced(decode.DECODE, "parts"):
+        out = sdpa.attend_fused(q * 5, k, v)
+    assert parts[0] % threads == 0
+    want = softmax_attention(q.double() * 5, k.double(), v.double(), _allowed(k.shape[2]))
+    tolerance = 1e-5 if dtype == torch.float32 else 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(out.double(), want, rtol=tolerance, atol=tolerance)
+
+
+def test_parts_copy_no_keys(monkeypatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    q, k, v = _draw(batch=1, kv_heads=1, m=2 * LONG + 1)
+    with torch.no_grad(), forced(decode.DECODE, "parts"):
+        peak = footprint(lambda: sdpa.attend_fused(q, k[:, :, :-2], v[:, :, :-2]), device="cpu").peak
+    assert peak is not None
+    assert peak < k.nbytes / 4
+
+
+def test_only_where_threads_would_be_idle(monkeypatch) -> None:
+    """Whoever decides: a table of more threads, or the rule."""
+    ran: list[tuple[int, ...]] = []
+    real = decode.attend
+    monkeypatch.setattr(decode, "attend", lambda *given: ran.append(given[1].shape) or real(*given))
+    monkeypatch.setenv(desk.VARIABLE, "off")
+    q, k, v = _draw(batch=2, kv_heads=1)
+    apart = [x.repeat(1, 2, 1, 1)[:, :1].expand(-1, 2, -1, -1) for x in (k, v)]  # in no dimension together
+    with torch.no_grad():
+        for threads, tensors, parts in ((1, (k, v), 0), (2, (k, v), 0), (4, (k, v), 2), (8, apart, 0)):
+            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            monkeypatch.setattr(desk, "_TABLES", {})
+            monkeypatch.setattr(desk, "CHOSEN", {})
+            ran.clear()
+            sdpa.attend_fused(q, *tensors)
+            assert [shape[1] for shape in ran] == ([parts] if parts else []), threads
+
+
+@pytest.mark.parametrize("start", [None, 3])
+def test_padded_steps_are_the_oracle_on_idle_threads(monkeypatch, start: int | None) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    q, k, v = _draw(batch=1, kv_heads=1)
+    attn, dense = (ea.create("mqa", backend=backend) for backend in (None, "dense"))
+    for lengths in (None, torch.tensor([LONG - 7])):
+        mask = ea.Mask(causal=True, key_lengths=lengths, query_start=start)
+        with torch.no_grad(), forced(decode.DECODE, "parts"):
+            torch.testing.assert_close(attn(q, k, v, mask), dense(q, k, v, mask), rtol=0, atol=1e-5)
 
 
 def test_a_gradient_still_flows_where_one_is_wanted() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from efficient_attn.kernels.softmax.merge import attend, attend_backward, join, plain, plain_backward
+from efficient_attn.kernels.softmax.merge import attend, attend_backward, join, join_all, plain, plain_backward
 
 SCALE = 0.3
 
@@ -21,15 +21,16 @@ def tensors(rows: int = 6, keys: int = 11) -> tuple[Tensor, ...]:
     return q, k, v, g, mask
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_both_engines_agree(masked: bool) -> None:
+def test_both_engines_agree(masked: bool, causal: bool) -> None:
     q, k, v, g, mask = tensors()
-    mask = mask if masked else None
-    (out, lse), (same, sums) = attend(q, k, v, mask, SCALE), plain(q, k, v, mask, SCALE)
+    mask = mask.index_fill(-1, torch.tensor(0), 0) if masked else None  # so that every row sees a key
+    (out, lse), (same, sums) = attend(q, k, v, mask, SCALE, causal), plain(q, k, v, mask, SCALE, causal)
     torch.testing.assert_close(out, same)
     torch.testing.assert_close(lse, sums)
-    ours = attend_backward(g, q, k, v, out, lse, mask, SCALE)
-    for one, other in zip(ours, plain_backward(g, q, k, v, out, lse, mask, SCALE), strict=True):
+    ours = attend_backward(g, q, k, v, out, lse, mask, SCALE, causal)
+    for one, other in zip(ours, plain_backward(g, q, k, v, out, lse, mask, SCALE, causal), strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -55,6 +56,17 @@ def test_parts_joined_are_the_whole_and_so_is_their_gradient(engine) -> None:
     found = sum(p[0] for p in parts), *(torch.cat([p[at] for p in parts], 2) for at in (1, 2))
     for one, other in zip(found, want, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_all_parts_at_once() -> None:
+    q, k, v, _, mask = tensors(keys=12)
+    mask[..., 0, :4] = -math.inf  # a part in which a row sees nothing
+    scores, (batch, heads, rows, width) = q @ k.mT * SCALE + mask, q.shape
+    every = (x.reshape(-1, 3, 4, width) for x in (k, v))
+    masks = mask.unflatten(-1, (3, 4)).transpose(2, 3).reshape(-1, 3, rows, 4)
+    outs, sums = plain(q.reshape(-1, 1, rows, width), *every, masks, SCALE)
+    whole = join_all(outs.nan_to_num(), sums).view(batch, heads, rows, width)
+    torch.testing.assert_close(whole, scores.softmax(-1) @ v)
 
 
 def test_the_gradient_of_a_part_alone_is_wrong() -> None:

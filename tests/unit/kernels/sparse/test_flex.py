@@ -210,6 +210,7 @@ def masks(device: str = "cpu") -> list[Mask]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("traces")
 @pytest.mark.parametrize(
     ("pattern", "mask"), [(p, masks()[2]) for p in PATTERNS] + [(PATTERNS[3], mask) for mask in masks()]

@@ -8,7 +8,6 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.kernels.softmax import merge
-from efficient_attn.kernels.sparse import masked
 from efficient_attn.kernels.sparse.masked import pattern_mask
 from efficient_attn.patterns import Geometry, as_pattern, sliding_window
 from efficient_attn.testing.compare import assert_close
@@ -70,8 +69,8 @@ def test_rows_that_see_nothing_are_zeros_without_gradient() -> None:
 def test_other_devices_have_it_in_plain_products(monkeypatch: pytest.MonkeyPatch) -> None:
     attn, given = ea.create("sliding_window:window=5", backend="masked"), tensors(2)
     here = answer(attn, given, MASKS["lengths"])
-    monkeypatch.setattr(masked, "attend", merge.plain)
-    monkeypatch.setattr(masked, "attend_backward", merge.plain_backward)
+    monkeypatch.setattr(merge, "attend", merge.plain)
+    monkeypatch.setattr(merge, "attend_backward", merge.plain_backward)
     for one, other in zip(here, answer(attn, given, MASKS["holes"]), strict=True):
         assert one.shape == other.shape
     for one, other in zip(

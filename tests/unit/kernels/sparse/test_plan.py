@@ -66,6 +66,7 @@ def test_gathered_blocks_count_the_same(facts: list, g: Geometry) -> None:
     assert torch.equal(counted(plan_blocks(pattern, g), g), wanted(pattern, g))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     "pattern",

@@ -167,6 +167,7 @@ def test_the_plot_has_a_point_with_whiskers_a_step_and_variant(tmp_path: Path) -
         assert f">{mark}<" in plot.svg  # no mark is left out for want of room
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["suite", "part"])
 def test_another_suites_or_parts_rows_are_not_the_designs(name: str, tmp_path: Path) -> None:
     text, _ = _write(tmp_path, records(**{name: "other"}))

@@ -97,7 +97,7 @@ def test_without_rows_there_is_no_section(tmp_path: Path) -> None:
     assert titles(written)[:4] == [*BUILT_IN, "What did not run"]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", ["line", "points", "bars"])
 @pytest.mark.parametrize("unit", ["time", "seconds", "bytes", "ratio", "share", "error", "count", "number"])
 def test_every_kind_and_unit_can_be_drawn(kind: Any, unit: Any, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_every_kind_and_unit_can_be_drawn(kind: Any, unit: Any, tmp_path: Path) 
     xml.fromstring(written.plots[1].read_text())
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", ["line", "points", "bars"])
 @pytest.mark.parametrize("lengths", [(512,), (512, 513), (1, 2)])
 @pytest.mark.parametrize("value", [0, -1.5, 3, True])
@@ -206,6 +206,7 @@ def test_a_layout_of_a_newer_version_is_drawn_plain(tmp_path: Path) -> None:
     assert len(written.plots) == 2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "damaged",
     [
@@ -230,6 +231,7 @@ def test_what_is_no_section_is_left_out_with_a_warning(damaged: Any, tmp_path: P
     assert titles(written)[0] == "Other"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sections", [None, [], {}])
 def test_runs_that_bring_no_section_have_the_built_in_ones(sections: Any, tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", runs.everything(), runs.about(sections=sections))

@@ -88,6 +88,7 @@ def test_true_dropout_passes() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cls", CAUGHT, ids=lambda c: c.__name__)
 def test_wrong_dropout_is_seen(cls: type[Toy]) -> None:
     assert CAUGHT[cls] in failed(cls)

@@ -189,7 +189,7 @@ def peaks(spec: str, causal: bool, n: int) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("spec", [s for s in LINEAR if "gated" not in s])
 def test_memory_is_a_few_outputs_at_16384_positions(spec: str, causal: bool) -> None:
