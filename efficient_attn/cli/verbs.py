@@ -185,8 +185,8 @@ def _make_plan(loaded: Loaded, args: Namespace) -> list[Case]:
 def _read_overrides(args: Namespace) -> Overrides:
     from ..bench.plan import Overrides
 
-    often = {"activations": "--activations", "memory_budget": "--memory-budget"}  # keys with flags of their own
-    flags = {name: flag for name, flag in often.items() if getattr(args, name) is not None}
+    often = ("activations", "memory_budget", "model", "text")  # keys with flags of their own
+    flags = {name: f"--{name.replace('_', '-')}" for name in often if getattr(args, name) is not None}
     keys = dict(args.set or ()) | {name: getattr(args, name) for name in flags}
     axes = {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
     said = {"variants": args.variant or (), "seed": args.seed, "quick": args.quick}

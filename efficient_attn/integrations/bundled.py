@@ -108,9 +108,8 @@ def _write_converted(source: Path, folder: Path) -> None:
     """Weights in float32, as many numbers as the file's blocks stand for, with config and tokenizer."""
     missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
     if missing:
-        raise UsageError(
-            f"to read {source.name}, {' and '.join(missing)} are needed; run: pip install 'efficient-attn[transformers]'"
-        )
+        wanted = " and ".join(missing)
+        raise UsageError(f"{source.name} is read by {wanted}; run: pip install 'efficient-attn[transformers]'")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     given = {"gguf_file": source.name, "local_files_only": True}

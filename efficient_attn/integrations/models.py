@@ -1,5 +1,6 @@
-"""What is known of a trained model before it is loaded: where it lies, and its sizes. Nothing here imports torch for the
-models that packages carry.
+"""What is known of a trained model before it is loaded: where it lies, and its sizes.
+
+For the models that packages carry nothing here imports torch.
 """
 
 from __future__ import annotations

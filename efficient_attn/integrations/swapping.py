@@ -15,13 +15,14 @@ from torch import Tensor
 from ..contract.state import state_bytes
 from ..errors import UsageError
 from ..instruments.disturbance import Watch
+from ..instruments.memory import footprint
 from .bundled import Loaded, load
 from .segments import cut_segment, measure_drift, measure_losses
 from .states import StateCache
 from .texts import Text
 from .transformers import register, watch
 
-STEPS = 8  # decode steps that are timed, after one that is not
+STEPS = 8  # decode steps that are timed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,6 +49,10 @@ class Reading:
         """The segment with another mechanism."""
         return run_pass(self.loaded, spec, self.tokens)
 
+    def weigh(self, spec: str) -> int | None:
+        """The most bytes that a pass with a mechanism holds at once beyond the weights, states and logits included."""
+        return footprint(lambda: run_pass(self.loaded, spec, self.tokens, steps=0), device="cpu").peak
+
     def compare(self, other: Pass) -> dict[str, float | None]:
         """What a pass loses against the model's own, by name."""
         if self.loaded.sizes.kind == "decoder":
@@ -73,23 +78,23 @@ class Pass:
     disturbed: str | None = None
 
 
-def run_pass(loaded: Loaded, spec: str, tokens: Tensor) -> Pass:
+def run_pass(loaded: Loaded, spec: str, tokens: Tensor, *, steps: int = STEPS) -> Pass:
     """Read the tokens ``[1, N]`` with a mechanism in all layers.
 
-    A decoder takes them as its prompt, into states, and goes on for some steps. Raises `UnsupportedError` for what
+    A decoder takes them as its prompt, into states, and goes on for so many steps. Raises `UnsupportedError` for what
     the mechanism cannot do, and `UsageError` for a model whose layers do not ask for it.
     """
     model, text = loaded.model, loaded.model.config.get_text_config()
     model.set_attn_implementation(register(spec))
     decoder = loaded.sizes.kind == "decoder"
-    cache = StateCache(model, max_len=tokens.shape[1] + STEPS + 1) if decoder else None
+    cache = StateCache(model, max_len=tokens.shape[1] + steps + 1) if decoder else None
     given: dict[str, Any] = {"past_key_values": cache, "use_cache": True} if decoder else {}
     with torch.inference_mode(), watch() as meter:
         others, start = Watch(), time.perf_counter()
         found = model(tokens, **given)
         seconds = time.perf_counter() - start
         disturbed = others.lap().reason(torch.get_num_threads())
-    if set(meter.calls) != set(range(text.num_hidden_layers)):
+    if len(meter.calls) < text.num_hidden_layers:
         raise UsageError(
             f"the model {loaded.sizes.label} ({type(model).__name__}) asked for {spec} in {len(meter.calls)} of its "
             f"{text.num_hidden_layers} layers: its attention does not go through transformers' AttentionInterface"
@@ -99,15 +104,16 @@ def run_pass(loaded: Loaded, spec: str, tokens: Tensor) -> Pass:
     if cache is None:
         return Pass(out=found.last_hidden_state[0], **passed)
     size = state_bytes(cache.states)
-    return Pass(out=found.logits[0], step_s=_time_steps(model, tokens, cache), bytes=size, **passed)
+    step_s = _time_steps(model, tokens, cache, steps) if steps else None
+    return Pass(out=found.logits[0], step_s=step_s, bytes=size, **passed)
 
 
-def _time_steps(model: Any, tokens: Tensor, cache: StateCache) -> float:
-    """The median of some steps after a segment, each with a token of it."""
+def _time_steps(model: Any, tokens: Tensor, cache: StateCache, steps: int) -> float:
+    """The median of some steps after a segment, each with a token of it, and one before them that is not timed."""
     took = []
     with torch.inference_mode():
-        for i in range(STEPS + 1):
+        for i in range(steps + 1):
             start = time.perf_counter()
             model(tokens[:, i : i + 1], past_key_values=cache, use_cache=True)
             took.append(time.perf_counter() - start)
-    return sorted(took[1:])[STEPS // 2]
+    return sorted(took[1:])[steps // 2]

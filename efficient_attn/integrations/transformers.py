@@ -46,9 +46,9 @@ REFUSED = {
 
 @dataclass
 class Meter:
-    """What went through our mechanisms. calls: by the number of the model's layer. seconds: in all of them."""
+    """What went through our mechanisms. calls: by the model's layer, its number or its module. seconds: in all."""
 
-    calls: Counter[int] = field(default_factory=Counter)
+    calls: Counter[int | nn.Module] = field(default_factory=Counter)
     seconds: float = 0.0
 
 
@@ -124,7 +124,8 @@ def attend(
         out = _narrow(attn, told, query, key)(query, key, value, mask=told.mask)
     out = out.transpose(1, 2).contiguous()
     for meter in _meters:
-        meter.calls[getattr(module, "layer_idx", None) or 0] += 1
+        number = getattr(module, "layer_idx", None)
+        meter.calls[module if number is None else number] += 1
         meter.seconds += time.perf_counter() - start
     return out, None
 

@@ -27,7 +27,7 @@ OWN = "full"  # what a model's own attention is here: exact, over all keys
 
 
 class SwapKeys(Keys):
-    """model: ``smollm2``, ``minilm``, or a folder with a model that transformers can load. text: ``sotu``, or a file."""
+    """model: ``smollm2``, ``minilm``, or a folder that transformers can load. text: ``sotu``, or a text file."""
 
     model: tuple[str, ...] = ("smollm2",)
     text: str = "sotu"
@@ -40,10 +40,10 @@ def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
 
     text = Text.find(asked.keys.text)
     for name, at in product(asked.keys.model, asked.grid.combine("threads", "seq_len")):
-        model, length = describe(name), at.pop("seq_len")
-        model.check_length(length)
+        model = describe(name)
+        model.check_length(at["seq_len"])
         sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": model.kind == "decoder"}
-        sizes |= {"seq_len": length, "max_len": model.positions, "inputs": f"{model.label}:{text.label}"}
+        sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}"}
         for segment in range(asked.effort.rounds):
             place = Place(**at, **sizes, segment=segment)
             yield asked.cell(place, model=(name,), text=asked.keys.text), model.kv_heads
@@ -64,6 +64,8 @@ def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
     row.tokens_per_s, row.state_bytes = case.cell.place.seq_len / passed.seconds, passed.bytes
     row.rounds, row.processes, row.contaminated = 1, 1, int(passed.disturbed is not None)
     row.parameters, row.metric = reading.loaded.sizes.parameters, reading.metric
+    if not case.cell.place.segment:  # one segment's passes are as large as another's
+        row.peak_memory_bytes = reading.weigh(case.variant)
     found = reading.compare(passed)
     row.loss = finite(found.get("loss", found.get("hidden_error", float("nan"))))
     row.extra = {name: finite(value) for name, value in found.items() if value is not None}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers as tf
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
 from torch import Tensor
 
 SIZES: dict[str, Any] = {
@@ -40,3 +45,14 @@ def bert() -> Any:
 
 def make_ids(rows: int = 3, length: int = 24) -> Tensor:
     return torch.randint(2, 97, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def save_tiny(folder: Path, make: Callable[..., Any] = llama, **more: Any) -> Path:
+    """A tiny model with a tokenizer whose tokens are letters, as a folder that anything of transformers can load."""
+    torch.manual_seed(0)
+    make(**more).save_pretrained(folder)
+    words = {"<pad>": 0, "<s>": 1, **{chr(c): c - 30 for c in range(32, 127)}}
+    letters = Tokenizer(WordLevel(words, unk_token="<pad>"))
+    letters.pre_tokenizer = Split(Regex("."), "isolated")
+    tf.PreTrainedTokenizerFast(tokenizer_object=letters, pad_token="<pad>").save_pretrained(folder)
+    return folder

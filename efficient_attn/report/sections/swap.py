@@ -9,8 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import pandas as pd
-
 from ... import units
 from ...results.section import Section
 from ...results.stats import Estimate, typical
@@ -87,6 +85,7 @@ MEANS = (
     "swap.attention_share",
     "swap.step_ms",
     "state_bytes",
+    "peak_memory_bytes",
 )
 
 
@@ -163,6 +162,7 @@ COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], Shown]], ...] = (
     ("Attention", _share("swap.attention_share")),
     ("A step", _time),
     ("States", lambda line: show_size(line["state_bytes"])),
+    ("Peak memory", lambda line: show_size(line["peak_memory_bytes"])),
 )
 
 
@@ -171,8 +171,8 @@ def _say(block: Block, lines: Sequence[dict[str, Any]], where: str) -> None:
     own = next((line for line in lines if line["is_baseline"]), None)
     if own is not None and own["swap.attention_share"]:
         block.sentences.append(
-            f"In {where}, attention takes {units.percent(own['swap.attention_share'])} of a pass of the model as it is: "
-            "no mechanism can save more than that."
+            f"In {where}, attention takes {units.percent(own['swap.attention_share'])} of a pass of the model as it "
+            "is: no mechanism can save more than that."
         )
 
 

@@ -1,4 +1,4 @@
-"""Mechanisms inside tiny models of transformers: the same numbers as its own attention, and nothing dropped silently."""
+"""Mechanisms inside tiny models of transformers: the numbers of its own attention, and nothing dropped silently."""
 
 from __future__ import annotations
 
