@@ -115,7 +115,7 @@ def _write_converted(source: Path, folder: Path) -> None:
     given = {"gguf_file": source.name, "local_files_only": True}
     read = AutoModelForCausalLM.from_pretrained(source.parent, dtype="float32", **given)
     config = read.config
-    del config.quantization_config  # its weights are plain numbers by now
+    delattr(config, "quantization_config")  # its weights are plain numbers by now
     model = type(read)(config)  # transformers does not save the one that was read: it still counts as quantised
     model.load_state_dict(read.state_dict())
     model.save_pretrained(folder)

@@ -52,7 +52,7 @@ def describe_mask(
     Raises `UnsupportedError` for one that no `Mask` describes.
     """
     start = int(q_offset) - kv_offset
-    padding = _describe_padding(attention_mask, kv_length, kv_offset)
+    padding: dict[str, Any] = _describe_padding(attention_mask, kv_length, kv_offset)
     aligned = None if start == kv_length - q_length else start
     if mask_function is masking_utils.causal_mask_function:
         return ModelMask(Mask(causal=True, query_start=aligned, **padding), None, kv_offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from scipy.stats import spearmanr
@@ -88,11 +89,10 @@ class Drift:
 def measure_drift(rows: Tensor, own: Tensor) -> Drift:
     """Compare hidden rows ``[N, d]`` of a pass with those of the model as it was."""
     mine, theirs = rows.double(), own.double()
-    pairs = [_similarities(x) for x in (mine, theirs)]
     return Drift(
         hidden_error=((mine - theirs).norm() / theirs.norm()).item(),
         embedding_cosine=torch.cosine_similarity(mine.mean(0), theirs.mean(0), dim=0).item(),
-        similarity_rank=float(spearmanr(*pairs).statistic),
+        similarity_rank=_correlate_ranks(_similarities(mine), _similarities(theirs)),
     )
 
 
@@ -101,3 +101,8 @@ def _similarities(rows: Tensor) -> list[float]:
     means = torch.stack([part.mean(0) for part in rows.split(STRETCH)])
     cosines = torch.nn.functional.normalize(means, dim=1) @ torch.nn.functional.normalize(means, dim=1).mT
     return cosines[*torch.triu_indices(len(means), len(means), 1)].tolist()
+
+
+def _correlate_ranks(a: list[float], b: list[float]) -> float:
+    found: Any = spearmanr(a, b)
+    return float(found.statistic)

@@ -91,7 +91,7 @@ class StateCache(Cache):
     @property
     def states(self) -> list[Any]:
         """Every layer's state; ``ea.state_bytes`` counts their bytes."""
-        return [layer.state for layer in self.layers]
+        return [layer.state for layer in self.layers if isinstance(layer, StateLayer)]
 
 
 def find_layer(keys: Tensor) -> StateLayer | None:

@@ -6,6 +6,7 @@ A segment of text is a round: a cell, in which the model reads it as it is and t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import product
@@ -67,8 +68,9 @@ def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
     if not case.cell.place.segment:  # one segment's passes are as large as another's
         row.peak_memory_bytes = reading.weigh(case.variant)
     found = reading.compare(passed)
-    row.loss = finite(found.get("loss", found.get("hidden_error", float("nan"))))
-    row.extra = {name: finite(value) for name, value in found.items() if value is not None}
+    known = {name: value for name, value in found.items() if value is not None}
+    row.loss = finite(known.get("loss", known.get("hidden_error", math.nan)))
+    row.extra = {name: finite(value) for name, value in known.items()}
     row.extra |= {"segment": case.cell.place.segment, "attention_share": passed.attention_s / passed.seconds}
     if passed.step_s is not None:
         row.extra["step_ms"] = passed.step_s * 1e3
