@@ -41,10 +41,6 @@ class Reading:
         run_pass(loaded, own, tokens)
         return cls(loaded=loaded, tokens=tokens, own=run_pass(loaded, own, tokens))
 
-    @property
-    def metric(self) -> str:
-        return "nats a token" if self.loaded.sizes.kind == "decoder" else "relative error of hidden rows"
-
     def read(self, spec: str) -> Pass:
         """The segment with another mechanism."""
         return run_pass(self.loaded, spec, self.tokens)

@@ -56,6 +56,7 @@ PROBE = Dims(heads=2, head_dim=16, value_dim=16, max_len=64)  # for questions th
 
 _instances: WeakKeyDictionary[nn.Module, dict[str, Attention]] = WeakKeyDictionary()
 _meters: list[Meter] = []
+_elsewhere: dict[int, str] = {}  # layers that have another mechanism for now
 
 
 def register(spec: str) -> str:
@@ -106,7 +107,8 @@ def attend(
     query ``[B, H, N, D]``, key ``[B, Hkv, M, D]``, value ``[B, Hkv, M, E]``. Raises `UnsupportedError` for what the
     mechanism cannot do, or this layer asks for.
     """
-    start = time.perf_counter()
+    start, number = time.perf_counter(), getattr(module, "layer_idx", None)
+    spec = _elsewhere.get(number, spec) if _elsewhere and number is not None else spec
     for name, what in REFUSED.items():
         if asked.get(name) is not None and asked[name] is not False:
             raise UnsupportedError(f"{spec}: {type(module).__name__} wants {what} ({name})")
@@ -124,10 +126,20 @@ def attend(
         out = _narrow(attn, told, query, key)(query, key, value, mask=told.mask)
     out = out.transpose(1, 2).contiguous()
     for meter in _meters:
-        number = getattr(module, "layer_idx", None)
         meter.calls[module if number is None else number] += 1
         meter.seconds += time.perf_counter() - start
     return out, None
+
+
+@contextmanager
+def swapped(layer: int, spec: str) -> Iterator[None]:
+    """Have one layer run another mechanism than the rest of its model; the model has to run one of ours."""
+    register(spec)
+    _elsewhere[layer] = str(rename_backend(parse(spec)))
+    try:
+        yield
+    finally:
+        del _elsewhere[layer]
 
 
 @contextmanager

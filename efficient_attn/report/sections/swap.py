@@ -38,6 +38,10 @@ def make_chapter(section: Section, material: Material) -> Chapter:
 def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
     for (inputs, length), piece in setting.rows.groupby(["inputs", "seq_len"], sort=True):
         where = f"{inputs}, {int(length):,} tokens"
+        single = piece["layer"].notna()
+        if single.any():
+            block.tables.append(_make_layer_table(piece[single], where))
+        piece = piece[~single]
         lines = list(_summarise(piece, setting.baseline))
         if not lines:
             continue
@@ -164,6 +168,19 @@ COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], Shown]], ...] = (
     ("States", lambda line: show_size(line["state_bytes"])),
     ("Peak memory", lambda line: show_size(line["peak_memory_bytes"])),
 )
+
+
+def _make_layer_table(rows: Frame, where: str) -> Table:
+    """What is lost where one layer alone has a mechanism: a row a layer, darker the more."""
+    rows = rows[~rows["is_baseline"]]
+    column = "swap.divergence" if "swap.divergence" in rows and rows["swap.divergence"].notna().any() else "loss"
+    means = rows.groupby(["layer", "label"], sort=False)[column].mean().unstack("label").sort_index()
+    body = []
+    for layer, line in means.iterrows():
+        body.append([Shown(f"layer {int(layer)}", float(layer)), *map(show_number, line.tolist())])
+    what = "KL a token" if column == "swap.divergence" else "Error of hidden rows"
+    segments = words.count(rows["swap.segment"].nunique(), "segment")
+    return Table(f"{what} with one layer swapped, {where}, mean over {segments}", ("Layer", *means.columns), body)
 
 
 def _say(block: Block, lines: Sequence[dict[str, Any]], where: str) -> None:

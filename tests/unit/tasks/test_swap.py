@@ -103,6 +103,15 @@ def test_an_encoder_is_asked_for_its_rows(tmp_path: Path, text: str) -> None:
     assert found["linformer:rank=8"][0].row.status == "ok"
 
 
+def test_layers_are_swapped_one_at_a_time(tmp_path: Path, text: str) -> None:
+    keys = {"model": str(save_tiny(tmp_path / "tiny")), "text": text, "scope": "layer"}
+    cases = planted.plan(SUITE, keys=keys, variants=["full", "sliding_window:window=4"])
+    assert {(c.cell.place.layer, c.cell.place.segment) for c in cases} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    own, swapped = measure_cases(cases[:2])
+    assert (own.row.layer, own.row.mode, own.row.latency_ms, own.row.extra["divergence"]) == (0, None, None, 0)
+    assert float(swapped.row.extra["divergence"] or 0) > 1e-9
+
+
 def test_a_model_that_is_not_installed_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "find_spec", lambda _: None)
     (record,) = measure_cases(planted.plan(SUITE, variants=["full"])[:1])
