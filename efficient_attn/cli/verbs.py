@@ -126,7 +126,7 @@ def _run(args: Namespace) -> int:
     Local(args.start_method or choose_method(), preload=("efficient_attn.bench.jobs",)).start()
     cases = _make_plan(loaded, args)
     from ..bench.run import default_folder, run
-    from . import console
+    from . import console, summary
 
     folder = Path(args.out) if args.out else default_folder(loaded.name)
     if args.resume and folder.is_dir():
@@ -161,9 +161,9 @@ def _run(args: Namespace) -> int:
         _print_json(told | {"trial": list(trial)})
     else:
         rows = load(folder)
-        console.show_results(rows, trial=trial)
-        console.show_statuses(outcome.statuses)
-        console.show_rounds(rows)
+        summary.show_results(rows, trial=trial)
+        summary.show_statuses(outcome.statuses)
+        summary.show_rounds(rows)
         print(f"page: {written.page}")
     return 1 if outcome.failed else 0
 
