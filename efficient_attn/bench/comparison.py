@@ -110,14 +110,14 @@ def _join(parts: Sequence[Values]) -> Values:
 # -- gradients -----------------------------------------------------------------------------------------------------
 
 
-def check_gradients(w: Workload, sample: Sample, results: Sequence[Tensor]) -> float:
+def check_gradients(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = AGAIN) -> float:
     """The error of all gradients of a call: against the oracle's where those are affordable; else `Invalid`.
 
-    Above `AGAIN` pairs, and where rows can be taken alone, one more call gets a larger gradient for some rows: by that
+    Above ``most`` pairs, and where rows can be taken alone, one more call gets a larger gradient for some rows: by that
     much, as the oracle works out from these rows, its gradients must differ. Where they cannot be taken alone, they
     are compared with what a new instance gives for copies of the same inputs.
     """
-    if dense_pairs(w) <= AGAIN:
+    if dense_pairs(w) <= most:
         return _check_all(w, results, _exactly(w, w.oracle, sample))
     if takes_rows(w):
         return _check_difference(w, sample, results)

@@ -16,6 +16,7 @@ from .workload import Workload
 
 GRADIENTS = 256  # length at which gradients are compared where the oracle's would take too long
 WHOLE = 2**25  # pairs of all heads that the oracle may work out once, where rows cannot be taken alone
+ONCE = 2**27  # pairs whose gradients it may work out once, where the mechanism takes no shorter length
 
 
 def gate(w: Workload) -> tuple[float, int]:
@@ -81,19 +82,27 @@ def shared_input(sample: Sample, x: Tensor) -> str | None:
 
 
 def _check_small_gradients(w: Workload) -> float:
-    try:
-        small = _smaller(w, min(w.shape.n, GRADIENTS))
-        results = small.forward_backward(small.sample)
-    except UnsupportedError:  # too short for it
-        small = _smaller(w, min(w.shape.n, _affordable(w, AGAIN)))
-        results = small.forward_backward(small.sample)
-    return check_gradients(small, small.sample, results)
+    """At a short length; where that is too short for the mechanism, at a longer one, or for one row of the batch."""
+    n, batch = w.shape.n, w.shape.batch
+    sizes = [(min(n, GRADIENTS), batch, AGAIN), (_affordable(w, AGAIN), batch, AGAIN)]
+    if w.case.cell.place.fill == "full":
+        sizes.append((n, 1, ONCE))
+    refused = None
+    for length, rows, most in sizes:
+        try:
+            small = _smaller(w, length, rows)
+            if dense_pairs(small) <= most:
+                return check_gradients(small, small.sample, small.forward_backward(small.sample), most=most)
+        except UnsupportedError as error:
+            refused = error
+    raise refused or UnsupportedError(f"{w.attn.label}: at no length is its oracle's gradient affordable")
 
 
-def _smaller(w: Workload, n: int) -> Workload:
-    if n == w.shape.n == w.shape.m:
+def _smaller(w: Workload, n: int, batch: int | None = None) -> Workload:
+    shape = replace(w.shape, n=n, m=n, batch=batch or w.shape.batch)
+    if shape == w.shape:
         return w
-    small = Workload(w.case, replace(w.shape, n=n, m=n))
+    small = Workload(w.case, shape)
     small.warm()
     return small
 

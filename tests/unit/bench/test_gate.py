@@ -157,3 +157,18 @@ def test_gradients_are_compared_at_a_length_that_the_mechanism_takes() -> None:
     assert _gate("zz_long", "forward", seq_len=400) < 1e-5
     with pytest.raises(Invalid):
         _gate("zz_long", "forward_backward", seq_len=400)
+
+
+def test_gradients_are_compared_for_one_row_of_a_batch_where_no_shorter_length_will_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the batch as a whole only shorter lengths are affordable, and those the mechanism refuses."""
+    ea.register("zz_long", family="full")(_Long)
+    monkeypatch.setattr(gate, "takes_rows", lambda _: False)
+    monkeypatch.setattr(gate, "AGAIN", 4 * 2 * 128**2)
+    small = Workload(planted.case("zz_long", "forward_backward", seq_len=400, batch=4))
+    with pytest.raises(Invalid, match="gradient"):
+        gate._check_small_gradients(small)
+    monkeypatch.setattr(gate, "ONCE", 2 * 400**2 - 1)
+    with pytest.raises(ea.UnsupportedError, match="too short"):
+        gate._check_small_gradients(small)
