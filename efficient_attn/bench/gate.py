@@ -16,6 +16,7 @@ from .workload import Workload
 
 GRADIENTS = 256  # length at which gradients are compared where the oracle's would take too long
 WHOLE = 2**25  # pairs of all heads that the oracle may work out once, where rows cannot be taken alone
+ROUND = 128  # of which shorter lengths are multiples
 ONCE = 2**27  # pairs whose gradients it may work out once, where the mechanism takes no shorter length
 
 
@@ -108,5 +109,7 @@ def _smaller(w: Workload, n: int, batch: int | None = None) -> Workload:
 
 
 def _affordable(w: Workload, pairs: int) -> int:
-    """The length at which an oracle over all pairs works out so many."""
-    return min(w.shape.n, math.isqrt(pairs // (w.shape.batch * w.shape.heads)))
+    """The length at which an oracle over all pairs works out so many, or a little less: a round one, as some mechanisms
+    take multiples of a block only."""
+    n = math.isqrt(pairs // (w.shape.batch * w.shape.heads))
+    return w.shape.n if w.shape.n <= n else max(n - n % ROUND, min(n, ROUND))

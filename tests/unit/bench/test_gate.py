@@ -159,6 +159,11 @@ def test_gradients_are_compared_at_a_length_that_the_mechanism_takes() -> None:
         _gate("zz_long", "forward_backward", seq_len=400)
 
 
+@pytest.mark.parametrize(("pairs", "length"), [(2 * 350**2, 256), (2 * 400**2, 400), (2 * 100**2, 100)])
+def test_shorter_lengths_are_round(pairs: int, length: int) -> None:
+    assert gate._affordable(Workload(planted.case("full", "forward", seq_len=400)), pairs) == length
+
+
 def test_gradients_are_compared_for_one_row_of_a_batch_where_no_shorter_length_will_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
