@@ -34,6 +34,7 @@ from .masking import ModelMask, describe_mask
 from .states import find_layer
 
 PREFIX = "efficient_attn:"
+OTHERS = ("sdpa", "flash", "flex_attention", "paged", "eager")  # parts of names by which transformers takes another way
 WINDOWS = (64, 128, 256, 512, 1024)
 # what models hand to attention besides masks and is no mechanism's here, and what that is
 REFUSED = {
@@ -52,7 +53,7 @@ class Meter:
     seconds: float = 0.0
 
 
-PROBE = Dims(heads=2, head_dim=16, value_dim=16, max_len=64)  # for questions that no size changes
+PROBE = Dims(heads=24, head_dim=16, value_dim=16, max_len=64)  # for questions that no size changes
 
 _instances: WeakKeyDictionary[nn.Module, dict[str, Attention]] = WeakKeyDictionary()
 _meters: list[Meter] = []
@@ -63,14 +64,14 @@ def register(spec: str) -> str:
     """Enter a mechanism into transformers' tables of attentions and of masks; returns its name there.
 
     Without the second table transformers gives no mask at all, and so no causality. The name is ``efficient_attn:`` and
-    the spec. Raises `UsageError` for a spec that does not exist, and `UnsupportedError` for a mechanism that needs more
+    the spec, but for parts that mean something else to transformers: ``backend=sdpa`` is ``backend=s-dpa``. Raises `UsageError` for a spec that does not exist, and `UnsupportedError` for a mechanism that needs more
     than queries, keys and values.
     """
     spec = str(rename_backend(parse(spec)))
     check_serves(create(spec, dims=PROBE))
     name = PREFIX + spec
-    if any(word in name for word in ("sdpa", "flash", "flex_attention")):
-        raise UnsupportedError(f"{spec}: transformers keeps names with 'sdpa', 'flash' or 'flex_attention' for its own")
+    for word in OTHERS:
+        name = name.replace(word, f"{word[0]}-{word[1:]}")
     AttentionInterface.register(name, partial(attend, spec))
     AttentionMaskInterface.register(name, describe_mask)
     return name
@@ -78,7 +79,7 @@ def register(spec: str) -> str:
 
 def check_serves(attn: Attention) -> None:
     """Raise `UnsupportedError` for a mechanism that a trained model cannot feed."""
-    drawn = attn.sample(Shape(1, 2, 2, 1, 1, 16, 16), generator=torch.Generator())
+    drawn = attn.sample(Shape(1, 24, attn.kv_heads or 24, 1, 1, 16, 16), generator=torch.Generator())
     for wrong, what in (
         (bool(attn.traits.inputs), f"the inputs {', '.join(attn.traits.inputs)}, which a trained model does not have"),
         (not attn.traits.values, "keys that are its values as well"),

@@ -194,6 +194,17 @@ def test_a_mechanism_without_a_trait_says_so() -> None:
         ours.register("sliding_windw")
 
 
+def test_names_that_mean_something_to_transformers_are_aliased() -> None:
+    model, ids = _make("llama"), make_ids()
+    name = ours.register("full:backend=sdpa")
+    assert "sdpa" not in name
+    with ours.watch() as meter:
+        found = _run(model, name, ids)
+    assert meter.calls.total() == 2
+    torch.testing.assert_close(found, _run(model, "eager", ids), rtol=0, atol=1e-5)
+    assert ours.register("gqa:kv_heads=8") == "efficient_attn:gqa:kv_heads=8"
+
+
 def test_layers_have_instances_of_their_own() -> None:
     model, ids = _make("llama"), make_ids()
     _run(model, "efficient_attn:performer", ids)
