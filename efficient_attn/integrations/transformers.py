@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -53,10 +53,13 @@ class Meter:
     seconds: float = 0.0
 
 
+Listener = Callable[[int, Tensor, Tensor, Tensor], None]  # of a layer's number, and what enters its attention
+
 PROBE = Dims(heads=24, head_dim=16, value_dim=16, max_len=64)  # for questions that no size changes
 
 _instances: WeakKeyDictionary[nn.Module, dict[str, Attention]] = WeakKeyDictionary()
 _meters: list[Meter] = []
+_listeners: list[Listener] = []
 _elsewhere: dict[int, str] = {}  # layers that have another mechanism for now
 
 
@@ -121,6 +124,8 @@ def attend(
         attn.dropout = dropout
     if scaling is not None and (factor := scaling * query.shape[-1] ** 0.5) != 1:
         query = query * factor
+    for listener in _listeners:
+        listener(number or 0, query, key, value)
     if state is not None:
         out = state.attend(_within(attn, told), query, key, value, told)
     else:
@@ -141,6 +146,16 @@ def swapped(layer: int, spec: str) -> Iterator[None]:
         yield
     finally:
         del _elsewhere[layer]
+
+
+@contextmanager
+def listen(listener: Listener) -> Iterator[None]:
+    """Tell what enters attention in each layer: q, k and v after positions, as a scale of 1 / sqrt(D) finds them."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
 
 
 @contextmanager
