@@ -67,8 +67,9 @@ def register(spec: str) -> str:
     """Enter a mechanism into transformers' tables of attentions and of masks; returns its name there.
 
     Without the second table transformers gives no mask at all, and so no causality. The name is ``efficient_attn:`` and
-    the spec, but for parts that mean something else to transformers: ``backend=sdpa`` is ``backend=s-dpa``. Raises `UsageError` for a spec that does not exist, and `UnsupportedError` for a mechanism that needs more
-    than queries, keys and values.
+    the spec, but for parts that mean something else to transformers: ``backend=sdpa`` is ``backend=s-dpa``. Raises
+    `UsageError` for a spec that does not exist, and `UnsupportedError` for a mechanism that needs more than queries,
+    keys and values.
     """
     spec = str(rename_backend(parse(spec)))
     check_serves(create(spec, dims=PROBE))

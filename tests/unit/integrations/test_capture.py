@@ -28,10 +28,9 @@ def test_attention_over_what_was_captured_is_the_models_own(tmp_path: Path, make
     tokens = loaded.tokenizer(TEXT, return_tensors="pt").input_ids[:, :32]
     arrays = capture.capture(loaded, tokens, [1])
     own: list[torch.Tensor] = []
-    layer = [m for m in loaded.model.modules() if getattr(m, "layer_idx", None) == 1 and hasattr(m, "scaling")][0]
-    name = "o_proj" if make is llama else None
-    place = layer.o_proj if name else loaded.model.encoder.layer[1].attention.output.dense
-    hook = place.register_forward_pre_hook(lambda _, given: own.append(given[0]))
+    inner = loaded.model
+    after = inner.model.layers[1].self_attn.o_proj if make is llama else inner.encoder.layer[1].attention.output.dense
+    hook = after.register_forward_pre_hook(lambda _, given: own.append(given[0]))
     with torch.inference_mode():
         loaded.model(tokens)
     hook.remove()
