@@ -72,6 +72,7 @@ class Case:
         """A name that people can read, and a digest of everything that the result depends on."""
         c, p = self.cell, self.cell.place
         what = f"{c.part}/{p.mode or c.task}{'' if p.layer is None else f'-layer{p.layer}'}"
+        what += "" if p.segment is None else f"-{p.inputs.partition(':')[0]}-segment{p.segment}"
         sizes = f"n{p.seq_len}-b{p.batch}-h{p.heads}-kv{self.kv_heads}-d{p.head_dim}"
         how = f"{p.dtype}-{p.device}-t{p.threads or 'default'}-{'causal' if p.causal else 'all'}"
         unusual = {"cold": p.cache == "cold", "compiled": p.compiled, "graph": p.cuda_graph, p.fill: p.fill != "full"}
@@ -83,8 +84,9 @@ class Case:
         """Of everything that the result depends on, however the variant was written."""
         cell = asdict(self.cell)
         del cell["target"]  # where the task is found is no part of what it does
-        if self.cell.place.fill == "full":
-            del cell["place"]["fill"]  # cases were called so before there was anything else
+        for name, usual in (("fill", "full"), ("segment", None)):
+            if getattr(self.cell.place, name) == usual:
+                del cell["place"][name]  # cases were called so before there was anything else
         cell["keys"] = self.keys.model_dump(mode="json", include=dict(self.cell.keys).keys())
         content = asdict(self) | {"cell": cell, "protocol": PROTOCOL}
         # parts of a union in another order, or a default written out, are the same case

@@ -13,6 +13,7 @@ SHORTEST = 4  # where rows' lengths are drawn, none is shorter than this part of
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """One shape, dtype, device, mode and number of threads, on given inputs. layer: of a model that was captured.
+    segment: of the text that a model reads.
 
     mode: None for tasks that time nothing. max_len: the longest length that mechanisms are made for.
     fill: how much of a batch is no padding: its rows are ``full``, ``half`` full, or of ``drawn`` lengths; ``packed``
@@ -35,6 +36,7 @@ class Place:
     inputs: str = "normal"
     layer: int | None = None
     fill: str = "full"
+    segment: int | None = None
 
     def row_lengths(self, seed: int) -> tuple[int, ...]:
         """Of each row of the batch, the positions that are no padding. Drawn ones are spread over all that may be."""

@@ -77,7 +77,8 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
 def _make_effort(loaded: Loaded, overrides: Overrides) -> Effort:
     suite: Suite = loaded.suite
     if overrides.quick:
-        short = {"rounds": 3, "max_rounds": 3, "processes": 2, "budget_s": min(suite.budget_s, 1.0)}
+        few = min(3, suite.rounds)
+        short = {"rounds": few, "max_rounds": few, "processes": 2, "budget_s": min(suite.budget_s, 1.0)}
         suite = suite.model_copy(update=short)
     if suite.max_rounds is not None and suite.max_rounds < suite.rounds:
         raise UsageError(f"{loaded.name}: max_rounds ({suite.max_rounds}) is less than rounds ({suite.rounds})")

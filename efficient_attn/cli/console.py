@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -35,7 +34,9 @@ def _console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 200, highlight=False, emoji=False, markup=False)
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()
+) -> None:
     if title:
         print(title)
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -49,7 +50,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *,
 
 
 def show_catalogue(entries: Sequence[Entry], suites: Sequence[str]) -> None:
-    _table("Mechanisms", ["name", "family", ""], [[e.name, e.family, e.sentence] for e in entries])
+    print_table("Mechanisms", ["name", "family", ""], [[e.name, e.family, e.sentence] for e in entries])
     print(f"Suites: {', '.join(suites)}")
 
 
@@ -60,9 +61,9 @@ def show_info(about: Info) -> None:
     if about.traits.inputs:
         rows += [["inputs", ", ".join(f"{name} (of each {i.side})" for name, i in about.traits.inputs.items())]]
     rows += [["parameters", str(about.parameters)], ["source", about.source]]
-    _table("", ["", " "], rows)
+    print_table("", ["", " "], rows)
     told = [[name, "yes" if claimed else "no", said] for name, (claimed, said) in about.traits.meanings().items()]
-    _table("", ["trait", "claimed", "meaning"], told)
+    print_table("", ["trait", "claimed", "meaning"], told)
     if about.pattern is not None:
         from ..patterns.grids import views
 
@@ -149,7 +150,7 @@ def show_plan(cases: Sequence[Case]) -> None:
     for (part, mode, device, dtype, variant), members in groups.items():
         lengths = sorted({c.cell.place.seq_len for c in members})
         rows.append([part, mode, device, dtype, variant, " ".join(map(str, lengths)), str(len(members))])
-    _table("Plan", ["part", "measures", "device", "dtype", "variant", "lengths", "cases"], rows, right=["cases"])
+    print_table("Plan", ["part", "measures", "device", "dtype", "variant", "lengths", "cases"], rows, right=["cases"])
     print(f"{len(cases)} cases")
 
 
@@ -213,79 +214,13 @@ def _what(record: Record) -> str:
     return f"{row.mode or row.task} {row.variant} {place}"
 
 
-# -- results -------------------------------------------------------------------------------------------------------
-
-
-def show_results(rows: Any, *, trial: Sequence[str] = ()) -> None:
-    """The longest length of every mode, and fidelity averaged over layers. rows: a DataFrame; pandas types its columns
-    as almost anything. trial: what was changed in the suite, if anything."""
-    mark = " (trial)" if trial else ""
-    ok = rows[rows.status == "ok"]
-    timed = ok[ok["mode"].notna()]
-    for (mode, causal), part in timed.groupby(["mode", "causal"], sort=False):
-        longest = part[part.seq_len == part.seq_len.max()]
-        title = f"{mode}{', causal' if causal and mode != 'decode' else ''}, length {part.seq_len.max()}{mark}"
-        cells = [
-            [name, units.duration(r.latency_ms), _speedup(r), *map(units.size, (r.peak_memory_bytes, r.state_bytes))]
-            for name, r in zip(_names(longest), longest.itertuples(), strict=True)
-        ]
-        columns = ["variant", "time", "speedup (95%)", "peak memory", "state"]
-        used = [i for i, _ in enumerate(columns) if any(row[i] != units.NONE for row in cells)]
-        _table(title, [columns[i] for i in used], [[row[i] for i in used] for row in cells], right=columns[1:])
-    real = ok[ok.task == "fidelity"]
-    if len(real):
-        means = real.groupby("variant", sort=False)[["relative_error", "cosine_similarity", "missed_mass"]].mean()
-        cells = [[str(name), *map(units.number, row)] for name, row in zip(means.index, means.to_numpy(), strict=True)]
-        title = f"fidelity on {real.inputs.iloc[0]}, mean over layers (predicting zero has error 1){mark}"
-        columns = ["variant", "relative error", "cosine", "missed mass"]
-        _table(title, columns, cells, right=columns[1:])
-    if trial:
-        print(f"trial, not the suite as it is written: {', '.join(trial)}")
-
-
-APART = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "fill")
-APART += ("cache", "compiled", "cuda_graph")
-
-
-def _names(rows: Any) -> list[str]:
-    """The variants, with what tells apart the rows of each, say ``gqa (kv_heads=2)``."""
-    several = rows.groupby("variant")[list(APART)].transform("nunique") > 1
-    names = []
-    for variant, place in zip(rows.variant, rows.index, strict=True):
-        told = ", ".join(f"{name}={rows.at[place, name]}" for name in APART if several.at[place, name])
-        names.append(f"{variant} ({told})" if told else str(variant))
-    return names
-
-
-def _speedup(row: Any) -> str:
-    """With its interval; the baseline's own has none."""
-    exact = row.speedup_low == row.speedup_high if units.there(row.speedup_low) else True
-    return units.ratio(row.speedup) if exact else units.ratio(row.speedup, row.speedup_low, row.speedup_high)
-
-
-def show_statuses(statuses: Counter[str]) -> None:
-    print("cases: " + ", ".join(f"{count} {status}" for status, count in statuses.most_common()))
-
-
-def show_rounds(rows: Any) -> None:
-    """How many rounds were measured, and which share of them something else on the machine disturbed."""
-    from ..report.sections.opening import NOISY, find_disturbed
-
-    share = find_disturbed(rows)
-    if share is None:
-        return
-    said = f"{share:.0%} disturbed by something else on the machine" if share else "none disturbed"
-    noisy = "; too many to trust small differences: measure again when it is quiet" if share > NOISY else ""
-    print(f"rounds: {int(rows.rounds[rows.status == 'ok'].sum())}, {said}{noisy}")
-
-
 def show_checks(outcomes: Mapping[str, Sequence[Outcome]], traits: Mapping[str, Traits], seed: int) -> None:
     """A table of checks, what to do about those that failed, and all in a line."""
     from ..testing import sum_up
 
     for name, found in outcomes.items():
         rows = [[o.check.name, OUTCOMES[o.status], o.reason] for o in found]
-        _table(name, ["check", "outcome", "reason"], rows)
+        print_table(name, ["check", "outcome", "reason"], rows)
         for o in found:
             if o.advice:
                 print(f"{o.check.name}: {_printable(o.advice, sys.stdout)}")

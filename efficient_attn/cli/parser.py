@@ -129,6 +129,10 @@ def _suite(verb: argparse.ArgumentParser) -> None:
         "--set", type=values.setting, action="append", metavar="KEY=VALUE", help="a task's key, say activations=my.npz"
     )
     verb.add_argument("--activations", metavar="FILE", help="captured q, k and v (.npz or .safetensors) for fidelity")
+    verb.add_argument(
+        "--model", type=values.list_of(str), metavar="A,B", help="trained models for swap: smollm2, minilm, or a folder"
+    )
+    verb.add_argument("--text", metavar="FILE", help="what models read (default: State of the Union addresses)")
     verb.add_argument("--seed", type=values.seed, metavar="N", help="seed of all inputs")
     verb.add_argument(
         "--memory-budget", type=values.size, metavar="SIZE", help="say the longest context whose state fits this: 16GB"

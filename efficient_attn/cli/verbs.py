@@ -126,7 +126,7 @@ def _run(args: Namespace) -> int:
     Local(args.start_method or choose_method(), preload=("efficient_attn.bench.jobs",)).start()
     cases = _make_plan(loaded, args)
     from ..bench.run import default_folder, run
-    from . import console
+    from . import console, summary
 
     folder = Path(args.out) if args.out else default_folder(loaded.name)
     if args.resume and folder.is_dir():
@@ -161,9 +161,9 @@ def _run(args: Namespace) -> int:
         _print_json(told | {"trial": list(trial)})
     else:
         rows = load(folder)
-        console.show_results(rows, trial=trial)
-        console.show_statuses(outcome.statuses)
-        console.show_rounds(rows)
+        summary.show_results(rows, trial=trial)
+        summary.show_statuses(outcome.statuses)
+        summary.show_rounds(rows)
         print(f"page: {written.page}")
     return 1 if outcome.failed else 0
 
@@ -185,8 +185,8 @@ def _make_plan(loaded: Loaded, args: Namespace) -> list[Case]:
 def _read_overrides(args: Namespace) -> Overrides:
     from ..bench.plan import Overrides
 
-    often = {"activations": "--activations", "memory_budget": "--memory-budget"}  # keys with flags of their own
-    flags = {name: flag for name, flag in often.items() if getattr(args, name) is not None}
+    often = ("activations", "memory_budget", "model", "text")  # keys with flags of their own
+    flags = {name: f"--{name.replace('_', '-')}" for name in often if getattr(args, name) is not None}
     keys = dict(args.set or ()) | {name: getattr(args, name) for name in flags}
     axes = {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
     said = {"variants": args.variant or (), "seed": args.seed, "quick": args.quick}

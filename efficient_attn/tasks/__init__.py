@@ -13,6 +13,7 @@ from ..results.section import Column, Section
 TABLE = {
     "speed": "efficient_attn.tasks.speed:SPEED",
     "fidelity": "efficient_attn.tasks.fidelity:FIDELITY",
+    "swap": "efficient_attn.tasks.swap:SWAP",
 }
 
 __all__ = [

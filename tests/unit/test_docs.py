@@ -57,6 +57,19 @@ def test_a_documents_python_runs(document: str, tmp_path: Path) -> None:
     assert done.code == 0, done.err
 
 
+def test_the_docs_swap_a_real_models_attention(tmp_path: Path) -> None:
+    from efficient_attn.integrations.models import BUNDLED, NotInstalled
+
+    try:
+        BUNDLED["smollm2"].find()
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    code = "\n".join(_blocks(ROOT / "docs/models.md", "python"))
+    (tmp_path / "use.py").write_text(code + "\nassert text.shape[1] == ids.shape[1] + 8\nassert kept > 0\n")
+    done = run("use.py", cwd=tmp_path)
+    assert done.code == 0, done.err
+
+
 def test_the_task_of_the_docs_runs(tmp_path: Path) -> None:
     page = ROOT / "docs/add-a-task.md"
     (task, reading), (suite,) = _blocks(page, "python"), _blocks(page, "toml")

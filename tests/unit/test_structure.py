@@ -28,7 +28,7 @@ LAYERS = (
     "variants",
     "registry",
     "layers",
-    "engines  testing  peers",
+    "engines  testing  peers  integrations",
     "bench",
     "tasks  report",
     "cli",

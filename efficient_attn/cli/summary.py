@@ -1,0 +1,95 @@
+"""What a run ends with in the terminal: tables of what was measured, and what may have disturbed it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from .. import units
+from .console import print_table
+
+
+def show_results(rows: Any, *, trial: Sequence[str] = ()) -> None:
+    """The longest length of every mode, and fidelity averaged over layers. rows: a DataFrame; pandas types its columns
+    as almost anything. trial: what was changed in the suite, if anything."""
+    mark = " (trial)" if trial else ""
+    ok = rows[rows.status == "ok"]
+    swapped = ok[ok.task == "swap"]
+    timed = ok[ok["mode"].notna() & (ok.task != "swap")]
+    for (mode, causal), part in timed.groupby(["mode", "causal"], sort=False):
+        longest = part[part.seq_len == part.seq_len.max()]
+        title = f"{mode}{', causal' if causal and mode != 'decode' else ''}, length {part.seq_len.max()}{mark}"
+        cells = [
+            [name, units.duration(r.latency_ms), _speedup(r), *map(units.size, (r.peak_memory_bytes, r.state_bytes))]
+            for name, r in zip(_names(longest), longest.itertuples(), strict=True)
+        ]
+        columns = ["variant", "time", "speedup (95%)", "peak memory", "state"]
+        used = [i for i, _ in enumerate(columns) if any(row[i] != units.NONE for row in cells)]
+        print_table(title, [columns[i] for i in used], [[row[i] for i in used] for row in cells], right=columns[1:])
+    for (inputs, length), part in swapped.groupby(["inputs", "seq_len"], sort=False):
+        _show_swapped(part, f"{inputs}, {length} tokens{mark}")
+    real = ok[ok.task == "fidelity"]
+    if len(real):
+        means = real.groupby("variant", sort=False)[["relative_error", "cosine_similarity", "missed_mass"]].mean()
+        cells = [[str(name), *map(units.number, row)] for name, row in zip(means.index, means.to_numpy(), strict=True)]
+        title = f"fidelity on {real.inputs.iloc[0]}, mean over layers (predicting zero has error 1){mark}"
+        columns = ["variant", "relative error", "cosine", "missed mass"]
+        print_table(title, columns, cells, right=columns[1:])
+    if trial:
+        print(f"trial, not the suite as it is written: {', '.join(trial)}")
+
+
+SWAPPED = {
+    "loss": "loss",
+    "swap.divergence": "KL a token",
+    "swap.agreement": "same first choice",
+    "swap.hidden_error": "error of hidden rows",
+    "swap.embedding_cosine": "cosine",
+    "speedup": "speedup of a pass",
+}
+
+
+def _show_swapped(rows: Any, title: str) -> None:
+    """What swapping loses and saves, mean over segments, and over layers where they were swapped one at a time."""
+    shown = [name for name in SWAPPED if name in rows and rows[name].notna().any()]
+    means = rows.groupby("variant", sort=False)[shown].mean()
+    cells = [[str(name), *map(units.number, row)] for name, row in zip(means.index, means.to_numpy(), strict=True)]
+    columns = ["variant", *(SWAPPED[name] for name in shown)]
+    print_table(f"swapped into {title}", columns, cells, right=columns[1:])
+
+
+APART = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "fill")
+APART += ("cache", "compiled", "cuda_graph")
+
+
+def _names(rows: Any) -> list[str]:
+    """The variants, with what tells apart the rows of each, say ``gqa (kv_heads=2)``."""
+    several = rows.groupby("variant")[list(APART)].transform("nunique") > 1
+    names = []
+    for variant, place in zip(rows.variant, rows.index, strict=True):
+        told = ", ".join(f"{name}={rows.at[place, name]}" for name in APART if several.at[place, name])
+        names.append(f"{variant} ({told})" if told else str(variant))
+    return names
+
+
+def _speedup(row: Any) -> str:
+    """With its interval; the baseline's own has none."""
+    exact = row.speedup_low == row.speedup_high if units.there(row.speedup_low) else True
+    return units.ratio(row.speedup) if exact else units.ratio(row.speedup, row.speedup_low, row.speedup_high)
+
+
+def show_statuses(statuses: Counter[str]) -> None:
+    print("cases: " + ", ".join(f"{count} {status}" for status, count in statuses.most_common()))
+
+
+def show_rounds(rows: Any) -> None:
+    """How many rounds were measured, and which share of them something else on the machine disturbed."""
+    from ..report.sections.opening import NOISY, find_disturbed
+
+    share = find_disturbed(rows)
+    if share is None:
+        return
+    said = f"{share:.0%} disturbed by something else on the machine" if share else "none disturbed"
+    noisy = "; too many to trust small differences: measure again when it is quiet" if share > NOISY else ""
+    print(f"rounds: {int(rows.rounds[rows.status == 'ok'].sum())}, {said}{noisy}")

@@ -1,0 +1,1 @@
+"""Models of other people, with our mechanisms inside."""

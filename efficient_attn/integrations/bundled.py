@@ -1,0 +1,144 @@
+"""Trained models that packages carry, found if installed, never downloaded: a name or a folder becomes model and text.
+
+``smollm2`` comes quantised in one file, which takes a minute to read. So it is converted once, into a cache folder that
+is complete or not there at all, and holds a checksum of each of its files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from .models import BUNDLED, Sizes, check_folder, describe
+
+SUMS = "checksums.json"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready to be asked."""
+
+    sizes: Sizes
+    model: Any
+    tokenizer: Any
+
+
+def load(name: str, *, attention: str = "efficient_attn:full") -> Loaded:
+    """A bundled model by its name, or one in a local folder, in evaluation mode and float32.
+
+    Raises `UsageError` with one line for a model that is not installed, a folder without weights or tokenizer, and
+    transformers missing.
+    """
+    _check_libraries()
+    from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    folder = find_folder(name)
+    sizes = describe(name)
+    maker = AutoModelForCausalLM if sizes.kind == "decoder" else AutoModel
+    try:
+        model = maker.from_pretrained(folder, local_files_only=True, dtype="float32", attn_implementation=attention)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"--model {name}: cannot be read from {folder}: {_first_line(error)}") from error
+    return Loaded(sizes, model.eval().requires_grad_(False), tokenizer)
+
+
+def find_folder(name: str) -> Path:
+    """The folder of a model: a bundled one's by its name, converted now if need be, or one that is there."""
+    if name not in BUNDLED:
+        return check_folder(name)
+    source = BUNDLED[name].find()
+    return source if source.is_dir() else convert(source)
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "efficient-attn" / "models"
+
+
+def convert(source: Path) -> Path:
+    """The folder of a converted GGUF file, made where there is none that is whole."""
+    folder = cache_folder() / f"{source.stem}-{_digest(source)[:12]}"
+    if is_whole(folder):
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)  # half of one, from a disk that was full or a machine that went off
+    made = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    try:
+        made.mkdir(parents=True)
+        _write_converted(source, made)
+        sums = {path.name: _digest(path) for path in sorted(made.iterdir())}
+        (made / SUMS).write_text(json.dumps(sums, indent=1))
+        try:
+            made.rename(folder)
+        except OSError:
+            if not is_whole(folder):  # another process may have been first
+                raise
+    except OSError as error:
+        raise UsageError(
+            f"{source.name} cannot be converted into {folder.parent}: {_first_line(error)}; "
+            "make room there (0.6 GB) or set XDG_CACHE_HOME"
+        ) from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return folder
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a converted model is there with all of its files as they were written."""
+    try:
+        sums = json.loads((folder / SUMS).read_text())
+        return bool(sums) and all(_digest(folder / name) == digest for name, digest in sums.items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _write_converted(source: Path, folder: Path) -> None:
+    """Weights in float32, as many numbers as the file's blocks stand for, with config and tokenizer."""
+    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
+    if missing:
+        wanted = " and ".join(missing)
+        raise UsageError(f"{source.name} is read by {wanted}; run: pip install 'efficient-attn[transformers]'")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    given = {"gguf_file": source.name, "local_files_only": True}
+    read = AutoModelForCausalLM.from_pretrained(source.parent, dtype="float32", **given)
+    config = read.config
+    delattr(config, "quantization_config")  # its weights are plain numbers by now
+    model = type(read)(config)  # transformers does not save the one that was read: it still counts as quantised
+    model.load_state_dict(read.state_dict())
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source.parent, **given).save_pretrained(folder)
+
+
+def _check_libraries() -> None:
+    if find_spec("transformers") is None:
+        raise UsageError("models need transformers; run: pip install 'efficient-attn[transformers]'")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
+    from . import transformers as _  # noqa: F401  (registers the mechanisms)
+
+
+@cache
+def _digest_of(path: Path, size: int, changed: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(path: Path) -> str:
+    told = path.stat()
+    return _digest_of(path, told.st_size, told.st_mtime_ns)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,87 @@
+"""Capture queries, keys and values of a trained model's layers, as they enter attention, for ``--activations FILE``.
+
+    python -m efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len 2048 --out smollm2.npz
+
+After rotary positions, with as many key-value heads as the model has, and scaled so that 1 / sqrt(width) is what is
+left to do. The text begins with the same documents as the suite ``swap`` has. The file holds float16 arrays q
+``[layers, heads, length, width]``, k and v ``[layers, kv_heads, length, width]``, the layers' numbers, and one sentence
+on its origin. A file in ``.safetensors`` is written just so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from .bundled import Loaded, load
+from .segments import cut_segment
+from .texts import Text
+from .transformers import listen, register
+
+
+def capture(loaded: Loaded, tokens: Tensor, layers: Sequence[int]) -> dict[str, np.ndarray]:
+    """q, k and v of these layers while the model, as it is, reads the tokens ``[1, N]``: float16, as a file has them.
+
+    Raises `UsageError` for a layer that the model does not have, and for values beyond float16.
+    """
+    count = loaded.sizes.layers
+    if wrong := [layer for layer in layers if not 0 <= layer < count]:
+        raise UsageError(f"--layers {wrong[0]}: {loaded.sizes.label} has layers 0 to {count - 1}")
+    kept: dict[int, tuple[Tensor, ...]] = {}
+
+    def keep(layer: int, *tensors: Tensor) -> None:
+        if layer in layers:
+            kept[layer] = tuple(x[0].half() for x in tensors)
+
+    loaded.model.set_attn_implementation(register("full"))
+    given: dict[str, Any] = {"use_cache": False} if loaded.sizes.kind == "decoder" else {}
+    with torch.inference_mode(), listen(keep):
+        loaded.model(tokens, **given)
+    arrays = {name: torch.stack([kept[layer][i] for layer in layers]).numpy() for i, name in enumerate("qkv")}
+    if not all(np.isfinite(x).all() for x in arrays.values()):
+        raise UsageError(f"{loaded.sizes.label}: what enters attention is too large for float16")
+    return arrays | {"layers": np.array(layers, dtype=np.int64)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--layers", default="5,20", help="numbers from 0, with commas")
+    parser.add_argument("--seq-len", type=int, default=2048)
+    parser.add_argument("--text", default="sotu")
+    parser.add_argument("--segment", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True, help="a .npz or .safetensors file")
+    given = parser.parse_args(arguments)
+    try:
+        layers = [int(x) for x in given.layers.split(",")]
+        if given.out.suffix not in (".npz", ".safetensors"):
+            raise UsageError(f"--out {given.out}: activations are a .npz or .safetensors file")
+        loaded, text = load(given.model), Text.find(given.text)
+        arrays = capture(loaded, cut_segment(loaded, text, given.seq_len, given.segment), layers)
+    except (UsageError, ValueError) as error:
+        print(f"capture: {error}", file=sys.stderr)
+        return 2
+    _write(given.out, arrays, f"{loaded.sizes.label}, segment {given.segment} of {text.label}, {given.seq_len} tokens")
+    print(f"{given.out}: {', '.join(f'{name} {list(x.shape)}' for name, x in arrays.items())}")
+    return 0
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray], source: str) -> None:
+    if path.suffix == ".npz":
+        np.savez_compressed(path, source=np.array(source), **arrays)  # pyright: ignore[reportArgumentType]
+        return
+    from safetensors.numpy import save_file
+
+    save_file(arrays, path, metadata={"source": source})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

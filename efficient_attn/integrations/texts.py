@@ -1,0 +1,53 @@
+"""Real text for models: the State of the Union addresses, or a file of the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import UsageError
+from ..shipped import suites_folder
+
+BUILT_IN = "sotu"
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """Documents in order. label: the file's name and a digest of its content."""
+
+    label: str
+    documents: tuple[str, ...]
+
+    @classmethod
+    def find(cls, name: str) -> Text:
+        """The built-in addresses by name, or a text file (``.txt``, also ``.xz``) by path.
+
+        A form feed begins a document, with a line that names it; without one the file is one document. Raises
+        `UsageError` for a file that is not there, or is no text.
+        """
+        path = suites_folder() / "data" / "sotu.txt.xz" if name == BUILT_IN else Path(name)
+        if not path.is_file():
+            raise UsageError(f"--text {name}: no such file (built in: {BUILT_IN})")
+        content = path.read_bytes()
+        try:
+            text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode("utf-8")
+        except (UnicodeDecodeError, lzma.LZMAError) as error:
+            raise UsageError(f"--text {name}: no text in UTF-8: {error}") from error
+        first, *others = text.split("\f")
+        documents = [first, *(document.partition("\n")[2] for document in others)]
+        digest = hashlib.sha256(content).hexdigest()[:8]
+        return cls(f"{name if name == BUILT_IN else path.name}@{digest}", tuple(d for d in documents if d.strip()))
+
+    def spread(self) -> list[int]:
+        """The documents' numbers, neighbours far apart: taking some from the front takes from everywhere."""
+        count = len(self.documents)
+        step = next(s for s in range(max(round(count * 0.618), 1), count + 1) if _coprime(s, count))
+        return [(i * step) % count for i in range(count)]
+
+
+def _coprime(a: int, b: int) -> bool:
+    while b:
+        a, b = b, a % b
+    return a == 1

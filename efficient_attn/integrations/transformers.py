@@ -1,0 +1,246 @@
+"""Our mechanisms inside transformers' models: ``model.set_attn_implementation("efficient_attn:full")``.
+
+Importing this module registers every mechanism with its default options, and windows of the usual sizes. Others are
+registered by their spec: ``model.set_attn_implementation(register("attention_sinks:window=508:n_sink=4"))``. Weights
+stay as they are; each layer gets an instance of its own, with the seed of its number, and nothing that is trained.
+Masks come to a mechanism as a `Mask`. What a model asks for and a mechanism does not have raises `UnsupportedError`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from ..contract.mask import Mask
+from ..contract.mechanism import Attention
+from ..contract.shapes import Dims, Shape
+from ..errors import UnsupportedError
+from ..patterns import Band
+from ..registry import create, names, rename_backend
+from ..spec import parse
+from ..variants.full.engine import SoftmaxAttention
+from ..variants.sparse.engine import SparseAttention
+from .masking import ModelMask, describe_mask
+from .states import find_layer
+
+PREFIX = "efficient_attn:"
+OTHERS = ("sdpa", "flash", "flex_attention", "paged", "eager")  # parts of names by which transformers takes another way
+WINDOWS = (64, 128, 256, 512, 1024)
+# what models hand to attention besides masks and is no mechanism's here, and what that is
+REFUSED = {
+    "softcap": "capped scores",
+    "s_aux": "learned sinks",
+    "position_bias": "a bias of positions",
+    "output_attentions": "weights as an output",
+}
+
+
+@dataclass
+class Meter:
+    """What went through our mechanisms. calls: by the model's layer, its number or its module. seconds: in all."""
+
+    calls: Counter[int | nn.Module] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+
+Listener = Callable[[int, Tensor, Tensor, Tensor], None]  # of a layer's number, and what enters its attention
+
+PROBE = Dims(heads=24, head_dim=16, value_dim=16, max_len=64)  # for questions that no size changes
+
+_instances: WeakKeyDictionary[nn.Module, dict[str, Attention]] = WeakKeyDictionary()
+_meters: list[Meter] = []
+_listeners: list[Listener] = []
+_elsewhere: dict[int, str] = {}  # layers that have another mechanism for now
+
+
+def register(spec: str) -> str:
+    """Enter a mechanism into transformers' tables of attentions and of masks; returns its name there.
+
+    Without the second table transformers gives no mask at all, and so no causality. The name is ``efficient_attn:`` and
+    the spec, but for parts that mean something else to transformers: ``backend=sdpa`` is ``backend=s-dpa``. Raises
+    `UsageError` for a spec that does not exist, and `UnsupportedError` for a mechanism that needs more than queries,
+    keys and values.
+    """
+    spec = str(rename_backend(parse(spec)))
+    check_serves(create(spec, dims=PROBE))
+    name = PREFIX + spec
+    for word in OTHERS:
+        name = name.replace(word, f"{word[0]}-{word[1:]}")
+    AttentionInterface.register(name, partial(attend, spec))
+    AttentionMaskInterface.register(name, describe_mask)
+    return name
+
+
+def check_serves(attn: Attention) -> None:
+    """Raise `UnsupportedError` for a mechanism that a trained model cannot feed."""
+    drawn = attn.sample(Shape(1, 24, attn.kv_heads or 24, 1, 1, 16, 16), generator=torch.Generator())
+    for wrong, what in (
+        (bool(attn.traits.inputs), f"the inputs {', '.join(attn.traits.inputs)}, which a trained model does not have"),
+        (not attn.traits.values, "keys that are its values as well"),
+        (drawn.k is drawn.q, "queries as keys"),
+    ):
+        if wrong:
+            raise UnsupportedError(f"{attn.label} wants {what}")
+
+
+def attend(
+    spec: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: ModelMask | Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    **asked: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls in each layer: ``[B, N, H, E]``, and no weights.
+
+    query ``[B, H, N, D]``, key ``[B, Hkv, M, D]``, value ``[B, Hkv, M, E]``. Raises `UnsupportedError` for what the
+    mechanism cannot do, or this layer asks for.
+    """
+    start, number = time.perf_counter(), getattr(module, "layer_idx", None)
+    spec = _elsewhere.get(number, spec) if _elsewhere and number is not None else spec
+    for name, what in REFUSED.items():
+        if asked.get(name) is not None and asked[name] is not False:
+            raise UnsupportedError(f"{spec}: {type(module).__name__} wants {what} ({name})")
+    state = find_layer(key)
+    told = _read_mask(spec, module, query, key, attention_mask, is_causal, sliding_window)
+    attn = _instance(spec, module, query, key, value)
+    attn.train(module.training)
+    if dropout or attn.dropout:
+        attn.dropout = dropout
+    if scaling is not None and (factor := scaling * query.shape[-1] ** 0.5) != 1:
+        query = query * factor
+    for listener in _listeners:
+        listener(number or 0, query, key, value)
+    if state is not None:
+        out = state.attend(_within(attn, told), query, key, value, told)
+    else:
+        out = _narrow(attn, told, query, key)(query, key, value, mask=told.mask)
+    out = out.transpose(1, 2).contiguous()
+    for meter in _meters:
+        meter.calls[module if number is None else number] += 1
+        meter.seconds += time.perf_counter() - start
+    return out, None
+
+
+@contextmanager
+def swapped(layer: int, spec: str) -> Iterator[None]:
+    """Have one layer run another mechanism than the rest of its model; the model has to run one of ours."""
+    register(spec)
+    _elsewhere[layer] = str(rename_backend(parse(spec)))
+    try:
+        yield
+    finally:
+        del _elsewhere[layer]
+
+
+@contextmanager
+def listen(listener: Listener) -> Iterator[None]:
+    """Tell what enters attention in each layer: q, k and v after positions, as a scale of 1 / sqrt(D) finds them."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+@contextmanager
+def watch() -> Iterator[Meter]:
+    """Count the calls that go through our mechanisms, and their seconds on the CPU's clock."""
+    meter = Meter()
+    _meters.append(meter)
+    try:
+        yield meter
+    finally:
+        _meters.remove(meter)
+
+
+def _read_mask(
+    spec: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    given: ModelMask | Tensor | None,
+    causal: bool | None,
+    window: int | None,
+) -> ModelMask:
+    """The mask of a layer. None is what models say of their own that have none: then the layer says if it is causal."""
+    if isinstance(given, ModelMask):
+        return given
+    if given is not None:
+        raise UnsupportedError(
+            f"{spec}: {type(module).__name__} was given a mask tensor {list(given.shape)}; give the model one of "
+            "padding, [B, positions], or its own attention"
+        )
+    causal = getattr(module, "is_causal", False) if causal is None else causal
+    return ModelMask(Mask(causal=bool(causal)), window)
+
+
+def _instance(spec: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Attention:
+    """The layer's own instance, made at its first call."""
+    kept = _instances.setdefault(module, {})
+    if spec not in kept:
+        config = getattr(module, "config", None)
+        longest = getattr(config, "max_position_embeddings", None) or key.shape[2]
+        dims = Dims(
+            heads=query.shape[1],
+            head_dim=query.shape[3],
+            kv_heads=key.shape[1],
+            value_dim=value.shape[3],
+            max_len=longest,
+        )
+        kept[spec] = create(spec, dims=dims, seed=getattr(module, "layer_idx", None) or 0)
+    return kept[spec].to(query.device)
+
+
+def _narrow(attn: Attention, told: ModelMask, query: Tensor, key: Tensor) -> Attention:
+    """The mechanism within the model's own window, where that hides anything of what it sees."""
+    n, m = query.shape[2], key.shape[2]
+    pattern = attn.pattern if isinstance(attn, SparseAttention) else None
+    reach = None if pattern is None else pattern.reach
+    if told.shift and attn.traits.positional and (reach is None or reach.prefix):
+        raise UnsupportedError(f"{attn.label} goes by positions, and the cache of this layer dropped its first keys")
+    window = told.window
+    if window is None or max(m, told.mask.start(n, m) + n) <= (window if told.mask.causal else window // 2):
+        return attn
+    return _within(attn, told)
+
+
+def _within(attn: Attention, told: ModelMask) -> Attention:
+    """The mechanism within the model's own window, if it has one, however short the sequence is so far."""
+    reach = attn.pattern.reach if isinstance(attn, SparseAttention) else None
+    inside = reach is not None and not reach.prefix and told.mask.causal and reach.back < (told.window or 0)
+    if told.window is None or inside:
+        return attn
+    if type(attn).compute is SoftmaxAttention.compute:
+        return _banded(told.window, told.mask.causal)
+    raise UnsupportedError(f"{attn.label} cannot be kept within the window of {told.window} keys that this model has")
+
+
+@lru_cache
+def _banded(window: int, causal: bool) -> SparseAttention:
+    return SparseAttention(Band(0, window - 1) if causal else Band(-(window // 2), window // 2))
+
+
+def _register_defaults() -> None:
+    for spec in (*names(), *(f"sliding_window:window={w}" for w in WINDOWS)):
+        with suppress(UnsupportedError):  # some want more than a model's layers have
+            register(spec)
+
+
+_register_defaults()

@@ -1,0 +1,176 @@
+"""Swap: a trained model with each mechanism in place of its attention, its weights as they are: what is lost, and what
+the same pass costs.
+
+A segment of text is a round: a cell, in which the model reads it as it is and then with every mechanism.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..bench.asked import Asked
+from ..bench.place import Cell, Place
+from ..bench.task import Guess, Keys, Task
+from ..results.rows import Record, Row, finite
+from ..results.section import Column, Section
+
+if TYPE_CHECKING:
+    from ..bench.case import Case
+    from ..instruments.ceilings import Ceiling
+    from ..integrations.single import OneLayer
+    from ..integrations.swapping import Reading
+
+PACE = 0.5  # of a matrix product's rate that a model's layers reach, attention included
+OWN = "full"  # what a model's own attention is here: exact, over all keys
+
+
+class SwapKeys(Keys):
+    """model: ``smollm2``, ``minilm``, or a folder that transformers can load. text: ``sotu``, or a text file.
+
+    scope: ``all`` layers have the mechanism, and passes are timed; or each ``layer`` alone in turn, the others as they
+    are, and nothing is timed.
+    """
+
+    scope: tuple[Literal["all", "layer"], ...] = ("all",)
+    model: tuple[str, ...] = ("smollm2",)
+    text: str = "sotu"
+
+
+def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
+    """A cell for each model, length and segment; and, where layers are swapped alone, for each of them."""
+    from ..integrations.models import describe
+    from ..integrations.texts import Text
+
+    text = Text.find(asked.keys.text)
+    axes = asked.grid.combine("threads", "seq_len")
+    for name, scope, at in product(asked.keys.model, asked.keys.scope, axes):
+        model = describe(name)
+        model.check_length(at["seq_len"])
+        sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": model.kind == "decoder"}
+        sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}"}
+        layers = range(model.layers) if scope == "layer" else (None,)
+        for layer, segment in product(layers, range(asked.effort.rounds)):
+            place = Place(**at, **sizes, segment=segment, layer=layer)
+            yield asked.cell(place, model=(name,), text=asked.keys.text, scope=(scope,)), model.kv_heads
+
+
+def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
+    """Read a segment with the case's mechanism, and compare with what the model itself made of it."""
+    from ..integrations.models import NotInstalled
+
+    try:
+        return _judge_layer(case, row) if case.cell.place.layer is not None else _judge_all(case, row)
+    except NotInstalled as error:
+        row.status, row.reason = "skipped", str(error)
+        return Record(row)
+
+
+def _judge_all(case: Case, row: Row) -> Record:
+    reading = _open(case.cell)
+    passed, other = reading.own if case.variant == OWN else reading.read(case.variant), reading.own
+    row.mode = "prefill" if case.cell.place.causal else "forward"
+    row.latency_ms, row.speedup = passed.seconds * 1e3, other.seconds / passed.seconds
+    row.tokens_per_s, row.state_bytes = case.cell.place.seq_len / passed.seconds, passed.bytes
+    row.rounds, row.processes, row.contaminated = 1, 1, int(passed.disturbed is not None)
+    row.parameters = reading.loaded.sizes.parameters
+    if not case.cell.place.segment:  # one segment's passes are as large as another's
+        row.peak_memory_bytes = reading.weigh(case.variant)
+    found = reading.compare(passed)
+    _tell(row, found, case)
+    row.extra["attention_share"] = passed.attention_s / passed.seconds
+    if passed.step_s is not None:
+        row.extra["step_ms"] = passed.step_s * 1e3
+    samples: dict[str, Any] = {"own_ms": other.seconds * 1e3, "disturbed": passed.disturbed}
+    return Record(row, samples)
+
+
+def _judge_layer(case: Case, row: Row) -> Record:
+    one = _open_layer(case.cell)
+    out = one.out if case.variant == OWN else one.read(case.variant)
+    row.parameters = one.loaded.sizes.parameters
+    _tell(row, one.compare(out), case)
+    return Record(row)
+
+
+def _tell(row: Row, found: dict[str, float | None], case: Case) -> None:
+    """What was lost, as the row's columns."""
+    known = {name: value for name, value in found.items() if value is not None}
+    row.metric = "nats a token" if "loss" in known else "relative error of hidden rows"
+    row.loss = finite(known.get("loss", known.get("hidden_error", math.nan)))
+    row.extra = {name: finite(value) for name, value in known.items()}
+    row.extra["segment"] = case.cell.place.segment
+
+
+@lru_cache(maxsize=1)
+def _open(cell: Cell) -> Reading:
+    """The model and the segment of a cell, which all of its cases in this worker share."""
+    from ..integrations.swapping import Reading
+
+    keys = dict(cell.keys)
+    return Reading.open(keys["model"][0], keys["text"], cell.place.seq_len, cell.place.segment or 0, OWN)
+
+
+@lru_cache(maxsize=1)
+def _open_layer(cell: Cell) -> OneLayer:
+    """The same for a cell about one layer."""
+    from ..integrations.single import OneLayer
+
+    keys, place = dict(cell.keys), cell.place
+    assert place.layer is not None
+    return OneLayer.open(keys["model"][0], keys["text"], place.seq_len, place.segment or 0, OWN, place.layer)
+
+
+def guess(case: Case, best: Ceiling) -> Guess:
+    """The model's products, attention's pairs, and the losses; of memory the weights and two passes' logits."""
+    from ..bench.expect import CALLS
+    from ..integrations.models import describe
+
+    model, s, attn = describe(case.keys.model[0]), case.shape, case.create()
+    pairs = attn.growth.cost(s.n, s.n, case.cell.place.causal)
+    flops = 2 * s.n * model.parameters + 4 * model.layers * s.heads * s.head_dim * pairs
+    logits = 4 * s.n * model.outputs
+    seconds = flops / best.gemm_flops_per_s / PACE + 8 * logits / best.bytes_per_s
+    return Guess(seconds / CALLS, 4 * model.parameters, 3 * logits)
+
+
+SWAP = Task(
+    name="swap",
+    words=("swap",),
+    keys=SwapKeys,
+    plan=plan,
+    judge=judge,
+    guess=guess,
+    columns={
+        "segment": "the part of the text, from 0",
+        "loss": "nats a token of the text",
+        "loss_early": "of the first 512 positions",
+        "loss_later": "of the positions from 512 on",
+        "divergence": "KL(the model's own || swapped), mean over positions, nats",
+        "divergence_p99": "its 99th percentile over positions",
+        "agreement": "share of positions at which both have the same first choice",
+        "hidden_error": "of an encoder's last hidden rows, ratio of Frobenius norms",
+        "embedding_cosine": "between mean hidden rows, the model's own and swapped",
+        "similarity_rank": "Spearman's correlation of similarities between stretches of 32 positions",
+        "attention_share": "of the pass' time inside the mechanism",
+        "step_ms": "a decode step after the segment, the median of 8",
+    },
+    sections=(
+        Section(
+            name="swap",
+            task="swap",
+            title="Swapped into a trained model",
+            layout="swap",
+            columns=(
+                Column(name="swap.loss", heading="Loss"),
+                Column(name="swap.divergence", heading="KL a token"),
+                Column(name="latency_ms", heading="Time of a pass", unit="time"),
+            ),
+            x="swap.segment",
+            y="swap.loss",
+        ),
+    ),
+)

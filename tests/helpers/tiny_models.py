@@ -1,0 +1,58 @@
+"""Tiny models of transformers with random weights: a decoder with groups, one with a window, an old one, an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as tf
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from torch import Tensor
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+}
+
+
+def llama(**more: Any) -> Any:
+    return tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES | {"num_key_value_heads": 2} | more))
+
+
+def mistral(**more: Any) -> Any:
+    return tf.MistralForCausalLM(tf.MistralConfig(**SIZES | {"num_key_value_heads": 2, "sliding_window": 8} | more))
+
+
+def gpt2() -> Any:
+    sizes = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256}
+    return tf.GPT2LMHeadModel(tf.GPT2Config(**sizes, bos_token_id=1, eos_token_id=None))
+
+
+def bert() -> Any:
+    return tf.BertModel(tf.BertConfig(**SIZES))
+
+
+def make_ids(rows: int = 3, length: int = 24) -> Tensor:
+    return torch.randint(2, 97, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def save_tiny(folder: Path, make: Callable[..., Any] = llama, **more: Any) -> Path:
+    """A tiny model with a tokenizer whose tokens are letters, as a folder that anything of transformers can load."""
+    torch.manual_seed(0)
+    make(**more).save_pretrained(folder)
+    words = {"<pad>": 0, "<s>": 1, **{chr(c): c - 30 for c in range(32, 127)}}
+    letters = Tokenizer(WordLevel(words, unk_token="<pad>"))
+    letters.pre_tokenizer = Split(Regex("."), "isolated")
+    tf.PreTrainedTokenizerFast(tokenizer_object=letters, pad_token="<pad>").save_pretrained(folder)
+    return folder

@@ -1,0 +1,136 @@
+"""What a run ends with in the terminal: every number with what it is of, and no empty columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from efficient_attn.cli import summary
+from efficient_attn.results.frames import frame
+from efficient_attn.results.rows import Row
+
+Capture = pytest.CaptureFixture[str]
+
+
+def _printed(capsys: Capture) -> str:
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    return text
+
+
+def _rows(*rows: Row) -> pd.DataFrame:
+    return frame(rows)
+
+
+def _timed(variant: str, seq_len: int, ms: float, mode: str = "forward", **more: object) -> Row:
+    return Row(variant=variant, seq_len=seq_len, latency_ms=ms, mode=mode, causal=False, task="speed", **more)  # type: ignore[arg-type]
+
+
+def test_results_show_the_longest_length_with_speedups_and_memory(capsys: Capture) -> None:
+    summary.show_results(
+        _rows(
+            _timed("full", 64, 1.0),
+            _timed("full", 128, 4.0, speedup=1.0, speedup_low=1.0, speedup_high=1.0, peak_memory_bytes=2**20),
+            _timed("linear", 128, 2.0, speedup=2.0, speedup_low=1.9, speedup_high=2.1, peak_memory_bytes=2**21),
+        )
+    )
+    text = _printed(capsys)
+    assert "forward, length 128" in text
+    lines = {x.split()[0]: x.split() for x in text.splitlines() if x.startswith(("full", "linear"))}
+    assert lines["full"] == ["full", "4.00", "ms", "1.00x", "1.00", "MiB"]
+    assert lines["linear"] == ["linear", "2.00", "ms", "2.00x", "(1.90\u20132.10)", "2.00", "MiB"]
+
+
+def test_results_of_one_variant_say_what_tells_them_apart(capsys: Capture) -> None:
+    rows = [
+        _timed("full", 128, 4.0, batch=batch, kv_heads=heads, threads=1) for batch, heads in ((1, 8), (1, 2), (4, 2))
+    ]
+    summary.show_results(_rows(*rows, _timed("linear", 128, 2.0, batch=1, kv_heads=8, threads=1)))
+    names = [line.partition("  ")[0].rstrip() for line in _printed(capsys).splitlines()[2:] if line.strip()]
+    said = ["batch=1, kv_heads=8", "batch=1, kv_heads=2", "batch=4, kv_heads=2"]
+    assert names == [*(f"full ({each})" for each in said), "linear"]
+
+
+def test_a_trial_says_so_in_every_table(capsys: Capture) -> None:
+    fidelity = Row(variant="linear", task="fidelity", inputs="mine@1", layer=0, relative_error=0.5)
+    rows = _rows(_timed("linear", 128, 2.0), fidelity)
+    summary.show_results(rows, trial=["--quick", "--seq-len 128"])
+    text = _printed(capsys)
+    assert "forward, length 128 (trial)\n" in text
+    assert "(predicting zero has error 1) (trial)\n" in text
+    assert text.endswith("trial, not the suite as it is written: --quick, --seq-len 128\n")
+    summary.show_results(rows)
+    assert "trial" not in _printed(capsys)
+
+
+def test_results_without_speedups_or_memory_show_no_empty_columns(capsys: Capture) -> None:
+    summary.show_results(_rows(_timed("linear", 128, 2.0)))
+    text = _printed(capsys)
+    assert "speedup" not in text
+    assert "memory" not in text
+
+
+def test_fidelity_is_a_mean_over_layers(capsys: Capture) -> None:
+    def row(layer: int, error: float) -> Row:
+        return Row(
+            variant="linear",
+            task="fidelity",
+            inputs="mine@1",
+            layer=layer,
+            relative_error=error,
+            cosine_similarity=0.5,
+            missed_mass=0.0,
+        )
+
+    summary.show_results(_rows(row(0, 0.2), row(1, 0.4)))
+    text = _printed(capsys)
+    assert "fidelity on mine@1" in text
+    assert next(x.split() for x in text.splitlines() if x.startswith("linear")) == ["linear", "0.300", "0.500", "0"]
+
+
+def test_nothing_that_ran_is_no_error(capsys: Capture) -> None:
+    summary.show_results(_rows(Row(variant="full", mode="forward", status="skipped", reason="no CUDA")))
+    summary.show_results(_rows())
+    assert _printed(capsys).strip() == ""
+
+
+def test_statuses_are_counted(capsys: Capture) -> None:
+    summary.show_statuses(Counter(ok=3, skipped=1))
+    assert _printed(capsys) == "cases: 3 ok, 1 skipped\n"
+
+
+@pytest.mark.parametrize(
+    ("contaminated", "says"),
+    [
+        (0, "rounds: 40, none disturbed\n"),
+        (3, "rounds: 40, 8% disturbed by something else on the machine\n"),
+        (30, "rounds: 40, 75% disturbed by something else on the machine; too many to trust small differences"),
+    ],
+)
+def test_disturbed_rounds_are_told(contaminated: int, says: str, capsys: Capture) -> None:
+    lost = Row(variant="linear", mode="forward", status="timeout", rounds=9, contaminated=9)
+    timed = [replace(_timed("full", n, 1.0), rounds=20, contaminated=c) for n, c in ((64, contaminated), (128, 0))]
+    summary.show_rounds(_rows(*timed, lost))
+    assert _printed(capsys).startswith(says)
+
+
+def test_of_rounds_that_are_not_known_nothing_is_said(capsys: Capture) -> None:
+    summary.show_rounds(_rows(_timed("full", 64, 1.0)))
+    summary.show_rounds(_rows())
+    assert _printed(capsys) == ""
+
+
+def test_swapped_models_are_a_mean_over_segments(capsys: Capture) -> None:
+    def row(segment: int, divergence: float) -> Row:
+        extra = {"divergence": divergence, "agreement": 0.5, "segment": segment}
+        place = {"task": "swap", "inputs": "tiny:mine@1", "seq_len": 64, "mode": "prefill", "causal": True}
+        return Row(variant="linear", latency_ms=1.0, loss=2.0, extra=extra, **place)  # type: ignore[arg-type]
+
+    summary.show_results(_rows(row(0, 0.2), row(1, 0.4)))
+    text = _printed(capsys)
+    assert "swapped into tiny:mine@1, 64 tokens" in text
+    assert "prefill" not in text
+    assert next(x.split() for x in text.splitlines() if x.startswith("linear")) == ["linear", "2.00", "0.300", "0.500"]
