@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from efficient_attn import units
-from efficient_attn.cli import console
+from efficient_attn.cli import summary
 from efficient_attn.report import select
 from efficient_attn.report.gather import gather
 from efficient_attn.report.losses import add_losses, tell
@@ -69,7 +69,7 @@ def make_output() -> str:
     rows = load(ROOT / "results" / SHOWN)
     rows = rows[(rows["mode"] == "forward") & (rows["seq_len"] == 8192) & ~rows["causal"]]
     with redirect_stdout(io.StringIO()) as told:
-        console.show_results(rows)
+        summary.show_results(rows)
     return f"```text\n{told.getvalue().strip()}\n```\n"
 
 

@@ -37,7 +37,8 @@ def imported() -> None:
     ):
         importlib.import_module(name)
     for module in pkgutil.walk_packages(efficient_attn.__path__, "efficient_attn."):
-        if not module.name.endswith("__main__") and ".peers" not in module.name:
+        # other people's libraries come with the commands that want them; a registry that was asked would know no more
+        if not any(part in module.name for part in ("__main__", ".peers", ".integrations")):
             importlib.import_module(module.name)
     gc.freeze()  # a collection in a child would copy all these pages
 
