@@ -66,7 +66,8 @@ def _published(found: tuple[int, Call, Attention], causal: bool) -> float:
     return call["q"].shape[1] * pair * attn.growth.cost(n, n, causal)
 
 
-def _exponent(short: float, long: float) -> float:
+def grows(short: float, long: float) -> float:
+    """The exponent of what is so much at one length, and so much at another four times as long."""
     return math.log(max(long, 1e-9) / max(short, 1e-9)) / math.log(LONG / SHORT)
 
 
@@ -97,11 +98,11 @@ def growth_is_measured(subject: Subject) -> str | None:
                 call.run(attn)
             works.append(work)
         between = f"between N={SHORT} and N={LONG}, causal={causal},"
-        worked = _exponent(*(work.done for work in works))
+        worked = grows(*(work.done for work in works))
         # what holds the result grows with N in any case, even below a buffer of a fixed size
-        held = _exponent(*(float(work.largest) for work in works))
-        far = _exponent(*(growth.cost(n, n, causal) for n in FAR))  # where no window is longer than the sequence
-        costs = _exponent(*(attn.growth.cost(n, n, causal) for n, _, attn in found))
+        held = grows(*(float(work.largest) for work in works))
+        far = grows(*(growth.cost(n, n, causal) for n in FAR))  # where no window is longer than the sequence
+        costs = grows(*(attn.growth.cost(n, n, causal) for n, _, attn in found))
         # where a cost that is higher than the work counts short sequences too high, its growth is no lie
         much = works[-1].largest > PLENTY * sum(x.nbytes for x in found[-1][1].tensors.values())
         beyond = works[-1].done > AMPLE * _published(found[-1], causal)
