@@ -27,8 +27,8 @@ def show_results(rows: Any, *, trial: Sequence[str] = ()) -> None:
         columns = ["variant", "time", "speedup (95%)", "peak memory", "state"]
         used = [i for i, _ in enumerate(columns) if any(row[i] != units.NONE for row in cells)]
         print_table(title, [columns[i] for i in used], [[row[i] for i in used] for row in cells], right=columns[1:])
-    for (inputs, length), part in swapped.groupby(["inputs", "seq_len"], sort=False):
-        _show_swapped(part, f"{inputs}, {length} tokens{mark}")
+    for (inputs, length, single), part in swapped.groupby(["inputs", "seq_len", swapped["layer"].notna()], sort=False):
+        _show_swapped(part, f"{'one layer of ' if single else ''}{inputs}, {length} tokens{mark}")
     real = ok[ok.task == "fidelity"]
     if len(real):
         means = real.groupby("variant", sort=False)[["relative_error", "cosine_similarity", "missed_mass"]].mean()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -34,6 +34,13 @@ def cut_segment(loaded: Loaded, text: Text, length: int, number: int) -> Tensor:
         if found == number:
             return tokens[:, :length]
     raise UsageError(f"{text.label} has {found + 1} documents of {length} tokens, segment {number + 1} is asked for")
+
+
+def compare(loaded: Loaded, out: Tensor, own: Tensor, tokens: Tensor) -> dict[str, float | None]:
+    """What a pass over tokens ``[1, N]`` loses against the model's own, by name: `Losses`, for encoders `Drift`."""
+    if loaded.sizes.kind == "decoder":
+        return asdict(measure_losses(out, own, tokens[0]))
+    return asdict(measure_drift(out, own))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import UsageError
 from .bundled import Loaded, load
-from .segments import cut_segment, measure_drift, measure_losses
+from .segments import compare, cut_segment
 from .texts import Text
 from .transformers import register, swapped
 
@@ -54,9 +54,7 @@ class OneLayer:
 
     def compare(self, out: Tensor) -> dict[str, float | None]:
         """What an output loses against the model's own, by name."""
-        if self.loaded.sizes.kind == "decoder":
-            return asdict(measure_losses(out, self.out, self.tokens[0]))
-        return asdict(measure_drift(out, self.out))
+        return compare(self.loaded, out, self.out, self.tokens)
 
 
 def find_blocks(model: Any) -> list[nn.Module]:

@@ -6,7 +6,7 @@ Nothing is trained, and no weight changes. What is timed is the pass that losses
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..instruments.disturbance import Watch
 from ..instruments.memory import footprint
 from .bundled import Loaded, load
-from .segments import cut_segment, measure_drift, measure_losses
+from .segments import compare, cut_segment
 from .states import StateCache
 from .texts import Text
 from .transformers import register, watch
@@ -51,9 +51,7 @@ class Reading:
 
     def compare(self, other: Pass) -> dict[str, float | None]:
         """What a pass loses against the model's own, by name."""
-        if self.loaded.sizes.kind == "decoder":
-            return asdict(measure_losses(other.out, self.own.out, self.tokens[0]))
-        return asdict(measure_drift(other.out, self.own.out))
+        return compare(self.loaded, other.out, self.own.out, self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

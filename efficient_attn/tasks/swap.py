@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..bench.asked import Asked
 from ..bench.place import Cell, Place
 from ..bench.task import Guess, Keys, Task
+from ..errors import UsageError
 from ..results.rows import Record, Row, finite
 from ..results.section import Column, Section
 
@@ -45,6 +46,7 @@ def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
     from ..integrations.models import describe
     from ..integrations.texts import Text
 
+    _check_places(asked)
     text = Text.find(asked.keys.text)
     axes = asked.grid.combine("threads", "seq_len")
     for name, scope, at in product(asked.keys.model, asked.keys.scope, axes):
@@ -56,6 +58,17 @@ def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
         for layer, segment in product(layers, range(asked.effort.rounds)):
             place = Place(**at, **sizes, segment=segment, layer=layer)
             yield asked.cell(place, model=(name,), text=asked.keys.text, scope=(scope,)), model.kv_heads
+
+
+def _check_places(asked: Asked) -> None:
+    """Refuse what models are not run with here, rather than tell of it in a row."""
+    if asked.effort.seed:
+        raise UsageError(
+            f"swap: layers draw from their own numbers, so the seed can only be 0, not {asked.effort.seed}"
+        )
+    for axis, only in (("device", "cpu"), ("dtype", "float32"), ("batch", 1)):
+        if other := [value for value in asked.grid[axis] if value != only]:
+            raise UsageError(f"swap: models are run with {axis} {only}, not {other[0]}")
 
 
 def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:

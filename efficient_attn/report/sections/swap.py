@@ -42,7 +42,7 @@ def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
         if single.any():
             block.tables.append(_make_layer_table(piece[single], where))
         piece = piece[~single]
-        lines = list(_summarise(piece, setting.baseline))
+        lines = list(_summarise(piece))
         if not lines:
             continue
         block.tables.append(_make_table(lines, where, piece["swap.segment"].nunique()))
@@ -54,13 +54,13 @@ def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
 # -- segments taken together ---------------------------------------------------------------------------------------
 
 
-def _summarise(rows: Frame, baseline: str) -> Iterator[dict[str, Any]]:
+def _summarise(rows: Frame) -> Iterator[dict[str, Any]]:
     """Of each variant what its segments say together, the closest to the model as it is first."""
     own = rows[rows["is_baseline"]].set_index("swap.segment")
     found = []
     for label, part in rows.groupby("label", sort=False):
         part = part.set_index("swap.segment").sort_index()
-        line: dict[str, Any] = {"label": label, "is_baseline": bool(part["is_baseline"].any()), "rows": part}
+        line: dict[str, Any] = {"label": label, "is_baseline": bool(part["is_baseline"].any())}
         for column in MEANS:
             values = _known(part, column)
             line[column] = sum(values) / len(values) if values else None

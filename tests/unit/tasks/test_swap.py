@@ -62,6 +62,14 @@ def test_lengths_and_texts_that_do_not_fit_are_refused_while_planning() -> None:
         planted.plan(SUITE, keys={"model": "gone"})
 
 
+@pytest.mark.parametrize(("axis", "value"), [("device", "cuda"), ("dtype", "bfloat16"), ("batch", 4)])
+def test_what_models_are_not_run_with_is_refused(axis: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"{axis} .*, not {value}"):
+        planted.plan(SUITE, axes={axis: [value]})
+    with pytest.raises(UsageError, match="seed can only be 0, not 5"):
+        planted.plan(SUITE, seed=5)
+
+
 def _measure(model: Path, text: str) -> dict[str, list[Record]]:
     cases = planted.plan(SUITE, keys={"model": str(model), "text": text})
     found: dict[str, list[Record]] = {}
