@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from itertools import pairwise
 
 import torch
@@ -85,6 +85,12 @@ class Mask:
     def start(self, n: int, m: int) -> int:
         """The position of the first of n queries over m keys: the alignment rule, stated once."""
         return m - n if self.query_start is None else self.query_start
+
+    def rows(self, place: slice, n: int, m: int) -> Mask:
+        """The mask of the queries at ``place`` of n alone, over the same m keys. Not of packed sequences."""
+        wanted = self.query_lengths
+        wanted = None if wanted is None else (wanted - place.start).clamp(0, place.stop - place.start)
+        return replace(self, query_start=self.start(n, m) + place.start, query_lengths=wanted)
 
     def key_valid(self, m: int) -> Tensor | None:
         """``[B, M]`` bool, True where a key is not padding; None when there is no padding."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..errors import UsageError
+from ..errors import UnsupportedError, UsageError
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,32 @@ def state_bytes(state: Any) -> int:
     # not by address: on torch's meta device, where states are weighed before they are made, nothing has one
     storages = {s._cdata: s.nbytes() for s in (t.untyped_storage() for t in _tensors(state))}
     return sum(storages.values())
+
+
+def take_rows(state: Any, batch: int, rows: Sequence[int]) -> Any:
+    """A copy of a decode state with these rows of its batch, in this order; a row may be taken several times.
+
+    Nothing of the copy is shared with the state, so that both can go on. Each tensor begins with the batch, or with
+    batch and heads folded into one. Raises `UnsupportedError` for a state that holds what is not known here.
+    """
+    if isinstance(state, Tensor):
+        return state.unflatten(0, (batch, -1))[list(rows)].flatten(0, 1)
+    if state is None or isinstance(state, bool | int | float | str):
+        return state
+
+    def take(part: Any) -> Any:
+        return take_rows(part, batch, rows)
+
+    kind: Any = type(state)
+    if isinstance(state, tuple) and hasattr(state, "_fields"):  # a named one
+        return kind(*map(take, state))
+    if kind in (tuple, list):
+        return kind(map(take, state))
+    if isinstance(state, Mapping):
+        return {name: take(part) for name, part in state.items()}
+    if is_dataclass(state) and not isinstance(state, type):
+        return replace(state, **{f.name: take(getattr(state, f.name)) for f in fields(state)})
+    raise UnsupportedError(f"a decode state with a {kind.__name__} in it cannot be copied row by row")
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

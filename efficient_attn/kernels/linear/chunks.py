@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .state import State, Weights, as_past
+from .state import State, Weights, as_past, as_sums
 from .sums import along
 
 CHUNK = 64  # positions: the pairs within a chunk cost more, the longer it is, and the sums more, the shorter
@@ -27,19 +27,20 @@ BESIDE = (
 NOTHING = float("-inf")
 
 
-def attend(x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: State) -> tuple[Tensor, Tensor]:
-    """Weighted sums of values ``[Bh, G, L, E]`` and of weights ``[Bh, G, L, 1]``; the stretch is added to the state."""
-    tops, totals = x.new_empty(*x.shape[:3], v.shape[2]), x.new_empty(*x.shape[:3], 1)
+def attend(x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: State, tops: Tensor) -> Tensor | None:
+    """Write weighted sums of values into ``[Bh, G, L, E]``, and add the stretch to the state. Returns the sums of
+    weights ``[Bh, G, L, 1]``, if something divides by them."""
+    totals = x.new_empty(*x.shape[:3], 1) if state.divides else None
     for here, count in _parts(x.shape[2], state):
         rows, ys, vs = _fold_rows(x[:, :, here], count), _fold(y[:, here], count), _fold(v[:, here], count)
         weights = state.weights(_cut(a, here), count)
         near, past = _causal(rows @ ys.mT, x.shape[1], weights), state.look(ys, vs, weights)
-        top, total = as_past(rows @ past.kv, weights), as_past(along(rows, past.z), weights)
-        top.baddbmm_(near, vs)
-        total += near.sum(-1, keepdim=True)
-        tops[:, :, here], totals[:, :, here] = _unfold_rows(top, x, count), _unfold_rows(total, x, count)
+        tops[:, :, here] = _unfold_rows(as_past(rows @ past.kv, weights).baddbmm_(near, vs), x, count)
+        if totals is not None and past.z is not None:
+            total = as_past(along(rows, past.z), weights).add_(near.sum(-1, keepdim=True))
+            totals[:, :, here] = _unfold_rows(total, x, count)
         state.take(ys, vs, weights, past)
-    return tops, totals
+    return totals
 
 
 def by_queries(
@@ -57,7 +58,7 @@ def by_queries(
         weights = state.weights(_cut(a, here), count)
         past = state.look(ys, vs, weights)
         found = as_past(tops, weights) @ past.kv.mT
-        if totals is not None:
+        if totals is not None and past.z is not None:
             found.addcmul_(as_past(totals, weights), past.z[:, None])
         found.baddbmm_(_by_pairs(tops, totals, vs, by_top.shape[1], weights), ys)
         by_x[:, :, here] = _unfold_rows(found, by_top, count)
@@ -87,9 +88,8 @@ def by_keys(
         tops, totals = _fold_rows(by_top[:, :, here], count), _fold_totals(by_total, here, count)
         weights = by_state.weights(_cut(a, here), count)
         past = by_state.look_back(rows, tops, totals, weights)
-        kept = 1 if weights is None else weights.keys
-        found_v = (ys @ past.kv).mul_(kept).baddbmm_(_causal(rows @ ys.mT, x.shape[1], weights).mT, tops)
-        found_y = ((vs * kept) @ past.kv.mT).add_(past.z[:, None] * kept)
+        found_v = as_sums(ys @ past.kv, weights).baddbmm_(_causal(rows @ ys.mT, x.shape[1], weights).mT, tops)
+        found_y = _add_sums(as_sums(vs, weights) @ past.kv.mT, past.z, weights)
         found_y.baddbmm_(_by_pairs(tops, totals, vs, x.shape[1], weights).mT, rows)
         by_v[:, here], by_y[:, here] = found_v.view(len(v), -1, v.shape[2]), found_y.view(len(y), -1, y.shape[2])
         by_state.give_back(rows, tops, totals, weights, past)
@@ -101,9 +101,21 @@ def _by_pairs(tops: Tensor, totals: Tensor | None, v: Tensor, group: int, weight
     return _causal(tops @ v.mT if totals is None else torch.baddbmm(totals, tops, v.mT), group, weights)
 
 
+def _add_sums(x: Tensor, by_z: Tensor | None, weights: Weights | None) -> Tensor:
+    """Rows ``[Bh C, c, F]`` of keys' gradients and those by the sums of keys ``[Bh C, F]``, in place."""
+    if by_z is None:
+        return x
+    if weights is None:
+        return x.add_(by_z[:, None])
+    count = len(weights.keys)
+    x.view(count, -1, *x.shape[1:]).addcmul_(by_z.view(count, -1, 1, by_z.shape[1]), weights.keys)
+    return x
+
+
 def _causal(products: Tensor, group: int, weights: Weights | None) -> Tensor:
     """Products ``[Bh C, G c, c]`` of rows and keys of chunks, 0 for later keys, in place."""
-    square = products.view(len(products), group, -1, products.shape[2])
+    lanes = len(products) if weights is None else len(weights.pairs)
+    square = products.view(lanes, -1, group, *2 * products.shape[2:])
     if weights is None:
         square.tril_()
     else:

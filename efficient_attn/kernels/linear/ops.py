@@ -26,15 +26,17 @@ def scan(
     x, _ = recipe.queries(q, every)
     y, a = recipe.keys(k, every, valid, logs)
     kv, z, reference = start_sums(recipe, k, v, logs, unpack(before))
-    how = reference is not None, recipe.decays, recipe.native
+    how = reference is not None, recipe.decays, recipe.steady, recipe.native
     zero = kv.new_zeros(len(kv)) if reference is None else reference
     top, total, *after = _scan(x, y, recipe.wide(v), a, kv, z, zero, *how)
     return divided(recipe, top, total).to(q.dtype), Sums(after[0], after[1], None if reference is None else after[2])
 
 
-def _copy_state(kv: Tensor, z: Tensor, reference: Tensor | None, decays: bool) -> State:
+def _copy_state(kv: Tensor, z: Tensor, reference: Tensor | None, decays: bool, steady: bool) -> State:
     """A state that may be written to: an op leaves what it is given alone."""
-    return State(Sums(kv.clone(), z.clone(), None if reference is None else reference.clone()), decays)
+    return State(
+        Sums(kv.clone(), z.clone(), None if reference is None else reference.clone()), decays=decays, steady=steady
+    )
 
 
 def _run(
@@ -47,10 +49,13 @@ def _run(
     reference: Tensor,
     weighted: bool,
     decays: bool,
+    steady: bool,
     cpp: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    state = _copy_state(kv, z, reference if weighted else None, decays)
-    top, total = (native if cpp else chunks).attend(x, y, v, a, state)
+    state = _copy_state(kv, z, reference if weighted else None, decays, steady)
+    top = x.new_empty(*x.shape[:3], v.shape[2])
+    total = (native if cpp else chunks).attend(x, y, v, a, state, top)
+    assert total is not None
     return top, total, state.kv, state.z, reference.clone() if state.reference is None else state.reference
 
 
@@ -73,12 +78,13 @@ def _run_backward(
     reference: Tensor,
     weighted: bool,
     decays: bool,
+    steady: bool,
     cpp: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     kernel = native if cpp else chunks
-    state = _copy_state(kv, z, reference if weighted else None, decays)
+    state = _copy_state(kv, z, reference if weighted else None, decays, steady)
     by_x, references = kernel.by_queries(by_top, by_total, y, v, a, state)
-    by_state = State(Sums(by_kv.clone(), by_z.clone()), decays)
+    by_state = State(Sums(by_kv.clone(), by_z.clone()), decays=decays, steady=steady)
     by_y, by_v = kernel.by_keys(x, y, v, a, by_top, by_total, by_state, references)
     by_a = y.new_empty(0) if a is None else (by_y * y).sum(-1).to(a.dtype)
     return by_x, by_y, by_v, by_a, by_state.kv, by_state.z
@@ -99,7 +105,7 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
 def _backward(ctx: Any, *grads: Tensor) -> Any:
     saved = ctx.saved_tensors
     by_x, by_y, by_v, by_a, by_kv, by_z = _scan_backward(*grads[:4], *saved, *ctx.how)
-    return by_x, by_y, by_v, None if saved[3] is None else by_a, by_kv, by_z, None, None, None, None
+    return by_x, by_y, by_v, None if saved[3] is None else by_a, by_kv, by_z, *[None] * (1 + len(ctx.how))
 
 
 _scan = make_op("scan", _run, _shapes)

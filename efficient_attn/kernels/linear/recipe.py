@@ -23,6 +23,7 @@ class Recipe:
     """What a call is besides its tensors.
 
     divisor: what outputs are divided by, a function of the sum of a row's weights; None where they are not divided.
+    decays: keys fade with distance, at a rate of their head.
     start, first: positions of the first query and the first key. parameters: those that the map was made with.
     native: causal stretches go through our C++, which has no form for weights.
     """
@@ -34,6 +35,11 @@ class Recipe:
     first: int = 0
     parameters: tuple[Tensor, ...] = ()
     native: bool = False
+
+    @property
+    def steady(self) -> bool:
+        """Whether logarithms of keys' weights rise by as much at every position, a rate of their head."""
+        return self.decays and not self.phi.scaled
 
     def wide(self, x: Tensor) -> Tensor:
         """As wide as its sums have to be."""
@@ -130,9 +136,10 @@ class Tape:
 
 
 def divide(recipe: Recipe, top: Tensor, total: Tensor | None, out: Tensor) -> None:
-    """Write rows divided as the job says into ``out``, of the same shape and any dtype."""
+    """Write rows divided as the job says into ``out``, of the same shape and any dtype; it may be ``top`` itself."""
     if recipe.divisor is None or total is None:
-        out.copy_(top)
+        if out is not top:
+            out.copy_(top)
     elif out.dtype == top.dtype:
         torch.div(top, recipe.divisor(total), out=out)
     else:

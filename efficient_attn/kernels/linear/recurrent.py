@@ -24,7 +24,8 @@ def step(recipe: Recipe, q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None, p
         kv.mul_(carry[..., None])
         z.mul_(carry)
     kv.baddbmm_(y.mT, recipe.wide(v))
-    z += y[:, 0]
+    if recipe.divisor:
+        z += y[:, 0]
     top = (x @ kv).unflatten(1, (-1, 1))
     out = q.new_empty(top.shape)
     divide(recipe, top, along(x, z).unflatten(1, (-1, 1)) if recipe.divisor else None, out)

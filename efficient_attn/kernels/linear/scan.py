@@ -41,16 +41,18 @@ def scan(
 class _Scan(KernelFunction):
     @staticmethod
     def forward(recipe: Recipe, valid: Any, q: Tensor, k: Tensor, v: Tensor, logs: Any, *rest: Any) -> Any:
-        state = State(start_sums(recipe, k, v, logs, rest[:3]), recipe.decays)
+        state = _hold(recipe, start_sums(recipe, k, v, logs, rest[:3]))
         out = q.new_empty(*q.shape[:3], v.shape[2])
         totals = state.kv.new_empty(*q.shape[:3], 1) if recipe.divisor else None
         for rows in _cut(recipe, q, k):
             x, _ = recipe.queries(q[:, :, rows], rows)
             y, a = recipe.keys(k[:, rows], rows, valid, logs)
-            top, total = _choose_kernel(recipe).attend(x, y, recipe.wide(v[:, rows]), a, state)
-            if totals is not None:
+            here = out[:, :, rows]
+            top = here if out.dtype == state.kv.dtype else state.kv.new_empty(here.shape)
+            total = _choose_kernel(recipe).attend(x, y, recipe.wide(v[:, rows]), a, state, top)
+            if totals is not None and total is not None:
                 totals[:, :, rows] = total
-            divide(recipe, top, total, out[:, :, rows])
+            divide(recipe, top, total, here)
         return out, state.kv, state.z, state.reference, totals
 
     @staticmethod
@@ -88,10 +90,10 @@ def _gradients(
 ) -> tuple[Tensor | None, ...]:
     """Gradients by all arguments of `_Scan` from ``q`` on."""
     call = _Call(recipe, valid, q, k, v, logs, out, grad, *recipe.divisors(totals))
-    tape, state = Tape(recipe), State(start_sums(recipe, k, v, logs, (kv, z, reference)), recipe.decays)
+    tape, state = Tape(recipe), _hold(recipe, start_sums(recipe, k, v, logs, (kv, z, reference)))
     by_end = [torch.zeros_like(x) if g is None else g.clone() for g, x in ((by_kv, state.kv), (by_z, state.z))]
     by_q, past = _by_queries(call, tape, state)
-    by_state = State(Sums(*by_end), recipe.decays)
+    by_state = _hold(recipe, Sums(*by_end))
     by_k, by_v, by_logs = _by_keys(call, tape, past, by_state)
     by_sums = (by_state.kv, by_state.z) if has_past else (None, None)
     return by_q, by_k, by_v, by_logs, *by_sums, None, *tape.by_parameters
@@ -121,7 +123,9 @@ class _Call(NamedTuple):
 class Kernel(Protocol):
     """What goes through a stretch, chunk by chunk. See `chunks`."""
 
-    def attend(self, x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: State) -> tuple[Tensor, Tensor]: ...
+    def attend(
+        self, x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: State, tops: Tensor
+    ) -> Tensor | None: ...
 
     def by_queries(
         self, by_top: Tensor, by_total: Tensor | None, y: Tensor, v: Tensor, a: Tensor | None, state: State
@@ -138,6 +142,10 @@ class Kernel(Protocol):
         by_state: State,
         references: list[Tensor | None],
     ) -> tuple[Tensor, Tensor]: ...
+
+
+def _hold(recipe: Recipe, sums: Sums) -> State:
+    return State(sums, decays=recipe.decays, steady=recipe.steady, divides=recipe.divisor is not None)
 
 
 def _choose_kernel(recipe: Recipe) -> Kernel:

@@ -15,39 +15,51 @@ NOTHING = float("-inf")
 class Weights(NamedTuple):
     """Weights within C chunks of c positions, relative to each row's reference, and between chunks, to each chunk's."""
 
-    pairs: Tensor  # [Bh C, 1, c, c], of a chunk's keys for its own queries, 0 for later keys
-    past: Tensor  # [Bh C, 1, c, 1], of what came before the chunk for its queries
-    keys: Tensor  # [Bh C, c, 1], of its keys in its own sums
+    pairs: Tensor  # [Bh C, 1, 1, c, c], of a chunk's keys for its own queries, 0 for later keys
+    past: Tensor  # [Bh C, 1, 1, c, 1], of what came before the chunk for its queries
+    keys: Tensor  # [Bh C, 1, c, 1], of its keys in its own sums; these three [Bh, ...] where all chunks have the same
     sums: Tensor  # [Bh, C + 1, C], of each chunk's sums before each chunk, and after the last
     carry: Tensor  # [Bh, C + 1, 1], of the state before all of them there
     reference: Tensor  # [Bh], of the state after the last
 
 
 class State:
-    """The sums over all chunks so far, or in the backward pass the gradient by them."""
+    """The sums over all chunks so far, or in the backward pass the gradient by them.
 
-    def __init__(self, sums: Sums, decays: bool) -> None:
+    decays, steady: see `Recipe`. divides: whether something divides by sums of weights; otherwise the sums of keys stay
+    as they are, as nobody reads them.
+    """
+
+    def __init__(self, sums: Sums, *, decays: bool, steady: bool, divides: bool = True) -> None:
         self.kv, self.z, self.reference = sums
-        self.decays = decays
+        self.decays, self.steady, self.divides = decays, steady, divides
+        self._steadily: dict[tuple[int, int], Weights] = {}
 
     def weights(self, a: Tensor | None, count: int) -> Weights | None:
         """The weights in so many chunks of equal length."""
         if a is None or self.reference is None:
             return None
-        return weigh(a, self.reference, self.decays, self.kv.dtype, count)
+        length = a.shape[1]
+        if not self.steady or length == 1:  # one position does not show a rate
+            return weigh(a, self.reference, self.decays, self.kv.dtype, count)
+        if (found := self._steadily.get((count, length))) is None:
+            found = weigh_steadily(a, self.kv.dtype, count)
+            self._steadily[count, length] = found
+        return found._replace(reference=a[:, -1].double())
 
     def look(self, y: Tensor, v: Tensor, weights: Weights | None) -> Past:
         """The sums before each chunk of keys ``[Bh C, c, F]`` and values ``[Bh C, c, E]``. `take` comes after."""
         heads, count = len(self.kv), len(y) // len(self.kv)
         if count == 1:
-            return Past(self.kv, self.z)
-        found = []
+            return self._now()
         over = _ones(y, heads, count) if weights is None else weights.sums
-        for own, state in zip(_sum_keys(y, v, weights), (self.kv, self.z), strict=True):
-            found.append(over @ own.view(heads, count, -1))
-            flat = state.reshape(heads, 1, -1)
-            found[-1].add_(flat) if weights is None else found[-1].addcmul_(flat, weights.carry)
-        return _several(found, self)
+
+        def before(own: Tensor, state: Tensor) -> Tensor:
+            found, flat = over @ own.view(heads, count, -1), state.reshape(heads, 1, -1)
+            return found.add_(flat) if weights is None else found.addcmul_(flat, weights.carry)
+
+        kv = before(y.mT @ as_sums(v, weights), self.kv)
+        return self._several(kv, before(_sum_keys(y, weights), self.z) if self.divides else None)
 
     def take(self, y: Tensor, v: Tensor, weights: Weights | None, past: Past) -> None:
         """Add the chunks to the state."""
@@ -55,33 +67,34 @@ class State:
             self.reference = weights.reference
         if past.after is not None:
             self.kv, self.z = past.after
-        elif weights is None:
-            self.z += y.sum(1)
-            self.kv.baddbmm_(y.mT, v)
-        else:
+            return
+        if weights is not None:
             self._carry(weights)
-            self.z += (weights.keys.mT @ y)[:, 0]
-            self.kv.baddbmm_(y.mT, v * weights.keys)  # weights go to the values, which are mostly narrower
+        self.kv.baddbmm_(y.mT, as_sums(v, weights))
+        if self.divides:
+            self.z += _sum_keys(y, weights)
 
     def look_back(self, x: Tensor, tops: Tensor, totals: Tensor | None, weights: Weights | None) -> Past:
         """The transpose of `look`: from rows ``[Bh C, G c, F]`` and the gradients by what they read, the gradients by
         the sums of each chunk. `give_back` comes after."""
         heads, count = len(self.kv), len(x) // len(self.kv)
         if count == 1:
-            return Past(self.kv, self.z)
+            return self._now()
         if weights is None:
             over = torch.cat([x.new_ones(count + 1, count).tril_(-1), x.new_ones(count + 1, 1)], 1).expand(
                 heads, -1, -1
             )
         else:
             over = torch.cat([weights.sums, weights.carry], 2)
-        by_kv = x.mT @ as_past(tops, weights)
+
+        def after(own: Tensor, state: Tensor) -> Tensor:
+            return over.mT @ torch.cat([own.view(heads, count, -1), state.reshape(heads, 1, -1)], 1)
+
+        kv = after(x.mT @ as_past(tops, weights), self.kv)
+        if not self.divides:
+            return self._several(kv, None)
         by_z = self.z.new_zeros(len(x), self.z.shape[1]) if totals is None else _by_z(x, totals, weights)
-        found = []
-        for own, state in ((by_kv, self.kv), (by_z, self.z)):
-            rows = torch.cat([own.view(heads, count, -1), state.reshape(heads, 1, -1)], 1)
-            found.append(over.mT @ rows)
-        return _several(found, self)
+        return self._several(kv, after(by_z, self.z))
 
     def give_back(self, x: Tensor, tops: Tensor, totals: Tensor | None, weights: Weights | None, past: Past) -> None:
         """From the gradient by the state after chunks to that by the state before them."""
@@ -99,22 +112,24 @@ class State:
         self.kv.mul_(weights.carry[:, -1:])
         self.z.mul_(weights.carry[:, -1])
 
+    def _now(self) -> Past:
+        return Past(self.kv, self.z if self.divides else None)
+
+    def _several(self, kv: Tensor, z: Tensor | None) -> Past:
+        """Of sums ``[Bh, C + 1, .]`` those of chunks, and the last as the state's: copies, lest it hold all chunks'."""
+        own, after = ([x[:, rows] for x in (kv, z) if x is not None] for rows in (slice(None, -1), -1))
+        shapes = self.kv.shape[1:], self.z.shape[1:]
+        found = [x.reshape(-1, *shape) for x, shape in zip(own, shapes, strict=False)]
+        last = [x.clone().view(-1, *shape) for x, shape in zip(after, shapes, strict=False)]
+        return Past(found[0], None, (last[0], self.z)) if z is None else Past(*found, after=(last[0], last[1]))
+
 
 class Past(NamedTuple):
     """Sums before each chunk, ``[Bh C, F, E]`` and ``[Bh C, F]``, and after the last, where that is known already."""
 
     kv: Tensor
-    z: Tensor
+    z: Tensor | None  # where something divides by them
     after: tuple[Tensor, Tensor] | None = None
-
-
-def _several(found: list[Tensor], state: State) -> Past:
-    """Of sums ``[Bh, C + 1, .]``, kv's and z's, those of chunks, and the last as the state's."""
-    shapes = state.kv.shape, state.z.shape
-    own = (x[:, :-1].reshape(-1, *shape[1:]) for x, shape in zip(found, shapes, strict=True))
-    # copies, lest a state hold all chunks' sums
-    after = tuple(x[:, -1].clone().view(shape) for x, shape in zip(found, shapes, strict=True))
-    return Past(*own, after=(after[0], after[1]))
 
 
 def _by_z(x: Tensor, totals: Tensor, weights: Weights | None) -> Tensor:
@@ -126,11 +141,11 @@ def _ones(like: Tensor, heads: int, count: int) -> Tensor:
     return like.new_ones(count + 1, count).tril_(-1).expand(heads, -1, -1)
 
 
-def _sum_keys(y: Tensor, v: Tensor, weights: Weights | None) -> tuple[Tensor, Tensor]:
-    """Each chunk's own sums. Its weights go to the values, which are mostly narrower."""
+def _sum_keys(y: Tensor, weights: Weights | None) -> Tensor:
+    """Each chunk's own sums of keys ``[Bh C, F]``."""
     if weights is None:
-        return y.mT @ v, y.sum(1)
-    return y.mT @ (v * weights.keys), (weights.keys.mT @ y)[:, 0]
+        return y.sum(1)
+    return (weights.keys.mT @ y.reshape(len(weights.keys), -1, *y.shape[1:])).flatten(0, 2)
 
 
 def weigh(a: Tensor, reference: Tensor, decays: bool, dtype: torch.dtype, count: int) -> Weights:
@@ -149,12 +164,32 @@ def weigh(a: Tensor, reference: Tensor, decays: bool, dtype: torch.dtype, count:
     pairs = (near[:, None] - level[:, :, None]).masked_fill_(later, NOTHING).exp_()
     before = torch.ones(count + 1, count, dtype=torch.bool, device=a.device).tril_(-1)
     return Weights(
-        pairs[:, None],
-        (begin - level).exp_()[:, None, :, None],
-        (near - top).exp_()[..., None],
+        pairs[:, None, None],
+        (begin - level).exp_()[:, None, None, :, None],
+        (near - top).exp_()[:, None, :, None],
         (last[:, None] - base[..., None]).masked_fill_(~before, NOTHING).exp_().to(dtype),
         (reference[:, None] - base).exp_().to(dtype)[..., None],
         starts[:, -1].clone(),
+    )
+
+
+def weigh_steadily(a: Tensor, dtype: torch.dtype, count: int) -> Weights:
+    """The same where logarithms rise by as much a position, also from what came before: chunks do not differ then."""
+    size = a.shape[1] // count
+    rate = (a[:, -1:] - a[:, :1]).double() / (a.shape[1] - 1)
+    at, chunk = (torch.arange(x, dtype=torch.float64, device=a.device) for x in (size, count + 1))
+
+    def fade(distance: Tensor) -> Tensor:
+        logs = rate.view(-1, *(1 for _ in distance.shape)) * -distance
+        return logs.masked_fill_(distance < 0, NOTHING).exp_().to(dtype)
+
+    return Weights(
+        fade(at[:, None] - at)[:, None, None],
+        fade(at + 1)[:, None, None, :, None],
+        fade(size - 1 - at)[:, None, :, None],
+        fade(size * (chunk[:, None] - 1 - chunk[:-1])),
+        fade(size * chunk)[..., None],
+        a[:, -1].double(),
     )
 
 
@@ -166,4 +201,12 @@ def as_past(x: Tensor, weights: Weights | None) -> Tensor:
     """What rows ``[Bh C, G c, .]`` of chunks have to do with the past, as they weigh it."""
     if weights is None:
         return x
-    return (x.unflatten(1, (-1, weights.past.shape[2])) * weights.past).flatten(1, 2)
+    size, width = weights.past.shape[3], x.shape[2]
+    return (x.reshape(len(weights.past), -1, x.shape[1] // size, size, width) * weights.past).reshape(x.shape)
+
+
+def as_sums(x: Tensor, weights: Weights | None) -> Tensor:
+    """Rows ``[Bh C, c, .]`` of chunks' keys as their sums weigh them: values' mostly, which are narrower than keys'."""
+    if weights is None:
+        return x
+    return (x.reshape(len(weights.keys), -1, *x.shape[1:]) * weights.keys).reshape(x.shape)

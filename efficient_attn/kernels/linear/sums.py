@@ -24,7 +24,8 @@ KERNEL = "the kernel of linear attention"
 
 
 class Sums(NamedTuple):
-    """What is kept of keys: phi(k) v^T ``[Bh, F, E]``, phi(k) ``[Bh, F]``, and what both are relative to ``[Bh]``."""
+    """What is kept of keys: phi(k) v^T ``[Bh, F, E]``, phi(k) ``[Bh, F]`` where something divides by them, and what
+    both are relative to ``[Bh]``."""
 
     kv: Tensor
     k: Tensor
@@ -118,10 +119,12 @@ class _Summed(KernelFunction):
                 reference = newest
                 weights = relative(a, newest[:, None]).to(y.dtype)[..., None]
                 add_products(kv, y, v[:, rows] * weights)  # values are mostly narrower than features
-                z += (weights.mT @ y)[:, 0]
+                if recipe.divisor:
+                    z += (weights.mT @ y)[:, 0]
             else:
                 add_products(kv, y, recipe.wide(v[:, rows]))
-                z += y.sum(1)
+                if recipe.divisor:
+                    z += y.sum(1)
         return kv, z, None if reference is None else reference.clone()
 
     @staticmethod

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..dense import masked_softmax, wide
+from ..derivatives import KernelFunction
 
 
 class Landmarks(NamedTuple):
@@ -34,6 +35,36 @@ def segment_means(x: Tensor, valid: Tensor | None, count: int) -> Landmarks:
     sums = positions.new_zeros(batch * (slots + 1), *positions.shape[1:]).index_add(0, index.flatten(), positions)
     sums = sums.unflatten(0, (batch, slots + 1))[:, :slots].transpose(1, 2)
     return Landmarks(sums / filled.clamp(min=1)[:, None, :, None], filled > 0)
+
+
+def beside_means(x: Tensor, valid: Tensor | None, count: int) -> tuple[Tensor, Landmarks]:
+    """x and its `segment_means`, for whoever needs both: the gradient by the means is added to that by x itself,
+    where autograd would first write it out for every position."""
+    if valid is not None or torch.compiler.is_compiling():
+        return x, segment_means(x, valid, count)
+    same, means = cast(tuple[Tensor, Tensor], _BesideMeans.apply(x, count))
+    return same, Landmarks(means, None)
+
+
+class _BesideMeans(KernelFunction):
+    @staticmethod
+    def forward(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        return x.view_as(x), _unpadded(x, count)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.size = -(-inputs[0].shape[2] // inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        by_x, by_means = grads[0].clone(), grads[1].to(grads[0].dtype)
+        length = by_x.shape[2]
+        whole = length - length % ctx.size
+        slots = by_means[:, :, : whole // ctx.size, None]
+        by_x[:, :, :whole].unflatten(2, (-1, ctx.size)).add_(slots, alpha=1 / ctx.size)
+        if whole < length:
+            by_x[:, :, whole:].add_(by_means[:, :, -1:], alpha=1 / (length - whole))
+        return by_x, None
 
 
 def segments(valid: Tensor, count: int) -> tuple[Tensor, Tensor]:

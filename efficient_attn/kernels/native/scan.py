@@ -19,13 +19,13 @@ def why_no_native() -> str | None:
     return library("scan")[1]
 
 
-def attend(x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: State) -> tuple[Tensor, Tensor]:
+def attend(x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: State, tops: Tensor) -> Tensor:
     """See `chunks.attend`."""
     _refuse(a)
     x, y, v = _rows(x), _rows(y), _rows(v)
-    top, total = x.new_empty(*x.shape[:3], v.shape[2]), x.new_empty(*x.shape[:3], 1)
-    _call("attend", x, y, v, state, top, total)
-    return top, total
+    totals = x.new_empty(*x.shape[:3], 1)
+    _call("attend", x, y, v, state, tops, totals)
+    return totals
 
 
 def by_queries(

@@ -10,6 +10,7 @@ thread: where that keeps all threads busy they are asked.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,7 @@ from ..half import fused_dtype
 from ..traced import transformed
 from . import merge
 
+LARGE = 2**18  # numbers of queries and keys from which on a copy costs more than a few views
 SHARE = 4  # of a group's heads, so many parts at least: their gradients are then half of the keys repeated for each
 
 # whether torch is a version in which the kernel was seen to take groups, with gradients that no head has alone
@@ -33,9 +35,7 @@ def attend(
     """Softmax attention of ``q [B, H, N, D]`` over ``k, v [B, H, M, D]``. allowed: bool, ``[1 or B, 1, 1 or N, M]``."""
     inner = [fused_dtype(q, part, q.shape[2], k.shape[2]) for part in ("forward", "backward")]
     if inner == [q.dtype, q.dtype] or (dropout and inner[1] == q.dtype):
-        return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale
-        )
+        return _ask_torch(q, k, v, allowed, causal, scale, dropout)
     if dropout or not wants_gradient(q, k, v):
         wide = (x.to(inner[1] if dropout else inner[0]) for x in (q, k, v))
         found = F.scaled_dot_product_attention(
@@ -43,6 +43,19 @@ def attend(
         )
         return found.to(q.dtype)
     return differentiable(q, k, v, allowed, causal, scale)
+
+
+def _ask_torch(
+    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float, dropout: float
+) -> Tensor:
+    """torch's own call, heads as rows of the batch where gradients are large: it lays them out position by position,
+    all heads of one together, and tensors that have heads first need copies of them then."""
+    ask = partial(F.scaled_dot_product_attention, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=scale)
+    alike = q.shape[:2] == k.shape[:2] and (allowed is None or len(allowed) == 1)
+    if not (alike and wants_gradient(q, k, v) and k.numel() + q.numel() >= LARGE):
+        return ask(q, k, v)
+    rows, keys, values = (x.flatten(0, 1)[:, None] for x in (q, k, v))
+    return ask(rows, keys, values).unflatten(0, q.shape[:2]).squeeze(2)
 
 
 def differentiable(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float) -> Tensor:

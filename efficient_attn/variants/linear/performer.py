@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
+from ...contract.budget import Budget
 from ...contract.shapes import Dims
 from ...errors import UsageError
 from ...feature_maps import FeatureMap
@@ -44,6 +47,11 @@ class Performer(LinearAttention):
         directions = draw_directions(n_features, dims.head_dim, orthogonal=orthogonal, seed=seed)
         super().__init__(softmax_map(kind, directions))
         self.register_buffer("directions", directions)
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """Positive features whose sums are as large as the keys and values."""
+        return {"n_features": budget.features()}
 
     @property
     def feature_map(self) -> FeatureMap:

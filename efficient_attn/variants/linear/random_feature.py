@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...contract.budget import Budget
 from ...contract.shapes import Dims
 from ...contract.traits import Input, Traits
 from ...errors import UsageError
@@ -42,6 +45,11 @@ class RandomFeature(LinearAttention):
         directions = draw_directions(n_features, dims.head_dim, orthogonal=False, seed=seed)
         super().__init__(unit_map(directions))
         self.register_buffer("directions", directions)
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """Sines and cosines whose sums are as large as the keys and values."""
+        return {"n_features": budget.features(2)}
 
     @property
     def feature_map(self) -> FeatureMap:

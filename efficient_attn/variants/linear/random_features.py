@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...feature_maps import LOG2_E, FeatureMap, scale
+from ...feature_maps import LOG2_E, FeatureMap
 from ...kernels import products
 
 Kind = Literal["positive", "trigonometric", "hyperbolic", "relu"]
@@ -52,7 +52,7 @@ def random_map(kind: Kind, directions: Tensor) -> FeatureMap:
 def softmax_map(kind: Kind, directions: Tensor) -> FeatureMap:
     """The same for exp(q.k / sqrt(D)). Of trigonometric weights so little may be left that float32 keeps two digits."""
     inner = random_map(kind, directions)
-    features, back = (partial(run, kind, directions) for run in (_scaled_features, _scaled_back))
+    features, back = (partial(run, kind, directions, scaled=True) for run in (_features, _back))
     return replace(inner, phi=features, exact=inner.signed, back=back)
 
 
@@ -62,33 +62,34 @@ def unit_map(directions: Tensor) -> FeatureMap:
     return replace(inner, phi=partial(_unit_features, directions), scaled=False, back=partial(_unit_back, directions))
 
 
-def _features(kind: Kind, directions: Tensor, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-    return _MAPS[kind].features(x, directions.to(x.dtype))
+def _features(kind: Kind, directions: Tensor, x: Tensor, scaled: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    return _MAPS[kind].features(x, directions.to(x.dtype), _size(x, scaled))
 
 
-def _scaled_features(kind: Kind, directions: Tensor, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-    return _features(kind, directions, scale(x))
+def _size(x: Tensor, scaled: bool) -> float:
+    """What x is multiplied by; directions are fewer than positions, so they are it that get it."""
+    return x.shape[-1] ** -0.25 if scaled else 1.0
 
 
 def _unit_features(directions: Tensor, x: Tensor) -> Tensor:
-    return _trigonometric(F.normalize(x, dim=-1), directions.to(x.dtype))[0]
+    return _trigonometric(F.normalize(x, dim=-1), directions.to(x.dtype), 1.0)[0]
 
 
 def _back(
-    kind: Kind, directions: Tensor, x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None
+    kind: Kind,
+    directions: Tensor,
+    x: Tensor,
+    features: Tensor,
+    by_features: Tensor,
+    by_logarithm: Tensor | None,
+    scaled: bool = False,
 ) -> Tensor:
     """The gradient by x. A map's slope along a direction is made of its features."""
-    by_x = products.across(_MAPS[kind].along(features, by_features), directions.to(x.dtype))
+    size = _size(x, scaled)
+    by_x = products.across(_MAPS[kind].along(features, by_features), directions.to(x.dtype) * size)
     if by_logarithm is None:
         return by_x
-    return by_x.addcmul_(x, by_logarithm[..., None], value=1 if kind == "trigonometric" else -1)
-
-
-def _scaled_back(
-    kind: Kind, directions: Tensor, x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None
-) -> Tensor:
-    found = _back(kind, directions, scale(x), features, by_features, by_logarithm)
-    return found.mul_(x.shape[-1] ** -0.25)
+    return by_x.addcmul_(x, by_logarithm[..., None], value=size**2 if kind == "trigonometric" else -(size**2))
 
 
 def _unit_back(
@@ -105,29 +106,29 @@ def _count(features: int, width: int) -> int:
     return features
 
 
-def _positive(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+def _positive(x: Tensor, directions: Tensor, size: float) -> tuple[Tensor, Tensor]:
     """exp(w.x - |x|^2 / 2): the mean over w of the products is exp(x.y), and no term is negative."""
-    along = products.along(x * LOG2_E, directions)
+    along = products.along(x, directions * (LOG2_E * size))
     top = along.detach().amax(-1)
-    return _powers(along, top + math.log2(len(directions)) / 2), top / LOG2_E - _half_square(x)
+    return _powers(along, top + math.log2(len(directions)) / 2), top / LOG2_E - _half_square(x, size)
 
 
-def _hyperbolic(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+def _hyperbolic(x: Tensor, directions: Tensor, size: float) -> tuple[Tensor, Tensor]:
     """Positive features along w and along -w, which cancels what is odd in w."""
-    along = products.along(x * LOG2_E, directions)
+    along = products.along(x, directions * (LOG2_E * size))
     along = torch.cat([along, -along], -1)
     top = along.detach().amax(-1)
-    return _powers(along, top + math.log2(2 * len(directions)) / 2), top / LOG2_E - _half_square(x)
+    return _powers(along, top + math.log2(2 * len(directions)) / 2), top / LOG2_E - _half_square(x, size)
 
 
-def _trigonometric(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+def _trigonometric(x: Tensor, directions: Tensor, size: float) -> tuple[Tensor, Tensor]:
     """exp(|x|^2 / 2) (sin w.x, cos w.x): bounded features, but products of either sign."""
-    along = products.along(x, directions)
-    return torch.cat([along.sin(), along.cos()], -1) * len(directions) ** -0.5, _half_square(x)
+    along = products.along(x, directions * size)
+    return torch.cat([along.sin(), along.cos()], -1) * len(directions) ** -0.5, _half_square(x, size)
 
 
-def _relu(x: Tensor, directions: Tensor) -> Tensor:
-    return (products.along(x, directions).relu() + RELU_FLOOR) * len(directions) ** -0.5
+def _relu(x: Tensor, directions: Tensor, size: float) -> Tensor:
+    return (products.along(x, directions * size).relu() + RELU_FLOOR) * len(directions) ** -0.5
 
 
 def _powers(along: Tensor, unit: Tensor) -> Tensor:
@@ -163,15 +164,15 @@ def _along_relu(features: Tensor, by_features: Tensor) -> Tensor:
     return by_features.mul_(size).masked_fill_(features <= RELU_FLOOR * size, 0)
 
 
-def _half_square(x: Tensor) -> Tensor:
-    return x.square().sum(-1) / 2
+def _half_square(x: Tensor, size: float) -> Tensor:
+    return x.square().sum(-1) * (size**2 / 2)
 
 
 class _Map(NamedTuple):
-    """A kind: its features of x along directions, how many of each, and from features and the gradient by them, which
-    it may write over, the gradient by w.x."""
+    """A kind: its features along directions of x times a number, how many of each, and from features and the gradient
+    by them, which it may write over, the gradient by w.x."""
 
-    features: Callable[[Tensor, Tensor], Tensor | tuple[Tensor, Tensor]]
+    features: Callable[[Tensor, Tensor, float], Tensor | tuple[Tensor, Tensor]]
     each: int
     along: Callable[[Tensor, Tensor], Tensor]
 

@@ -1,10 +1,11 @@
 """Linformer."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ...contract.budget import Budget
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims
@@ -54,6 +55,11 @@ class Linformer(Attention):
         self.by_values = None
         if share != "key_value":
             self.by_values = nn.Parameter(torch.randn(size, generator=generator) * dims.max_len**-0.5)
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """As many mixtures as keys."""
+        return {"rank": budget.keys}
 
     @property
     def traits(self) -> Traits:

@@ -1,14 +1,17 @@
 """Nystromformer."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from ...contract.budget import Budget
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, masked_softmax, wide
-from ...kernels.low_rank.landmarks import landmark_weights, pseudo_inverse, segment_means, segments
+from ...kernels.low_rank.landmarks import beside_means, landmark_weights, pseudo_inverse, segments
 from ...kernels.softmax.sdpa import attend_fused
 
 FLOAT32_STEPS = 10  # with s steps the inverse multiplies rounding by up to 3.25^(s / 2), by 360 here
@@ -37,6 +40,11 @@ class Nystromformer(Attention):
             if value < 1:
                 raise UsageError(f"nystromformer: {name} must be at least 1, not {value}")
         self._n_landmarks, self._n_iterations = n_landmarks, n_iterations
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """As many landmarks as keys."""
+        return {"n_landmarks": budget.keys}
 
     @property
     def traits(self) -> Traits:
@@ -81,8 +89,8 @@ class Nystromformer(Attention):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         dtype, (q, k, v) = q.dtype, (self._accurate(x) for x in (q, k, v))
         valid = mask.key_valid(k.shape[2])
-        q_marks = segment_means(q, mask.query_valid(q.shape[2]), self._n_landmarks)
-        k_marks = segment_means(k, valid, self._n_landmarks)
+        q, q_marks = beside_means(q, mask.query_valid(q.shape[2]), self._n_landmarks)
+        k, k_marks = beside_means(k, valid, self._n_landmarks)
         k_marks = k_marks._replace(means=expand_heads(k_marks.means, q.shape[1]))  # few, unlike the keys themselves
         inverse = pseudo_inverse(landmark_weights(q_marks, k_marks, q.shape[-1] ** -0.5), self._n_iterations)
         found = attend_fused(q_marks.means.to(q.dtype), k, v, allowed=_across(valid))

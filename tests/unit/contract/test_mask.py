@@ -52,6 +52,16 @@ def may_see(mask: Mask, b: int, i: int, j: int, n: int, m: int) -> bool:
     )
 
 
+@settings(max_examples=100, deadline=None)
+@given(cases(), st.data())
+def test_rows_alone_see_what_they_see_among_all(case: tuple[int, int, int, Mask], data: st.DataObject) -> None:
+    _, n, m, mask = case
+    start = data.draw(st.integers(0, n - 1))
+    place = slice(start, data.draw(st.integers(start + 1, n)))
+    alone = mask.rows(place, n, m).dense(place.stop - place.start, m)
+    assert torch.equal(alone, mask.dense(n, m)[:, :, place])
+
+
 @settings(max_examples=150, deadline=None)
 @given(cases())
 def test_dense_is_the_rule(case: tuple[int, int, int, Mask]) -> None:

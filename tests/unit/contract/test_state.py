@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from efficient_attn.contract.state import KVCache, RollingCache, preallocate, state_bytes
-from efficient_attn.errors import UsageError
+from efficient_attn.contract.state import KVCache, RollingCache, preallocate, state_bytes, take_rows
+from efficient_attn.errors import UnsupportedError, UsageError
 
 
 def stream(length: int, *, heads: int = 1) -> tuple[Tensor, Tensor]:
@@ -116,3 +117,25 @@ class TestBytes:
     @pytest.mark.parametrize("empty", [None, 3, "text", KVCache(5), [], {}])
     def test_nothing_is_nothing(self, empty: object) -> None:
         assert state_bytes(empty) == 0
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Tensor | None
+
+
+def test_rows_are_taken_from_every_tensor_of_a_state() -> None:
+    folded = torch.arange(6.0).view(6, 1)  # two rows of the batch with three heads each
+    state = {"cache": fed(KVCache(4), [3]), "sums": (Pair(folded, None), [folded + 1]), "length": 3}
+    taken = take_rows(state, 2, [1, 1, 0])
+    assert taken["sums"][0].left[:, 0].tolist() == [3, 4, 5, 3, 4, 5, 0, 1, 2]
+    assert (taken["sums"][0].right, taken["length"], taken["cache"].length) == (None, 3, 3)
+    assert taken["sums"][1][0].shape == (9, 1)
+    assert taken["cache"].keys.shape == (3, 1, 4, 3)
+    taken["cache"].append(*(x[:1, :, :1].expand(3, -1, -1, -1) for x in stream(1)))
+    assert torch.equal(state["cache"].keys, fed(KVCache(4), [3]).keys)
+
+
+def test_a_state_with_unknown_things_in_it_is_not_copied() -> None:
+    with pytest.raises(UnsupportedError, match="a set in it"):
+        take_rows((torch.zeros(1), {1, 2}), 1, [0])

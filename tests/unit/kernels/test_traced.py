@@ -37,8 +37,10 @@ def calls() -> Iterator[Any]:
     yield "project", (tensor(1, 5, 20), tensor(2, 3, 20, 4))
     x, y, values = tensor(3, 2, 70, 5).exp(), tensor(3, 70, 5, seed=1).exp(), tensor(3, 70, 4, seed=2)
     kv, z, none = tensor(3, 5, 4), tensor(3, 5).exp(), torch.zeros(3, dtype=torch.float64)
-    yield "scan", (x, y, values, None, kv, z, none, False, False, False)
-    yield "scan", (x, y, values, tensor(3, 70), kv, z, none, True, False, False)
+    yield "scan", (x, y, values, None, kv, z, none, False, False, False, False)
+    yield "scan", (x, y, values, tensor(3, 70), kv, z, none, True, False, False, False)
+    rising = torch.arange(70.0).expand(3, -1).double() / 9
+    yield "scan", (x, y, values, rising, kv, z, none - 1 / 9, True, True, True, False)
     turned, vectors = torch.randn(2, 4, 32, 8), tensor(1, 2, 40, 8).detach().float()
     yield "sort_rounds", (vectors, turned, 8, None)
     order, chunk = sort_rounds(vectors, turned, 8).order, sort_rounds(vectors, turned, 8).chunk

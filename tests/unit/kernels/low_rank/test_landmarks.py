@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from efficient_attn.kernels.low_rank.landmarks import (
     Landmarks,
+    beside_means,
     landmark_weights,
     pseudo_inverse,
     segment_means,
@@ -112,3 +114,20 @@ def test_weights_among_landmarks_leave_the_missing_out() -> None:
     assert_close(w[0, :, :, :2], torch.softmax(q[0] @ k[0, :, :2].mT / 2, -1), "columns that are there")
     assert torch.equal(w[0, :, :, 2:], torch.zeros(3, 4, 2))
     assert_close(landmark_weights(Landmarks(q, None), Landmarks(k, None), 0.5)[1], w[1], "nothing missing, and no mask")
+
+
+@pytest.mark.parametrize(("length", "count"), [(12, 4), (13, 4), (3, 5), (7, 1)])
+def test_gradients_beside_means_are_autograds(length: int, count: int) -> None:
+    x = torch.randn(2, 3, length, 4, dtype=torch.float64, requires_grad=True)
+
+    def both(x: Tensor, joined: bool) -> tuple[Tensor, Tensor]:
+        same, marks = beside_means(x, None, count) if joined else (x, segment_means(x, None, count))
+        return same, marks.means
+
+    grads = []
+    for joined in (False, True):
+        same, means = both(x, joined)
+        grads += torch.autograd.grad(same.cos().sum() + means.sin().sum() * 3, x)
+    torch.testing.assert_close(grads[1], grads[0], rtol=0, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda x: both(x, True), x)
+    assert torch.autograd.gradgradcheck(lambda x: both(x, True), x)
