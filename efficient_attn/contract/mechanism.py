@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import UnsupportedError, UsageError
 from .admission import Admitted, check_dropout, check_dtype, look_at
+from .budget import Budget
 from .mask import CAUSAL, EVERYTHING, MASK_FIELDS, Mask, blank
 from .modes import autocasts, keep_on_graph, run_cast, step_cast
 from .origin import Origin
@@ -21,8 +22,7 @@ from .state import cache_dtype
 from .traits import Growth, Traits
 
 # What a call holds beside its output, in sizes of it; dense, also so many matrices N x M: scores, weights, gradients
-WORKSPACE, TRAINING_WORKSPACE = 0.5, 8.0
-MATRICES, TRAINING_MATRICES = 2, 4
+WORKSPACE, TRAINING_WORKSPACE, MATRICES, TRAINING_MATRICES = 0.5, 8.0, 2, 4
 
 
 class Attention(nn.Module):
@@ -54,6 +54,11 @@ class Attention(nn.Module):
         attn.__init__(**given)
         attn.backend = backend
         return attn
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """Options with which it uses a budget, and no more. Raises `UnsupportedError` where it has no such rule."""
+        raise UnsupportedError(f"{cls.__name__} has no rule that fits it to a budget")
 
     # -- what a mechanism declares ------------------------------------------------------------------------------
     @property
@@ -146,9 +151,8 @@ class Attention(nn.Module):
     def why_not_dtype(self, dtype: torch.dtype) -> str | None:
         """Why the backend that runs does not take a dtype; None when it does."""
         taken = self.only_dtypes.get(self.backend, (dtype,))
-        if dtype in taken:
-            return None
-        return f"backend {self.backend!r} takes {' and '.join(map(str, taken))} only, not {dtype}"
+        told = f"backend {self.backend!r} takes {' and '.join(map(str, taken))} only, not {dtype}"
+        return None if dtype in taken else told
 
     # -- what users call ----------------------------------------------------------------------------------------
     @property
@@ -223,10 +227,9 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Values, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
         """Attend. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``; returns ``[B, H, N, E]``.
 
-        v is None for mechanisms that make their values from k (``Traits.values``). Raises `UsageError` for tensors that
-        do not fit, `UnsupportedError` for what the traits do not claim.
-        Packed sequences (``Mask.cu_seqlens``) cost one call for each distinct length among them. Under autocast tensors
-        and the output have its dtype.
+        v is None for mechanisms that make their values from k (``Traits.values``). Packed sequences
+        (``Mask.cu_seqlens``) cost one call for each distinct length. Under autocast tensors and output have its dtype.
+        Raises `UsageError` for tensors that do not fit, `UnsupportedError` for what the traits do not claim.
         """
         if autocasts(q):
             return run_cast(partial(Attention.forward, self), q, k, v, mask, inputs=inputs)
@@ -245,8 +248,7 @@ class Attention(nn.Module):
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
         if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
             k, v = blank(k, key_valid), None if v is None else blank(v, key_valid)
-        if query_valid is not None:
-            q = blank(q, query_valid)
+        q = q if query_valid is None else blank(q, query_valid)
         valid = {"key": key_valid, "query": query_valid}
         inputs = {name: blank(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
         out = keep_on_graph(self.run(q, k, v, mask, **inputs), *given)

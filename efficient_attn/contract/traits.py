@@ -69,6 +69,11 @@ class Traits:
         """Which of causal=False and causal=True it takes."""
         return (False,) * self.bidirectional + (True,) * self.causal
 
+    @property
+    def rows_alone(self) -> bool:
+        """Whether some query rows can be asked for alone: they give what they give among all."""
+        return self.cross and not self.mixes_queries
+
     def meanings(self) -> dict[str, tuple[bool, str]]:
         """Of each trait that is a yes or a no, which of the two, and what that means."""
         flags = {f.name: (getattr(self, f.name), f.metadata) for f in fields(self) if f.metadata}

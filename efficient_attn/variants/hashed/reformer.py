@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...contract.budget import Budget
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims, Sample, Shape, Values
@@ -54,6 +55,13 @@ class Reformer(Attention):
         self.n_hashes, self.bucket_size, self.dims = n_hashes, bucket_size, dims
         self.rotations: Tensor
         self.register_buffer("rotations", rotations(n_hashes, dims.head_dim, seed))
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """Four rounds of hashing, in each two chunks that share the keys evenly."""
+        if budget.keys < 8:
+            raise UsageError(f"reformer: four rounds of two chunks take 8 keys, not {budget.keys}")
+        return {"n_hashes": 4, "bucket_size": budget.keys // 8}
 
     @property
     def traits(self) -> Traits:

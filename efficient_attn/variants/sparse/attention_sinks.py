@@ -1,8 +1,13 @@
 """Attention sinks."""
 
+from typing import Any
+
 from ... import patterns
+from ...contract.budget import Budget
 from ...contract.traits import Traits
 from .engine import SparseAttention
+
+SINKS = 4  # the paper's: with fewer, something of the loss remains, with more nothing is gained
 
 
 class AttentionSinks(SparseAttention):
@@ -12,9 +17,14 @@ class AttentionSinks(SparseAttention):
     window: keys before the query's own. n_sink: the first keys, always seen.
     """
 
-    def __init__(self, *, window: int = 1020, n_sink: int = 4) -> None:
+    def __init__(self, *, window: int = 1020, n_sink: int = SINKS) -> None:
         super().__init__(patterns.Band(0, window) | patterns.sinks(n_sink), time="O(N (w + s))")
 
     @property
     def traits(self) -> Traits:
         return Traits(exact=True, positional=True, bidirectional=False)
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """Four sinks, the rest a window."""
+        return {"n_sink": SINKS, "window": budget.reach(budget.keys - SINKS)}

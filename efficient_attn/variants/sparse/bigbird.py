@@ -1,6 +1,9 @@
 """BigBird's attention."""
 
+from typing import Any
+
 from ... import patterns
+from ...contract.budget import Budget
 from .engine import SparseAttention
 
 
@@ -17,3 +20,10 @@ class BigBird(SparseAttention):
     ) -> None:
         near = patterns.sliding_window(window) | patterns.global_tokens(n_global)
         super().__init__(near | patterns.random_blocks(n_random, block_size, seed), time="O(N (w + g + r b))")
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """A quarter of the keys is global, a quarter drawn, in two blocks, and the rest a window."""
+        block, n_global = budget.keys // 8, budget.keys // 4
+        window = budget.reach(budget.keys - n_global - 2 * block)
+        return {"window": window, "n_global": n_global, "n_random": 2 if block else 0, "block_size": max(block, 1)}

@@ -1,6 +1,9 @@
 """Dilated-window attention."""
 
+from typing import Any
+
 from ... import patterns
+from ...contract.budget import Budget
 from .engine import SparseAttention
 
 
@@ -13,3 +16,8 @@ class DilatedWindow(SparseAttention):
 
     def __init__(self, *, window: int = 128, dilation: int = 2) -> None:
         super().__init__(patterns.dilated_window(window, dilation), time="O(N w)")
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """As many keys as a plain window has; the dilation is left as it is."""
+        return {"window": budget.reach()}

@@ -1,6 +1,10 @@
 """Fixed factorised attention."""
 
+from typing import Any
+
 from ... import patterns
+from ...contract.budget import Budget
+from ...errors import UsageError
 from .engine import SparseAttention
 
 
@@ -13,3 +17,11 @@ class Fixed(SparseAttention):
 
     def __init__(self, *, stride: int = 128, summary: int = 8) -> None:
         super().__init__(patterns.fixed(stride, summary), time="O(N (s + c N / s)), O(N sqrt(N)) at s = sqrt(N)")
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """The longest block for which it and one summary of each other block are no more keys than that."""
+        for stride in range(budget.length, 0, -1):
+            if stride + -(-budget.length // stride) - 1 <= budget.keys:
+                return {"stride": stride, "summary": 1}
+        raise UsageError(f"fixed: {budget.length} positions take more than {budget.keys} keys a query in any blocks")

@@ -1,6 +1,9 @@
 """Global tokens."""
 
+from typing import Any
+
 from ... import patterns
+from ...contract.budget import Budget
 from .engine import SparseAttention
 
 
@@ -13,3 +16,8 @@ class GlobalTokens(SparseAttention):
 
     def __init__(self, *, n_global: int = 64) -> None:
         super().__init__(patterns.global_tokens(n_global), time="O(N g)")
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """All keys but the query's own are global."""
+        return {"n_global": budget.keys - 1}

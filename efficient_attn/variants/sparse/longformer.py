@@ -1,6 +1,9 @@
 """Longformer's attention."""
 
+from typing import Any
+
 from ... import patterns
+from ...contract.budget import Budget
 from .engine import SparseAttention
 
 
@@ -13,3 +16,8 @@ class Longformer(SparseAttention):
 
     def __init__(self, *, window: int = 128, n_global: int = 64) -> None:
         super().__init__(patterns.sliding_window(window) | patterns.global_tokens(n_global), time="O(N (w + g))")
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """An eighth of the keys is global, the rest a window."""
+        return {"n_global": budget.keys // 8, "window": budget.reach(budget.keys - budget.keys // 8)}

@@ -1,6 +1,9 @@
 """Random block attention."""
 
+from typing import Any
+
 from ... import patterns
+from ...contract.budget import Budget
 from .engine import SparseAttention
 
 
@@ -15,3 +18,8 @@ class RandomBlocks(SparseAttention):
 
     def __init__(self, *, n_random: int = 3, block_size: int = 64, seed: int = 0) -> None:
         super().__init__(patterns.random_blocks(n_random, block_size, seed), time="O(N r b)")
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """Eight blocks a query, its own and seven drawn ones; single tokens where the keys are less than sixteen."""
+        return {"block_size": max(budget.keys // 8, 1), "n_random": budget.keys // max(budget.keys // 8, 1) - 1}

@@ -1,6 +1,9 @@
 """Sliding-window attention."""
 
+from typing import Any
+
 from ... import patterns
+from ...contract.budget import Budget
 from .engine import SparseAttention
 
 
@@ -14,3 +17,8 @@ class SlidingWindow(SparseAttention):
 
     def __init__(self, *, window: int = 128) -> None:
         super().__init__(patterns.sliding_window(window), time="O(N w)")
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """The query's own key, and the rest of the keys on both sides of it, or before it."""
+        return {"window": budget.reach()}

@@ -1,6 +1,9 @@
 """Strided attention."""
 
+from typing import Any
+
 from ... import patterns
+from ...contract.budget import Budget
 from ...contract.shapes import Dims
 from ...errors import UsageError
 from .engine import SparseAttention
@@ -20,3 +23,12 @@ class Strided(SparseAttention):
             patterns.strided(round((dims.max_len or 0) ** 0.5) if stride is None else stride),
             time="O(N (s + N / s)), O(N sqrt(N)) at s = sqrt(N)",
         )
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """The longest stride whose neighbourhood and columns are no more keys than that."""
+        sides, n = 1 if budget.causal else 2, budget.length
+        for stride in range(n, 0, -1):
+            if sides * (stride - 1) + -(-n // stride) <= budget.keys:
+                return {"stride": stride}
+        raise UsageError(f"strided: {n} positions take more than {budget.keys} keys a query with any stride")
