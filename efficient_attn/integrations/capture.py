@@ -43,8 +43,9 @@ def capture(loaded: Loaded, tokens: Tensor, layers: Sequence[int]) -> dict[str, 
 
     loaded.model.set_attn_implementation(register("full"))
     given: dict[str, Any] = {"use_cache": False} if loaded.sizes.kind == "decoder" else {}
+    body = loaded.model.base_model  # without the head: logits of 8,192 tokens would take 1.6 GB
     with torch.inference_mode(), listen(keep):
-        loaded.model(tokens, **given)
+        body(tokens, **given)
     arrays = {name: torch.stack([kept[layer][i] for layer in layers]).numpy() for i, name in enumerate("qkv")}
     if not all(np.isfinite(x).all() for x in arrays.values()):
         raise UsageError(f"{loaded.sizes.label}: what enters attention is too large for float16")

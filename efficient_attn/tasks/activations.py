@@ -1,18 +1,37 @@
-"""Real queries, keys and values, captured from trained models: the built-in file, or the user's own."""
+"""Real queries, keys and values, captured from trained models: the built-in files, or the user's own."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UsageError
 from ..shipped import suites_folder
 
-BUILT_IN = "minilm"
+BUILT_IN = "minilm", "smollm2"
+
+
+class NotHere(UsageError):
+    """Built-in activations whose file this installation lacks; the message says how to make it."""
+
+
+class Sizes(NamedTuple):
+    """What can be planned with: the file's name and a digest of its content, the layers' numbers, the arrays' sizes."""
+
+    label: str
+    layers: tuple[int, ...]
+    heads: int
+    kv_heads: int
+    length: int
+    width: int
+
+
+# files that the repository has and an installation, for their size, has not
+LEFT_OUT = {"smollm2": Sizes("smollm2", (5, 20), heads=9, kv_heads=3, length=2048, width=64)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +50,17 @@ class Activations:
 
     @classmethod
     def find(cls, name: str) -> Activations:
-        """Read the built-in activations by name, or a ``.npz`` or ``.safetensors`` file by path.
+        """Read built-in activations by name (`BUILT_IN`), or a ``.npz`` or ``.safetensors`` file by path.
 
         The file holds arrays ``q``, ``k`` and ``v``, each ``[layers, heads, length, width]`` or, for one layer,
-        ``[heads, length, width]``; optionally ``layers`` (their numbers). Raises `UsageError` for anything else.
+        ``[heads, length, width]``; optionally ``layers`` (their numbers). Raises `NotHere` for built-in ones whose file
+        is not installed, and `UsageError` for anything else.
         """
-        path = suites_folder() / "data" / f"{name}.npz" if name == BUILT_IN else Path(name)
+        path = suites_folder() / "data" / f"{name}.npz" if name in BUILT_IN else Path(name)
         if not path.is_file():
-            raise UsageError(f"--activations {name}: no such file (built in: {BUILT_IN})")
+            if name in LEFT_OUT:
+                raise NotHere(_say_how(name, LEFT_OUT[name]))
+            raise UsageError(f"--activations {name}: no such file (built in: {', '.join(BUILT_IN)})")
         arrays = _read(path)
         missing = [n for n in ("q", "k", "v") if n not in arrays]
         if missing:
@@ -51,10 +73,29 @@ class Activations:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
         return cls(f"{path.stem}@{digest}", q, k, v, layers, str(arrays.get("source", "")))
 
+    @property
+    def sizes(self) -> Sizes:
+        _, heads, length, width = self.q.shape
+        return Sizes(self.label, self.layers, heads, self.k.shape[1], length, width)
+
     def layer(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """q, k and v of one layer, each with a batch of one in front."""
         at = self.layers.index(number)
         return self.q[at : at + 1], self.k[at : at + 1], self.v[at : at + 1]
+
+
+def describe(name: str) -> Sizes:
+    """The sizes of what `Activations.find` finds, or would find if it were installed."""
+    try:
+        return Activations.find(name).sizes
+    except NotHere:
+        return LEFT_OUT[name]
+
+
+def _say_how(name: str, sizes: Sizes) -> str:
+    layers, file = ",".join(map(str, sizes.layers)), f"{name}.npz"
+    made = f"efficient_attn.integrations.capture --model {name} --layers {layers} --seq-len {sizes.length} --out {file}"
+    return f"{file} is not installed; make it (python -m {made}), then give --activations {file}"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -21,7 +22,8 @@ from .blocks import Block, Chapter, Material, make_blocks
 INTRO = (
     "The relative error is the norm of the difference from exact softmax attention over the norm of the exact output, "
     "on the same queries, keys and values. Two predictors that know nothing give it a scale: the mean of v, and zero, "
-    "whose error is 1 by definition."
+    "whose error is 1 by definition. The spread: the standard deviation of the heads' own errors; the gradient cosine "
+    "is that between the gradients of q, k and v and exact attention's, for one drawn gradient of the output."
 )
 
 
@@ -32,7 +34,7 @@ def make_chapter(section: Section, material: Material) -> Chapter:
 
 def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
     for piece in select.slice_fidelity(setting.rows):
-        found = [_make_table(piece), _make_layer_table(piece)]
+        found = [_make_table(piece), _make_weight_table(piece), _make_layer_table(piece)]
         block.tables += [table for table in found if table]
         panel = _make_panel(piece, scene)
         block.panels += [plots.plan_drawn(panel)] if panel else []
@@ -45,25 +47,69 @@ def _where(piece: select.Slice) -> str:
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
+ERRORS = {  # a heading, and the column of which the mean over layers stands below it
+    "Relative error": "relative_error",
+    "Null: mean of v": "mean_value_error",
+    "Null: zero": "zero_error",
+    "Spread over heads": "fidelity.spread_over_heads",
+    "Cosine similarity": "cosine_similarity",
+    "Gradient cosine": "fidelity.gradient_cosine",
+}
+WEIGHTS = {
+    "Total variation": "total_variation",
+    "Missed mass": "missed_mass",
+    "Effective keys": "effective_keys",
+    "Exact mass on 4 first keys": "fidelity.sink_mass",
+    "Own mass on 4 first keys": "fidelity.own_sink_mass",
+}
+
+
 def _make_table(piece: select.Slice) -> Table:
     """How far each variant is from exact attention, averaged over layers, beside predictors that know nothing."""
-    columns = ["relative_error", "mean_value_error", "cosine_similarity", "total_variation", "missed_mass"]
-    columns.append("effective_keys")
-    rows = piece.rows
-    means = rows.groupby("label", sort=False)[columns].mean().sort_values("relative_error", kind="stable")
+    rows = piece.rows.assign(zero_error=1.0)
     worst = rows.groupby("label")["oracle_error"].max()
     clamped = rows.groupby("label")["clamped_rows"].sum(min_count=1)
-    body = []
-    for label, mean in means.iterrows():
-        first, null, *rest = (show_number(mean[column]) for column in columns)
-        rest += [show_number(clamped[label]), show_number(worst[label])]
-        body.append([Shown(str(label), str(label)), first, null, show_number(1.0), *rest])
-    head = ("Variant", "Relative error", "Null: mean of v", "Null: zero", "Cosine similarity", "Total variation")
-    layers = rows["layer"].nunique()
-    over = f", mean over {words.count(layers, 'layer')}" if layers > 1 else ""
+    body = _average(rows, ERRORS)
+    for line in body:
+        line += [show_number(clamped[line[0].text]), show_number(worst[line[0].text])]
     note = "An approximation that does not stay well below both nulls has lost what attention adds."
-    head = (*head, "Missed mass", "Effective keys", "Rows clamped", "Error against own oracle (worst)")
-    return trim(Table(f"Distance from exact attention{_after_colon(piece)}{over}", head, body, note=note))
+    head = ("Variant", *ERRORS, "Rows clamped", "Error against own oracle (worst)")
+    return trim(Table(f"Distance from exact attention{_after_colon(piece)}{_over(rows)}", head, body, note=note))
+
+
+def _make_weight_table(piece: select.Slice) -> Table | None:
+    """Where the weights go that exact attention gives, and where a variant's own; None where that was not measured."""
+    table = trim(Table("", ("Variant", *WEIGHTS), _average(piece.rows, WEIGHTS), note=_tell_rows(piece)))
+    caption = f"Weights{_after_colon(piece)}{_over(piece.rows)}"
+    return replace(table, caption=caption) if len(table.head) > 1 else None
+
+
+def _average(rows: Frame, columns: Mapping[str, str]) -> list[list[Shown]]:
+    """A line for each variant, the least error first."""
+    known = rows.reindex(columns=["label", "relative_error", *columns.values()])  # older rows have fewer columns
+    known = known.loc[:, ~known.columns.duplicated()]
+    means = known.groupby("label", sort=False).mean().sort_values("relative_error", kind="stable")
+    shown = means[list(columns.values())]
+    return [
+        [Shown(str(label), str(label)), *map(show_number, line)]
+        for label, line in zip(shown.index, shown.to_numpy(), strict=True)
+    ]
+
+
+def _over(rows: Frame) -> str:
+    layers = rows["layer"].nunique()
+    return f", mean over {words.count(layers, 'layer')}" if layers > 1 else ""
+
+
+def _tell_rows(piece: select.Slice) -> str:
+    """On which query rows weights were looked at, where these are not all."""
+    known = piece.rows.reindex(columns=["label", "seq_len", "fidelity.weight_rows"]).dropna()
+    some = known[known["fidelity.weight_rows"] < known["seq_len"]]
+    if some.empty:
+        return ""
+    count, labels = int(some["fidelity.weight_rows"].min()), list(dict.fromkeys(some["label"]))
+    of = "" if len(labels) == piece.rows["label"].nunique() else f" ({words.join(labels)})"
+    return f"Total variation and missed mass are of {count:,} query rows in drawn blocks{of}, all else of all rows."
 
 
 def _make_layer_table(piece: select.Slice) -> Table | None:

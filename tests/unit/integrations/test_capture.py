@@ -39,6 +39,13 @@ def test_attention_over_what_was_captured_is_the_models_own(tmp_path: Path, make
     torch.testing.assert_close(out[0].transpose(0, 1).flatten(1), own[0][0], rtol=0, atol=2e-3)
 
 
+def test_the_head_is_left_out(tmp_path: Path) -> None:
+    loaded = load(str(save_tiny(tmp_path)))
+    loaded.model.lm_head.register_forward_hook(lambda *given: pytest.fail("logits were worked out"))
+    tokens = loaded.tokenizer(TEXT, return_tensors="pt").input_ids[:, :8]
+    assert capture.capture(loaded, tokens, [0])["q"].shape[2] == tokens.shape[1]
+
+
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
 def test_the_file_is_one_that_fidelity_reads(tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     save_tiny(tmp_path / "tiny")

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from efficient_attn.errors import UsageError
-from efficient_attn.tasks.activations import BUILT_IN, Activations
+from efficient_attn.tasks import activations
+from efficient_attn.tasks.activations import LEFT_OUT, Activations, NotHere, describe
 
 
 def _arrays(*shape: int, kv_heads: int | None = None) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def _npz(folder: Path, **arrays: Any) -> Path:
 
 
 def test_the_built_in_file_holds_three_layers_of_a_trained_encoder() -> None:
-    found = Activations.find(BUILT_IN)
+    found = Activations.find("minilm")
     assert found.q.shape == found.k.shape == found.v.shape == (3, 12, 384, 32)
     assert found.layers == (0, 2, 5)
     assert found.label.startswith("minilm@")
@@ -36,8 +37,28 @@ def test_the_built_in_file_holds_three_layers_of_a_trained_encoder() -> None:
     assert all(x.astype("float32").std() > 0.1 for x in (found.q, found.k, found.v))
 
 
+def test_the_built_in_file_of_a_decoder_has_the_sizes_that_are_told_of_it() -> None:
+    found = Activations.find(str(Path(__file__).parents[3] / "suites" / "data" / "smollm2.npz"))  # no wheel has it
+    assert found.sizes._replace(label="smollm2") == LEFT_OUT["smollm2"]
+    assert (found.q.shape, found.k.shape, found.v.shape) == ((2, 9, 2048, 64), (2, 3, 2048, 64), (2, 3, 2048, 64))
+    assert found.label.startswith("smollm2@")
+    assert describe("smollm2")._replace(label="") == found.sizes._replace(label="")
+    assert all(x.dtype == np.float16 and x.astype("float32").std() > 0.1 for x in (found.q, found.k, found.v))
+
+
+def test_where_it_is_left_out_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activations, "suites_folder", lambda: tmp_path)
+    command = "efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len 2048 --out smollm2.npz"
+    with pytest.raises(NotHere, match=rf"python -m {command}\).* --activations smollm2.npz"):
+        Activations.find("smollm2")
+    assert describe("smollm2") == LEFT_OUT["smollm2"]
+    with pytest.raises(UsageError, match="no such file") as caught:
+        describe("minilm")
+    assert not isinstance(caught.value, NotHere)
+
+
 def test_a_layer_is_found_by_its_number() -> None:
-    found = Activations.find(BUILT_IN)
+    found = Activations.find("minilm")
     q, k, v = found.layer(2)
     assert q.shape == k.shape == v.shape == (1, 12, 384, 32)
     for got, all_layers in ((q, found.q), (k, found.k), (v, found.v)):
@@ -130,7 +151,7 @@ WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
     "broken safetensors": (_named("mine.safetensors", b"\xff" * 40), "cannot be read"),
     "empty file": (_named("mine.npz", b""), "cannot be read"),
     "another kind of file": (_named("mine.pt", b""), r"a \.npz or \.safetensors file"),
-    "no file": (lambda folder: folder / "gone.npz", r"gone\.npz: no such file \(built in: minilm\)"),
+    "no file": (lambda folder: folder / "gone.npz", r"gone\.npz: no such file \(built in: minilm, smollm2\)"),
     "a folder": (lambda folder: folder, "no such file"),
 }
 

