@@ -6,12 +6,15 @@ layer of the cache hands the new keys and values on as they are, and the mechani
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from ..contract.state import take_rows
 from ..errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -54,6 +57,12 @@ class StateLayer(CacheLayerMixin):
         self.length += q.shape[2]
         return out
 
+    def take(self, rows: Sequence[int], batch: int) -> StateLayer:
+        """A copy with these rows of the batch."""
+        copied = copy(self)
+        copied.state = take_rows(self.state, batch, rows)
+        return copied
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
 
@@ -87,6 +96,12 @@ class StateCache(Cache):
                 "call model.set_attn_implementation('efficient_attn:...') first"
             )
         super().__init__(layers=[StateLayer(longest) for _ in range(config.num_hidden_layers)])
+
+    def take(self, rows: Sequence[int], *, batch: int = 1) -> StateCache:
+        """A copy that goes on by itself, with these rows of a batch, one of them as often as it is named."""
+        copied = copy(self)
+        copied.layers = [layer.take(rows, batch) for layer in self.layers if isinstance(layer, StateLayer)]
+        return copied
 
     @property
     def states(self) -> list[Any]:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ..contract.state import state_bytes
-from ..errors import UsageError
 from ..instruments.disturbance import Watch
 from ..instruments.memory import footprint
 from .bundled import Loaded, load
@@ -78,7 +77,7 @@ def run_pass(loaded: Loaded, spec: str, tokens: Tensor, *, steps: int = STEPS) -
     A decoder takes them as its prompt, into states, and goes on for so many steps. Raises `UnsupportedError` for what
     the mechanism cannot do, and `UsageError` for a model whose layers do not ask for it.
     """
-    model, text = loaded.model, loaded.model.config.get_text_config()
+    model = loaded.model
     model.set_attn_implementation(register(spec))
     decoder = loaded.sizes.kind == "decoder"
     cache = StateCache(model, max_len=tokens.shape[1] + steps + 1) if decoder else None
@@ -88,11 +87,7 @@ def run_pass(loaded: Loaded, spec: str, tokens: Tensor, *, steps: int = STEPS) -
         found = model(tokens, **given)
         seconds = time.perf_counter() - start
         disturbed = others.lap().reason(torch.get_num_threads())
-    if len(meter.calls) < text.num_hidden_layers:
-        raise UsageError(
-            f"the model {loaded.sizes.label} ({type(model).__name__}) asked for {spec} in {len(meter.calls)} of its "
-            f"{text.num_hidden_layers} layers: its attention does not go through transformers' AttentionInterface"
-        )
+    meter.check(model, spec)
     passed: dict[str, Any] = {"seconds": seconds, "attention_s": meter.seconds, "calls": meter.calls.total()}
     passed["disturbed"] = disturbed
     if cache is None:

@@ -24,7 +24,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from ..contract.mask import Mask
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims, Shape
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, UsageError
 from ..patterns import Band
 from ..registry import create, names, rename_backend
 from ..spec import parse
@@ -51,6 +51,15 @@ class Meter:
 
     calls: Counter[int | nn.Module] = field(default_factory=Counter)
     seconds: float = 0.0
+
+    def check(self, model: Any, spec: str) -> None:
+        """Raise `UsageError` for a model whose layers did not all ask for the mechanism in a pass."""
+        layers = model.config.get_text_config().num_hidden_layers
+        if len(self.calls) < layers:
+            raise UsageError(
+                f"the model {type(model).__name__} asked for {spec} in {len(self.calls)} of its {layers} layers: its "
+                "attention does not go through transformers' AttentionInterface"
+            )
 
 
 Listener = Callable[[int, Tensor, Tensor, Tensor], None]  # of a layer's number, and what enters its attention

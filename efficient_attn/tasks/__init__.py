@@ -14,6 +14,7 @@ TABLE = {
     "speed": "efficient_attn.tasks.speed:SPEED",
     "fidelity": "efficient_attn.tasks.fidelity:FIDELITY",
     "swap": "efficient_attn.tasks.swap:SWAP",
+    "retrieval": "efficient_attn.tasks.retrieval:RETRIEVAL",
 }
 
 __all__ = [

@@ -15,18 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..bench.asked import Asked
 from ..bench.place import Cell, Place
 from ..bench.task import Guess, Keys, Task
-from ..errors import UsageError
 from ..results.rows import Record, Row, finite
 from ..results.section import Column, Section
+from .trained import OWN, PACE, check_places
 
 if TYPE_CHECKING:
     from ..bench.case import Case
     from ..instruments.ceilings import Ceiling
     from ..integrations.single import OneLayer
     from ..integrations.swapping import Reading
-
-PACE = 0.5  # of a matrix product's rate that a model's layers reach, attention included
-OWN = "full"  # what a model's own attention is here: exact, over all keys
 
 
 class SwapKeys(Keys):
@@ -46,7 +43,7 @@ def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
     from ..integrations.models import describe
     from ..integrations.texts import Text
 
-    _check_places(asked)
+    check_places(asked)
     text = Text.find(asked.keys.text)
     axes = asked.grid.combine("threads", "seq_len")
     for name, scope, at in product(asked.keys.model, asked.keys.scope, axes):
@@ -58,17 +55,6 @@ def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
         for layer, segment in product(layers, range(asked.effort.rounds)):
             place = Place(**at, **sizes, segment=segment, layer=layer)
             yield asked.cell(place, model=(name,), text=asked.keys.text, scope=(scope,)), model.kv_heads
-
-
-def _check_places(asked: Asked) -> None:
-    """Refuse what models are not run with here, rather than tell of it in a row."""
-    if asked.effort.seed:
-        raise UsageError(
-            f"swap: layers draw from their own numbers, so the seed can only be 0, not {asked.effort.seed}"
-        )
-    for axis, only in (("device", "cpu"), ("dtype", "float32"), ("batch", 1)):
-        if other := [value for value in asked.grid[axis] if value != only]:
-            raise UsageError(f"swap: models are run with {axis} {only}, not {other[0]}")
 
 
 def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
@@ -147,7 +133,7 @@ def guess(case: Case, best: Ceiling) -> Guess:
     flops = 2 * s.n * model.parameters + 4 * model.layers * s.heads * s.head_dim * pairs
     logits = 4 * s.n * model.outputs
     seconds = flops / best.gemm_flops_per_s / PACE + 8 * logits / best.bytes_per_s
-    return Guess(seconds / CALLS, 4 * model.parameters, 3 * logits)
+    return Guess(seconds / CALLS, 0, 4 * model.parameters + 3 * logits)  # one model for all cases
 
 
 SWAP = Task(

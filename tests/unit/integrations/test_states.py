@@ -70,3 +70,22 @@ def test_what_a_state_cannot_do_is_said() -> None:
     model.set_attn_implementation("eager")
     with pytest.raises(UsageError, match="set_attn_implementation"):
         StateCache(model)
+
+
+@pytest.mark.parametrize("spec", ["full", "sliding_window:window=4", "retention"])
+def test_copies_go_on_by_themselves(spec: str) -> None:
+    model, (ids,) = _model(llama, spec), make_ids(1)
+    ends = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    with torch.inference_mode():
+        cache = StateCache(model)
+        model(ids[None], past_key_values=cache)
+        two = cache.take([0, 0])
+        model(ends.flip(0), past_key_values=cache.take([0, 0]))  # another copy's steps are nobody else's
+        found = model(ends, past_key_values=two).logits
+        swapped = model(ends[:, :1], past_key_values=two.take([1, 0], batch=2)).logits
+        assert (two.get_seq_length(), cache.get_seq_length()) == (len(ids) + 3, len(ids))
+        for row, end in enumerate(ends):
+            whole = model(torch.cat([ids, end])[None], use_cache=False).logits
+            torch.testing.assert_close(found[row], whole[0, -3:], rtol=0, atol=1e-5)
+            longer = torch.cat([ids, ends[1 - row], end[:1]])
+            torch.testing.assert_close(swapped[row], model(longer[None]).logits[0, -1:], rtol=0, atol=1e-5)

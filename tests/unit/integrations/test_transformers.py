@@ -212,3 +212,14 @@ def test_layers_have_instances_of_their_own() -> None:
     assert [attn.seed for attn in made] == [0, 1]
     assert all(attn.dims == ea.Dims(heads=4, head_dim=16, kv_heads=2, value_dim=16, max_len=256) for attn in made)
     assert not any(key.startswith("performer") for key in model.state_dict())
+
+
+def test_a_model_that_goes_around_the_interface_is_said() -> None:
+    model, ids = _make("llama"), make_ids(1)
+    with ours.watch() as meter:
+        _run(model, FULL, ids)
+    meter.check(model, "full")
+    with ours.watch() as meter:
+        _run(model, "eager", ids)
+    with pytest.raises(UsageError, match="LlamaForCausalLM asked for full in 0 of its 2 layers"):
+        meter.check(model, "full")

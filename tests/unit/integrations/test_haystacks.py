@@ -1,0 +1,122 @@
+"""Haystacks: what lies in them and where, that they fit, and that only they tell the right answer."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from efficient_attn.errors import UsageError
+from efficient_attn.integrations.haystacks import ANSWERS, ASKED, FAMILIES, NEEDLES, Family, Haystack, make_haystack
+from efficient_attn.integrations.texts import Text
+
+HAY = "The honorable gentlemen of both houses have considered number {} with great care, and they agree."
+TEXT = Text("mine", tuple(" ".join(HAY.format(1000 * d + i) for i in range(200)) for d in range(5)))
+KNOWN = list(FAMILIES)
+
+
+def count(text: str) -> int:
+    return len(text.split())
+
+
+def make(family: Family = "single", number: int = 0, length: int = 900, text: Text = TEXT) -> Haystack:
+    return make_haystack(text, number, family=family, length=length, count=count)
+
+
+def said_of(question: str, text: str) -> str:
+    """How the text ends the sentence that a question begins."""
+    (end,) = re.findall(re.escape(question.removeprefix(ASKED)) + r" ([^.]+)\.", text, re.IGNORECASE)
+    return end
+
+
+@pytest.mark.parametrize("family", KNOWN)
+def test_a_haystack_fits_and_is_nearly_full(family: Family) -> None:
+    made = make(family)
+    whole = max(count(made.text + q.text + answer) for q in made.questions for answer in q.answers)
+    assert 900 - count(HAY) - 5 <= whole <= 900
+    assert len(made.questions) == NEEDLES
+    assert all(len(set(q.answers)) == ANSWERS and all(a.startswith(" ") for a in q.answers) for q in made.questions)
+
+
+@pytest.mark.parametrize("family", KNOWN)
+def test_needles_lie_between_sentences_at_even_depths(family: Family) -> None:
+    made, bare = make(family), make("single", length=900)
+    sentences = [x for x in re.split(r"(?<=\.) ", made.text) if not x.startswith("The honorable")]
+    assert len(sentences) == NEEDLES * (2 if family == "variables" else 1)
+    depths = sorted(q.depth for q in made.questions)
+    assert all(0 < depth < 1 for depth in depths)
+    if family != "variables":
+        assert [later - before for before, later in pairwise(depths)] == pytest.approx([0.1] * 9)
+    for question in bare.questions:
+        at = bare.text.lower().index(question.text.removeprefix(ASKED).lower())
+        assert at / len(bare.text) == pytest.approx(question.depth, abs=0.05)
+
+
+def test_single_answers_stand_nowhere_but_in_the_needle() -> None:
+    made = make("single")
+    for question in made.questions:
+        right = question.answers[question.right]
+        assert said_of(question.text, made.text) == right.strip()
+        wrong = set(question.answers) - {right}
+        assert not [answer for answer in wrong if re.search(rf"\b{answer.strip()}\b", made.text, re.IGNORECASE)]
+    assert len({question.text for question in made.questions}) == NEEDLES
+
+
+def test_what_the_text_says_itself_is_no_answer() -> None:
+    painted = Text("mine", tuple(d.replace("great care", "purple orange piano Berlin care") for d in TEXT.documents))
+    answers = {a.strip() for i in range(3) for q in make("single", i, text=painted).questions for a in q.answers}
+    assert not answers & {"purple", "orange", "piano", "Berlin"}
+
+
+def test_multi_key_answers_are_the_values_of_all_keys() -> None:
+    made = make("multi_key")
+    values = {q.answers[q.right] for q in made.questions}
+    assert all(set(q.answers) == values for q in made.questions)
+    assert len(values) == NEEDLES
+    for question in made.questions:
+        assert said_of(question.text, made.text) == question.answers[question.right].strip()
+
+
+def test_variables_lead_to_their_values() -> None:
+    made = make("variables")
+    for question in made.questions:
+        other = said_of(question.text, made.text).removeprefix("that of ")
+        value = said_of(f"the secret word of {other} is", made.text)
+        assert value == question.answers[question.right].strip()
+        at = made.text.index(f"of {other} is {value}") / len(made.text)
+        assert at == pytest.approx(question.depth, abs=0.05)
+
+
+def test_the_most_frequent_word_of_a_list_is_right() -> None:
+    made = make("words")
+    for question in made.questions:
+        person = question.text.rpartition("the ")[2].removesuffix(" is")
+        (listed,) = re.findall(rf"The list of the {person} is: ([^.]+)\.", made.text)
+        words = listed.split(", ")
+        assert max(set(words), key=words.count) == question.answers[question.right].strip()
+        assert {f" {word}" for word in words} == set(question.answers)
+
+
+def test_a_number_is_a_haystack() -> None:
+    assert make(number=1) == make(number=1)
+    one, other = make(number=0), make(number=1)
+    assert one.text[:40] != other.text[:40] or one.text != other.text
+    assert [q.answers for q in one.questions] != [q.answers for q in other.questions]
+    assert len({make("multi_key", i).questions[0].right for i in range(1)}) == 1
+    depths = [[q.depth for q in make("single", i).questions] for i in range(2)]
+    assert depths[0] != depths[1]
+
+
+def test_what_does_not_fit_is_said() -> None:
+    with pytest.raises(UsageError, match="mine has 5 documents of 900 tokens, haystack 6"):
+        make(number=5)
+    with pytest.raises(UsageError, match="mine has 0 documents of 9000 tokens, haystack 1"):
+        make(length=9000)
+    with pytest.raises(UsageError, match="seq_len 130 is too short: needles and a question take"):
+        make("single", length=130)
+    from efficient_attn.integrations.haystacks import WORDS
+
+    wordy = Text("wordy", tuple(f"{d} {' '.join(WORDS[3:])}." for d in (x[:9000] for x in TEXT.documents)))
+    with pytest.raises(UsageError, match="says too many of the words"):
+        make("multi_key", length=700, text=wordy)
