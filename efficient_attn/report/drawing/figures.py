@@ -45,7 +45,8 @@ SETTINGS: Any = {
 
 @dataclass(frozen=True)
 class Line:
-    """One variant's values. note: what the label adds to the name, such as the fitted exponent."""
+    """One variant's values, with intervals of y (low, high) and of x (left, right). note: what the label adds to the
+    name, such as the fitted exponent."""
 
     label: str
     look: Look
@@ -53,15 +54,15 @@ class Line:
     y: Sequence[float]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
+    left: Sequence[float] | None = None
+    right: Sequence[float] | None = None
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Panel:
-    """What one plot shows. kind: plots of one kind stand together. unit: how values are written.
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """What can be drawn. kind: plots of one kind stand together. alt: for those who do not see it.
 
-    ticks: where the x axis has a mark and what it says. margin: air beside the first and the last of them, where x is
-    not logarithmic. bounds: y limits, where its neighbours share them. drawn: bars stand beside each other, from zero.
     place: what the numbers hold for; it stands in the picture, which may be shown without its page.
     """
 
@@ -69,6 +70,26 @@ class Panel:
     kind: str
     title: str
     caption: str
+    alt: str = ""
+    place: str = ""
+
+    def settle(self) -> Picture:
+        """The same with all that drawing decides."""
+        return self
+
+    def make_figure(self) -> Figure:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel(Picture):
+    """What one plot shows. unit: how values are written.
+
+    ticks: where the x axis has a mark and what it says. margin: air beside the first and the last of them, where x is
+    not logarithmic. bounds: y limits, where its neighbours share them. drawn: bars stand beside each other, from zero.
+    front: points that a thin line joins.
+    """
+
     xlabel: str
     ylabel: str
     unit: Unit
@@ -80,15 +101,21 @@ class Panel:
     drawn: Kind = "line"
     level: float | None = None
     bounds: tuple[float, float] | None = None
-    alt: str = ""
-    place: str = ""
+    front: tuple[tuple[float, float], ...] = ()
+
+    def settle(self) -> Panel:
+        panel = replace(self, lines=_set_beside(self.lines) if self.drawn == "bars" else self.lines)
+        return replace(panel, bounds=panel.bounds or _bounds(panel))
+
+    def make_figure(self) -> Figure:
+        return _make_figure(self)
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawn panel: the SVG goes into the page, both files beside it."""
+    """A drawn picture: the SVG goes into the page, both files beside it."""
 
-    panel: Panel
+    panel: Picture
     svg: str
     png: bytes = field(repr=False)
 
@@ -105,16 +132,15 @@ class Plot:
         return about + title + body[body.index(">") + 1 :]
 
 
-def draw(panel: Panel) -> Plot:
-    """The panel drawn twice from one figure."""
-    panel = replace(panel, lines=_set_beside(panel.lines) if panel.drawn == "bars" else panel.lines)
-    panel = replace(panel, bounds=panel.bounds or _bounds(panel))
+def draw(picture: Picture) -> Plot:
+    """The picture drawn twice from one figure."""
+    settled = picture.settle()
     with matplotlib.rc_context(SETTINGS):
-        figure = _make_figure(panel)
+        figure = settled.make_figure()
         svg, png = io.StringIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": MARK})
         figure.savefig(png, format="png", dpi=150, metadata={"Software": MARK}, pil_kwargs={"compress_level": 2})
-    return Plot(panel, svg.getvalue(), png.getvalue())
+    return Plot(settled, svg.getvalue(), png.getvalue())
 
 
 def _bounds(panel: Panel) -> tuple[float, float]:
@@ -155,6 +181,8 @@ def _make_figure(panel: Panel) -> Figure:
     if panel.level is not None:
         axes.axhline(panel.level, color=INK, linewidth=0.9, zorder=1.5)
     _draw_intervals(axes, panel)
+    if len(panel.front) > 1:
+        axes.add_line(Line2D(*zip(*panel.front, strict=True), color=FAINT, linewidth=0.8, zorder=2.2))
     for line in panel.lines:
         if panel.drawn == "bars":
             _draw_bars(axes, line, _bar_width(len(panel.lines)))
@@ -200,6 +228,9 @@ def _draw_intervals(axes: Axes, panel: Panel) -> None:
             few = ends[:: _every(line)]
             bars += [[(x, low), (x, high)] for x, low, high in few]
             colours += [line.look.colour] * len(few)
+        if line.left and line.right:
+            bars += [[(low, y), (high, y)] for low, high, y in zip(line.left, line.right, line.y, strict=True)]
+            colours += [line.look.colour] * len(line.y)
     axes.add_collection(PolyCollection(bands, facecolors=fills, alpha=0.16, linewidths=0, zorder=2), autolim=False)
     axes.add_collection(LineCollection(bars, colors=colours, linewidths=1.1, zorder=2.5), autolim=False)
 

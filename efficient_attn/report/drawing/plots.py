@@ -14,7 +14,7 @@ from ...units import Unit
 from .. import select, words
 from ..gather import Column, Frame
 from .axes import log_limits
-from .figures import Line, Panel
+from .figures import Line, Panel, Picture
 from .style import Look
 
 MOST_LINES = 14  # more than these in one panel, and each family gets a panel of its own beside the baseline
@@ -56,7 +56,7 @@ class Planned:
     kind: str
     title: str
     lines: int
-    make: Callable[[], Panel]
+    make: Callable[[], Picture]
     late: int = 0  # its kind's
     flat: bool = False  # over one length only: points above each other
 

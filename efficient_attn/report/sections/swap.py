@@ -14,10 +14,10 @@ from ...results.section import Section
 from ...results.stats import Estimate, typical
 from .. import select, words
 from ..drawing import plots
-from ..drawing.figures import Line, Panel
 from ..gather import Frame
 from ..tables import Shown, Table, show_number, show_size, trim
 from .blocks import Block, Chapter, Material, make_blocks
+from .fronts import plan_fronts, plan_layers
 
 INTRO = (
     "The weights are as they were trained; only the attention is another. The loss is in nats a token of real text; "
@@ -26,7 +26,8 @@ INTRO = (
     "takes swapped, all layers included: 'attention' is the share of a pass that is spent there, so that no mechanism "
     "can gain more. Brackets: 95% intervals over segments, paired."
 )
-EXACT = 1e-6  # nats: a divergence that is rounding
+CLOSENESS = "swap.divergence", "swap.hidden_error"  # how far from the model as it is: a decoder, an encoder
+LEAST = 1e-12  # what a divergence is at least, lest rounding below zero have no logarithm
 
 
 def make_chapter(section: Section, material: Material) -> Chapter:
@@ -40,15 +41,14 @@ def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
         where = f"{inputs}, {int(length):,} tokens"
         single = piece["layer"].notna()
         if single.any():
-            block.tables.append(_make_layer_table(piece[single], where))
+            _fill_layers(block, piece[single], where, words.slug("layers", inputs, length, scene.suffix), scene)
         piece = piece[~single]
         lines = list(_summarise(piece))
         if not lines:
             continue
         block.tables.append(_make_table(lines, where, piece["swap.segment"].nunique()))
         _say(block, lines, where)
-        if len(lines) > 1:
-            block.panels.append(_plan(lines, words.slug("swap", inputs, length, scene.suffix), where, scene))
+        block.panels += plan_fronts(lines, words.slug("swap", inputs, length, scene.suffix), where, scene)
 
 
 # -- segments taken together ---------------------------------------------------------------------------------------
@@ -64,7 +64,8 @@ def _summarise(rows: Frame) -> Iterator[dict[str, Any]]:
         for column in MEANS:
             values = _known(part, column)
             line[column] = sum(values) / len(values) if values else None
-        losses = _known(part, "swap.loss")
+        losses, apart = _known(part, "swap.loss"), _known(part, CLOSENESS[0]) or _known(part, CLOSENESS[1])
+        line["apart"] = typical([max(x, LEAST) for x in apart]) if apart else None
         line["loss"] = typical(losses) if losses and min(losses) > 0 else None
         both = part.index.intersection(own.index)
         line["perplexity"] = line["speedup"] = None
@@ -98,7 +99,7 @@ def _known(rows: Frame, column: str) -> list[float]:
 
 
 def _closeness(line: dict[str, Any]) -> float:
-    for column in ("swap.divergence", "swap.hidden_error"):
+    for column in CLOSENESS:
         if line[column] is not None:
             return float(line[column])
     return math.inf
@@ -170,8 +171,8 @@ COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], Shown]], ...] = (
 )
 
 
-def _make_layer_table(rows: Frame, where: str) -> Table:
-    """What is lost where one layer alone has a mechanism: a row a layer, darker the more."""
+def _fill_layers(block: Block, rows: Frame, where: str, name: str, scene: plots.Scene) -> None:
+    """What is lost where one layer alone has a mechanism: a row a layer, and the same as a map."""
     rows = rows[~rows["is_baseline"]]
     column = "swap.divergence" if "swap.divergence" in rows and rows["swap.divergence"].notna().any() else "loss"
     means = rows.groupby(["layer", "label"], sort=False)[column].mean().unstack("label").sort_index()
@@ -180,7 +181,9 @@ def _make_layer_table(rows: Frame, where: str) -> Table:
         body.append([Shown(f"layer {int(layer)}", float(layer)), *map(show_number, line.tolist())])
     what = "KL a token" if column == "swap.divergence" else "Error of hidden rows"
     segments = words.count(rows["swap.segment"].nunique(), "segment")
-    return Table(f"{what} with one layer swapped, {where}, mean over {segments}", ("Layer", *means.columns), body)
+    title = f"{what} with one layer swapped, {where}, mean over {segments}"
+    block.tables.append(Table(title, ("Layer", *means.columns), body))
+    block.panels.append(plan_layers(means, name, what, where, scene))
 
 
 def _say(block: Block, lines: Sequence[dict[str, Any]], where: str) -> None:
@@ -191,40 +194,3 @@ def _say(block: Block, lines: Sequence[dict[str, Any]], where: str) -> None:
             f"In {where}, attention takes {units.percent(own['swap.attention_share'])} of a pass of the model as it "
             "is: no mechanism can save more than that."
         )
-
-
-# -- the plot ------------------------------------------------------------------------------------------------------
-
-
-def _plan(lines: Sequence[dict[str, Any]], name: str, where: str, scene: plots.Scene) -> plots.Planned:
-    drawn = [line for line in lines if line["speedup"] is not None and _closeness(line) < math.inf]
-    return plots.Planned(name, "swap", where, len(drawn), lambda: _make_panel(drawn, name, where, scene))
-
-
-def _make_panel(lines: Sequence[dict[str, Any]], name: str, where: str, scene: plots.Scene) -> Panel:
-    """Loss against measured time: a point a variant."""
-    decoder = any(line["swap.divergence"] is not None for line in lines)
-    y = "KL from the model as it is, nats" if decoder else "error of hidden rows"
-    drawn = [line for line in lines if _closeness(line) > EXACT]
-    points = tuple(
-        Line(line["label"], scene.looks[line["label"]], [line["speedup"].value], [_closeness(line)]) for line in drawn
-    )
-    exact = [line["label"] for line in lines if _closeness(line) <= EXACT]
-    also = f" Exact up to rounding, so not drawn: {words.join(exact)}." if exact else ""
-    marks = sorted({round(line["speedup"].value, 2) for line in drawn})
-    return Panel(
-        name=name,
-        kind="swap",
-        title=f"Loss against time: {where}"[:60],
-        place=scene.place,
-        caption=f"What is lost against how much faster a whole pass is, over {where}.{also}",
-        xlabel="time of the model as it is over time swapped",
-        ylabel=y,
-        unit="error",
-        lines=points,
-        ticks={mark: f"{mark:.2f}x" for mark in (marks[:1] + marks[-1:] if len(marks) > 1 else marks)},
-        log_x=False,
-        margin=0.05,
-        drawn="points",
-        alt=f"Loss against speedup over {where} for {words.join(line.label for line in points)}.",
-    )

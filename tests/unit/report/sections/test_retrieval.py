@@ -1,0 +1,84 @@
+"""Retrieval on the page: the table, where nothing is said, and the maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_runs as runs
+
+from efficient_attn.report import gather, page, write_report
+from efficient_attn.report.drawing.maps import Map
+from efficient_attn.results.rows import Record
+from efficient_attn.tasks.retrieval import DEPTHS, RETRIEVAL
+
+SILENT = "says nothing here: full answers 14% of 80 questions (8% to 23%), chance is 10%"
+
+
+def answers(needles: str, length: int, found: dict[str, float], **known: Any) -> Iterator[Record]:
+    for variant in ("full", "sliding_window:window=128", "linear"):
+        place = {"task": "retrieval", "seq_len": length, "inputs": f"tiny:mine@1:{needles}", "causal": True}
+        made = runs.row(variant, **place, baseline="full", **known)
+        made.case_key = f"retrieval/{needles}/{made.case_key}"
+        made.extra = {"needles": needles, "chance": 0.1}
+        if variant in found:
+            share = found[variant]
+            made.accuracy, made.state_bytes = share, 1024 * length
+            made.extra |= {"questions": 80, "accuracy_low": share - 0.1, "accuracy_high": share + 0.1, "margin": 1.0}
+            made.extra |= {f"depth_{depth}": share if depth < 90 else None for depth in DEPTHS}
+        else:
+            made.status, made.reason = "skipped", SILENT
+        yield Record(made)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    whole = {"full": 0.9, "sliding_window:window=128": 0.3, "linear": 0.1}
+    records = [
+        *answers("single", 1024, whole),
+        *answers("single", 2048, {**whole, "full": 0.8}),
+        *answers("multi_key", 2048, {"full": 0.14}),
+    ]
+    about = runs.about() | {"sections": [section.as_json() for section in RETRIEVAL.sections]}
+    return runs.write_run(tmp_path / "run", records, about)
+
+
+def _chapter(run: Path) -> Any:
+    shown = page.make_content(gather.gather([run]))
+    (chapter,) = [section for section in shown.sections if section.title == "Found in a haystack"]
+    return chapter
+
+
+def test_a_row_a_variant_and_a_column_a_place(run: Path) -> None:
+    ((table,),) = [block.tables for block in _chapter(run).blocks]
+    assert table.head[1:-1] == ("single, 1,024 tokens", "single, 2,048 tokens", "multi_key, 2,048 tokens")
+    assert [row[0].text for row in table.rows] == ["full", "sliding_window:window=128", "linear"]
+    assert table.rows[0][1].text == "90.0% (80.0\u2013100)"
+    assert [cell.text for cell in table.rows[2]][2:] == ["10.0% (0\u201320.0)", "says nothing here", "2.00 MiB"]
+    assert table.note == f"multi_key, 2,048 tokens: {SILENT}."
+
+
+def test_maps_of_depth_and_length(run: Path) -> None:
+    (block,) = _chapter(run).blocks
+    single, multi_key = (plot.panel for plot in block.plots)
+    assert isinstance(single, Map)
+    assert isinstance(multi_key, Map)
+    assert (single.across, single.down) == (("1K", "2K"), ("10%", "30%", "50%", "70%", "90%"))
+    assert [grid.label for grid in single.grids] == ["full", "sliding_window:window=128", "linear"]
+    assert [list(row) for row in single.grids[0].shares] == [[0.9, 0.8]] * 4 + [[None, None]]
+    assert [grid.label for grid in multi_key.grids] == ["full"]  # nobody else was asked
+
+
+def test_the_report_is_whole(run: Path, tmp_path: Path) -> None:
+    write_report([run], tmp_path / "report")
+    names = {path.name for path in (tmp_path / "report/plots").iterdir()}
+    assert {f"found-tiny-mine-1-{kind}.{end}" for kind in ("single", "multi-key") for end in ("png", "svg")} == names
+    assert "says nothing here" in (tmp_path / "report/report.html").read_text()
+
+
+def test_a_run_that_found_nothing_at_all_has_no_section(tmp_path: Path) -> None:
+    about = runs.about() | {"sections": [section.as_json() for section in RETRIEVAL.sections]}
+    run = runs.write_run(tmp_path / "run", [*answers("single", 1024, {}), *runs.speed()], about)
+    assert "Found in a haystack" not in [section.title for section in page.make_content(gather.gather([run])).sections]
