@@ -23,6 +23,7 @@ DEFAULTS: dict[str, tuple[Any, ...]] = {
     "compiled": (False,),
     "cuda_graph": (False,),
     "fill": ("full",),
+    "budget": (None,),
 }
 DTYPES = {"cuda": ("float16", "bfloat16")}  # where a suite does not say; elsewhere float32
 

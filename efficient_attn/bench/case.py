@@ -26,7 +26,8 @@ PROTOCOL = 4  # raise it when measuring changes so that old and new numbers shou
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One mechanism in a cell. options: all of them, as JSON. fingerprint: of the sources that it runs."""
+    """One mechanism in a cell. options: all of them, as JSON. fingerprint: of the sources that it runs. budget: what
+    its options were fitted to, if anything."""
 
     cell: Cell
     variant: str
@@ -35,6 +36,7 @@ class Case:
     options: str = "{}"
     backend: str | None = None
     family: str | None = None
+    budget: str | None = None
 
     @property
     def dims(self) -> Dims:
@@ -73,6 +75,8 @@ class Case:
         c, p = self.cell, self.cell.place
         what = f"{c.part}/{p.mode or c.task}{'' if p.layer is None else f'-layer{p.layer}'}"
         what += "" if p.segment is None else f"-{p.inputs.partition(':')[0]}-segment{p.segment}"
+        judged_at_once = p.mode is None and p.layer is None and p.segment is None
+        what += f"-{p.inputs}" if judged_at_once and p.inputs != "normal" else ""
         sizes = f"n{p.seq_len}-b{p.batch}-h{p.heads}-kv{self.kv_heads}-d{p.head_dim}"
         how = f"{p.dtype}-{p.device}-t{p.threads or 'default'}-{'causal' if p.causal else 'all'}"
         unusual = {"cold": p.cache == "cold", "compiled": p.compiled, "graph": p.cuda_graph, p.fill: p.fill != "full"}
@@ -89,6 +93,8 @@ class Case:
                 del cell["place"][name]  # cases were called so before there was anything else
         cell["keys"] = self.keys.model_dump(mode="json", include=dict(self.cell.keys).keys())
         content = asdict(self) | {"cell": cell, "protocol": PROTOCOL}
+        if self.budget is None:
+            del content["budget"]
         # parts of a union in another order, or a default written out, are the same case
         content["variant"] = "|".join(sorted(parse(self.variant).names))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
@@ -120,20 +126,22 @@ class Case:
             backend=self.backend,
             family=self.family,
             options=self.options,
+            budget=self.budget,
             kv_heads=self.kv_heads,
             kv_len=cell.place.seq_len,
         )
 
 
-def make_case(cell: Cell, variant: str, kv_heads: int | None) -> Case:
+def make_case(cell: Cell, variant: str, kv_heads: int | None, budget: str | None = None) -> Case:
     """The case of a variant in a cell. kv_heads: the cell's, if it says; else the mechanism's own, else heads.
+    budget: what the variant was fitted to.
 
     Raises `UsageError` for a mechanism or option that does not exist or does not agree with the cell.
     """
     task = find_task(cell.target)
     if not task.mechanisms:
         return Case(cell=cell, variant=variant, kv_heads=kv_heads or cell.place.heads, fingerprint=of_task(task))
-    spec, attn = parse(variant), _make_mechanism(cell, variant, kv_heads)
+    spec, attn = parse(variant), make_mechanism(cell, variant, kv_heads)
     options = effective_options(attn) if isinstance(spec, Spec) else str(spec)
     return Case(
         cell=cell,
@@ -143,6 +151,7 @@ def make_case(cell: Cell, variant: str, kv_heads: int | None) -> Case:
         backend=spec.backend,
         family=entry_of(spec.names[0]).family,
         fingerprint=fingerprint(*dict.fromkeys(map(class_of, spec.names))) + of_task(task),
+        budget=budget,
     )
 
 
@@ -150,10 +159,10 @@ def takes(cell: Cell, variant: str, kv_heads: int | None) -> bool:
     """Whether a variant runs with the cell's key-value heads, or insists on another number."""
     if not find_task(cell.target).mechanisms:
         return True
-    return kv_heads is None or _make_mechanism(cell, variant, None).kv_heads in (None, kv_heads)
+    return kv_heads is None or make_mechanism(cell, variant, None).kv_heads in (None, kv_heads)
 
 
-def _make_mechanism(cell: Cell, variant: str, kv_heads: int | None) -> Attention:
+def make_mechanism(cell: Cell, variant: str, kv_heads: int | None) -> Attention:
     """A mechanism to ask about itself, on any backend."""
     place = cell.place
     dims = Dims(heads=place.heads, head_dim=place.head_dim, max_len=place.max_len, kv_heads=kv_heads)

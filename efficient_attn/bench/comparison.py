@@ -27,7 +27,7 @@ class Invalid(Exception):
 
 def takes_rows(w: Workload) -> bool:
     """Whether some rows can be asked for alone, so that the oracle is cheap at any length."""
-    return w.attn.traits.cross and not w.attn.traits.mixes_queries
+    return w.attn.traits.rows_alone
 
 
 def dense_pairs(w: Workload) -> int:
@@ -46,7 +46,7 @@ def check_call(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: 
     """
     out = _shaped(w, results[0].detach())
     if takes_rows(w):
-        return max(_check_rows(w, sample, out, results, place) for place in _places(w.shape.n))
+        return max(_check_rows(w, sample, out, results, place) for place in list_places(w.shape.n))
     if dense_pairs(w) <= most:
         return check_same(w, out, _ask(w, sample, w.mask))
     q, k, v, inputs = _copies(sample)
@@ -54,7 +54,7 @@ def check_call(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: 
         return check_same(w, out, w.case.create()(q, k, v, w.mask, **inputs))
 
 
-def _places(n: int) -> list[slice]:
+def list_places(n: int) -> list[slice]:
     """Some rows at the start, in the middle and at the end, none of them twice."""
     middle = max(ROWS, n // 2 - ROWS // 2)
     end = max(middle + ROWS, n - ROWS)
@@ -142,7 +142,7 @@ def _check_all(w: Workload, results: Sequence[Tensor], want: Sequence[Tensor]) -
 def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor]) -> float:
     upstream, leaves, count = w.upstream(results[0]), make_leaves(sample), 0
     more, parts = torch.zeros_like(upstream), []
-    for place in _places(w.shape.n):
+    for place in list_places(w.shape.n):
         rows = take_rows(leaves, w.mask, place, w.attn.traits.inputs)
         more[:, :, rows.place] = upstream[:, :, rows.place]
         count += rows.place.stop - rows.place.start

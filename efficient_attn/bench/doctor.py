@@ -156,7 +156,7 @@ def _aa(device: str, threads: int | None, quick: bool) -> Noise | str:
     cell = Cell(suite="doctor", part="noise", task="noise", target=target, place=place, effort=effort, baseline="full")
     backend = make_case(cell, "full", None).create().backend
     twice = [make_case(cell, variant, None) for variant in ("full", f"full:backend={backend}")]
-    records = measure(cell, twice, Conditions(timeout_s=120))
+    records = list(measure(cell, twice, Conditions(timeout_s=120)))
     if failed := next((r.row.reason for r in records if r.row.status != "ok"), None):
         return failed
     first, second = (round_values(r) for r in records)

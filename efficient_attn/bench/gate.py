@@ -109,7 +109,11 @@ def _smaller(w: Workload, n: int, batch: int | None = None) -> Workload:
 
 
 def _affordable(w: Workload, pairs: int) -> int:
-    """The length at which an oracle over all pairs works out so many, or a little less: a round one, as some mechanisms
-    take multiples of a block only."""
-    n = math.isqrt(pairs // (w.shape.batch * w.shape.heads))
-    return w.shape.n if w.shape.n <= n else max(n - n % ROUND, min(n, ROUND))
+    return affordable(w.shape.n, w.shape.batch * w.shape.heads, pairs)
+
+
+def affordable(n: int, heads: int, pairs: int) -> int:
+    """The length, n at most, at which an oracle over all pairs of all heads works out so many, or a little less: a
+    round one, as some mechanisms take multiples of a block only."""
+    most = math.isqrt(pairs // heads)
+    return n if n <= most else max(most - most % ROUND, min(most, ROUND))

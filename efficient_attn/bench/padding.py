@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -38,11 +37,8 @@ def make_mask(case: Case, shape: Shape) -> Mask:
 def take_rows(sample: Sample, mask: Mask, place: slice, sides: Mapping[str, Input]) -> Rows:
     """The rows at a place, alone; of packed sequences those that belong to the first one there."""
     if mask.cu_seqlens is None:
-        wanted = mask.query_lengths
-        wanted = None if wanted is None else (wanted - place.start).clamp(0, place.stop - place.start)
-        start = sample.k.shape[2] - sample.q.shape[2] + place.start
         found = _cut(sample, place, slice(None), sides)
-        return Rows(place, found, replace(mask, query_start=start, query_lengths=wanted))
+        return Rows(place, found, mask.rows(place, sample.q.shape[2], sample.k.shape[2]))
     ends = mask.cu_seqlens.tolist()
     first, end = max(x for x in ends if x <= place.start), min(x for x in ends if x > place.start)
     place, own = slice(place.start, min(place.stop, end)), slice(first, end)

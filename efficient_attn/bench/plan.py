@@ -14,6 +14,7 @@ from ..spec import parse
 from .asked import DEFAULTS, Asked, Grid
 from .case import Case, group_by_cell, make_case, takes
 from .design import choose_points, count_effects
+from .fitting import fit_all
 from .place import Effort
 from .suite import Design, Loaded, Part, Suite, Variant, Wanted, check_keys
 from .tables import find_task
@@ -113,7 +114,9 @@ def _plan_part(suite: str, part: Part, wanted: Sequence[Wanted], effort: Effort,
         for cell, kv_heads in dict.fromkeys(planned):  # what does not depend on the shape is judged once
             # what is asked for by name stands in every part whose key-value heads it takes; a suite's own has to fit
             mine = [s for s in specs if not overrides.variants or takes(cell, s, kv_heads)]
-            cases += [make_case(cell, spec, kv_heads) for spec in (mine if task.mechanisms else [want.task])]
+            budgets = grids[0]["budget"] if task.mechanisms else (None,)
+            fitted = fit_all(cell, mine if task.mechanisms else [want.task], kv_heads, budgets)
+            cases += [make_case(cell, spec, kv_heads, budget) for spec, budget in fitted]
     return _name_baselines(cases)
 
 
@@ -184,6 +187,7 @@ def _make_grids(part: Part, overrides: Overrides) -> list[Grid]:
     axes |= part.axes.model_dump(exclude_none=True)
     if overrides.quick:
         axes["seq_len"] = axes["seq_len"][:2]
+        axes |= part.quick.model_dump(exclude_none=True)
     changed = {name: tuple(dict.fromkeys(values)) for name, values in overrides.axes.items()}
     if part.shapes:
         sizes = [shape.model_dump(exclude_none=True) for shape in part.shapes[: 2 if overrides.quick else None]]
@@ -194,7 +198,7 @@ def _make_grids(part: Part, overrides: Overrides) -> list[Grid]:
 
 def _choose_points(grid: Grid, design: Design, quick: bool) -> tuple[Mapping[str, Any], ...]:
     """The design's points; for a trial as few as can tell the effects apart."""
-    every = grid.combine(*(name for name in grid.axes if name not in ("device", "dtype")))
+    every = grid.combine(*(name for name in grid.axes if name not in ("device", "dtype", "budget")))
     small = [p for p in every if design.most_flops is None or _flops(p) <= design.most_flops]
     if not small:
         raise UsageError(f"design: every point takes exact attention more than {design.most_flops:.3g} operations")

@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -88,13 +88,13 @@ def run(
 
     retry_failed: those that failed as well. overridden: what was changed in the suite, in words; such a run is told as
     a trial. progress: called with each record, the cases done and the cases planned. A
-    cell is measured whole even when some of its cases are there already, because speedups are paired; what was written
-    stays as it is.
+    cell whose cases are timed in turns is measured whole even when some are there already, because speedups are paired;
+    what was written stays as it is.
     """
     seal.mend()  # a plug-in's own clock or statistics are a matter of its cases, in their workers
     with Writer(folder, resume=resume) as writer:
         wanted = {c.key for c in cases if _missing(writer.done.get(c.key), retry_failed)}
-        missing = [(cell, members) for cell, members in group_by_cell(cases) if any(c.key in wanted for c in members)]
+        missing = [(cell, found) for cell, members in group_by_cell(cases) if (found := _choose(cell, members, wanted))]
         if missing:
             _warn_of_stale(writer, wanted)
             session = _Session(loaded, writer, start_method)
@@ -109,6 +109,12 @@ def run(
                         progress(record, done, len(cases))
             session.end(conditions)
         return Outcome(folder, Counter(writer.done[case.key] for case in cases), tuple(writer.repairs))
+
+
+def _choose(cell: Cell, members: Sequence[Case], wanted: Set[str]) -> list[Case]:
+    """Those cases of a cell that have to run, for what is wanted of it to be measured."""
+    mine = [case for case in members if case.key in wanted]
+    return list(members) if mine and find_task(cell.target).work else mine
 
 
 def _warn_of_stale(writer: Writer, wanted: set[str]) -> None:

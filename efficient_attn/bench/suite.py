@@ -44,6 +44,7 @@ class Axes(_Table):
     compiled: Listed[bool] | None = None
     cuda_graph: Listed[bool] | None = None
     fill: Listed[Literal["full", "half", "drawn", "packed"]] | None = None
+    budget: Listed[str] | None = None  # of keys a query, "128", or of a layer's state, "192KiB"
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -90,6 +91,7 @@ class _Grid(_Table):
     measure: tuple[str, ...] | None = Field(default=None, min_length=1)
     baseline: str | None = None
     axes: Axes = Axes()
+    quick: Axes = Axes()
     dims: DimsTable = DimsTable()
     shapes: Listed[ShapeTable] | None = None
     design: Design | None = None
@@ -100,6 +102,7 @@ class Part(_Grid):
     """One grid of a suite. What it leaves out it takes from the top level; axes and dims are merged key by key.
 
     shapes: every combination of the axes is measured at each of them, instead of every combination of sizes.
+    quick: the axes that a trial with ``--quick`` has instead.
     """
 
     name: str
@@ -143,19 +146,16 @@ class Suite(_Grid):
     def parts(self) -> tuple[Part, ...]:
         """The grids, each with what it takes from the top level filled in."""
         given = self.part or (Part(name="all"),)
-        return tuple(
-            Part(
-                name=p.name,
-                measure=p.measure or self.measure,
-                baseline=p.baseline or self.baseline,
-                axes=self.axes.model_copy(update=p.axes.model_dump(exclude_none=True)),
-                dims=self.dims.model_copy(update=p.dims.model_dump(exclude_none=True)),
-                shapes=p.shapes or self.shapes,
-                design=p.design or self.design,
-                variant=p.variant or self.variant,
-            )
-            for p in given
-        )
+        whole, merged = ("measure", "baseline", "shapes", "design", "variant"), ("axes", "quick", "dims")
+
+        def fill(part: Part) -> Part:
+            found = {name: getattr(part, name) or getattr(self, name) for name in whole}
+            for name in merged:
+                said = getattr(part, name).model_dump(exclude_none=True)
+                found[name] = getattr(self, name).model_copy(update=said)
+            return Part(name=part.name, **found)
+
+        return tuple(map(fill, given))
 
 
 @dataclass(frozen=True)
@@ -293,6 +293,6 @@ def _in_one_line(file: str, error: ValidationError, fields: Iterable[str]) -> Us
 def _keys_of(table: list[int | str], fields: Iterable[str]) -> list[str]:
     names = [x for x in table if isinstance(x, str)]
     kinds: dict[str, type[BaseModel]] = {"axes": Axes, "dims": DimsTable, "variant": Variant, "part": Part}
-    kinds |= {"design": Design, "shapes": ShapeTable}
+    kinds |= {"design": Design, "shapes": ShapeTable, "quick": Axes}
     model = kinds[names[-1]] if names else Suite
     return [*model.model_fields, *(fields if model in (Suite, Part) else ())]

@@ -25,6 +25,7 @@ AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "compiled": (values.truth, "through torch.compile: true, false or both"),
     "cuda_graph": (values.truth, "as a CUDA graph: true, false or both"),
     "fill": (values.one_of("fill", ("full", "half", "drawn", "packed")), "how full a batch's rows are"),
+    "budget": (str, "keys a query (128) or bytes of a layer's state (192KiB), to which mechanisms are fitted"),
 }
 
 
@@ -130,7 +131,7 @@ def _suite(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--activations", metavar="FILE", help="captured q, k and v (.npz or .safetensors) for fidelity")
     verb.add_argument(
-        "--model", type=values.list_of(str), metavar="A,B", help="trained models for swap: smollm2, minilm, or a folder"
+        "--model", type=values.list_of(str), metavar="A,B", help="trained models: smollm2, minilm, or a folder"
     )
     verb.add_argument("--text", metavar="FILE", help="what models read (default: State of the Union addresses)")
     verb.add_argument("--seed", type=values.seed, metavar="N", help="seed of all inputs")

@@ -27,6 +27,9 @@ def show_results(rows: Any, *, trial: Sequence[str] = ()) -> None:
         columns = ["variant", "time", "speedup (95%)", "peak memory", "state"]
         used = [i for i, _ in enumerate(columns) if any(row[i] != units.NONE for row in cells)]
         print_table(title, [columns[i] for i in used], [[row[i] for i in used] for row in cells], right=columns[1:])
+    asked = ok[ok.task == "retrieval"]
+    for inputs, part in asked.groupby([name.rpartition(":")[0] for name in asked.inputs], sort=False):
+        _show_found(part, f"{inputs}{mark}")
     for (inputs, length, single), part in swapped.groupby(["inputs", "seq_len", swapped["layer"].notna()], sort=False):
         _show_swapped(part, f"{'one layer of ' if single else ''}{inputs}, {length} tokens{mark}")
     real = ok[ok.task == "fidelity"]
@@ -57,6 +60,24 @@ def _show_swapped(rows: Any, title: str) -> None:
     cells = [[str(name), *map(units.number, row)] for name, row in zip(means.index, means.to_numpy(), strict=True)]
     columns = ["variant", *(SWAPPED[name] for name in shown)]
     print_table(f"swapped into {title}", columns, cells, right=columns[1:])
+
+
+def _show_found(rows: Any, title: str) -> None:
+    """Shares of right answers by kind of needles and length, with their intervals."""
+    places = list(dict.fromkeys(zip(rows["retrieval.needles"], rows.seq_len, strict=True)))
+    cells = []
+    for variant, own in rows.groupby("variant", sort=False):
+        known = {(r["retrieval.needles"], r.seq_len): r for _, r in own.iterrows()}
+        cells.append([str(variant), *(_share(known.get(place)) for place in places)])
+    columns = ["variant", *(f"{needles} {length}" for needles, length in places)]
+    print_table(f"right answers, {title} (chance is 10%)", columns, cells, right=columns[1:])
+
+
+def _share(row: Any) -> str:
+    if row is None:
+        return units.NONE
+    low, high = (f"{100 * row[f'retrieval.accuracy_{end}']:.0f}" for end in ("low", "high"))
+    return f"{row.accuracy:.0%} ({low}{units.TO}{high})"
 
 
 APART = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "fill")

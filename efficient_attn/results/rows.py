@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from .cleaning import clean
 
-SCHEMA = 7
+SCHEMA = 8
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
@@ -45,6 +45,7 @@ class Row:
     gate_len: the length at which the result was compared with the oracle's before it was timed.
     fill: how much of a batch is no padding (full, half, drawn, packed); seq_len is the length that its rows may have.
     choices: which forms of kernels the call took where several compete, ``half=float32 products=batched``.
+    budget: what the options were fitted to, of keys a query, ``128``, or of a layer's state, ``192KiB``.
     extra: what the task adds, by name; a column ``task.name`` each in frames.
     """
 
@@ -123,6 +124,7 @@ class Row:
     read_from: str | None = None
     fill: str | None = None
     choices: str | None = None
+    budget: str | None = None
     extra: dict[str, Value] = field(default_factory=dict)
     schema: int = SCHEMA
 
@@ -166,8 +168,13 @@ def _to_7(body: dict[str, Any]) -> dict[str, Any]:
     return body | {"choices": None, "schema": 7}
 
 
+def _to_8(body: dict[str, Any]) -> dict[str, Any]:
+    """Schema 8 says to which budget a mechanism was fitted; until then there was none."""
+    return body | {"budget": None, "schema": 8}
+
+
 # from each older schema to the next
-STEPS = _to_2, _to_3, _to_4, _to_5, _to_6, _to_7
+STEPS = _to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = dict(enumerate(STEPS, start=1))
 
 

@@ -107,6 +107,18 @@ def verdict(low: float, high: float, *, margin: float = MARGIN, tolerance: float
     return "same" if -edge <= low and high <= edge else "inconclusive"
 
 
+def share_of(hits: int, count: int, *, confidence: float = 0.95) -> Estimate:
+    """The share of hits among independent trials, with Wilson's interval (1927), which holds for few trials and for
+    shares of 0 and 1 too. Raises ValueError where nothing was tried."""
+    if not count:
+        raise ValueError("share_of: needs a trial")
+    z = statistics.NormalDist().inv_cdf(0.5 + confidence / 2)
+    share, shrink = hits / count, 1 + z * z / count
+    middle = (share + z * z / (2 * count)) / shrink
+    half = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / shrink
+    return Estimate(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)))  # but for rounding
+
+
 def step_down(p_values: Sequence[float], risk: float) -> list[float]:
     """The risk at which Holm's procedure judges each of several claims, so that all together hold but for ``risk``.
 

@@ -88,6 +88,13 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "text": ("run swap --text gone.txt --out out", ("--text gone.txt", "no such file", "sotu")),
     "text that is none": ("run swap --text @binary.toml --out out", ("binary.toml", "no text in UTF-8")),
     "scope": ("run swap --set scope=layers --out out", ("--set: scope", "'layers'", "did you mean 'layer'?")),
+    "encoder to be asked": (
+        "run retrieval --model minilm --seq-len 512 --out out",
+        ("--model minilm", "it is an encoder", "give a decoder"),
+    ),
+    "haystack without room": ("run retrieval --seq-len 64 --out out", ("seq_len 64 has no room", "at least 512")),
+    "haystack of little text": ("run retrieval --text @failing.py --out out", ("0 of its documents", "1024 tokens")),
+    "needles": ("plan retrieval --set needles=singel", ("--set: needles", "'singel'", "did you mean 'single'?")),
     "activations of wrong shape": ("run quickstart --activations @wrong.npz --out out", ("wrong.npz", "[5, 8]")),
 }
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.contract.shapes import Dims
-from efficient_attn.contract.state import KVCache, LatentCache, RollingCache
+from efficient_attn.contract.state import KVCache, LatentCache, RollingCache, take_rows
 from efficient_attn.testing import Subject
 from efficient_attn.variants.sparse.engine import SparseAttention
 
@@ -128,3 +128,23 @@ def test_steps_write_into_the_memory_that_the_state_was_made_with(spec: str) -> 
         _, state = call.both(slice(at, at + size)).step(attn, state)
         assert buffers(state) == before
         at += size
+
+
+@pytest.mark.parametrize("spec", DECODING)
+def test_rows_of_a_state_go_on_by_themselves(spec: str) -> None:
+    """A copy with rows taken, left out and repeated gives what states of these rows alone give, and leaves its own."""
+    attn, s = made(spec, Sizes(2, 8, 5, 60, 2, torch.float64))
+    shape = subject(spec).shape(s.positions, batch=s.batch, heads=2 * s.kv_heads, kv_heads=s.kv_heads, value_dim=5)
+    call = subject(spec).draw(shape, mask=ea.Mask(causal=True), dtype=s.dtype)
+    prompt, later = call.both(slice(0, 40)), call.both(slice(40, 43))
+
+    def after_prompt() -> Any:
+        return prompt.step(attn, attn.init_state(s.batch, s.positions, s.dtype))[1]
+
+    state, rows = after_prompt(), [1, 0, 1]
+    mixed = later.change(lambda x: x[rows])
+    got, _ = mixed.step(attn, take_rows(state, s.batch, rows))
+    got, _ = mixed.step(attn, take_rows(state, s.batch, rows))  # the first copy has written into nothing of the state
+    want, _ = later.step(attn, after_prompt())
+    torch.testing.assert_close(got, want[rows], rtol=0, atol=1e-12)
+    torch.testing.assert_close(later.step(attn, state)[0], want, rtol=0, atol=1e-12)

@@ -22,7 +22,7 @@ def measure_variants(*variants: str, mode: str = "forward", **axes: Any) -> list
 def measure_cases(cases: Sequence[Case]) -> list[Record]:
     """Of one cell: exactly one record a case, in order, each of which can be kept."""
     ((cell, members),) = group_by_cell(cases)
-    records = measure(cell, members, Conditions(engine=Local("inline")))
+    records = list(measure(cell, members, Conditions(engine=Local("inline"))))
     assert [r.row.case_key for r in records] == [c.key for c in members]
     for record in records:
         Record.from_line(record.to_line())

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,20 @@ def test_suites_and_data_are_inside_the_package(wheel: Path) -> None:
     wanted |= {"suites/data/minilm.npz", "suites/data/minilm_text.LICENSE"}
     assert "suites/quickstart.toml" in wanted
     assert {f"efficient_attn/{name}" for name in wanted} <= names
+
+
+def test_large_activations_stay_in_the_repository(wheel: Path) -> None:
+    assert (CHECKOUT / "suites" / "data" / "smollm2.npz").is_file()
+    assert not [name for name in _names(wheel) if "smollm2" in name]
+    settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert settings["exclude"] == ["/suites/data/smollm2.npz"]  # of all that is built, the sdist too
+
+
+def test_what_needs_them_is_skipped_elsewhere(installed: Path, tmp_path: Path) -> None:
+    found = _command(installed, tmp_path, "run", "fidelity_long", "--quick", "--variant", "full", "--out", "out")
+    assert found["statuses"].keys() == {"skipped"}
+    rows = (tmp_path / "out" / "rows.jsonl").read_text()
+    assert "python -m efficient_attn.integrations.capture --model smollm2" in rows
 
 
 def test_nothing_else_lands_in_site_packages(wheel: Path) -> None:

@@ -49,7 +49,7 @@ def _tied(subject: Subject) -> str | None:
 
 
 def _together(subject: Subject) -> str | None:
-    apart = subject.traits.cross and not subject.traits.mixes_queries
+    apart = subject.traits.rows_alone
     return None if apart else "its rows cannot be asked for alone, and all at once are too many for its oracle"
 
 

@@ -182,7 +182,7 @@ def decode_far(subject: Subject) -> str | None:
     shape = subject.shape(n, batch=1, head_dim=64, value_dim=64, **sizes)
     attn, dtype = subject.make(shape, dtype=torch.float32), torch.float32
     call = subject.draw(shape, mask=Mask(causal=True), dtype=dtype)
-    alone = subject.traits.cross and not subject.traits.mixes_queries
+    alone = subject.traits.rows_alone
     with torch.no_grad():
         whole = None if alone else call.run(attn)
         oracle = subject.truth(shape, dtype) if alone else None

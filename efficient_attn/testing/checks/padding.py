@@ -89,7 +89,7 @@ def padded_equals_trimmed(subject: Subject) -> None:
     m = 150
     shape, lengths = subject.shape(m), (m - 3, 70)
     attn, call = subject.make(shape), subject.draw(shape)
-    whole = subject.traits.cross and not subject.traits.mixes_queries
+    whole = subject.traits.rows_alone
     for causal in _trimmed_causalities(subject):
         given = subject.lengths(*lengths)
         mask = Mask(causal=causal, key_lengths=given, query_lengths=None if whole else given)

@@ -172,7 +172,7 @@ def long_sequence(subject: Subject) -> str | None:
     """Beyond 4,096 positions rows and their gradients, at the start, in the middle and at the end, are the oracle's."""
     kv_heads = subject.attn.kv_heads or 1
     shape = subject.shape(LONG, batch=1, heads=kv_heads, kv_heads=kv_heads, head_dim=16, value_dim=16)
-    apart = subject.traits.cross and not subject.traits.mixes_queries
+    apart = subject.traits.rows_alone
     places = [slice(0, 3), slice(2046, 2050), slice(LONG - 3, LONG)] if apart else [slice(None)]
     if slow := too_slow(subject, replace(shape, n=10) if apart else shape):
         return slow

@@ -213,4 +213,24 @@ def test_threads_are_set_and_the_next_cell_gets_the_default_again() -> None:
     assert before == 1
     assert measure_variants("full", threads=2)[0].row.threads == 2
     (case,) = planted.plan(planted.TINY.replace(", threads = [1]", ""))
-    assert measure_cases([case])[0].row.threads == jobs._default_threads()
+    last = measure_cases([case])[0].row
+    assert (last.status, last.reason) == ("ok", None)
+    assert last.threads == jobs._default_threads()
+
+
+def test_what_is_not_timed_is_told_as_soon_as_it_is_known() -> None:
+    """So that a run that ends early keeps it, and in the order in which it was asked for."""
+    cases = planted.plan(planted.TINY.replace('"forward"', '"fidelity"'), variants=["full", "linear", "gqa:kv_heads=2"])
+    layer = [case for case in cases if case.cell.place.layer == 0]
+    judged: list[str] = []
+
+    class Slow(Local):
+        def carry_out(self, job: Any) -> Iterator[Any]:
+            for told in super().carry_out(job):
+                judged.append(job.cases[told.case].key)
+                yield told
+
+    found = measure(layer[0].cell, layer, Conditions(engine=Slow("inline")))
+    for number, (case, record) in enumerate(zip(layer, found, strict=True), 1):
+        assert record.row.case_key == case.key
+        assert len(judged) == number

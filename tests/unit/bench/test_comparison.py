@@ -139,6 +139,6 @@ def test_a_wrong_gradient_of_keys_or_values_is_caught_at_the_timed_length(
 
 def test_rows_are_taken_once_however_short_a_call_is() -> None:
     for n in range(1, 300):
-        rows = [i for place in comparison._places(n) for i in range(place.start, place.stop)]
+        rows = [i for place in comparison.list_places(n) for i in range(place.start, place.stop)]
         assert len(rows) == len(set(rows)) == min(n, 96)
         assert {0, n - 1} <= set(rows) <= set(range(n))

@@ -262,3 +262,12 @@ def test_what_is_overridden_is_told_as_on_the_command_line() -> None:
         *("--quick", "--variant full,linear", "--seq-len 64,128", "--causal true", "--seed 0"),
         *("--activations my.npz", "--set vocabulary=8", "--set names=a,b"),
     )
+
+
+def test_a_trial_has_the_axes_that_the_suite_says_for_it() -> None:
+    text = planted.TINY.replace("[[variant]]", "quick = { seq_len = [8] }\n[[variant]]", 1)
+    assert values_of(planted.plan(text), "seq_len") == [16]
+    assert values_of(planted.plan(text, quick=True), "seq_len") == [8]
+    assert values_of(planted.plan(text, quick=True, axes={"seq_len": [9]}), "seq_len") == [9]
+    with pytest.raises(UsageError, match="quick: unknown key 'seq_length'; did you mean 'seq_len'"):
+        planted.plan(text.replace("{ seq_len = [8]", "{ seq_length = [8]"))

@@ -132,6 +132,24 @@ def test_resuming_measures_only_what_is_missing(tmp_path: Path, measured: list[i
     assert len(json.loads((tmp_path / "run.json").read_text())["sessions"]) == 2
 
 
+def test_what_is_not_timed_in_turns_is_resumed_case_by_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TEXT.replace('"forward"', '"fidelity"')
+    _run(tmp_path, text)
+    lines = (tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "rows.jsonl").write_text("".join(lines[:1] + lines[2:]))
+    found: list[list[str]] = []
+    original = run_module.measure
+
+    def measure(cell: Any, cases: Any, setting: Any) -> Any:
+        found.append([case.variant for case in cases])
+        return original(cell, cases, setting)
+
+    monkeypatch.setattr(run_module, "measure", measure)
+    _run(tmp_path, text, resume=True)
+    assert found == [["linear"]]
+    assert Counter(_keys(tmp_path)).total() == len(lines)
+
+
 def test_a_changed_plan_takes_the_place_of_what_it_replaces(tmp_path: Path) -> None:
     _run(tmp_path)
     before = (tmp_path / "rows.jsonl").read_bytes()

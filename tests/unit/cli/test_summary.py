@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -134,3 +135,21 @@ def test_swapped_models_are_a_mean_over_segments(capsys: Capture) -> None:
     assert "swapped into tiny:mine@1, 64 tokens" in text
     assert "prefill" not in text
     assert next(x.split() for x in text.splitlines() if x.startswith("linear")) == ["linear", "2.00", "0.300", "0.500"]
+
+
+def test_what_was_found_is_shown_by_needles_and_length(capsys: Capture) -> None:
+    def row(variant: str, needles: str, accuracy: float, **known: Any) -> Row:
+        extra = {"needles": needles, "accuracy_low": accuracy / 2, "accuracy_high": 2 * accuracy}
+        place = {"task": "retrieval", "inputs": f"tiny:mine@1:{needles}", "seq_len": 1024, "causal": True}
+        return Row(variant=variant, accuracy=accuracy, extra=extra, **place, **known)  # type: ignore[arg-type]
+
+    skipped = row("linear", "multi_key", 0.0, status="skipped")
+    rows = [row("full", "single", 0.4), row("full", "multi_key", 0.1), row("linear", "single", 0.2), skipped]
+    summary.show_results(_rows(*rows))
+    title, head, *lines = [line for line in _printed(capsys).splitlines() if line.strip("- ")]
+    assert title == "right answers, tiny:mine@1 (chance is 10%)"
+    assert head.split("  ")[0] == "variant"
+    assert "single 1024" in head
+    shown = {line.split()[0]: line.split()[1:] for line in lines}
+    assert shown["full"] == ["40%", "(20\u201380)", "10%", "(5\u201320)"]
+    assert shown["linear"] == ["20%", "(10\u201340)", "\u2013"]

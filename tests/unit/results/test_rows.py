@@ -25,7 +25,7 @@ FIXED = (
     "relative_error oracle_error cosine_similarity total_variation missed_mass effective_keys metric accuracy "
     "loss steps parameters seed stop_reason cache cuda_graph graph_breaks retained_bytes rounds processes contaminated "
     "energy_j clamped_rows bytes_moved bandwidth_share memory_budget_bytes longest_context part baseline "
-    "gate_len read_from fill choices extra schema "
+    "gate_len read_from fill choices budget extra schema "
 )
 
 VALUES = {
@@ -160,6 +160,7 @@ ADDED = {
     5: ("part", "baseline", "extra"),
     6: ("gate_len", "read_from", "fill"),
     7: ("choices",),
+    8: ("budget",),
 }
 
 

@@ -16,6 +16,7 @@ from efficient_attn.results.stats import (
     mean_of,
     middle,
     paired_ratio,
+    share_of,
     step_down,
     typical,
     verdict,
@@ -214,3 +215,25 @@ def test_noise_alone_is_hardly_ever_called_a_difference_and_five_percent_nearly_
 
 def test_the_middle_is_a_value_that_was_there() -> None:
     assert [middle(v) for v in ([3.0], [5.0, 1.0, 3.0], [4.0, 1.0], [9.0, 2.0, 1.0, 3.0])] == [3.0, 3.0, 4.0, 3.0]
+
+
+def test_shares_of_few_trials_have_wilsons_interval() -> None:
+    found = share_of(11, 80)
+    assert found == pytest.approx((0.1375, 0.0786, 0.2292), abs=5e-4)  # by hand, from the formula
+    assert share_of(0, 10)[:2] == (0.0, 0.0)
+    assert share_of(10, 10).low == pytest.approx(0.7225, abs=5e-4)
+    with pytest.raises(ValueError, match="trial"):
+        share_of(0, 0)
+
+
+@given(st.integers(1, 300), st.data())
+def test_an_interval_of_a_share_holds_it_and_narrows(count: int, data: st.DataObject) -> None:
+    hits = data.draw(st.integers(0, count))
+    few, many = share_of(hits, count), share_of(4 * hits, 4 * count)
+    for found in (few, many):
+        assert found.low is not None
+        assert found.high is not None
+        assert 0 <= found.low <= found.value <= found.high <= 1
+    assert many.high - many.low < few.high - few.low
+    other = share_of(count - hits, count)
+    assert (1 - other.low, 1 - other.high) == pytest.approx((few.high, few.low), abs=1e-12)
