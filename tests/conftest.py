@@ -59,6 +59,12 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """A test that draws without a generator of its own draws the same numbers whenever and wherever it runs."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _little_to_collect() -> None:
     """Measuring collects garbage before it begins: not all of torch, pandas and the tests so far each time."""

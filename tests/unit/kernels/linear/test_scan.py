@@ -87,7 +87,7 @@ def test_the_backward_pass_is_autograds(monkeypatch, chunk: int, weighted: bool)
     got_loss = out.cos().sum() + (after.kv * size).cos().sum()
     want_loss = want.cos().sum() + want_kv.cos().sum()
     for got, exact in zip(torch.autograd.grad(got_loss, sources), torch.autograd.grad(want_loss, sources), strict=True):
-        torch.testing.assert_close(got, exact, rtol=0, atol=1e-11)
+        torch.testing.assert_close(got, exact, rtol=1e-12, atol=1e-11)  # gradients of a hundred are among them
 
 
 @pytest.mark.parametrize("graph", [False, True])
