@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..contract.budget import Budget
+from ..contract.budget import Budget, counts_bytes
 from ..errors import UnsupportedError, UsageError
 from ..registry import class_of
 from ..spec import Spec, parse
@@ -42,7 +42,7 @@ def _fit(cell: Cell, text: str, kv_heads: int | None, budget: str) -> str:
         raise UsageError(f"budget {budget}: {error}; leave {text} out, or name its options without a budget") from error
     except UsageError as error:
         raise UsageError(f"budget {budget}: {error}") from error
-    if not budget.strip().isdecimal():
+    if counts_bytes(budget):
         _check_state(cell, fitted, kv_heads, budget)
     return fitted
 

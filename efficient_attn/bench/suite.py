@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from ..errors import UsageError, unknown
 from ..registry import load_plugin
@@ -22,6 +22,7 @@ from .tables import Table, find_task, find_words, list_tasks
 Count = Annotated[int, Field(ge=1, strict=True)]
 T = TypeVar("T")
 Listed = Annotated[tuple[T, ...], Field(min_length=1)]
+Word = Annotated[str, StringConstraints(strip_whitespace=True)]
 
 
 class _Table(BaseModel):
@@ -44,7 +45,7 @@ class Axes(_Table):
     compiled: Listed[bool] | None = None
     cuda_graph: Listed[bool] | None = None
     fill: Listed[Literal["full", "half", "drawn", "packed"]] | None = None
-    budget: Listed[str] | None = None  # of keys a query, "128", or of a layer's state, "192KiB"
+    budget: Listed[Word] | None = None  # of keys a query, "128" or "N/16", or of a layer's state, "192KiB"
 
     @property
     def varied(self) -> tuple[str, ...]:

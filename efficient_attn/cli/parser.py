@@ -25,7 +25,7 @@ AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "compiled": (values.truth, "through torch.compile: true, false or both"),
     "cuda_graph": (values.truth, "as a CUDA graph: true, false or both"),
     "fill": (values.one_of("fill", ("full", "half", "drawn", "packed")), "how full a batch's rows are"),
-    "budget": (str, "keys a query (128) or bytes of a layer's state (192KiB), to which mechanisms are fitted"),
+    "budget": (str, "keys a query (128, N/16) or bytes of a layer's state (192KiB), to which mechanisms are fitted"),
 }
 
 

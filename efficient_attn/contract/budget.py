@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,6 +10,12 @@ from ..errors import UsageError
 from ..units import parse_size
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+PART = re.compile(r"N/([1-9]\d*)")
+
+
+def counts_bytes(text: str) -> bool:
+    """Whether a budget is of a state's bytes, and not of keys a query."""
+    return not (text.isdecimal() or PART.fullmatch(text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +32,17 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str, *, length: int, kv_heads: int, head_dim: int, dtype: str, causal: bool) -> Self:
-        """A number is one of keys, ``128``; a size is a layer's state in bytes, ``192KiB``, all its heads together.
+        """A number is one of keys, ``128``, and a part of the length too, ``N/16``; a size is a layer's state in bytes,
+        ``192KiB``, all its heads together.
 
-        Raises `UsageError` for neither, and for a budget of no key.
+        Raises `UsageError` for none of them, and for a budget of no key.
         """
-        text = text.strip()
-        keys = int(text) if text.isdecimal() else parse_size(text) // (2 * kv_heads * head_dim * BYTES[dtype])
+        if text.isdecimal():
+            keys = int(text)
+        elif part := PART.fullmatch(text):
+            keys = length // int(part[1])
+        else:
+            keys = parse_size(text) // (2 * kv_heads * head_dim * BYTES[dtype])
         if keys < 1:
             raise UsageError(f"it is less than one key and its value, of {kv_heads} heads of {head_dim}")
         return cls(keys=min(keys, length), length=length, head_dim=head_dim, causal=causal)

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
+from .. import units
 from ..results.stats import Estimate, exponent
 from ..spec import label_of
 from .gather import Frame
 
 SETTING = ["suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill", "baseline"]
 # what may differ between two rows of one variant at one place of a slice; then the label says it
-APART = ["kv_heads", "kv_len", "cache", "compiled", "cuda_graph", "inputs", "seed", "backend_used", "run_id"]
+APART = ["kv_heads", "kv_len", "cache", "compiled", "cuda_graph", "inputs", "seed", "budget", "backend_used", "run_id"]
 
 # what two results of one variant may not share
 PLACE = [*SETTING, "causal", "mode", "task", "inputs", "seq_len", "layer", "label"]
@@ -139,6 +140,14 @@ def slice_fidelity(rows: Frame) -> Iterator[Slice]:
     """A setting's fidelity rows by inputs, direction and length."""
     for (inputs, causal, length), part in rows.groupby(["inputs", "causal", "seq_len"], dropna=False):
         yield Slice(None, _plain(causal), part, _plain(inputs), int(length) if length > 0 else None)
+
+
+def find_budgets(rows: Frame) -> dict[str, tuple[int, str]]:
+    """To what each variant was fitted, by its label, and which of the budgets that is; those to none come first."""
+    budgets = rows["budget"].dropna().unique().tolist()
+    places = {budget: (place, str(budget)) for place, budget in enumerate(budgets, 1)}
+    fitted = rows.groupby("label", sort=False)["budget"].first()
+    return {str(label): places.get(budget, (0, units.NONE)) for label, budget in fitted.items()}
 
 
 def find_headline(rows: Frame, column: str) -> Frame:

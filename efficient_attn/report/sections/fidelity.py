@@ -73,27 +73,28 @@ def _make_table(piece: select.Slice) -> Table:
     for line in body:
         line += [show_number(clamped[line[0].text]), show_number(worst[line[0].text])]
     note = "An approximation that does not stay well below both nulls has lost what attention adds."
-    head = ("Variant", *ERRORS, "Rows clamped", "Error against own oracle (worst)")
+    head = ("Variant", "Budget", *ERRORS, "Rows clamped", "Error against own oracle (worst)")
     return trim(Table(f"Distance from exact attention{_after_colon(piece)}{_over(rows)}", head, body, note=note))
 
 
 def _make_weight_table(piece: select.Slice) -> Table | None:
     """Where the weights go that exact attention gives, and where a variant's own; None where that was not measured."""
-    table = trim(Table("", ("Variant", *WEIGHTS), _average(piece.rows, WEIGHTS), note=_tell_rows(piece)))
+    table = trim(Table("", ("Variant", "Budget", *WEIGHTS), _average(piece.rows, WEIGHTS), note=_tell_rows(piece)))
     caption = f"Weights{_after_colon(piece)}{_over(piece.rows)}"
-    return replace(table, caption=caption) if len(table.head) > 1 else None
+    return replace(table, caption=caption) if set(table.head) & set(WEIGHTS) else None
 
 
 def _average(rows: Frame, columns: Mapping[str, str]) -> list[list[Shown]]:
-    """A line for each variant, the least error first."""
+    """A line for each variant, its budget and its means; of a budget, the least error first."""
     known = rows.reindex(columns=["label", "relative_error", *columns.values()])  # older rows have fewer columns
     known = known.loc[:, ~known.columns.duplicated()]
     means = known.groupby("label", sort=False).mean().sort_values("relative_error", kind="stable")
-    shown = means[list(columns.values())]
-    return [
-        [Shown(str(label), str(label)), *map(show_number, line)]
-        for label, line in zip(shown.index, shown.to_numpy(), strict=True)
-    ]
+    budgets = select.find_budgets(rows)
+    found = []
+    for label, line in zip(means.index, means[list(columns.values())].to_numpy(), strict=True):
+        place, budget = budgets[label]
+        found.append([Shown(label, label), Shown(budget, place), *map(show_number, line)])
+    return sorted(found, key=lambda line: budgets[line[0].text])
 
 
 def _over(rows: Frame) -> str:

@@ -55,12 +55,13 @@ def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
 
 
 def _summarise(rows: Frame) -> Iterator[dict[str, Any]]:
-    """Of each variant what its segments say together, the closest to the model as it is first."""
+    """Of each variant what its segments say together; of a budget, the closest to the model as it is first."""
     own = rows[rows["is_baseline"]].set_index("swap.segment")
-    found = []
+    budgets, found = select.find_budgets(rows), []
     for label, part in rows.groupby("label", sort=False):
         part = part.set_index("swap.segment").sort_index()
         line: dict[str, Any] = {"label": label, "is_baseline": bool(part["is_baseline"].any())}
+        line["budget"] = budgets[str(label)]
         for column in MEANS:
             values = _known(part, column)
             line[column] = sum(values) / len(values) if values else None
@@ -75,7 +76,7 @@ def _summarise(rows: Frame) -> Iterator[dict[str, Any]]:
         if len(both):
             line["speedup"] = typical((own.loc[both, "latency_ms"] / part.loc[both, "latency_ms"]).tolist())
         found.append(line)
-    yield from sorted(found, key=_closeness)
+    yield from sorted(found, key=lambda line: (line["budget"], _closeness(line)))
 
 
 MEANS = (
@@ -153,6 +154,7 @@ def _time(line: dict[str, Any]) -> Shown:
 
 
 COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], Shown]], ...] = (
+    ("Budget", lambda line: Shown(line["budget"][1], line["budget"][0])),
     ("Loss", _estimate("loss", _number)),
     ("Perplexity, over its own", _estimate("perplexity", units.ratio)),
     ("KL a token", _mean("swap.divergence")),

@@ -16,7 +16,7 @@ baseline = "full"
 [axes]
 seq_len = [512, 1024]
 causal = [true]
-budget = ["64", "128"]
+budget = ["64", " 128 "]
 [dims]
 heads = 2
 head_dim = 16
@@ -48,7 +48,7 @@ def test_each_is_fitted_at_each_length_and_the_baseline_stands_once() -> None:
 
 def test_a_row_says_its_budget_and_cases_without_one_keep_their_names() -> None:
     with_budget, without = (
-        make_plan(parse_suite(text, "s", TABLE)) for text in (SUITE, SUITE.replace('budget = ["64", "128"]\n', ""))
+        make_plan(parse_suite(text, "s", TABLE)) for text in (SUITE, SUITE.replace('budget = ["64", " 128 "]\n', ""))
     )
     assert with_budget[0].key == without[0].key
     assert with_budget[1].row().budget == "64"
@@ -67,6 +67,7 @@ def test_a_row_says_its_budget_and_cases_without_one_keep_their_names() -> None:
         (["strided"], "64KiB", "keeps 128 KiB after 512 positions"),
         (["linformer"], "64KiB", "no decode state"),
         (["sliding_window"], "few", "not a size"),
+        (["sliding_window"], "N/513", "less than one key"),
     ],
 )
 def test_what_cannot_be_fitted_is_one_line(variants: list[str], budget: str, what: str) -> None:
@@ -74,6 +75,13 @@ def test_what_cannot_be_fitted_is_one_line(variants: list[str], budget: str, wha
         plan(variants=variants, axes={"budget": [budget], "seq_len": [512]})
     assert "\n" not in str(found.value)
     assert "budget" in str(found.value)
+
+
+def test_parts_of_the_length_follow_it() -> None:
+    assert plan(variants=["sliding_window"], axes={"budget": ["N/8"]}) == [
+        (512, "sliding_window:window=63", "N/8"),
+        (1024, "sliding_window:window=127", "N/8"),
+    ]
 
 
 def test_bytes_are_of_all_heads() -> None:

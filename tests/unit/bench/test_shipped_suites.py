@@ -180,7 +180,7 @@ def test_no_reason_is_left_over() -> None:
 
 @pytest.mark.slow
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", JUDGED)
+@pytest.mark.parametrize("name", sorted({*JUDGED} - {"fidelity_long"}))  # 2,048 tokens take it a minute
 def test_what_is_judged_can_be(name: str) -> None:
     """A spec that refuses the encoder's heads, length or mask would only look judged."""
     judged = [case for case in _planned(name) if case.cell.task == "fidelity" and case.cell.place.layer == 0]

@@ -21,7 +21,9 @@ def test_a_number_is_of_keys_and_a_size_of_a_layers_state() -> None:
     assert Budget.parse("192KiB", **SIZES).keys == 128  # 3 heads, keys and values of 64 numbers of 4 bytes
     assert Budget.parse("192KiB", **SIZES | {"dtype": "bfloat16"}).keys == 256
     assert Budget.parse("9999", **SIZES).keys == 2048  # there are no more
-    for text in ("0", "1KiB", "many", "-3"):
+    assert Budget.parse("N/16", **SIZES).keys == 128
+    assert Budget.parse("N/16", **SIZES | {"length": 8192}).keys == 512
+    for text in ("0", "1KiB", "many", "-3", "N/4096", "N/0", "N"):
         with pytest.raises(ea.UsageError, match=r"less than one key|size"):
             Budget.parse(text, **SIZES)
 

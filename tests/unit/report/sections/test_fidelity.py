@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import report_runs as runs
 
+from efficient_attn import units
 from efficient_attn.report import write_report
 from efficient_attn.results.rows import Record
 
@@ -17,10 +18,11 @@ pytestmark = pytest.mark.slow
 KNOWN = {"gradient_cosine": 0.912, "spread_over_heads": 0.034, "sink_mass": 0.456, "own_sink_mass": 0.123}
 
 
-def faithful(variant: str, error: float, layer: int, n: int = 8192, **extra: Any) -> Record:
+def faithful(variant: str, error: float, layer: int, n: int = 8192, budget: str | None = None, **extra: Any) -> Record:
     made = runs.row(
         variant, task="fidelity", inputs="mine@1", seq_len=n, causal=True, layer=layer, relative_error=error,
         oracle_error=1e-7, total_variation=0.25, missed_mass=0.125, effective_keys=60.0, cosine_similarity=0.9,
+        budget=budget,
     )  # fmt: skip
     made.extra = extra
     return Record(made, {"mean_value_error": 0.8})
@@ -53,6 +55,16 @@ def test_errors_and_weights_stand_in_a_table_each(tmp_path: Path) -> None:
         "Exact mass on 4 first keys": "0.456", "Own mass on 4 first keys": "0.123",
     }  # fmt: skip
     assert "Total variation and missed mass are of 2,048 query rows in drawn blocks, all else of all rows." in text
+
+
+def test_what_was_fitted_to_one_budget_stands_together(tmp_path: Path) -> None:
+    fitted = {"linear": (0.3, None), "strided:stride=9": (0.5, "N/16"), "sliding_window:window=9": (0.4, "N/16"),
+              "sliding_window:window=99": (0.2, "N/4")}  # fmt: skip
+    text = report(tmp_path, [faithful(v, error, n, budget=b) for v, (error, b) in fitted.items() for n in (5, 20)])
+    errors = table(text, "Distance from exact attention")
+    assert list(errors) == ["linear", "sliding_window:window=9", "strided:stride=9", "sliding_window:window=99"]
+    assert [line["Budget"] for line in errors.values()] == [units.NONE, "N/16", "N/16", "N/4"]
+    assert table(text, "Weights")["sliding_window:window=99"]["Budget"] == "N/4"
 
 
 def test_who_was_looked_at_whole_is_not_named_with_the_others(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import report_runs as runs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from efficient_attn import units
 from efficient_attn.report import gather, page, write_report
 from efficient_attn.report.drawing.figures import Panel
 from efficient_attn.report.drawing.maps import Map
@@ -66,6 +67,20 @@ def test_a_front_of_time_and_one_of_states(tmp_path: Path) -> None:
     assert [x for x, _ in state.front] == [300_000, 500_000]
     svg = next((tmp_path / "page").rglob("*state*.svg")).read_text()
     assert "linear" in svg
+
+
+def test_what_was_fitted_to_one_budget_stands_together(tmp_path: Path) -> None:
+    records = list(read())
+    for record in records:
+        record.row.budget = {"linear": "64", "strided:stride=8": "128"}.get(record.row.variant)
+    block, _ = pictures(tmp_path, iter(records))
+    assert block.tables[0].head[:2] == ("Variant", "Budget")
+    assert [(line[0].text, line[1].text) for line in block.tables[0].rows] == [
+        ("full", units.NONE),
+        ("sliding_window:window=128", units.NONE),
+        ("linear", "64"),
+        ("strided:stride=8", "128"),
+    ]
 
 
 def test_a_map_of_layers(tmp_path: Path) -> None:
