@@ -32,7 +32,7 @@ class Traits:
     strictly_causal: no part of the future reaches the past, so a prefix of the output is the output of the prefix.
     cross: N may differ from M. padding: it takes ``key_lengths`` and ``key_mask``. decode: it has ``init_state/step``.
     grouped: k and v may have fewer heads than q, and are never expanded for it. gradient: it has a backward pass.
-    exact: it is a softmax over the keys that it sees. normalised: weights of a row sum to 1.
+    exact: it is a softmax of scaled dot products over the keys that it sees. normalised: weights of a row sum to 1.
     positional: positions matter beyond masks. mixes_queries: a row's output depends on other rows' queries.
     values: it takes v; a mechanism that makes its values from k takes None instead.
     padded_as_trimmed: a padded row is the shorter sequence alone; not so where the number of keys M itself counts, as
@@ -52,7 +52,7 @@ class Traits:
     decode: bool = _claim(True, "decodes step by step", "no decoding")
     grouped: bool = _claim(True, "takes fewer key-value heads than heads, and copies none", "no grouped heads")
     gradient: bool = _claim(True, "has a backward pass", "no gradient")
-    exact: bool = _claim(False, "is a softmax over the keys that it sees", "no exact softmax")
+    exact: bool = _claim(False, "is a softmax of scaled dot products over the keys that it sees", "no exact softmax")
     normalised: bool = _claim(True, "the weights of a row sum to 1", "no weights that sum to 1")
     positional: bool = _claim(False, "positions matter beyond masks", "positions matter only to masks")
     mixes_queries: bool = _claim(False, "a row depends on other rows' queries", "a row depends on its own query alone")

@@ -35,8 +35,13 @@ def softmax_attention(
     """
     wq, wk, wv = wide(q), wide(expand_heads(k, q.shape[1])), wide(expand_heads(v, q.shape[1]))
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    weights = masked_softmax(wq @ wk.mT * factor, allowed)
-    return ((F.dropout(weights, dropout) if dropout else weights) @ wv).to(q.dtype)
+    return softmax_of(wq @ wk.mT * factor, wv, allowed, dropout=dropout).to(q.dtype)
+
+
+def softmax_of(scores: Tensor, v: Tensor, allowed: Tensor, *, dropout: float = 0.0) -> Tensor:
+    """softmax(scores) v over the ``allowed`` pairs, as in `softmax_attention`; all of one dtype."""
+    weights = masked_softmax(scores, allowed)
+    return (F.dropout(weights, dropout) if dropout else weights) @ v
 
 
 def weighted_average(weights: Tensor, v: Tensor) -> Tensor:

@@ -40,17 +40,18 @@ class KernelFunction(torch.autograd.Function):
 class SoftmaxFunction(KernelFunction):
     """Base of kernels that return an output and one log-sum-exp a row, and keep both with what they were given.
 
-    They take tensors, q, k and v first, then what else there is. ``gradients`` gives those by q, k and v, of the
-    gradient by the output, the tensors, the output, the log-sum-exps and the rest.
+    They take tensors, q, k and v first, then what else there is. ``gradients`` gives those by q, k and v, or by as many
+    as are ``differentiated``, of the gradient by the output, the tensors, the output, the log-sum-exps and the rest.
     """
 
     kernel: ClassVar[str]  # its name, as a sentence begins with it
     tensors: ClassVar[int] = 4  # q, k, v and a mask
-    gradients: ClassVar[Callable[..., tuple[Tensor, Tensor, Tensor]]]
+    differentiated: ClassVar[int] = 3
+    gradients: ClassVar[Callable[..., tuple[Tensor, ...]]]
 
     @classmethod
     def setup_context(cls, ctx: Any, inputs: Any, output: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        _keep(ctx, inputs, output, cls.tensors)
+        _keep(ctx, inputs, output, cls.tensors, cls.differentiated)
 
     @classmethod
     def backward(cls, ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -61,23 +62,33 @@ class SoftmaxFunction(KernelFunction):
 def make_softmax_op(
     name: str,
     run: Callable[..., tuple[Tensor, Tensor]],
-    gradients: Callable[..., tuple[Tensor, Tensor, Tensor]],
+    gradients: Callable[..., tuple[Tensor, ...]],
+    *,
     tensors: int = 4,
+    differentiated: int = 3,
+    shapes: Callable[..., tuple[Tensor, Tensor]] | None = None,
 ) -> Any:
     """A `SoftmaxFunction`'s ``forward`` and ``gradients``, whose signatures have types, as an op and that of its
-    backward pass: ``efficient_attn::name`` and ``name_backward``."""
-    op = make_op(name, run, _softmax_shapes)
-    op_backward = make_op(f"{name}_backward", gradients, lambda _, *qkv: tuple(x.new_empty(x.shape) for x in qkv[:3]))
+    backward pass: ``efficient_attn::name`` and ``name_backward``. shapes: of what ``run`` returns, where not q's."""
+
+    def backward_shapes(_: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.new_empty(x.shape) for x in given[:differentiated])
+
+    op = make_op(name, run, shapes or _softmax_shapes)
+    op_backward = make_op(f"{name}_backward", gradients, backward_shapes)
 
     def backward(ctx: Any, *grads: Tensor) -> Any:
         return *op_backward(grads[0], *ctx.saved_tensors, *ctx.how), *[None] * ctx.others
 
-    op.register_autograd(backward, setup_context=lambda ctx, inputs, output: _keep(ctx, inputs, output, tensors))
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        _keep(ctx, inputs, output, tensors, differentiated)
+
+    op.register_autograd(backward, setup_context=keep)
     return op
 
 
-def _keep(ctx: Any, inputs: Any, output: Any, tensors: int) -> None:
-    ctx.how, ctx.others = inputs[tensors:], len(inputs) - 3
+def _keep(ctx: Any, inputs: Any, output: Any, tensors: int, differentiated: int) -> None:
+    ctx.how, ctx.others = inputs[tensors:], len(inputs) - differentiated
     ctx.save_for_backward(*inputs[:tensors], *output)
     ctx.mark_non_differentiable(output[1])
 

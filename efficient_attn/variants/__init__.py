@@ -24,6 +24,11 @@ def _entry(name: str, cls: str, family: str, sentence: str) -> Entry:
 
 CATALOGUE = (
     _entry("full", "Full", "full", "Exact softmax attention: every query over every key."),
+    _entry("dot", "Dot", "full", "Exact softmax of dot products as they are, not scaled."),
+    _entry("general", "General", "full", "Exact softmax of a learned bilinear form of query and key."),
+    _entry("additive", "Additive", "full", "Exact softmax of a small network's score of query and key."),
+    _entry("cosine", "Cosine", "full", "Exact softmax of cosines times a learned temperature."),
+    _entry("luong_local", "LuongLocal", "full", "A window around a predicted position, fading with distance."),
     _entry("sliding_window", "SlidingWindow", "sparse", "Each query over the keys within a window."),
     _entry("dilated_window", "DilatedWindow", "sparse", "A window of keys some positions apart."),
     _entry("global_tokens", "GlobalTokens", "sparse", "First tokens see all and are seen by all."),

@@ -104,7 +104,7 @@ class _Rounds(SoftmaxFunction):
     gradients = staticmethod(_gradients)
 
 
-_rounds = make_softmax_op("rounds", _forward, _gradients, _Rounds.tensors)
+_rounds = make_softmax_op("rounds", _forward, _gradients, tensors=_Rounds.tensors)
 
 
 def _recipe(order: Tensor, chunk: Tensor, lengths: Tensor | None, size: int, causal: bool, scale: float) -> Recipe:

@@ -13,10 +13,20 @@ from . import decode, fused, grouped
 ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, native: bool = False, dropout: float = 0.0) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v under a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1.
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    *,
+    scale: float | None = None,
+    native: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """softmax(scale q k^T) v under a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1.
 
-    native: where a few queries see all keys, by our kernel in C++ instead of torch's; without dropout only.
+    scale: 1/sqrt(D) unless given. native: where a few queries see all keys, by our kernel in C++ instead of torch's;
+    without dropout only.
     dropout: torch's ``dropout_p``, for which torch forms all weights on the CPU.
     """
     if native and dropout:
@@ -25,14 +35,16 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, native: bool = False,
     valid = mask.key_valid(m)
     causal = mask.causal and start < m - 1  # a first query that stands on the last key already sees all of them
     if valid is None and (not causal or start == 0):
-        return attend_fused(q, k, v, causal=causal, native=native, dropout=dropout)
+        return attend_fused(q, k, v, scale=scale, causal=causal, native=native, dropout=dropout)
     if not causal:
-        return attend_fused(q, k, v, allowed=None if valid is None else valid[:, None, None], dropout=dropout)
-    return torch.cat([_causal_rows(q, k, v, valid, start, i, dropout) for i in range(0, n, ROWS)], dim=2)
+        allowed = None if valid is None else valid[:, None, None]
+        return attend_fused(q, k, v, allowed=allowed, scale=scale, dropout=dropout)
+    parts = [_causal_rows(q, k, v, valid, start, i, scale, dropout) for i in range(0, n, ROWS)]
+    return torch.cat(parts, dim=2)
 
 
 def _causal_rows(
-    q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, start: int, first: int, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, start: int, first: int, scale: float | None, dropout: float
 ) -> Tensor:
     """Rows [first, first + ROWS) of causal attention, over the keys that any of them may see."""
     rows = q[:, :, first : first + ROWS]
@@ -43,7 +55,7 @@ def _causal_rows(
     allowed = (torch.arange(last, device=q.device) <= i[:, None])[None, None]
     if valid is not None:
         allowed = allowed & valid[:, None, None, :last]
-    return attend_fused(rows, k[:, :, :last], v[:, :, :last], allowed=allowed, dropout=dropout)
+    return attend_fused(rows, k[:, :, :last], v[:, :, :last], allowed=allowed, scale=scale, dropout=dropout)
 
 
 def attend_fused(
@@ -52,6 +64,7 @@ def attend_fused(
     v: Tensor,
     *,
     allowed: Tensor | None = None,
+    scale: float | None = None,
     causal: bool = False,
     native: bool = False,
     dropout: float = 0.0,
@@ -59,29 +72,29 @@ def attend_fused(
     """One call of torch's fused kernel, kept on its fast path: equal widths, and groups folded instead of expanded.
 
     allowed: bool, ``[1 or B, 1, 1 or N, M]``. causal: query i sees keys up to i (both from zero).
-    native, dropout: see `attend`.
+    scale, native, dropout: see `attend`.
     """
     batch, heads, _, width = q.shape
     kv_heads, value_width = k.shape[1], v.shape[-1]
-    scale = width**-0.5
+    factor = width**-0.5 if scale is None else scale
     if native and allowed is None and not causal:
         rows = q.reshape(batch, kv_heads, -1, width)
         if decode.native_serves(rows, k, v):
-            return decode.attend_in_one_pass(rows, k, v, scale).reshape(*q.shape[:3], value_width)
+            return decode.attend_in_one_pass(rows, k, v, factor).reshape(*q.shape[:3], value_width)
     if value_width != width:  # unequal widths would leave the flash kernel; zeros change neither scores nor outputs
         q, k, v = (F.pad(x, (0, max(width, value_width) - x.shape[-1])) for x in (q, k, v))
     few = None
     if allowed is None and not causal and not dropout:
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
-        few = decode.attend_few(rows, k, v, scale)
+        few = decode.attend_few(rows, k, v, factor)
     if few is not None:
         out = few.reshape(q.shape)
     elif kv_heads == heads:
-        out = fused.attend(q, k, v, allowed=allowed, causal=causal, scale=scale, dropout=dropout)
+        out = fused.attend(q, k, v, allowed=allowed, causal=causal, scale=factor, dropout=dropout)
     elif not causal and (allowed is None or allowed.shape[2] == 1):
         # no row has a mask of its own: a group's heads are just more query rows of the one key-value head
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
-        out = fused.attend(rows, k, v, allowed=allowed, causal=False, scale=scale, dropout=dropout).reshape(q.shape)
+        out = fused.attend(rows, k, v, allowed=allowed, causal=False, scale=factor, dropout=dropout).reshape(q.shape)
     else:
-        out = grouped.attend(q, k, v, allowed, causal, scale, dropout)
+        out = grouped.attend(q, k, v, allowed, causal, factor, dropout)
     return out[..., :value_width] if value_width < out.shape[-1] else out

@@ -61,8 +61,12 @@ def pickles(subject: Subject) -> None:
 
 
 @check(needs="decode")
+@torch.no_grad()
 def states_pickle(subject: Subject) -> None:
-    """A decode state that is pickled, saved or copied goes on with the same bits."""
+    """A decode state that is pickled, saved or copied goes on with the same bits.
+
+    Without gradients: torch copies no tensor that it would differentiate, as what a learned map made of keys.
+    """
     shape = subject.shape(12)
     attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
     state = attn.init_state(2, 12, subject.dtype, subject.device)

@@ -132,6 +132,7 @@ BREADTH = ("heads", "batch", "head_dim", "seq_len", "dtype", "threads", "causal"
 # What is timed and cannot be judged on the activations of a trained encoder, and why.
 HEADS = "each of the encoder's heads has keys of its own, and sharing them has to be trained"
 LATENT = "its keys are latents, which have to be trained"
+SCORES = "its scores, or where it looks, have to be trained"
 LONG = "its window holds all of the text"
 COMPILED = "the same sums as its other backend's, held against the same oracle"
 NOT_JUDGED = {
@@ -149,6 +150,10 @@ NOT_JUDGED = {
     "full:backend=cpp": COMPILED,
     "linear:backend=cpp": COMPILED,
     "cosformer:backend=cpp": COMPILED,
+    "general": SCORES,
+    "additive": SCORES,
+    "broadcast_additive": SCORES,
+    "luong_local:window=128": SCORES,
     "bare_sdpa": "it is full without our checks",
     "sdpa_gqa": HEADS,
     "lookback_window:window=128": "it is a causal window under no mask; sliding_window is judged under a causal one",

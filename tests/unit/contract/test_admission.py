@@ -31,7 +31,7 @@ def tensors(dtype: torch.dtype = torch.float32, n: int = 6) -> tuple[Tensor, Ten
 @pytest.mark.parametrize("name", ea.names())
 def test_dropout_is_claimed_or_refused_by_name_and_trait(name: str) -> None:
     attn = ea.create(name, dims=DIMS)
-    assert attn.traits.dropout == (name in ("full", "gqa", "mqa"))
+    assert attn.traits.dropout == (name in ("full", "dot", "general", "cosine", "gqa", "mqa"))
     attn.dropout = 0
     if attn.traits.dropout:
         attn.dropout = 0.25

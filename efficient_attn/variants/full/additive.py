@@ -1,0 +1,84 @@
+"""Additive attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ...contract.mask import Mask
+from ...contract.shapes import Dims
+from ...contract.state import KVCache, preallocate
+from ...contract.traits import Traits
+from ...errors import UsageError
+from ...kernels.dense import expand_heads, wide
+from ...kernels.softmax import additive
+from .scored import UNDROPPED, ScoredAttention, by_group, count_heads, fit_dtype
+
+
+class Additive(ScoredAttention):
+    """softmax(u . tanh(W_q q + W_k k)) v, a small network's score of query and key (Bahdanau et al. 2014,
+    arXiv:1409.0473, "concat" of Luong et al. 2015).
+
+    hidden: A, the width of the network, head_dim unless given. Learned for each key-value head, and drawn from
+    ``seed``: ``w_q`` and ``w_k [Hkv, A, D]``, N(0, 1 / 2D), so that sums have unit variance where q and k do;
+    ``u [Hkv, A]``, N(0, 1 / A). Needs dims with head_dim, and kv_heads or heads; raises `UsageError` without them.
+
+    Backend ``blocks`` has the sums of some queries and keys in memory at a time: it grows with N, not with N M A.
+    """
+
+    backends = ("blocks", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {}
+    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {}
+
+    def __init__(
+        self,
+        *,
+        hidden: int | None = None,
+        dims: Dims = Dims(),  # noqa: B008  (frozen)
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        heads, width = count_heads("additive", dims), dims.head_dim
+        if width is None:
+            raise UsageError("additive needs dims with head_dim, the width of what its network reads")
+        if hidden is not None and hidden < 1:
+            raise UsageError(f"additive: hidden must be at least 1, not {hidden}")
+        hidden, generator = hidden or width, torch.Generator().manual_seed(seed)
+        draw = (torch.randn(heads, hidden, width, generator=generator) for _ in range(2))
+        self.w_q, self.w_k = (nn.Parameter(w * (2 * width) ** -0.5) for w in draw)
+        self.u = nn.Parameter(torch.randn(heads, hidden, generator=generator) * hidden**-0.5)
+
+    @property
+    def traits(self) -> Traits:
+        return UNDROPPED
+
+    @property
+    def kv_heads(self) -> int:
+        return len(self.u)
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        w_q, w_k, u = (expand_heads(fit_dtype(w, q)[None], q.shape[1]) for w in (self.w_q, self.w_k, self.u))
+        return (((q @ w_q.mT)[:, :, :, None] + (k @ w_k.mT)[:, :, None]).tanh() * u[:, :, None, None]).sum(-1)
+
+    def turn_queries(self, q: Tensor) -> Tensor:
+        return (by_group(wide(q), self.kv_heads) @ fit_dtype(self.w_q, q).mT[:, None]).flatten(1, 2)
+
+    def turn_keys(self, k: Tensor) -> Tensor:
+        return wide(k) @ fit_dtype(self.w_k, k).mT
+
+    def attend_turned(self, q: Tensor, turned: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        n, m = q.shape[2], turned.shape[2]
+        given = self.turn_queries(q), wide(turned), wide(v), fit_dtype(self.u, q), mask.key_valid(m)
+        return additive.attend(*given, mask.causal, mask.start(n, m)).to(q.dtype)
+
+    def dense_pairs(self, n: int, m: int) -> int:
+        """The oracle holds every sum of a pair."""
+        return n * m * self.u.shape[1]
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+        of_batch, heads, width, value_width = self.dims.cache_sizes(batch, self.kv_heads)
+        kept = width if self.backend == "dense" else self.u.shape[1]
+        return preallocate(KVCache(max_len), (of_batch, heads, kept, value_width), dtype, device)

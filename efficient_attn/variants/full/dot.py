@@ -1,0 +1,16 @@
+"""Attention by dot products without a scale."""
+
+from torch import Tensor
+
+from .scored import ScoredAttention
+
+
+class Dot(ScoredAttention):
+    """softmax(q k^T) v, the dot product as it is (Luong et al. 2015, arXiv:1508.04025, "dot").
+
+    Without the division by sqrt(D) scores of unit variance in q and k have variance D, so that for wide heads one key
+    takes nearly all weight, and gradients by q and k vanish.
+    """
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.mT

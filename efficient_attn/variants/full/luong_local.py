@@ -1,0 +1,135 @@
+"""Luong's local attention."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...contract.budget import Budget
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Dims, Shape, Values, needed
+from ...contract.state import KVCache, preallocate
+from ...contract.traits import Growth, Traits
+from ...errors import UsageError
+from ...kernels.dense import expand_heads, masked_softmax, wide
+from ...kernels.softmax import local
+from ...patterns.counting import possible_pairs
+from .scored import by_group, count_heads, fit_dtype
+
+TRAITS = Traits(normalised=False, positional=True)  # made once: a call asks for them
+
+
+class LuongLocal(Attention):
+    """Softmax over a window around a position, whose weights fade with the distance from it (Luong et al. 2015,
+    arXiv:1508.04025, local attention): sum_j w_ij exp(-(j - p_i)^2 / (2 s^2)) v_j, where w_i is the softmax of
+    q.k/sqrt(D) over the keys with abs(j - p_i) <= window and s = window / 2.
+
+    position: ``predicted`` (local-p), p_i = S_i sigmoid(u . tanh(W q_i)), where S_i is the number of keys that i may
+    see; or ``own`` (local-m), p_i = i. Learned for each key-value head where predicted, and drawn from ``seed``:
+    ``form [Hkv, D, D]``, N(0, 1 / D), and ``u [Hkv, D]``, N(0, 1 / D). Needs dims with head_dim, and kv_heads or heads,
+    then; raises `UsageError` without them, and for a window below 1.
+
+    Backend ``windows``: where positions are predicted each query's keys are gathered, as each looks elsewhere, which is
+    bound by memory; neighbours that look around themselves share a stretch of keys.
+    """
+
+    backends = ("windows", "dense")
+
+    def __init__(
+        self,
+        *,
+        window: int = 64,
+        position: Literal["predicted", "own"] = "predicted",
+        dims: Dims = Dims(),  # noqa: B008  (frozen)
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if window < 1:
+            raise UsageError(f"luong_local: window must be at least 1, not {window}")
+        self.window = window
+        self.form = self.u = None
+        if position == "predicted":
+            heads, width = count_heads("luong_local", dims), dims.head_dim
+            if width is None:
+                raise UsageError("luong_local needs dims with head_dim, the width of what predicts positions")
+            generator = torch.Generator().manual_seed(seed)
+            self.form = nn.Parameter(torch.randn(heads, width, width, generator=generator) * width**-0.5)
+            self.u = nn.Parameter(torch.randn(heads, width, generator=generator) * width**-0.5)
+
+    @classmethod
+    def fit(cls, budget: Budget) -> dict[str, Any]:
+        """As many keys as a window on both sides has, wherever it lies."""
+        return {"window": max((budget.keys - 1) // 2, 1)}
+
+    @property
+    def traits(self) -> Traits:
+        return TRAITS
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N w)", "O(N)", self._cost)
+
+    @property
+    def kv_heads(self) -> int | None:
+        return self.dims.kv_heads if self.u is None else len(self.u)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        return min(possible_pairs(n, m, causal), n * (2 * self.window + 1))
+
+    def pairs(self, n: int, m: int, causal: bool) -> int | None:
+        """None where positions are predicted: how many keys of a window there are depends on where it lies."""
+        if self.u is not None:
+            return None
+        own = range(m - n, m)
+        last = (i if causal else min(i + self.window, m - 1) for i in own)
+        return sum(max(0, end - max(i - self.window, 0) + 1) for i, end in zip(own, last, strict=True))
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        n, m = q.shape[2], k.shape[2]
+        keys, values = (wide(expand_heads(x, q.shape[1])) for x in (k, v))
+        away = torch.arange(m, device=q.device) - self._centres(q, mask, m)[..., None]
+        near = mask.dense(n, m, device=q.device) & (away.abs() <= self.window)
+        weights = masked_softmax(wide(q) @ keys.mT * q.shape[-1] ** -0.5, near)
+        return (weights * (-2 * (away / self.window).square()).exp() @ values).to(q.dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        n, m = q.shape[2], k.shape[2]
+        given = wide(q), wide(k), wide(v), self._centres(q, mask, m), mask.key_valid(m)
+        return local.attend(*given, mask.causal, mask.start(n, m), self.window, self.u is None).to(q.dtype)
+
+    def _centres(self, q: Tensor, mask: Mask, m: int) -> Tensor:
+        """p ``[B, H, N]``."""
+        n = q.shape[2]
+        own = torch.arange(n, device=q.device) + mask.start(n, m)
+        if self.form is None or self.u is None:
+            return own.to(wide(q[..., 0]).dtype).expand(q.shape[:3])
+        hidden = (by_group(wide(q), len(self.u)) @ fit_dtype(self.form, q).mT[:, None]).tanh()
+        share = (hidden * fit_dtype(self.u, q)[:, None, None]).sum(-1).sigmoid().flatten(1, 2)
+        return share * self._count_seen(own, mask, m).to(share.dtype)
+
+    def _count_seen(self, own: Tensor, mask: Mask, m: int) -> Tensor:
+        """S ``[1 or B, 1, 1 or N]``."""
+        valid = mask.key_valid(m)
+        if not mask.causal:
+            return own.new_full((1, 1, 1), m) if valid is None else valid.sum(-1)[:, None, None]
+        if valid is None:
+            return (own + 1).clamp(0, m)[None, None]
+        until = torch.cat([valid.new_zeros(len(valid), 1), valid], 1).cumsum(1)
+        return until[:, (own + 1).clamp(0, m)][:, None]
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        held = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        return held + (0 if self.backend == "dense" else (3 if training else 2) * local.BLOCK * itemsize)
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+        return preallocate(KVCache(max_len), self.dims.cache_sizes(batch, self.kv_heads), dtype, device)
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
+        state = state.append(k, v)
+        return self.run(q, *state.filled(), Mask(causal=True)), state
+
+    def absorb(self, k: Tensor, v: Values, state: KVCache, **inputs: Tensor) -> KVCache:
+        return state.append(k, needed(v))

@@ -1,0 +1,85 @@
+"""The base of exact attention by other scores than the scaled dot product."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...contract.shapes import Dims, Shape, Values, needed
+from ...contract.state import KVCache
+from ...contract.traits import Traits
+from ...errors import UnsupportedError, UsageError
+from ...kernels.dense import expand_heads, softmax_of, wide
+from ...kernels.softmax.sdpa import attend
+from .engine import SoftmaxAttention
+
+TRAITS, UNDROPPED = (Traits(dropout=dropout) for dropout in (True, False))  # made once: a call asks for them
+
+
+class ScoredAttention(SoftmaxAttention):
+    """softmax(score(q, k)) v over every key that the mask allows.
+
+    A subclass gives `score`, the definition, and turns queries and keys so that the score is their plain dot product:
+    torch's fused kernels then work it out. Decode states keep turned keys, so that each is turned once.
+    """
+
+    @property
+    def traits(self) -> Traits:
+        return UNDROPPED if self.backend == "cpp" else TRAITS
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        """The scores ``[B, H, N, M]`` of ``q [B, H, N, D]`` and ``k [B, H, M, D]``, as they are defined."""
+        raise UnsupportedError(f"{type(self).__name__} has no score")
+
+    def turn_queries(self, q: Tensor) -> Tensor:
+        """The queries as they enter the dot product; of half precision they may become wider."""
+        return q
+
+    def turn_keys(self, k: Tensor) -> Tensor:
+        """The keys ``[B, Hkv, M, D]`` as they enter the dot product; what is wider is attended to as it is."""
+        return k
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        keys, values = (wide(expand_heads(x, q.shape[1])) for x in (k, v))
+        allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
+        return softmax_of(self.score(wide(q), keys), values, allowed, dropout=self.dropping).to(q.dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return self.attend_turned(q, self.turn_keys(k), v, mask)
+
+    def attend_turned(self, q: Tensor, turned: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        """Attend from queries as they come to keys that are turned, in the dtype of those."""
+        rows, native = self.turn_queries(q).to(turned.dtype), self.backend == "cpp"
+        out = attend(rows, turned, v.to(turned.dtype), mask, scale=1.0, native=native, dropout=self.dropping)
+        return out.to(q.dtype)
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        turned = shape.batch * (shape.heads * shape.n + shape.kv_heads * shape.m) * shape.head_dim * itemsize
+        return super().workspace_bytes(shape, itemsize, causal=causal, training=training) + turned
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
+        if self.backend == "dense":
+            return super().advance(q, k, v, state)
+        state = state.append(self.turn_keys(k).to(k.dtype), v)
+        return self.attend_turned(q, *state.filled(), Mask(causal=True)), state
+
+    def absorb(self, k: Tensor, v: Values, state: KVCache, **inputs: Tensor) -> KVCache:
+        return state.append(k if self.backend == "dense" else self.turn_keys(k).to(k.dtype), needed(v))
+
+
+def count_heads(name: str, dims: Dims) -> int:
+    """The key-value heads that something is learned for. Raises `UsageError` where dims do not say."""
+    heads = dims.kv_heads or dims.heads
+    if heads is None:
+        raise UsageError(f"{name} needs dims with kv_heads or heads, as it learns something for each")
+    return heads
+
+
+def fit_dtype(learned: Tensor, x: Tensor) -> Tensor:
+    """A parameter in the dtype in which x is worked on: float32 or wider."""
+    return learned.to(wide(x[:0]).dtype)
+
+
+def by_group(q: Tensor, kv_heads: int) -> Tensor:
+    """``[B, H, N, D]`` as ``[B, Hkv, G, N, D]``, the heads of a group beside each other."""
+    return q.unflatten(1, (kv_heads, -1))
