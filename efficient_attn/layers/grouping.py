@@ -11,7 +11,8 @@ from ..contract.mechanism import Attention
 from ..errors import UnsupportedError, UsageError, unknown
 from ..registry import create
 from ..spec import Spec
-from .multi_head import MultiHeadAttention, projection
+from .multi_head import MultiHeadAttention
+from .weights import projection
 
 How = Literal["mean", "first", "random"]
 
@@ -45,6 +46,9 @@ def mean_pool_kv(
         head_dim=layer.head_dim,
         value_dim=layer.value_dim,
         bias=layer.q_proj.bias is not None,
+        positions=layer.positions,
+        norm=layer.q_norm is not None,
+        gated=layer.output_gate_proj is not None,
     ).to(layer.q_proj.weight.device)
     for name, parameter in grouped.named_parameters():
         parameter.requires_grad_(layer.get_parameter(name).requires_grad)

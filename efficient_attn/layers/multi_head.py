@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..contract.mask import Mask
+from ..contract.mask import EVERYTHING, Mask
 from ..contract.mechanism import Attention
 from ..contract.modes import autocasts
 from ..contract.shapes import Dims, Shape
 from ..contract.traits import Input
 from ..errors import UnsupportedError, UsageError
 from ..registry import create
+from .positions import Positions
+from .weights import projection
+
+EPSILON = 1e-6  # of mean squares, where queries and keys are divided by their roots
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A layer's decode state, and how many positions it has seen."""
+
+    state: Any
+    length: int = 0
 
 
 class MultiHeadAttention(nn.Module):
@@ -26,12 +37,17 @@ class MultiHeadAttention(nn.Module):
 
     variant: a spec, or an instance, which is then used as it is. kv_heads: by default what the mechanism insists on,
     else heads. head_dim: by default d_model / heads; value_dim: by default head_dim. max_len: for mechanisms that want
-    to know the longest sequence. seed: of the initial weights (Xavier-uniform, biases zero) and of the mechanism.
-    dropout: of attention weights, in training; by default the mechanism's own, which is none unless it was set.
+    to know the longest sequence. positions: what is done to queries and keys so that attention knows where they stand,
+    `Rotary` or `Alibi`. norm: whether each head's queries and keys are divided by their root mean square and scaled,
+    learned for each number (Henry et al. 2020, arXiv:2010.04245). gated: whether the output of attention is multiplied
+    by a sigmoid of a projection of x (Qiu et al. 2025, arXiv:2505.06708). dropout: of attention weights, in training;
+    by default the mechanism's own, which is none unless it was set. seed: of the initial weights (Xavier-uniform,
+    biases zero) and of the mechanism.
 
     Parts: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, and ``attn``, the mechanism. A mechanism that takes more
     inputs gets a projection for each, ``gate_proj`` for ``gate``, from x or from the context, as it says. ``k_proj`` is
-    None where the mechanism wants its queries as keys, ``v_proj`` where it makes values from keys.
+    None where the mechanism wants its queries as keys, ``v_proj`` where it makes values from keys. ``q_norm`` and
+    ``k_norm`` are there with ``norm``, ``output_gate_proj`` where it is gated.
 
     Raises `UsageError` for sizes that do not fit, and `UnsupportedError` for groups or dropout that the mechanism
     cannot have.
@@ -48,6 +64,9 @@ class MultiHeadAttention(nn.Module):
         value_dim: int | None = None,
         bias: bool = True,
         max_len: int | None = None,
+        positions: Positions | None = None,
+        norm: bool = False,
+        gated: bool = False,
         dropout: float | None = None,
         seed: int = 0,
     ) -> None:
@@ -59,12 +78,16 @@ class MultiHeadAttention(nn.Module):
         self.d_model, self.heads = d_model, heads
         self.head_dim = d_model // heads if head_dim is None else head_dim
         self.value_dim = self.head_dim if value_dim is None else value_dim
-        dims = Dims(heads=heads, head_dim=self.head_dim, kv_heads=kv_heads, value_dim=self.value_dim, max_len=max_len)
+        self.positions = positions
+        width = self.head_dim + (positions.extra if positions else 0)
+        dims = Dims(heads=heads, head_dim=width, kv_heads=kv_heads, value_dim=self.value_dim, max_len=max_len)
         self.attn = _create(variant, dims, seed)
         if dropout is not None:
             self.attn.dropout = dropout
         self.kv_heads = kv_heads or self.attn.kv_heads or heads
         _check_fit(self.attn, replace(dims, kv_heads=self.kv_heads))
+        if positions:
+            positions.check(self.attn, heads, self.head_dim)
 
         def linear(name: str, size: int) -> nn.Linear:
             return projection(d_model, size, bias=bias, seed=seed, name=name)
@@ -77,6 +100,9 @@ class MultiHeadAttention(nn.Module):
         for name, wanted in self.attn.traits.inputs.items():
             size = self._heads_of(wanted) * math.prod(wanted.tail)
             self.add_module(f"{name}_proj", linear(f"{name}_proj", size))
+        self.q_norm = nn.RMSNorm(self.head_dim, eps=EPSILON) if norm else None
+        self.k_norm = nn.RMSNorm(self.key_dim, eps=EPSILON) if norm and not tied else None
+        self.output_gate_proj = linear("output_gate_proj", heads * self.value_dim) if gated else None
 
     @property
     def key_dim(self) -> int:
@@ -94,8 +120,13 @@ class MultiHeadAttention(nn.Module):
             self._check("context", context, batch=x.shape[0])
             if self.k_proj is None and context is not x:
                 raise UnsupportedError(f"{self.attn.label} attends to its own queries, so it takes no context")
-        q, k, v, inputs = self._project(x, x if context is None else context)
-        return self._join(self.attn(q, k, v, mask, **inputs))
+        context = x if context is None else context
+        start = 0
+        if self.positions:
+            self.positions.check_mask(mask or EVERYTHING)
+            start = (mask or EVERYTHING).start(x.shape[1], context.shape[1])
+        q, k, v, inputs = self._project(x, context, start)
+        return self._join(self.attn(q, k, v, mask, **inputs), x)
 
     def init_state(
         self,
@@ -111,7 +142,8 @@ class MultiHeadAttention(nn.Module):
         like = weight.new_empty(0, device=device)
         if dtype is None:
             dtype = torch.get_autocast_dtype(like.device.type) if autocasts(like) else weight.dtype
-        return self.attn.init_state(batch, max_len, dtype, like.device)
+        state = self.attn.init_state(batch, max_len, dtype, like.device)
+        return Placed(state) if self.positions else state
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Attend from T >= 1 new positions ``[B, T, d_model]`` to all so far; returns their rows and the next state.
@@ -119,9 +151,13 @@ class MultiHeadAttention(nn.Module):
         The rows equal those of the causal forward pass. The state given may be updated in place: keep the returned one.
         """
         self._check("x", x)
-        q, k, v, inputs = self._project(x, x)
-        out, state = self.attn.step(q, k, v, state, **inputs)
-        return self._join(out), state
+        seen = state.length if self.positions else 0
+        q, k, v, inputs = self._project(x, x, seen, seen)
+        if not self.positions:
+            out, state = self.attn.step(q, k, v, state, **inputs)
+            return self._join(out, x), state
+        out, inner = self.attn.step(q, k, v, state.state, **inputs)
+        return self._join(out, x), Placed(inner, seen + x.shape[1])
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
@@ -153,9 +189,18 @@ class MultiHeadAttention(nn.Module):
 
     # -- underneath -----------------------------------------------------------------------------------------------
 
-    def _project(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
+    def _project(
+        self, x: Tensor, context: Tensor, start: int, keys_start: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
+        """What the mechanism gets. start, keys_start: the positions of the first query and the first key."""
         q = apart(self.q_proj(x), self.heads, self.head_dim)
-        k = q if self.k_proj is None else apart(self.k_proj(context), self.kv_heads, self.key_dim)
+        k = None if self.k_proj is None else apart(self.k_proj(context), self.kv_heads, self.key_dim)
+        q = q if self.q_norm is None else self.q_norm(q)
+        k = k if k is None or self.k_norm is None else self.k_norm(k)
+        if self.positions:
+            q = self.positions.place_queries(q, start)
+            k = None if k is None else self.positions.place_keys(k, keys_start)
+        k = q if k is None else k
         v = None if self.v_proj is None else apart(self.v_proj(context), self.kv_heads, self.value_dim)
         inputs = {}
         for name, wanted in self.attn.traits.inputs.items():
@@ -163,8 +208,9 @@ class MultiHeadAttention(nn.Module):
             inputs[name] = apart(found, self._heads_of(wanted), *wanted.tail)
         return q, k, v, inputs
 
-    def _join(self, out: Tensor) -> Tensor:
-        return self.out_proj(out.transpose(1, 2).flatten(2))
+    def _join(self, out: Tensor, x: Tensor) -> Tensor:
+        joined = out.transpose(1, 2).flatten(2)
+        return self.out_proj(joined if self.output_gate_proj is None else joined * self.output_gate_proj(x).sigmoid())
 
     def _heads_of(self, wanted: Input) -> int:
         return (self.heads if wanted.side == "query" else self.kv_heads) if wanted.per_head else 1
@@ -184,20 +230,6 @@ class MultiHeadAttention(nn.Module):
 def apart(x: Tensor, heads: int, *tail: int) -> Tensor:
     """``[B, N, heads * tail]`` to ``[B, heads, N, *tail]``."""
     return x.unflatten(2, (heads, *tail)).movedim(2, 1)
-
-
-def projection(width: int, size: int, *, bias: bool, seed: int, name: str) -> nn.Linear:
-    """A linear map with Xavier-uniform weights and zero biases, a function of seed and name alone.
-
-    The name keeps apart what is drawn from one seed: maps of one layer, and the mechanism's own features.
-    """
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {seed}".encode()))
-    # by way of the meta device: there torch's own initial weights take nothing from the global generator
-    made = nn.Linear(width, size, bias=bias, device="meta").to_empty(device="cpu")
-    nn.init.xavier_uniform_(made.weight, generator=generator)
-    if bias:
-        nn.init.zeros_(made.bias)
-    return made
 
 
 def _create(variant: str | Attention, dims: Dims, seed: int) -> Attention:

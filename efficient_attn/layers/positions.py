@@ -1,0 +1,227 @@
+"""Where a token stands, as attention is told: added to what it reads, or given to queries and keys."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..contract.mask import Mask
+from ..contract.mechanism import Attention
+from ..errors import UnsupportedError, UsageError
+
+How = Literal["add", "concat"]
+BASE = 10_000.0
+
+
+def frequencies(width: int, base: float = BASE, *, device: torch.device | str | None = None) -> Tensor:
+    """base^(-2 i / width) for each pair i of ``width`` numbers: float64 ``[width / 2]``."""
+    return base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
+
+
+def sinusoidal(positions: Tensor, width: int, *, base: float = BASE) -> Tensor:
+    """Sines and cosines of each position, in pairs whose wavelengths grow by a factor (Vaswani et al. 2017,
+    arXiv:1706.03762): ``[N]`` to float64 ``[N, width]``.
+
+    The dot product of two depends on their distance alone, and a shift is a rotation of each pair. Raises `UsageError`
+    for an odd width.
+    """
+    if width < 2 or width % 2:
+        raise UsageError(f"sinusoidal: a sine and a cosine need an even width, got {width}")
+    angles = positions.double()[:, None] * frequencies(width, base, device=positions.device)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+
+
+def binary(positions: Tensor, width: int) -> Tensor:
+    """The bits of each position, the lowest first: ``[N]`` to float64 ``[N, width]``, of zeros and ones.
+
+    Raises `UsageError` for positions that have more bits.
+    """
+    if positions.numel() and int(positions.max()) >= 2**width:
+        raise UsageError(f"binary: position {int(positions.max())} has more than {width} bits")
+    return (positions[:, None] >> torch.arange(width, device=positions.device) & 1).double()
+
+
+class Encoding(nn.Module):
+    """Base of position encodings of x ``[B, N, d_model]``: added to it, or concatenated, after which it is wider.
+
+    A subclass gives ``encode(positions [N]) -> [N, width]``. width: d_model where it is added.
+    """
+
+    def __init__(self, width: int, *, how: How = "add") -> None:
+        super().__init__()
+        if width < 1:
+            raise UsageError(f"{type(self).__name__}: width must be at least 1, got {width}")
+        self.width, self.how = width, how
+
+    def encode(self, positions: Tensor) -> Tensor:
+        raise UnsupportedError(f"{type(self).__name__} does not say how positions are encoded")
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """x with the encodings of the positions from ``start`` on. Raises `UsageError` for another width."""
+        if self.how == "add" and x.shape[-1] != self.width:
+            raise UsageError(f"{type(self).__name__}: made for a width of {self.width}, x has {x.shape[-1]}")
+        found = self.encode(torch.arange(start, start + x.shape[-2], device=x.device)).to(x.dtype)
+        return x + found if self.how == "add" else torch.cat([x, found.expand(*x.shape[:-1], -1)], -1)
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, how={self.how!r}"
+
+
+class Sinusoidal(Encoding):
+    """`sinusoidal` positions. base: the longest wavelength over 2 pi, about."""
+
+    def __init__(self, width: int, *, how: How = "add", base: float = BASE) -> None:
+        super().__init__(width, how=how)
+        self.base = base
+        sinusoidal(torch.arange(0), width)
+
+    def encode(self, positions: Tensor) -> Tensor:
+        return sinusoidal(positions, self.width, base=self.base)
+
+
+class Binary(Encoding):
+    """`binary` positions."""
+
+    def encode(self, positions: Tensor) -> Tensor:
+        return binary(positions, self.width)
+
+
+class Learned(Encoding):
+    """A vector for each position below ``max_len`` (Gehring et al. 2017, arXiv:1705.03122), drawn from ``seed``,
+    N(0, 0.02^2). Later positions raise `UsageError`."""
+
+    def __init__(self, width: int, *, max_len: int, how: How = "add", seed: int = 0) -> None:
+        super().__init__(width, how=how)
+        drawn = torch.randn(max_len, width, generator=torch.Generator().manual_seed(seed))
+        self.table = nn.Parameter(drawn * 0.02)
+
+    def encode(self, positions: Tensor) -> Tensor:
+        if len(positions) and int(positions[-1]) >= len(self.table):
+            raise UsageError(f"Learned: there are {len(self.table)} positions, got {int(positions[-1])}")
+        return self.table[positions]
+
+
+# -- given to queries and keys -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions:
+    """Base of what a layer does to queries and keys so that attention knows where they stand.
+
+    extra: how many numbers wider it makes them.
+    """
+
+    extra: ClassVar[int] = 0
+
+    def check(self, attn: Attention, heads: int, head_dim: int) -> None:
+        """Refuse what cannot have such positions."""
+        if attn.key_dim is not None or not attn.traits.values:
+            raise UnsupportedError(f"{attn.label} makes its own keys, so no {type(self).__name__} can turn them")
+
+    def check_mask(self, mask: Mask) -> None:
+        """Refuse a call under a mask for which they are not defined."""
+
+    def place_queries(self, q: Tensor, start: int) -> Tensor:
+        """``q [B, H, N, D]`` of the positions from start on."""
+        raise UnsupportedError(f"{type(self).__name__} does not say what becomes of queries")
+
+    def place_keys(self, k: Tensor, start: int) -> Tensor:
+        """``k [B, Hkv, M, D]`` of the positions from start on."""
+        raise UnsupportedError(f"{type(self).__name__} does not say what becomes of keys")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary(Positions):
+    """Each pair of numbers of a query or key turned by an angle that grows with its position, so that dot products
+    depend on distances (RoPE, Su et al. 2021, arXiv:2104.09864).
+
+    base: of the wavelengths. part: the share of a head's numbers that are turned, the first ones. stretch: by which
+    positions are divided, so that a longer text has the angles of a shorter one (Chen et al. 2023, arXiv:2306.15595).
+    pairs: ``halves``, number i with number i + D/2, as Llama has it; or ``adjacent``, as the paper has it.
+    """
+
+    base: float = BASE
+    part: float = 1.0
+    stretch: float = 1.0
+    pairs: Literal["halves", "adjacent"] = "halves"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.part <= 1 or self.stretch <= 0 or self.base <= 1:
+            raise UsageError(f"Rotary: part lies in (0, 1], stretch above 0 and base above 1, got {self}")
+
+    def check(self, attn: Attention, heads: int, head_dim: int) -> None:
+        super().check(attn, heads, head_dim)
+        self._count_turned(head_dim)
+
+    def place_queries(self, q: Tensor, start: int) -> Tensor:
+        turned = self._count_turned(q.shape[-1])
+        at = torch.arange(start, start + q.shape[-2], dtype=torch.float64, device=q.device) / self.stretch
+        angles = at[:, None] * frequencies(turned, self.base, device=q.device)
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        first, second = self._split(q[..., :turned])
+        pairs = first * cos - second * sin, second * cos + first * sin
+        found = torch.cat(pairs, -1) if self.pairs == "halves" else torch.stack(pairs, -1).flatten(-2)
+        return torch.cat([found.to(q.dtype), q[..., turned:]], -1) if turned < q.shape[-1] else found.to(q.dtype)
+
+    def place_keys(self, k: Tensor, start: int) -> Tensor:
+        return self.place_queries(k, start)
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.pairs == "halves":
+            first, second = x.chunk(2, -1)
+            return first, second
+        return x[..., ::2], x[..., 1::2]
+
+    def _count_turned(self, width: int) -> int:
+        turned = round(width * self.part)
+        if turned < 2 or turned % 2 or not math.isclose(turned, width * self.part):
+            raise UsageError(f"Rotary: {self.part:g} of {width} numbers cannot be turned in pairs; give another part")
+        return turned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alibi(Positions):
+    """Scores less a multiple of the distance, another one for each head (ALiBi, Press et al. 2021, arXiv:2108.12409):
+    of H heads, head h subtracts 2^(-8 (h + 1) / H) for each position; causal only.
+
+    A softmax does not see what all scores of a query share, so adding the same multiple of a key's own position is the
+    same. That is a dot product: two numbers more in queries and keys, by which every mechanism that is a softmax of
+    dot products keeps its fast form. A position's high and low bits stand apart, so that half precision holds them.
+    """
+
+    extra: ClassVar[int] = 2
+    LOW: ClassVar[int] = 256  # what bfloat16 counts to
+
+    def check(self, attn: Attention, heads: int, head_dim: int) -> None:
+        super().check(attn, heads, head_dim)
+        if not attn.traits.exact:
+            raise UnsupportedError(f"{attn.label} is no softmax of dot products, so its scores take no Alibi")
+
+    def check_mask(self, mask: Mask) -> None:
+        if not mask.causal:
+            raise UnsupportedError("Alibi subtracts the distance to what came before, so it needs a causal mask")
+
+    def place_queries(self, q: Tensor, start: int) -> Tensor:
+        width, wide = q.shape[-1], q.shape[-1] + self.extra
+        slopes = slopes_of(q.shape[1], device=q.device) * math.sqrt(wide)
+        more = torch.stack([slopes * self.LOW, slopes], -1).to(q.dtype)[:, None].expand(*q.shape[:-1], -1)
+        return torch.cat([q * math.sqrt(wide / width), more], -1)  # mechanisms divide by the root of the whole width
+
+    def place_keys(self, k: Tensor, start: int) -> Tensor:
+        at = torch.arange(start, start + k.shape[-2], device=k.device)
+        more = torch.stack([at // self.LOW, at % self.LOW], -1).to(k.dtype)
+        return torch.cat([k, more.expand(*k.shape[:-1], -1)], -1)
+
+
+def slopes_of(heads: int, *, device: Any = None) -> Tensor:
+    """ALiBi's slopes, float64 ``[H]``: of numbers of heads that are no power of two as the paper's code has them, those
+    of the next lower power, and then every other one of the next higher."""
+    power = 2 ** int(math.log2(heads))
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    slopes += [2 ** (-8 * (h + 1) / (2 * power)) for h in range(0, 2 * (heads - power), 2)]
+    return torch.tensor(slopes, dtype=torch.float64, device=device)

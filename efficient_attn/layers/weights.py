@@ -1,0 +1,38 @@
+"""Initial weights, functions of a seed and a name alone: torch's own generator is never used."""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import Tensor, nn
+
+
+def make_generator(seed: int, name: str) -> torch.Generator:
+    """Keeps apart by name what is drawn from one seed: maps of one layer, and a mechanism's own features."""
+    return torch.Generator().manual_seed(zlib.crc32(f"{name} {seed}".encode()))
+
+
+def projection(width: int, size: int, *, bias: bool, seed: int, name: str) -> nn.Linear:
+    """A linear map with Xavier-uniform weights and zero biases."""
+    # by way of the meta device: there torch's own initial weights take nothing from the global generator
+    made = nn.Linear(width, size, bias=bias, device="meta").to_empty(device="cpu")
+    nn.init.xavier_uniform_(made.weight, generator=make_generator(seed, name))
+    if bias:
+        nn.init.zeros_(made.bias)
+    return made
+
+
+def embedding(count: int, width: int, *, seed: int, name: str) -> nn.Embedding:
+    """A vector for each of so many tokens, N(0, 1 / width)."""
+    drawn = torch.randn(count, width, generator=make_generator(seed, name)) * width**-0.5
+    return nn.Embedding(count, width, _weight=drawn)
+
+
+def draw_evenly(made: nn.Module, spread: float, *, seed: int, name: str) -> None:
+    """Draw all parameters of a module anew, evenly from [-spread, spread]."""
+    generator = make_generator(seed, name)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            drawn: Tensor = torch.empty(parameter.shape).uniform_(-spread, spread, generator=generator)
+            parameter.copy_(drawn)
