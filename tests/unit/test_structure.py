@@ -28,6 +28,7 @@ LAYERS = (
     "variants",
     "registry",
     "layers",
+    "models",
     "engines  testing  peers  integrations",
     "bench",
     "tasks  report",

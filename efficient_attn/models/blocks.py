@@ -1,0 +1,125 @@
+"""The block that transformers are stacked of: attention and a feed-forward part, each added to what came in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..contract.mask import Mask
+from ..layers.multi_head import MultiHeadAttention
+from ..layers.weights import projection
+from .config import Config, require
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation between them, of each position by itself."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        super().__init__()
+        hidden = config.hidden or 4 * config.d_model
+        self.inner = projection(config.d_model, hidden, bias=True, seed=seed, name="inner")
+        self.outer = projection(hidden, config.d_model, bias=True, seed=seed, name="outer")
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.activation(self.inner(x)))
+
+
+class ShortConvolution(nn.Module):
+    """Each number of a position from itself and the same number of a few positions before it (depthwise, causal), added
+    to what came in. It starts as nothing added."""
+
+    def __init__(self, width: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(d_model, 1, width))
+
+    @property
+    def reach(self) -> int:
+        """How many positions before its own it reads."""
+        return self.weight.shape[2] - 1
+
+    def forward(self, x: Tensor, before: Tensor | None = None) -> Tensor:
+        """before: what came before x, ``[B, reach, d_model]``; nothing did where it is None."""
+        seen = F.pad(x, (0, 0, self.reach, 0)) if before is None else torch.cat([before, x], 1)
+        return x + F.conv1d(seen.mT, self.weight, groups=x.shape[2]).mT
+
+
+@dataclass(frozen=True)
+class BlockState:
+    """Of one block: its mechanism's state, and what its convolution still reads."""
+
+    attention: Any
+    before: Tensor | None = None
+
+
+class Block(nn.Module):
+    """Self-attention, attention to a context where ``cross`` names a mechanism for it, and a feed-forward part."""
+
+    def __init__(
+        self, config: Config, spec: str, seed: int, *, model: str, causal: bool, cross: str | None = None
+    ) -> None:
+        super().__init__()
+        self.before = config.norm == "pre"
+        sizes = {"kv_heads": config.kv_heads, "max_len": config.max_len, "seed": seed}
+        d, heads = config.d_model, config.heads
+        self.attention = MultiHeadAttention(d, heads, variant=spec, positions=config.placing, **sizes)  # pyright: ignore
+        require(model, self.attention.attn, "causal" if causal else "bidirectional")
+        self.cross = MultiHeadAttention(d, heads, variant=cross, **{**sizes, "seed": seed + 1}) if cross else None  # pyright: ignore
+        if self.cross is not None:
+            require(model, self.cross.attn, "cross", "bidirectional")
+        self.feed_forward = FeedForward(config, seed)
+        self.convolution = ShortConvolution(config.convolution, d) if config.convolution else None
+        self.norms = nn.ModuleList(nn.LayerNorm(d) for _ in range(3 if cross else 2))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, mask: Mask, context: Tensor | None = None, context_mask: Mask | None = None) -> Tensor:
+        """x ``[B, N, d_model]`` after the block. context: what a cross-attending block reads besides."""
+        x = self._add(0, x, lambda y: self.attention(self._convolve(y), mask=mask))
+        return self._finish(x, context, context_mask)
+
+    def init_state(self, batch: int, max_len: int) -> BlockState:
+        conv = self.convolution
+        before = None if conv is None else conv.weight.new_zeros(batch, conv.reach, conv.weight.shape[0])
+        return BlockState(self.attention.init_state(batch, max_len), before)
+
+    def step(
+        self, x: Tensor, state: BlockState, context: Tensor | None = None, context_mask: Mask | None = None
+    ) -> tuple[Tensor, BlockState]:
+        """The rows of new positions ``[B, T, d_model]`` after the block, and the state after them."""
+        found: list[BlockState] = []
+
+        def attend(y: Tensor) -> Tensor:
+            out, inner = self.attention.step(self._convolve(y, state.before), state.attention)
+            before = state.before
+            if before is not None:
+                seen = torch.cat([before, y], 1)
+                before = seen[:, seen.shape[1] - before.shape[1] :]
+            found.append(BlockState(inner, before))
+            return out
+
+        x = self._add(0, x, attend)
+        return self._finish(x, context, context_mask), found[0]
+
+    def _finish(self, x: Tensor, context: Tensor | None, context_mask: Mask | None) -> Tensor:
+        """What follows self-attention, of each position by itself."""
+        cross = self.cross
+        if cross is not None:
+            x = self._add(1, x, lambda y: cross(y, context, context_mask))
+        return self._add(-1, x, self.feed_forward)
+
+    def _convolve(self, x: Tensor, before: Tensor | None = None) -> Tensor:
+        return x if self.convolution is None else self.convolution(x, before)
+
+    def _add(self, place: int, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """x and what a part makes of it, normalised before or after."""
+        norm = self.norms[place]
+        if self.before:
+            return x + self.dropout(part(norm(x)))
+        return norm(x + self.dropout(part(x)))

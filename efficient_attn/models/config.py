@@ -1,0 +1,88 @@
+"""What a model of transformer blocks is made of, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..contract.mechanism import Attention
+from ..contract.traits import Traits
+from ..errors import UnsupportedError, UsageError
+from ..layers.positions import Alibi, Binary, Encoding, Learned, Positions, Rotary, Sinusoidal
+
+WIDTHS = range(2, 5)  # of the convolution before attention
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """attention: a spec for all layers, or one for each; fewer than there are layers are repeated with ``cycle``.
+
+    hidden: the width between the two maps of a feed-forward part, four times d_model unless given. positions: how the
+    model knows where tokens stand. norm: before each part, or after its sum with what came in. convolution: the width,
+    2 to 4, of a depthwise causal convolution before attention, 0 for none. dropout: of what each part adds, in
+    training. seed: of all weights; layer n gets ``seed + n``.
+
+    Raises `UsageError` for sizes that do not fit together.
+    """
+
+    d_model: int = 64
+    heads: int = 4
+    layers: int = 6
+    attention: str | tuple[str, ...] = "full"
+    cycle: bool = False
+    kv_heads: int | None = None
+    hidden: int | None = None
+    positions: Literal["rotary", "alibi", "sinusoidal", "binary", "learned"] | None = "rotary"
+    norm: Literal["pre", "post"] = "pre"
+    activation: Literal["gelu", "relu"] = "gelu"
+    convolution: int = 0
+    dropout: float = 0.0
+    max_len: int = 512
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "heads", "layers", "max_len"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"Config: {name} must be at least 1, got {getattr(self, name)}")
+        if self.heads > self.d_model or self.d_model % self.heads:
+            raise UsageError(f"Config: heads={self.heads} does not divide d_model={self.d_model}")
+        if self.convolution and self.convolution not in WIDTHS:
+            raise UsageError(f"Config: convolution is 0, or from 2 to 4, got {self.convolution}")
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"Config: dropout lies in [0, 1), got {self.dropout}")
+        if not isinstance(self.attention, str):
+            object.__setattr__(self, "attention", tuple(self.attention))
+        self.specs  # noqa: B018  (raises where they are not one a layer)
+
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """One spec a layer."""
+        if isinstance(self.attention, str):
+            return (self.attention,) * self.layers
+        given = len(self.attention)
+        if given == self.layers or (self.cycle and 0 < given < self.layers):
+            return tuple(self.attention[n % given] for n in range(self.layers))
+        hint = "; cycle=True repeats them" if 0 < given < self.layers else ""
+        raise UsageError(f"Config: attention names {given} mechanisms for {self.layers} layers{hint}")
+
+    @property
+    def placing(self) -> Positions | None:
+        """What layers do to queries and keys."""
+        return {"rotary": Rotary(), "alibi": Alibi()}.get(self.positions or "")
+
+    def make_encoding(self) -> Encoding | None:
+        """What is added to what the first layer reads."""
+        if self.positions == "learned":
+            return Learned(self.d_model, max_len=self.max_len, seed=self.seed)
+        made = {"sinusoidal": Sinusoidal, "binary": Binary}.get(self.positions or "")
+        return made(self.d_model) if made else None
+
+
+def require(model: str, attn: Attention, *traits: str) -> None:
+    """Refuse a mechanism that lacks what a model needs; both are named."""
+    meanings = attn.traits.meanings()
+    for name in traits:
+        has, said = meanings[name]
+        if not has:
+            wanted = Traits.__dataclass_fields__[name].metadata[True]
+            raise UnsupportedError(f"{model} needs a mechanism that {wanted}; {attn.label}: {said}")

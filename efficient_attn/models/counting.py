@@ -1,0 +1,33 @@
+"""What a model's parameters are for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torch import nn
+
+from ..contract.mechanism import Attention
+from ..layers.multi_head import MultiHeadAttention
+from ..layers.positions import Encoding
+
+EMBEDDINGS = (nn.Embedding, Encoding)
+ATTENTION = (MultiHeadAttention, Attention)
+
+
+def count_parameters(model: nn.Module) -> dict[str, int]:
+    """How many parameters a model has, by part: ``attention`` (its projections, and what mechanisms learn),
+    ``embeddings`` (of tokens and positions), ``mixer`` (all else: feed-forward parts, convolutions, recurrence, norms,
+    heads)."""
+    found = Counter({"attention": 0, "embeddings": 0, "mixer": 0})
+    _count(model, "mixer", found, set())
+    return dict(found)
+
+
+def _count(module: nn.Module, part: str, found: Counter[str], seen: set[int]) -> None:
+    part = "attention" if isinstance(module, ATTENTION) else "embeddings" if isinstance(module, EMBEDDINGS) else part
+    for parameter in module.parameters(recurse=False):
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            found[part] += parameter.numel()
+    for child in module.children():
+        _count(child, part, found, seen)

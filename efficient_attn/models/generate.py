@@ -1,0 +1,81 @@
+"""Generation: a decoder's tokens one after another, through the states of whatever is inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import UsageError
+from .stacks import Decoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """How the next token is taken from logits: the likeliest where ``temperature`` is 0, else drawn, of the ``top_k``
+    likeliest where that is given, from ``seed``. Raises `UsageError` for values that mean nothing."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise UsageError(f"Draw: temperature must not be below 0, got {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise UsageError(f"Draw: top_k must be at least 1, got {self.top_k}")
+
+    def take(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+        """``[B, vocab]`` to ``[B]``."""
+        if not self.temperature:
+            return logits.argmax(-1)
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            least = logits.topk(self.top_k, -1)[0][:, -1:]
+            logits = logits.masked_fill(logits < least, float("-inf"))
+        return torch.multinomial((logits / self.temperature).softmax(-1), 1, generator=generator)[:, 0]
+
+
+GREEDY = Draw()
+
+
+def generate(
+    model: Decoder, prompts: Tensor | Sequence[Tensor], steps: int, *, draw: Draw = GREEDY
+) -> Tensor | list[Tensor]:
+    """What a decoder writes after prompts: ``[B, steps]`` for ``[B, N]``, or one ``[steps]`` for each of a list.
+
+    Each prompt of a list may have another length; those of one length go together. Raises `UsageError` for an empty
+    prompt, and where prompt and steps are more than the model's max_len.
+    """
+    if isinstance(prompts, Tensor):
+        return _write(model, prompts, steps, draw)
+    found: dict[int, Tensor] = {}
+    for block in _group([len(prompt) for prompt in prompts]):
+        written = _write(model, torch.stack([prompts[i] for i in block]), steps, draw)
+        found |= dict(zip(block, written, strict=True))
+    return [found[i] for i in range(len(prompts))]
+
+
+def _group(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """The numbers of prompts of one length: states have no padding."""
+    for length in dict.fromkeys(lengths):
+        yield [i for i, other in enumerate(lengths) if other == length]
+
+
+@torch.no_grad()
+def _write(model: Decoder, prompt: Tensor, steps: int, draw: Draw) -> Tensor:
+    if steps < 1 or prompt.shape[1] < 1:
+        raise UsageError(
+            f"generate: needs a prompt and a step at least, got {prompt.shape[1]} tokens and {steps} steps"
+        )
+    length, most = prompt.shape[1] + steps, model.config.max_len
+    if length > most:
+        raise UsageError(f"generate: a prompt of {prompt.shape[1]} and {steps} steps are beyond max_len={most}")
+    generator = torch.Generator(prompt.device).manual_seed(draw.seed)
+    logits, state = model.step(prompt, model.init_state(len(prompt), length))
+    found = [draw.take(logits[:, -1], generator)]
+    for _ in range(steps - 1):
+        logits, state = model.step(found[-1][:, None], state)
+        found.append(draw.take(logits[:, -1], generator))
+    return torch.stack(found, 1)

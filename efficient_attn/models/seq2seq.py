@@ -1,0 +1,121 @@
+"""Recurrent sequence to sequence, with and without attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..contract.mask import Mask
+from ..contract.shapes import Dims
+from ..errors import UsageError
+from ..layers.weights import draw_evenly, embedding, projection
+from ..registry import create
+from .stacks import check_tokens
+
+How = Literal["bahdanau", "luong"]
+SCORES: dict[How, str] = {"bahdanau": "additive", "luong": "general"}
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the encoder made of the sources: a row a token ``[B, M, 2 width]``, and where padding is."""
+
+    rows: Tensor
+    mask: Mask
+
+
+class Seq2Seq(nn.Module):
+    """A bidirectional GRU reads the source, another GRU writes the target, one token after another.
+
+    attention: None, and all that the writer knows of the source is one vector, the last states of the reader (Cho et
+    al. 2014, arXiv:1406.1078); ``bahdanau``, and at each token it attends to the reader's rows by its state before, an
+    input of its next state (arXiv:1409.0473); ``luong``, by the state itself, joined with it afterwards
+    (arXiv:1508.04025). variant: the mechanism that attends, by default ``additive`` and ``general``.
+    """
+
+    def __init__(
+        self,
+        *,
+        source_vocab: int,
+        target_vocab: int,
+        width: int = 64,
+        attention: How | None = None,
+        variant: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if attention not in (None, *SCORES):
+            raise UsageError(f"Seq2Seq: attention is {', '.join(SCORES)} or None, got {attention!r}")
+        if min(source_vocab, target_vocab, width) < 1:
+            raise UsageError("Seq2Seq: vocabularies and width must be at least 1")
+        self.width, self.how = width, attention
+        self.sources = embedding(source_vocab, width, seed=seed, name="sources")
+        self.targets = embedding(target_vocab, width, seed=seed, name="targets")
+        inputs = width + (2 * width if attention == "bahdanau" else 0)
+        with torch.random.fork_rng(devices=()):  # torch draws weights, which are drawn anew from the seed
+            self.reader = nn.GRU(width, width, batch_first=True, bidirectional=True)
+            self.writer = nn.GRUCell(inputs, width)
+        draw_evenly(self.reader, width**-0.5, seed=seed, name="reader")
+        draw_evenly(self.writer, width**-0.5, seed=seed, name="writer")
+        self.bridge = projection(2 * width, width, bias=True, seed=seed, name="bridge")
+        self.head = projection(width, target_vocab, bias=True, seed=seed, name="head")
+        self.attn = self.keys = self.join = None
+        if attention is not None:
+            dims = Dims(heads=1, kv_heads=1, head_dim=width, value_dim=2 * width)
+            self.attn = create(variant or SCORES[attention], dims=dims, seed=seed)
+            self.keys = projection(2 * width, width, bias=False, seed=seed, name="keys")
+        if attention == "luong":
+            self.join = projection(3 * width, width, bias=False, seed=seed, name="join")
+
+    def forward(self, source: Tensor, target: Tensor, source_lengths: Tensor | None = None) -> Tensor:
+        """Sources ``[B, M]`` and targets ``[B, N]`` to logits ``[B, N, target vocab]``; those of target i are of what
+        follows it. source_lengths: ``[B]``, where sources are padded at their ends."""
+        check_tokens("Seq2Seq", target, self.targets.num_embeddings)
+        read, state = self.read(source, source_lengths)
+        found = []
+        for token in target.unbind(1):
+            logits, state = self.write(token, state, read)
+            found.append(logits)
+        return torch.stack(found, 1)
+
+    def read(self, source: Tensor, lengths: Tensor | None = None) -> tuple[Read, Tensor]:
+        """What is known of sources, and the writer's first state ``[B, width]``."""
+        check_tokens("Seq2Seq", source, self.sources.num_embeddings)
+        x = self.sources(source)
+        given = torch.full((len(x),), x.shape[1]) if lengths is None else lengths.cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(x, given, batch_first=True, enforce_sorted=False)
+        rows, last = self.reader(packed)
+        rows, _ = nn.utils.rnn.pad_packed_sequence(rows, batch_first=True, total_length=x.shape[1])
+        return Read(rows, Mask(key_lengths=lengths)), self.bridge(torch.cat([*last], -1)).tanh()
+
+    def write(self, token: Tensor, state: Tensor, read: Read) -> tuple[Tensor, Tensor]:
+        """The logits of what follows a token ``[B]``, and the state after it."""
+        x = self.targets(token)
+        if self.how == "bahdanau":
+            x = torch.cat([x, self._look(state, read)], -1)
+        state = self.writer(x, state)
+        shown = state
+        if self.join is not None:
+            shown = self.join(torch.cat([state, self._look(state, read)], -1)).tanh()
+        return self.head(shown), state
+
+    def _look(self, state: Tensor, read: Read) -> Tensor:
+        """What attention finds in the source by a state ``[B, width]``: ``[B, 2 width]``."""
+        assert self.attn is not None
+        assert self.keys is not None
+        q, k, v = state[:, None, None], self.keys(read.rows)[:, None], read.rows[:, None]
+        return self.attn(q, k, v, read.mask)[:, 0, 0]
+
+    def generate(self, source: Tensor, *, begin: int, steps: int, source_lengths: Tensor | None = None) -> Tensor:
+        """The likeliest tokens one after another, ``[B, steps]``, after ``begin``."""
+        with torch.no_grad():
+            read, state = self.read(source, source_lengths)
+            token, found = source.new_full((len(source),), begin), []
+            for _ in range(steps):
+                logits, state = self.write(token, state, read)
+                token = logits.argmax(-1)
+                found.append(token)
+        return torch.stack(found, 1)

@@ -1,0 +1,182 @@
+"""Stacks of blocks: an encoder that sees everything, a decoder that sees what came before, and both together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from ..contract.mask import Mask
+from ..errors import UsageError
+from ..layers.weights import embedding, projection
+from .blocks import Block, BlockState
+from .config import Config, require
+
+
+class Stack(nn.Module):
+    """Base of models of blocks: tokens or rows in, rows ``[B, N, d_model]`` out.
+
+    vocab: how many tokens there are; where it is None the model reads rows ``[B, N, d_model]``.
+    """
+
+    causal: bool
+
+    def __init__(self, config: Config, *, vocab: int | None = None, cross: str | None = None) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if vocab is not None and vocab < 1:
+            raise UsageError(f"{name}: vocab must be at least 1, got {vocab}")
+        self.config, self.vocab = config, vocab
+        self.embedding = None if vocab is None else embedding(vocab, config.d_model, seed=config.seed, name="tokens")
+        self.encoding = config.make_encoding()
+        self.blocks = nn.ModuleList(
+            Block(config, spec, config.seed + n, model=name, causal=self.causal, cross=cross)
+            for n, spec in enumerate(config.specs)
+        )
+        self.norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    @property
+    def layers(self) -> tuple[Block, ...]:
+        return tuple(cast(Block, block) for block in self.blocks)
+
+    def read(self, given: Tensor, start: int = 0) -> Tensor:
+        """What the first block reads. Raises `UsageError` for tokens that there are none of, and beyond max_len."""
+        name = type(self).__name__
+        if start + given.shape[1] > self.config.max_len:
+            raise UsageError(f"{name}: {start + given.shape[1]} positions, max_len is {self.config.max_len}")
+        if self.embedding is None:
+            if given.ndim != 3 or given.shape[2] != self.config.d_model:
+                raise UsageError(f"{name}: rows must be [B, N, {self.config.d_model}], got {list(given.shape)}")
+            x = given
+        else:
+            check_tokens(name, given, self.embedding.num_embeddings)
+            x = self.embedding(given)
+        return self.dropout(x if self.encoding is None else self.encoding(x, start))
+
+    def finish(self, x: Tensor) -> Tensor:
+        return x if self.norm is None else self.norm(x)
+
+
+def check_tokens(name: str, tokens: Tensor, vocab: int) -> None:
+    """Refuse what is no token. Tensors that are only traced are not looked at."""
+    if tokens.ndim != 2 or tokens.is_floating_point():
+        raise UsageError(f"{name}: tokens must be whole numbers [B, N], got {tokens.dtype} {list(tokens.shape)}")
+    if tokens.numel() and not torch.compiler.is_compiling():
+        low, high = (int(x) for x in tokens.aminmax())
+        if low < 0 or high >= vocab:
+            raise UsageError(f"{name}: token {low if low < 0 else high} is outside of a vocabulary of {vocab}")
+
+
+class Encoder(Stack):
+    """Blocks over a whole sequence (Vaswani et al. 2017, arXiv:1706.03762).
+
+    Raises `UnsupportedError` for a mechanism that is causal only.
+    """
+
+    causal = False
+
+    def forward(self, given: Tensor, mask: Mask | None = None) -> Tensor:
+        """Tokens ``[B, N]`` or rows to rows ``[B, N, d_model]``. mask: of padding."""
+        x = self.read(given)
+        for block in self.layers:
+            x = block(x, mask or Mask())
+        return self.finish(x)
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """Of all blocks, and how many tokens they have seen."""
+
+    blocks: tuple[BlockState, ...]
+    length: int = 0
+
+
+class Decoder(Stack):
+    """Blocks over what came before, and a map to the next token's logits.
+
+    cross: a spec for attention to a context, besides. Raises `UnsupportedError` for a mechanism that takes no causal
+    mask, or, of cross attention, no context.
+    """
+
+    causal = True
+
+    def __init__(self, config: Config, *, vocab: int, cross: str | None = None) -> None:
+        super().__init__(config, vocab=vocab, cross=cross)
+        self.head = projection(config.d_model, vocab, bias=False, seed=config.seed, name="head")
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Mask | None = None,
+        context: Tensor | None = None,
+        context_mask: Mask | None = None,
+    ) -> Tensor:
+        """Tokens ``[B, N]`` to logits ``[B, N, vocab]``. mask: a causal one, say of packed sequences."""
+        x, mask = self.read(tokens), mask or Mask(causal=True)
+        if not mask.causal:
+            raise UsageError("Decoder: the mask has to be causal")
+        for block in self.layers:
+            x = block(x, mask, context, context_mask)
+        return self.head(self.finish(x))
+
+    def init_state(self, batch: int, max_len: int | None = None) -> DecoderState:
+        """Empty states of all blocks. Raises `UnsupportedError` where a mechanism cannot decode."""
+        for block in self.layers:
+            require("Decoder.step", block.attention.attn, "decode")
+        length = self.config.max_len if max_len is None else max_len
+        return DecoderState(tuple(block.init_state(batch, length) for block in self.layers))
+
+    def step(
+        self, tokens: Tensor, state: DecoderState, *, context: Tensor | None = None, context_mask: Mask | None = None
+    ) -> tuple[Tensor, DecoderState]:
+        """The logits of T new tokens ``[B, T]``, and the state after them."""
+        x, found = self.read(tokens, state.length), []
+        for block, own in zip(self.layers, state.blocks, strict=True):
+            x, after = block.step(x, own, context, context_mask)
+            found.append(after)
+        return self.head(self.finish(x)), DecoderState(tuple(found), state.length + tokens.shape[1])
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder of sources and a decoder that attends to what it made of them.
+
+    cross: the mechanism by which it does; ``decoder`` says other sizes for the decoder, of the same d_model.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        source_vocab: int,
+        target_vocab: int,
+        cross: str = "full",
+        decoder: Config | None = None,
+    ) -> None:
+        super().__init__()
+        decoder = decoder or config
+        if decoder.d_model != config.d_model:
+            raise UsageError(f"EncoderDecoder: d_model is {config.d_model} in the encoder, {decoder.d_model} after it")
+        self.encoder = Encoder(config, vocab=source_vocab)
+        self.decoder = Decoder(decoder, vocab=target_vocab, cross=cross)
+
+    def forward(self, source: Tensor, target: Tensor, source_lengths: Tensor | None = None) -> Tensor:
+        """Sources ``[B, M]`` and targets ``[B, N]`` to logits ``[B, N, target vocab]``. source_lengths: ``[B]``."""
+        mask = Mask(key_lengths=source_lengths)
+        return self.decoder(target, context=self.encoder(source, mask), context_mask=mask)
+
+    def generate(self, source: Tensor, *, begin: int, steps: int, source_lengths: Tensor | None = None) -> Tensor:
+        """The likeliest tokens one after another, ``[B, steps]``, after ``begin``."""
+        mask = Mask(key_lengths=source_lengths)
+        with torch.no_grad():
+            context = self.encoder(source, mask)
+            state = self.decoder.init_state(len(source), steps)
+            token, found = source.new_full((len(source), 1), begin), []
+            for _ in range(steps):
+                logits, state = self.decoder.step(token, state, context=context, context_mask=mask)
+                token = logits[:, -1:].argmax(-1)
+                found.append(token)
+        return torch.cat(found, 1)

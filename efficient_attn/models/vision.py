@@ -1,0 +1,57 @@
+"""A vision transformer: an image's patches as tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UsageError
+from ..layers.positions import Learned
+from ..layers.weights import make_generator, projection
+from .config import Config
+from .stacks import Encoder
+
+
+class VisionTransformer(nn.Module):
+    """Patches of an image, each one linear map away from a token, behind one token more that stands for the whole
+    (ViT, Dosovitskiy et al. 2020, arXiv:2010.11929).
+
+    image: its channels, height and width. patch: the side of a patch, which divides both. Positions are learned,
+    whatever the config says: patches have no one order.
+    """
+
+    def __init__(self, config: Config, *, image: tuple[int, int, int], patch: int, classes: int) -> None:
+        super().__init__()
+        channels, height, width = image
+        if patch < 1 or height % patch or width % patch:
+            raise UsageError(f"VisionTransformer: patches of {patch} do not divide an image of {height} x {width}")
+        if classes < 1:
+            raise UsageError(f"VisionTransformer: classes must be at least 1, got {classes}")
+        self.image, self.patch = image, patch
+        count, d, seed = height // patch * (width // patch) + 1, config.d_model, config.seed
+        self.encoder = Encoder(replace(config, positions=None, max_len=count))
+        self.positions = Learned(d, max_len=count, seed=seed)
+        self.patches = projection(channels * patch * patch, d, bias=True, seed=seed, name="patches")
+        self.whole = nn.Parameter(torch.randn(1, 1, d, generator=make_generator(seed, "whole")) * 0.02)
+        self.head = projection(d, classes, bias=True, seed=seed, name="head")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images ``[B, C, height, width]`` to logits ``[B, classes]``."""
+        return self.head(self.encode(images)[:, 0])
+
+    def encode(self, images: Tensor) -> Tensor:
+        """The rows of the whole and of all patches, line by line: ``[B, 1 + patches, d_model]``."""
+        x = self.patches(self.cut(images))
+        return self.encoder(self.positions(torch.cat([self.whole.expand(len(x), -1, -1), x], 1)))
+
+    def cut(self, images: Tensor) -> Tensor:
+        """The patches as they are, ``[B, patches, C * patch * patch]``."""
+        if images.ndim != 4 or images.shape[1:] != self.image:
+            raise UsageError(
+                f"VisionTransformer: images must be [B, {', '.join(map(str, self.image))}], got {list(images.shape)}"
+            )
+        side = self.patch
+        parts = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # B, C, rows, side, columns, side
+        return parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
