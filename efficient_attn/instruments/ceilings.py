@@ -23,7 +23,8 @@ NARROW = 64  # the short side of skinny products: a head's width
 BUFFER = 256 * 2**20  # bytes read to measure bandwidth, or more where the caches are large
 REPEATS = 7  # of the products that were fastest
 MEMORY_REPEATS = 3  # of each call that reads
-CACHE_REPEATS = 30  # reads of a cache: short, and easily disturbed
+CACHE_REPEATS = 30  # reads of a small cache: short, and easily disturbed
+CACHE_READ = 2**30  # bytes that each call reads from a cache in all, so that large ones are read fewer times
 FINALISTS = 3  # products that are timed again and again, of all that were tried
 
 
@@ -206,10 +207,14 @@ def _read_caches(device: str, slowest: float) -> tuple[Cache, ...]:
     """The caches beyond a core's first, each read at parts of its size. None is slower than what lies after it."""
     found: list[Cache] = []
     for name, size in sorted(_list_caches(device).items(), key=lambda named: -named[1]):
-        best = max(_read(device, size // part, CACHE_REPEATS) for part in (2, 4, 8))
+        best = max(_read(device, size // part, _count_reads(size // part)) for part in (2, 4, 8))
         slowest = max(best.rate, slowest)
         found.insert(0, Cache(name, size, slowest, best.by))
     return tuple(found)
+
+
+def _count_reads(size: int) -> int:
+    return min(CACHE_REPEATS, max(MEMORY_REPEATS, CACHE_READ // max(size, 1)))
 
 
 def _list_caches(device: str) -> dict[str, int]:
