@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
@@ -19,6 +20,7 @@ from .gather import Frame, Gathered, gather
 from .write import MARKDOWN, PLOTS, check_report, replace_report
 
 MOST_PICTURES = 3
+COLOURS = 128  # of a kept picture, whose lines and letters have a few and shades between them
 INDEX = "README.md"
 HEAD = (
     *("run", "suite", "what", "machine", "dtype", "batch", "heads", "head size"),
@@ -70,13 +72,27 @@ def _check_finished(run: Path) -> None:
         warnings.warn(f"{run}: {told}; measure it again from a clean commit", ChangedSources, stacklevel=3)
 
 
+def shrink(png: bytes) -> bytes:
+    """A picture of few colours in about a third of its bytes, with what it says of itself."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    picture, said, out = Image.open(io.BytesIO(png)), PngInfo(), io.BytesIO()
+    for name, text in picture.info.items():
+        if isinstance(text, str):
+            said.add_text(str(name), text)
+    few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    few.save(out, "PNG", optimize=True, pnginfo=said, dpi=picture.info["dpi"])
+    return out.getvalue()
+
+
 def _make_report(found: Gathered, name: str) -> dict[str, str | bytes]:
     """The Markdown with few pictures, and these."""
     shown = page.make_content(found)
     chosen = {plot.panel.name: plot.png for plot in choose_pictures(shown)}
     for block in (block for section in shown.sections for block in section.blocks):
         block.plots, block.note = [plot for plot in block.plots if plot.panel.name in chosen], ""
-    pictures: dict[str, str | bytes] = {f"{PLOTS}/{each}.png": png for each, png in chosen.items()}
+    pictures: dict[str, str | bytes] = {f"{PLOTS}/{each}.png": shrink(png) for each, png in chosen.items()}
     return pictures | {MARKDOWN: page.as_markdown(shown, published=name)}
 
 

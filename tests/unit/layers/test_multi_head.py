@@ -299,8 +299,9 @@ def test_tensors_that_do_not_fit() -> None:
 
 
 @pytest.mark.slow
-def test_the_documents_python_runs(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[3] / "docs/layers.md").read_text()
+@pytest.mark.parametrize("page", ["layers", "building"])
+def test_the_documents_python_runs(page: str, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / f"docs/{page}.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert blocks
     (tmp_path / "use.py").write_text("\n".join(blocks))

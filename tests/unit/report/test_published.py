@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import report_runs as runs
+from matplotlib.figure import Figure
+from PIL import Image
 
 from efficient_attn.errors import UsageError
 from efficient_attn.report import write_report
-from efficient_attn.report.published import MOST_PICTURES, ChangedSources, keep_published
+from efficient_attn.report.published import MOST_PICTURES, ChangedSources, keep_published, shrink
 from efficient_attn.results import frames, marks, store
 from efficient_attn.results.store import Writer, read
 
@@ -178,6 +182,18 @@ def test_a_published_run_is_whole_and_small(run: Path) -> None:
     assert all((run / "plots" / name).is_file() for name in shown)
     assert "/tmp" not in text
     assert f"[{run.name}]({run.name}/report.md)" in (RESULTS / "README.md").read_text()
+
+
+def test_a_kept_picture_says_the_same_in_fewer_bytes() -> None:
+    figure, big = Figure(figsize=(4, 3)), io.BytesIO()
+    for n in range(6):
+        figure.subplots().plot(range(9), [n * x for x in range(9)])
+    figure.savefig(big, format="png", dpi=150, metadata={"Software": marks.MARK}, pil_kwargs={"compress_level": 2})
+    small = shrink(big.getvalue())
+    assert len(small) < 0.6 * len(big.getvalue())
+    assert marks.MARK.encode() in small
+    before, after = (np.asarray(Image.open(io.BytesIO(x)).convert("RGB"), float) for x in (big.getvalue(), small))
+    assert abs(before - after).max() < 24
 
 
 def test_git_keeps_little() -> None:
