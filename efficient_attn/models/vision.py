@@ -15,7 +15,7 @@ from .stacks import Encoder
 
 
 class VisionTransformer(nn.Module):
-    """Patches of an image, each one linear map away from a token, behind one token more that stands for the whole
+    """Patches of an image, each one linear map away from a token, after one token more that stands for the whole
     (ViT, Dosovitskiy et al. 2020, arXiv:2010.11929).
 
     image: its channels, height and width. patch: the side of a patch, which divides both. Positions are learned,
