@@ -49,7 +49,7 @@ def _make(spec: Spec, dims: Dims, seed: int) -> Attention:
     for option in spec.options:
         if option not in parameters or option in RESERVED:
             raise unknown("option", option, [p for p in parameters if p not in RESERVED], where=spec.name)
-    typed = {name: _convert(cls, spec.name, name, value) for name, value in spec.options.items()}
+    typed = {name: convert(cls, spec.name, name, value) for name, value in spec.options.items()}
     defaults = {p.name: p.default for p in parameters.values() if p.name not in RESERVED}
     told = rename_backend(Spec(spec.name, typed, spec.backend))
     origin = Origin(spec=told, options={**defaults, **typed}, dims=dims, seed=seed)
@@ -80,8 +80,9 @@ def _parameters(cls: type[Attention]) -> list[inspect.Parameter]:
     return own
 
 
-def _convert(cls: type[Attention], mechanism: str, option: str, value: Any) -> Any:
-    """The value as the signature's annotation wants it; text comes from strings, anything else must fit as it is."""
+def convert(cls: type, name: str, option: str, value: Any) -> Any:
+    """The value as the signature's annotation wants it; text comes from strings, anything else must fit as it is.
+    name: what the class goes by. Raises `UsageError` for a value that does not fit."""
     from typing import get_type_hints
 
     from pydantic import TypeAdapter, ValidationError
@@ -93,4 +94,4 @@ def _convert(cls: type[Attention], mechanism: str, option: str, value: Any) -> A
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
         wanted = getattr(hint, "__name__", str(hint))
-        raise UsageError(f"{mechanism}: option {option}={value!r} does not fit {wanted}: {problem}") from error
+        raise UsageError(f"{name}: option {option}={value!r} does not fit {wanted}: {problem}") from error

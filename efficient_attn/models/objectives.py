@@ -1,0 +1,61 @@
+"""Objectives: what a model is trained towards, as functions of its logits and of the batch. Each is a mean over what
+is asked, in nats unless said; targets of `IGNORED` are not asked."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import UsageError
+
+IGNORED = -100  # of a target: nothing is asked here. torch's own default, and the data sets'
+
+
+def classify(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of one label a row: logits ``[B, classes]``, labels ``[B]``.
+
+    Raises `UsageError` for a label outside of the classes."""
+    return _cross_entropy("classify", logits, labels)
+
+
+def predict_next(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Of each position the token after it: logits ``[B, N, vocab]`` of the tokens ``[B, N]`` that they were read from."""
+    return _cross_entropy("predict_next", logits[:, :-1], tokens[:, 1:])
+
+
+def predict_masked(logits: Tensor, targets: Tensor) -> Tensor:
+    """Of hidden positions what they were: logits ``[B, N, vocab]``, targets ``[B, N]``, `IGNORED` where all is shown
+    (BERT, Devlin et al. 2018, arXiv:1810.04805). Sequence to sequence is the same, with padding ignored."""
+    return _cross_entropy("predict_masked", logits, targets)
+
+
+translate = predict_masked
+
+
+def follows(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether the second of two sentences really follows the first: logits ``[B, 2]``, labels ``[B]`` (BERT)."""
+    if logits.ndim != 2 or logits.shape[1] != 2:
+        raise UsageError(f"follows: logits must be [B, 2], got {list(logits.shape)}")
+    return _cross_entropy("follows", logits, labels)
+
+
+def predict_patches(predicted: Tensor, patches: Tensor, hidden: Tensor) -> Tensor:
+    """Mean squared error of hidden patches, each scaled to mean 0 and variance 1: predicted and patches ``[B, P, W]``,
+    hidden ``[B, P]`` bool (masked autoencoders, He et al. 2021, arXiv:2111.06377)."""
+    if predicted.shape != patches.shape or hidden.shape != patches.shape[:2]:
+        told = ", ".join(str(list(x.shape)) for x in (predicted, patches, hidden))
+        raise UsageError(f"predict_patches: predicted, patches [B, P, W] and hidden [B, P] do not fit: {told}")
+    variance, mean = torch.var_mean(patches, -1, keepdim=True)
+    wanted = (patches - mean) * (variance + 1e-6).rsqrt()
+    return (predicted - wanted).square().mean(-1)[hidden].mean()
+
+
+def _cross_entropy(name: str, logits: Tensor, targets: Tensor) -> Tensor:
+    if logits.shape[:-1] != targets.shape:
+        raise UsageError(f"{name}: logits {list(logits.shape)} and targets {list(targets.shape)} do not fit")
+    asked = targets[targets != IGNORED]
+    if asked.numel() and (int(asked.min()) < 0 or int(asked.max()) >= logits.shape[-1]):
+        wrong = int(asked.min()) if int(asked.min()) < 0 else int(asked.max())
+        raise UsageError(f"{name}: label {wrong} is outside of {logits.shape[-1]} classes")
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED)

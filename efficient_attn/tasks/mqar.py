@@ -1,0 +1,64 @@
+"""MQAR: multi-query associative recall. Pairs of a key and its value come first; later keys come again, each at its own
+distance, and the value is asked for (Zoology, Arora et al. 2023, arXiv:2312.04927)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import UsageError
+from .training.problem import IGNORED, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
+
+POWER = 0.01  # of the gaps' distribution: near pairs are asked for far more often, as words are in text
+
+
+class MqarKeys(LearnKeys):
+    """vocab: keys are of its first half, values of its second. pairs: of a key and a value, all of which are asked."""
+
+    vocab: Count = 256
+    pairs: Count = 8
+
+
+def check(keys: MqarKeys, length: int) -> None:
+    if length % 2 or 4 * keys.pairs > length:
+        raise UsageError(f"mqar: {keys.pairs} pairs need an even length of at least {4 * keys.pairs}, not {length}")
+    if keys.vocab <= length or keys.vocab // 2 <= keys.pairs:
+        raise UsageError(f"mqar: vocab must be above the length and twice the pairs, got {keys.vocab}")
+
+
+def draw(keys: MqarKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
+    """Keys and values without replacement; gaps drawn without replacement, p ~ j^(a - 1), used as they were drawn."""
+    half, pairs = keys.vocab // 2, keys.pairs
+    slots = np.arange(1, (length - 2 * pairs) // 2 + 1, dtype=float)
+    chance = slots ** (POWER - 1)
+    chance /= chance.sum()
+    inputs = generator.integers(keys.vocab, size=(count, length))
+    targets, distance = np.full((count, length), IGNORED), np.full((count, length), -1)
+    for row in range(count):
+        names = generator.choice(np.arange(1, half), pairs, replace=False)
+        values = generator.choice(np.arange(half, keys.vocab), pairs, replace=False)
+        gaps = generator.choice(len(slots), pairs, replace=False, p=chance)
+        at = 2 * pairs + 2 * gaps
+        inputs[row, 0 : 2 * pairs : 2], inputs[row, 1 : 2 * pairs : 2] = names, values
+        inputs[row, at], targets[row, at] = names, values
+        distance[row, at] = at - (2 * np.arange(pairs) + 1)
+    return Batch(inputs, targets, distance=distance)
+
+
+def baselines(keys: MqarKeys, length: int) -> Baselines:
+    values = keys.vocab - keys.vocab // 2
+    return Baselines(chance=1 / values, majority=1 / values)
+
+
+MQAR = Problem(
+    name="mqar",
+    title="Associative recall (MQAR)",
+    sentence="Pairs are given once; later each key comes again and its value is asked for.",
+    keys=MqarKeys,
+    recipe=Recipe(model="decoder", convolution=2, positions=None, learning_rates=(2e-3, 5e-4), steps=400),
+    draw=draw,
+    check=check,
+    inputs=lambda keys: keys.vocab,
+    outputs=lambda keys: keys.vocab,
+    baselines=baselines,
+    windowed=True,
+)
