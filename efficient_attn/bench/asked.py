@@ -55,7 +55,8 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """words: those of ``measure`` that ask for this task. keys: the task's own, checked."""
+    """words: those of ``measure`` that ask for this task. keys: the task's own, checked. variants, blocks: whether the
+    part has any."""
 
     suite: str
     part: str
@@ -66,9 +67,12 @@ class Asked:
     grid: Grid
     effort: Effort
     baseline: str | None = None
+    variants: bool = True
+    blocks: bool = False
 
-    def cell(self, place: Place, **keys: Any) -> Cell:
-        """A cell at a place; keys: what the task will want to know there, by names of its own keys."""
+    def cell(self, place: Place, *, of_blocks: bool = False, **keys: Any) -> Cell:
+        """A cell at a place; keys: what the task will want to know there, by names of its own keys. of_blocks: its
+        cases are layers."""
         return Cell(
             suite=self.suite,
             part=self.part,
@@ -77,6 +81,7 @@ class Asked:
             place=place,
             effort=self.effort,
             baseline=self.baseline,
+            of_blocks=of_blocks,
             keys=tuple((name, _frozen(keys[name])) for name in sorted(keys)),
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims, Shape
+from ..layers.named import baseline_options, find_baseline
 from ..registry import class_of, create, effective_options, entry_of
 from ..results.cleaning import clean
 from ..results.rows import Row
@@ -75,6 +76,7 @@ class Case:
         c, p = self.cell, self.cell.place
         what = f"{c.part}/{p.mode or c.task}{'' if p.layer is None else f'-layer{p.layer}'}"
         what += "" if p.segment is None else f"-{p.inputs.partition(':')[0]}-segment{p.segment}"
+        what += "-layers" if c.of_blocks else ""
         judged_at_once = p.mode is None and p.layer is None and p.segment is None
         what += f"-{p.inputs}" if judged_at_once and p.inputs != "normal" else ""
         sizes = f"n{p.seq_len}-b{p.batch}-h{p.heads}-kv{self.kv_heads}-d{p.head_dim}"
@@ -91,6 +93,8 @@ class Case:
         for name, usual in (("fill", "full"), ("segment", None)):
             if getattr(self.cell.place, name) == usual:
                 del cell["place"][name]  # cases were called so before there was anything else
+        if not self.cell.of_blocks:
+            del cell["of_blocks"]
         cell["keys"] = self.keys.model_dump(mode="json", include=dict(self.cell.keys).keys())
         content = asdict(self) | {"cell": cell, "protocol": PROTOCOL}
         if self.budget is None:
@@ -141,6 +145,16 @@ def make_case(cell: Cell, variant: str, kv_heads: int | None, budget: str | None
     task = find_task(cell.target)
     if not task.mechanisms:
         return Case(cell=cell, variant=variant, kv_heads=kv_heads or cell.place.heads, fingerprint=of_task(task))
+    if cell.of_blocks and (cls := find_baseline(variant)):
+        options = json.dumps(baseline_options(variant), sort_keys=True)
+        return Case(
+            cell=cell,
+            variant=variant,
+            kv_heads=cell.place.heads,
+            options=options,
+            family="baseline",
+            fingerprint=digest(trace([Path(inspect.getsourcefile(cls) or PACKAGE)])) + of_task(task),
+        )
     spec, attn = parse(variant), make_mechanism(cell, variant, kv_heads)
     options = effective_options(attn) if isinstance(spec, Spec) else str(spec)
     return Case(
@@ -157,7 +171,7 @@ def make_case(cell: Cell, variant: str, kv_heads: int | None, budget: str | None
 
 def takes(cell: Cell, variant: str, kv_heads: int | None) -> bool:
     """Whether a variant runs with the cell's key-value heads, or insists on another number."""
-    if not find_task(cell.target).mechanisms:
+    if not find_task(cell.target).mechanisms or (cell.of_blocks and find_baseline(variant)):
         return True
     return kv_heads is None or make_mechanism(cell, variant, None).kv_heads in (None, kv_heads)
 

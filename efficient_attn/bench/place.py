@@ -67,7 +67,8 @@ class Cell:
     """A place in one part of a suite, for one task, with its effort. All its variants are measured together.
 
     target: where the task is found. baseline: the variant that others are compared with; baseline_kv_heads: in which
-    of its cases, where it has several. keys: the values of the task's keys, as pairs.
+    of its cases, where it has several. keys: the values of the task's keys, as pairs. of_blocks: whether its variants
+    name layers, x to x, with those mechanisms inside, instead of mechanisms.
     """
 
     suite: str
@@ -79,3 +80,4 @@ class Cell:
     baseline: str | None = None
     baseline_kv_heads: int | None = None
     keys: tuple[tuple[str, Any], ...] = ()
+    of_blocks: bool = False

@@ -94,7 +94,8 @@ def _make_effort(loaded: Loaded, overrides: Overrides) -> Effort:
 
 
 def _plan_part(suite: str, part: Part, wanted: Sequence[Wanted], effort: Effort, overrides: Overrides) -> list[Case]:
-    specs, grids = _choose_variants(part, overrides.variants), _make_grids(part, overrides)
+    specs, blocks = (_choose_variants(own, overrides.variants) for own in (part.variant, part.block))
+    grids = _make_grids(part, overrides)
     cases: list[Case] = []
     for want in wanted:
         task = find_task(want.target)
@@ -108,12 +109,15 @@ def _plan_part(suite: str, part: Part, wanted: Sequence[Wanted], effort: Effort,
             keys=check_keys(want.target, keys, "--set"),
             grid=grids[0],
             effort=effort,
-            baseline=_find_baseline(part, specs),
+            baseline=_find_baseline(part, [*specs, *blocks]),
+            variants=bool(part.variant),
+            blocks=bool(part.block),
         )
         planned = chain.from_iterable(task.plan(replace(asked, grid=grid)) for grid in grids)
         for cell, kv_heads in dict.fromkeys(planned):  # what does not depend on the shape is judged once
             # what is asked for by name stands in every part whose key-value heads it takes; a suite's own has to fit
-            mine = [s for s in specs if not overrides.variants or takes(cell, s, kv_heads)]
+            named = blocks if cell.of_blocks else specs
+            mine = [s for s in named if not overrides.variants or takes(cell, s, kv_heads)]
             budgets = grids[0]["budget"] if task.mechanisms else (None,)
             fitted = fit_all(cell, mine if task.mechanisms else [want.task], kv_heads, budgets)
             cases += [make_case(cell, spec, kv_heads, budget) for spec, budget in fitted]
@@ -141,10 +145,11 @@ def spec_of(variant: Variant) -> str:
     return str(rename_backend(parse(variant.name).given(variant.options, variant.backend)))
 
 
-def _choose_variants(part: Part, wanted: Sequence[str]) -> list[str]:
-    """The part's variants; when some are asked for, those: by name as the suite has them, else as they are written."""
-    own = [spec_of(v) for v in part.variant or ()]
-    if not wanted:
+def _choose_variants(given: Sequence[Variant] | None, wanted: Sequence[str]) -> list[str]:
+    """A part's variants or blocks; when some are asked for, those: by name as the suite has them, else as they are
+    written."""
+    own = [spec_of(v) for v in given or ()]
+    if not wanted or given is None:
         return own
     chosen: list[str] = []
     for text in wanted:
@@ -160,7 +165,9 @@ def _find_baseline(part: Part, specs: Sequence[str]) -> str | None:
 
 
 def _check_baselines(name: str, parts: Sequence[Part]) -> None:
-    known = {text for part in parts for v in part.variant or () for text in (v.name, spec_of(v))}
+    known = {
+        text for part in parts for v in (*(part.variant or ()), *(part.block or ())) for text in (v.name, spec_of(v))
+    }
     for part in parts:
         if part.baseline is not None and part.baseline not in known:
             raise unknown("baseline", part.baseline, known, where=name)

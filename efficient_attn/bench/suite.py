@@ -81,7 +81,8 @@ class Design(_Table):
 
 
 class Variant(_Table):
-    """A mechanism with its options; ``name`` may also be a whole spec such as ``performer:n_features=256``."""
+    """A mechanism with its options; ``name`` may also be a whole spec such as ``performer:n_features=256``. In
+    ``block`` a layer: one with that mechanism inside, or a baseline such as ``gru``."""
 
     name: str
     options: dict[str, Any] = {}
@@ -97,6 +98,7 @@ class _Grid(_Table):
     shapes: Listed[ShapeTable] | None = None
     design: Design | None = None
     variant: tuple[Variant, ...] | None = Field(default=None, min_length=1)
+    block: tuple[Variant, ...] | None = Field(default=None, min_length=1)
 
 
 class Part(_Grid):
@@ -147,10 +149,12 @@ class Suite(_Grid):
     def parts(self) -> tuple[Part, ...]:
         """The grids, each with what it takes from the top level filled in."""
         given = self.part or (Part(name="all"),)
-        whole, merged = ("measure", "baseline", "shapes", "design", "variant"), ("axes", "quick", "dims")
+        whole, merged = ("measure", "baseline", "shapes", "design"), ("axes", "quick", "dims")
 
         def fill(part: Part) -> Part:
             found = {name: getattr(part, name) or getattr(self, name) for name in whole}
+            own = part if part.variant or part.block else self
+            found |= {"variant": own.variant, "block": own.block}
             for name in merged:
                 said = getattr(part, name).model_dump(exclude_none=True)
                 found[name] = getattr(self, name).model_copy(update=said)
@@ -248,8 +252,10 @@ def _wants(
     found = []
     for name, words in find_words(part.measure, table).items():
         task = find_task(table[name])
-        if task.mechanisms and not part.variant:
+        if task.mechanisms and not (part.variant or (part.block and task.blocks)):
             raise UsageError(f"{file}: part {part.name!r} has no variant; add it there or at the top level")
+        if part.block and not task.blocks:
+            raise UsageError(f"{file}: part {part.name!r} has a block, but {name} measures mechanisms alone; drop it")
         mine = {key: value for key, value in {**above, **keys}.items() if key in task.keys.model_fields}
         check_keys(table[name], mine, file)
         found.append(Wanted(name, table[name], words, mine))
@@ -294,6 +300,7 @@ def _in_one_line(file: str, error: ValidationError, fields: Iterable[str]) -> Us
 def _keys_of(table: list[int | str], fields: Iterable[str]) -> list[str]:
     names = [x for x in table if isinstance(x, str)]
     kinds: dict[str, type[BaseModel]] = {"axes": Axes, "dims": DimsTable, "variant": Variant, "part": Part}
+    kinds["block"] = Variant
     kinds |= {"design": Design, "shapes": ShapeTable, "quick": Axes}
     model = kinds[names[-1]] if names else Suite
     return [*model.model_fields, *(fields if model in (Suite, Part) else ())]

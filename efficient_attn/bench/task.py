@@ -44,7 +44,9 @@ class Task:
 
     judge: in a worker, takes a case to its record, or, where it is timed in turns with others, to a pace; it says what
     it is at. work: what is timed then. guess: the cost, given the machine's rates. mechanisms: whether it takes
-    variants. columns: what it adds to rows (`Row.extra`, ``task.column`` in frames), with a sentence each.
+    variants. blocks: whether it takes layers too, baselines among them; it then plans cells of them where
+    `Asked.blocks` says that there are any. columns: what it adds to rows (`Row.extra`, ``task.column`` in frames), with
+    a sentence each.
     """
 
     name: str
@@ -55,5 +57,6 @@ class Task:
     keys: type[Keys] = Keys
     work: Callable[[Case], Workload] | None = None
     mechanisms: bool = True
+    blocks: bool = False
     columns: Mapping[str, str] = field(default_factory=dict)
     sections: tuple[Section, ...] = ()

@@ -41,7 +41,14 @@ def baseline_options(text: str) -> dict[str, Any]:
 
 
 def make_layer(
-    text: str, *, d_model: int, heads: int, length: int, causal: bool = False, kv_heads: int | None = None, seed: int = 0
+    text: str,
+    *,
+    d_model: int,
+    heads: int,
+    length: int,
+    causal: bool = False,
+    kv_heads: int | None = None,
+    seed: int = 0,
 ) -> Baseline | MultiHeadAttention:
     """The layer that a spec names, x to x. length: of the longest x, which `Dense` insists on. causal: for those that
     can be either; heads and kv_heads: of attention."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..contract.mask import Mask
 from ..layers.multi_head import MultiHeadAttention
@@ -66,7 +67,7 @@ class Block(nn.Module):
         self, config: Config, spec: str, seed: int, *, model: str, causal: bool, cross: str | None = None
     ) -> None:
         super().__init__()
-        self.before = config.norm == "pre"
+        self.before, self.checkpointed = config.norm == "pre", config.checkpointed
         sizes = {"kv_heads": config.kv_heads, "max_len": config.max_len, "seed": seed}
         d, heads = config.d_model, config.heads
         self.attention = MultiHeadAttention(d, heads, variant=spec, positions=config.placing, **sizes)  # pyright: ignore
@@ -81,6 +82,11 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Mask, context: Tensor | None = None, context_mask: Mask | None = None) -> Tensor:
         """x ``[B, N, d_model]`` after the block. context: what a cross-attending block reads besides."""
+        if self.checkpointed and torch.is_grad_enabled():
+            return checkpoint(self._mix, x, mask, context, context_mask, use_reentrant=False)
+        return self._mix(x, mask, context, context_mask)
+
+    def _mix(self, x: Tensor, mask: Mask, context: Tensor | None, context_mask: Mask | None) -> Tensor:
         x = self._add(0, x, lambda y: self.attention(self._convolve(y), mask=mask))
         return self._finish(x, context, context_mask)
 

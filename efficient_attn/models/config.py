@@ -20,7 +20,8 @@ class Config:
     hidden: the width between the two maps of a feed-forward part, four times d_model unless given. positions: how the
     model knows where tokens stand. norm: before each part, or after its sum with what came in. convolution: the width,
     2 to 4, of a depthwise causal convolution before attention, 0 for none. dropout: of what each part adds, in
-    training. seed: of all weights; layer n gets ``seed + n``.
+    training. checkpointed: whether blocks keep only what they read for gradients, and work the rest out again, which
+    costs a forward pass more (Chen et al. 2016, arXiv:1604.06174). seed: of all weights; layer n gets ``seed + n``.
 
     Raises `UsageError` for sizes that do not fit together.
     """
@@ -37,6 +38,7 @@ class Config:
     activation: Literal["gelu", "relu"] = "gelu"
     convolution: int = 0
     dropout: float = 0.0
+    checkpointed: bool = False
     max_len: int = 512
     seed: int = 0
 

@@ -20,7 +20,7 @@ def classify(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def predict_next(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Of each position the token after it: logits ``[B, N, vocab]`` of the tokens ``[B, N]`` that they were read from."""
+    """Of each position the token after it: logits ``[B, N, vocab]`` of the tokens ``[B, N]`` that they come from."""
     return _cross_entropy("predict_next", logits[:, :-1], tokens[:, 1:])
 
 

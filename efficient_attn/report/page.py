@@ -18,7 +18,7 @@ from ..results.section import Section
 from . import losses, select, tables, words
 from .drawing import figures, style
 from .gather import Gathered
-from .sections import appendix, blocks, decoding, effects, fidelity, opening, plain, retrieval, speed, swap
+from .sections import appendix, blocks, complexity, decoding, effects, fidelity, opening, plain, retrieval, speed, swap
 
 MOST_SENTENCES = 6  # in the summary; all of them stand beside their tables
 MOST_MARKDOWN_ROWS = 200  # more than these belong into rows.csv: code hosts stop rendering long Markdown
@@ -31,6 +31,7 @@ LAYOUTS = {
     "effects": effects,
     "swap": swap,
     "retrieval": retrieval,
+    "complexity": complexity,
 }
 BUILT_IN = (
     Section(name="speed", task="speed", title="Speed and memory", layout="speed"),

@@ -15,6 +15,8 @@ TABLE = {
     "fidelity": "efficient_attn.tasks.fidelity:FIDELITY",
     "swap": "efficient_attn.tasks.swap:SWAP",
     "retrieval": "efficient_attn.tasks.retrieval:RETRIEVAL",
+    "complexity": "efficient_attn.tasks.complexity:COMPLEXITY",
+    "longest": "efficient_attn.tasks.longest:LONGEST",
 }
 
 __all__ = [
