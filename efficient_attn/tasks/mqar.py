@@ -32,15 +32,16 @@ def draw(keys: MqarKeys, length: int, count: int, generator: np.random.Generator
     chance = slots ** (POWER - 1)
     chance /= chance.sum()
     inputs = generator.integers(keys.vocab, size=(count, length))
+    names = generator.permuted(np.tile(np.arange(1, half), (count, 1)), axis=1)[:, :pairs]
+    values = generator.permuted(np.tile(np.arange(half, keys.vocab), (count, 1)), axis=1)[:, :pairs]
+    # who comes first in a race of exponential times, and who after, is a draw without replacement, in its order
+    times = generator.exponential(size=(count, len(slots))) / chance
+    gaps = np.argsort(times, axis=1)[:, :pairs]
+    rows, at = np.arange(count)[:, None], 2 * pairs + 2 * gaps
+    inputs[:, 0 : 2 * pairs : 2], inputs[:, 1 : 2 * pairs : 2] = names, values
+    inputs[rows, at] = names
     targets, distance = np.full((count, length), IGNORED), np.full((count, length), -1)
-    for row in range(count):
-        names = generator.choice(np.arange(1, half), pairs, replace=False)
-        values = generator.choice(np.arange(half, keys.vocab), pairs, replace=False)
-        gaps = generator.choice(len(slots), pairs, replace=False, p=chance)
-        at = 2 * pairs + 2 * gaps
-        inputs[row, 0 : 2 * pairs : 2], inputs[row, 1 : 2 * pairs : 2] = names, values
-        inputs[row, at], targets[row, at] = names, values
-        distance[row, at] = at - (2 * np.arange(pairs) + 1)
+    targets[rows, at], distance[rows, at] = values, at - (2 * np.arange(pairs) + 1)
     return Batch(inputs, targets, distance=distance)
 
 

@@ -92,11 +92,11 @@ class Problem:
     """A task's own part, all of which is light to import.
 
     draw(keys, length, count, generator, split): so many examples of a length. What is generated is drawn anew for each
-    split; of what is given the splits are apart. inputs, outputs: how many tokens there are, and how many labels.
-    image: of images, channels, height and width. metric: ``accuracy``, the share of labels that are right, or ``exact``,
-    the share of whole sequences; or ``bits``, of a label. baselines(keys, length): computed, never quoted. check: refuses
-    (`UsageError`) sizes that do not fit together, before anything runs. windowed: whether a model that sees few keys is
-    judged by what lies within them (`Batch.distance`).
+    split; of what is given the splits are apart, and no more come than there are. inputs, outputs: how many tokens
+    there are, and how many labels. image: of images, channels, height and width. metric: ``accuracy``, the share of
+    labels that are right, or ``exact``, the share of whole sequences; or ``bits``, of a label. baselines(keys, length):
+    computed, never quoted. check: refuses (`UsageError`) sizes that do not fit together, before anything runs.
+    windowed: whether a model that sees few keys is judged by what lies within them (`Batch.distance`).
     """
 
     name: str

@@ -1,0 +1,93 @@
+"""What all problems keep to: shapes, labels within their range, draws that the generator decides, and no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+from efficient_attn.tasks.training.problem import IGNORED, Batch, LearnKeys, Problem
+
+LENGTHS = {
+    "mqar": 64,
+    "induction": 64,
+    "copying": 64,
+    "selective_copying": 64,
+    "listops": 48,
+    "reversal": 32,
+    "sorting": 32,
+    "dates": 48,
+    "digits": 16,
+    "lm": 64,
+}
+
+
+def _get(name: str) -> tuple[Problem, LearnKeys, int]:
+    if name == "digits":
+        pytest.importorskip("sklearn.datasets")
+    problem: Problem = getattr(import_module(f"efficient_attn.tasks.{name}"), name.upper())
+    given: dict[str, Any] = {"text": "python"} if name == "lm" else {}
+    return problem, problem.keys(**given), LENGTHS[name]
+
+
+def _fields(batch: Batch) -> list[Any]:
+    return [part for part in vars(batch).values() if part is not None]
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_a_draw_has_the_form(name: str) -> None:
+    problem, keys, length = _get(name)
+    assert problem.name == name
+    problem.check(keys, length)
+    batch = problem.draw(keys, length, 40, np.random.default_rng(0), "train")
+    inputs, targets = batch.inputs, batch.targets
+    assert {len(part) for part in _fields(batch)} == {40}
+    asked = targets[targets != IGNORED]
+    assert asked.min() >= 0
+    assert asked.max() < problem.outputs(keys)
+    model = problem.recipe.model
+    if model == "vision":
+        assert inputs.shape[1:] == problem.image
+    else:
+        assert inputs.shape == (40, length)
+        assert inputs.min() >= 0
+        assert inputs.max() < problem.inputs(keys)
+    assert targets.ndim == (1 if model in ("encoder", "vision") else 2)
+    assert (batch.begun is not None) == (model == "sequence")
+    if batch.begun is not None:
+        assert batch.begun.shape == targets.shape
+        assert (batch.begun[:, 1:] == targets[:, :-1]).all()
+    assert (batch.distance is not None) == problem.windowed
+    if batch.distance is not None:
+        assert ((batch.distance < 0) == (targets == IGNORED)).all()
+        assert (batch.distance <= np.arange(length)).all()  # no answer lies before the first token
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_the_generator_decides_a_draw(name: str) -> None:
+    problem, keys, length = _get(name)
+    first, again, other = (
+        _fields(problem.draw(keys, length, 16, np.random.default_rng(seed), "validation")) for seed in (3, 3, 4)
+    )
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert (first[0] != other[0]).any()
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_baselines_are_in_order(name: str) -> None:
+    problem, keys, length = _get(name)
+    found = problem.baselines(keys, length)
+    scores = [found.chance, found.majority, *([] if found.shortcut is None else [found.shortcut])]
+    worst_first = sorted(scores, reverse=problem.metric == "bits")
+    assert scores == worst_first
+    assert (found.shortcut is None) == problem.windowed == (not found.way)
+
+
+def test_problems_are_light_to_import() -> None:
+    names = ", ".join(f"efficient_attn.tasks.{name}" for name in LENGTHS)
+    code = f"import sys, {names}; print(*(m for m in ('torch', 'pandas', 'scipy', 'sklearn') if m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []
