@@ -55,8 +55,8 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """words: those of ``measure`` that ask for this task. keys: the task's own, checked. variants, blocks: whether the
-    part has any."""
+    """words: those of ``measure`` that ask for this task. keys: the task's own, checked. quick: a trial is
+    enough. variants, blocks: whether the part has any."""
 
     suite: str
     part: str
@@ -67,6 +67,7 @@ class Asked:
     grid: Grid
     effort: Effort
     baseline: str | None = None
+    quick: bool = False
     variants: bool = True
     blocks: bool = False
 

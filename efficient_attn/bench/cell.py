@@ -74,6 +74,7 @@ def _prepare_all(
             timeout_s=conditions.timeout_s,
             memory_bytes=conditions.memory_bytes,
             choices=conditions.choices,
+            folder=conditions.folder,
         )
         done: set[str] = set()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
 from ..engines.job import Engine
@@ -19,7 +20,7 @@ PRELOAD = ("efficient_attn.bench.jobs",)  # all that measures, imported once
 class Conditions:
     """timeout_s: what a case may take in all. memory_bytes: what it may take beyond an idle worker; available_bytes:
     what all of a cell's cases may take together. choices: between forms of kernels. ceilings: the highest so far;
-    looks: each time that the machine was looked at, and when in the run that was.
+    looks: each time that the machine was looked at, and when in the run that was. folder: the run's.
     """
 
     timeout_s: float = 600.0
@@ -28,4 +29,5 @@ class Conditions:
     engine: Engine = field(default_factory=lambda: Local(preload=PRELOAD))
     choices: Choices = field(default_factory=dict)
     ceilings: dict[Setting, Ceiling] = field(default_factory=dict)
+    folder: Path | None = None
     looks: dict[Setting, list[tuple[str, Ceiling]]] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from ..instruments.guard import Globals, Meddled
 from ..instruments.memory import canary
 from ..instruments.timing import Pace, TooSlow, Turn, take_rounds
 from ..results.rows import Record, Row, Status
-from . import choosing
+from . import choosing, scratch
 from .case import Case
 from .comparison import Invalid
 from .passes import make_subject
@@ -70,10 +71,12 @@ class Prepare:
     timeout_s: float
     memory_bytes: int | None
     choices: choosing.Choices = field(default_factory=dict)
+    folder: Path | None = None
 
     def run(self, board: Board, tell: Callable[[Any], None]) -> None:
         _set_threads(self.cell)
         choosing.use(self.choices)
+        scratch.use(self.folder)
         for place, case in enumerate(self.cases):
             start = time.perf_counter()
             overdue = time.monotonic() + self.timeout_s
@@ -94,7 +97,7 @@ class Prepare:
         try:
             at(JUDGING)
             found = task.judge(case, row, at)
-            if strange := sorted(found.row.extra.keys() - task.columns.keys()):
+            if strange := sorted(name for name in found.row.extra if not task.declares(name)):
                 raise ValueError(f"the task {task.name} declares no column {strange[0]!r}")
         except Exception as error:
             return end_failed(row, error)

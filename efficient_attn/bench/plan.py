@@ -16,7 +16,8 @@ from .case import Case, group_by_cell, make_case, takes
 from .design import choose_points, count_effects
 from .fitting import fit_all
 from .place import Effort
-from .suite import Design, Loaded, Part, Suite, Variant, Wanted, check_keys
+from .grids import Design, Part, Variant
+from .suite import Loaded, Suite, Wanted, check_keys
 from .tables import find_task
 from .task import Task
 
@@ -25,13 +26,15 @@ from .task import Task
 class Overrides:
     """What the command line changes in a suite: axes by name, variants, keys of tasks; ``quick`` shrinks it.
 
-    flags: by which flag a key was given, where that was not ``--set``.
+    flags: by which flag a key was given, where that was not ``--set``. tasks: only these, of those that the suite asks
+    for.
     """
 
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     variants: Sequence[str] = ()
     keys: Mapping[str, Any] = field(default_factory=dict)
     flags: Mapping[str, str] = field(default_factory=dict)
+    tasks: Sequence[str] = ()
     seed: int | None = None
     quick: bool = False
 
@@ -40,7 +43,7 @@ class Overrides:
         """Each change as the command line says it, ``--seq-len 64,128``; none for the suite as it is written."""
         axes = {f"--{name.replace('_', '-')}": values for name, values in self.axes.items()}
         keys = {self.flags.get(name, f"--set {name}"): value for name, value in self.keys.items()}
-        said = {"--variant": self.variants or None, **axes, "--seed": self.seed}
+        said = {"--task": self.tasks or None, "--variant": self.variants or None, **axes, "--seed": self.seed}
         quick = ("--quick",) if self.quick else ()
         told = (f"{flag} {_write(value)}" for flag, value in said.items() if value is not None)
         set_ = (f"{flag}{'=' if ' ' in flag else ' '}{_write(value)}" for flag, value in keys.items())
@@ -59,7 +62,9 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
     effort, parts = _make_effort(loaded, overrides), loaded.suite.parts()
     _check_baselines(loaded.name, parts)
     cases: list[Case] = []
-    for part, wanted in zip(parts, loaded.wanted, strict=True):
+    _check_tasks(loaded, overrides.tasks)
+    for part, every in zip(parts, loaded.wanted, strict=True):
+        wanted = [want for want in every if not overrides.tasks or want.task in overrides.tasks]
         try:
             cases += _plan_part(loaded.name, part, wanted, effort, overrides)
         except UsageError as error:
@@ -110,6 +115,7 @@ def _plan_part(suite: str, part: Part, wanted: Sequence[Wanted], effort: Effort,
             grid=grids[0],
             effort=effort,
             baseline=_find_baseline(part, [*specs, *blocks]),
+            quick=overrides.quick,
             variants=bool(part.variant),
             blocks=bool(part.block),
         )
@@ -162,6 +168,13 @@ def _choose_variants(given: Sequence[Variant] | None, wanted: Sequence[str]) -> 
 def _find_baseline(part: Part, specs: Sequence[str]) -> str | None:
     """The variant that others are compared with, by its spec or its name; None when the part does not run it."""
     return next((s for s in specs if part.baseline and parse(s).answers_to(part.baseline)), None)
+
+
+def _check_tasks(loaded: Loaded, names: Sequence[str]) -> None:
+    known = list(dict.fromkeys(want.task for wanted in loaded.wanted for want in wanted))
+    for name in names:
+        if name not in known:
+            raise unknown("task", name, known, where=f"--task: {loaded.name}")
 
 
 def _check_baselines(name: str, parts: Sequence[Part]) -> None:

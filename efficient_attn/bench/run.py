@@ -173,6 +173,7 @@ class _Session:
             available_bytes=usable,
             engine=self.engine,
             choices=self._settle_choices(planned),
+            folder=self.writer.folder,
         )
         self.about["limits"] = {
             "timeout_s": conditions.timeout_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -46,7 +47,7 @@ class Task:
     it is at. work: what is timed then. guess: the cost, given the machine's rates. mechanisms: whether it takes
     variants. blocks: whether it takes layers too, baselines among them; it then plans cells of them where
     `Asked.blocks` says that there are any. columns: what it adds to rows (`Row.extra`, ``task.column`` in frames), with
-    a sentence each.
+    a sentence each; a name that has a dot is whole, and one that ends in ``*`` stands for all that begin like it.
     """
 
     name: str
@@ -60,3 +61,7 @@ class Task:
     blocks: bool = False
     columns: Mapping[str, str] = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
+
+    def declares(self, name: str) -> bool:
+        """Whether a column is among those that it adds."""
+        return any(fnmatchcase(name, known) for known in self.columns)

@@ -121,6 +121,7 @@ def _doctor(verb: argparse.ArgumentParser) -> None:
 
 def _suite(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("suite", metavar="SUITE", help="a built-in suite's name, or a .toml file")
+    verb.add_argument("--task", type=values.list_of(str), metavar="A,B", help="only these of the suite's tasks")
     verb.add_argument(
         "--variant", type=values.list_of(str), metavar="A,B", help="only these mechanisms, or others than the suite's"
     )

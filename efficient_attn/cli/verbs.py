@@ -189,7 +189,7 @@ def _read_overrides(args: Namespace) -> Overrides:
     flags = {name: f"--{name.replace('_', '-')}" for name in often if getattr(args, name) is not None}
     keys = dict(args.set or ()) | {name: getattr(args, name) for name in flags}
     axes = {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
-    said = {"variants": args.variant or (), "seed": args.seed, "quick": args.quick}
+    said = {"tasks": args.task or (), "variants": args.variant or (), "seed": args.seed, "quick": args.quick}
     return Overrides(axes=axes, keys=keys, flags=flags, **said)
 
 

@@ -71,7 +71,10 @@ class LearnKeys(Keys):
 
     steps: of training, or seconds, which become steps by a measured step; by default the task's own. learning_rates:
     the grid, all tried with the first seed; the others have the best of them. seeds: how many. examples: of which a
-    score is the mean. test_len: lengths at which it is tested too, beside the one that it was trained at.
+    score is the mean. test_len: lengths at which it is tested too, beside the one that it was trained at. shortest: if
+    given, each batch of training has a length drawn from there to ``seq_len``. architecture: of sequence to sequence,
+    ``recurrent`` too: through one vector where the variant is ``gru``, else with attention. checkpoint_s: seconds after
+    which training is saved.
     """
 
     steps: Count | None = None
@@ -82,6 +85,9 @@ class LearnKeys(Keys):
     batch: Count | None = None
     layers: Count | None = None
     test_len: tuple[Count, ...] = ()
+    shortest: Count | None = None
+    architecture: Literal["transformer", "recurrent"] = "transformer"
+    checkpoint_s: Annotated[float, Field(gt=0, exclude=True)] = 60.0
 
 
 Draw = Callable[[Any, int, int, np.random.Generator, Split], Batch]

@@ -1,0 +1,21 @@
+"""The folder of the run that a worker works for: where its rows so far are, and where a case may keep what it would
+otherwise have to begin anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CHECKPOINTS = "checkpoints"  # below it: gone once its case has its row
+
+_folder: Path | None = None
+
+
+def use(folder: Path | None) -> None:
+    """In a worker: the run's folder from now on."""
+    global _folder
+    _folder = folder
+
+
+def folder() -> Path | None:
+    """The run's folder; None where nothing is kept, as in a plan."""
+    return _folder

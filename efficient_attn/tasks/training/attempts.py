@@ -1,0 +1,93 @@
+"""Attempts: with which learning rate, for how many steps and from which seed a model is trained, in which order; and
+which of them are needed once it is known how the earlier ones ended.
+
+First the grid of rates, with the first seed. Where none of them learns more than chance does, two rates beyond the grid,
+then the best of all with twice the steps: nothing is called unable too early. Then the other seeds, at the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from ...results.rows import Row
+from ...results.stats import share_of
+from .problem import Baselines, LearnKeys, Problem
+
+Kind = Literal["grid", "beyond", "longer", "best"]
+BEYOND = 4.0  # times the largest rate, and this part of the smallest
+LONGER = 2  # times the steps
+QUICK_STEPS = 4  # a trial has this part of them
+EVEN = 1.02  # times chance: a shortcut that is no better than this tells nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """rate: where it is known before; index: of the seed."""
+
+    kind: Kind
+    rate: float | None = None
+    index: int = 0
+
+    @property
+    def words(self) -> str:
+        """What tells it from the others, in a row's ``inputs``."""
+        told = {"grid": f"rate {self.rate:g}" if self.rate else "", "longer": "longer", "best": ""}
+        told["beyond"] = f"beyond the grid, rate {self.rate:g}" if self.rate else ""
+        return ", ".join(filter(None, (f"seed {self.index}", told[self.kind])))
+
+
+class Settings(NamedTuple):
+    """What an attempt comes to."""
+
+    rate: float
+    steps: int | None = None  # where earlier attempts settled it
+
+
+class NotNeeded(Exception):
+    """An attempt that would tell nothing new; why."""
+
+
+def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator[Attempt]:
+    """All that may be needed, in order. A trial makes do with one."""
+    rates = keys.learning_rates or problem.recipe.learning_rates
+    if quick:
+        yield Attempt(kind="grid", rate=rates[0])
+        return
+    yield from (Attempt(kind="grid", rate=rate) for rate in rates)
+    yield from (Attempt(kind="beyond", rate=rate) for rate in (min(0.1, BEYOND * max(rates)), min(rates) / BEYOND))
+    yield Attempt(kind="longer")
+    yield from (Attempt(kind="best", index=index) for index in range(1, keys.seeds))
+
+
+def settle(attempt: Attempt, earlier: Sequence[Row], problem: Problem, told: Baselines, reach: float | None) -> Settings:
+    """What an attempt comes to after the earlier ones of its mechanism, task and length. told: the computed baselines;
+    reach: the computed score of a model that sees as few keys, where it sees few.
+
+    Raises `NotNeeded` where it would tell nothing new.
+    """
+    if attempt.kind == "grid":
+        assert attempt.rate is not None
+        return Settings(attempt.rate)
+    mine = [row for row in earlier if row.status == "ok"]
+    if not mine:
+        raise NotNeeded("no rate of the grid came to an end")
+    best = (min if problem.metric == "bits" else max)(mine, key=lambda row: float(row.extra["train.validation"] or 0.0))
+    rate, steps = float(best.extra["train.learning_rate"] or 0.0), int(best.extra["train.budget"] or 0)
+    if attempt.kind == "best":
+        return Settings(rate, steps)
+    if any(not at_chance(row, problem, told) for row in mine):
+        raise NotNeeded("more than chance was learned within the grid")
+    if reach is not None and reach <= EVEN * told.chance:
+        raise NotNeeded("no model that sees so few keys does better than chance: computed, not trained")
+    return Settings(attempt.rate, None) if attempt.rate else Settings(rate, LONGER * steps)
+
+
+def at_chance(row: Row, problem: Problem, told: Baselines) -> bool:
+    """Whether a score is no surely better than what needs no learning: the one answer that is most often right."""
+    score, idle = float(row.extra["train.score"] or 0.0), max(told.chance, told.majority)
+    if problem.metric == "bits":
+        return score >= min(told.chance, told.majority)
+    count = int(row.extra["train.examples"] or 1)
+    return (share_of(round(score * count), count).low or 0.0) <= idle

@@ -1,0 +1,194 @@
+"""Learners: a problem's model with one mechanism inside, as large as every other's, and what it makes of a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...contract.mask import Mask
+from ...errors import UnsupportedError, UsageError
+from ...layers.named import find_baseline
+from ...layers.weights import projection
+from ...models.config import Config
+from ...models.counting import count_parameters
+from ...models.objectives import IGNORED, predict_masked
+from ...models.seq2seq import Seq2Seq
+from ...models.stacks import Decoder, Encoder, EncoderDecoder
+from ...models.vision import VisionTransformer
+from .problem import Array, Batch, LearnKeys, Problem
+
+APART = 0.10  # by how much parameters may differ
+APART_SEEDS = 1000  # layer n of a model has the seed of the model and n
+REFERENCES = {"transformer": "full", "recurrent": "additive"}  # whose number of parameters all others get
+
+
+class Labeller(nn.Module):
+    """An encoder whose rows' mean, padding left out, is mapped to a label."""
+
+    def __init__(self, config: Config, *, vocab: int, classes: int) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, vocab=vocab)
+        self.head = projection(config.d_model, classes, bias=True, seed=config.seed, name="head")
+
+    def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Tokens ``[B, N]`` to logits ``[B, classes]``. lengths: ``[B]``."""
+        rows = self.encoder(tokens, Mask(key_lengths=lengths))
+        if lengths is None:
+            return self.head(rows.mean(1))
+        kept = (torch.arange(rows.shape[1], device=rows.device) < lengths[:, None])[..., None]
+        return self.head((rows * kept).sum(1) / lengths[:, None].clamp(min=1))
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A model. size: its free width, which was fitted; parts: its parameters by part; reference: those of the
+    mechanism that all are fitted to."""
+
+    model: nn.Module
+    size: int
+    parts: dict[str, int]
+    reference: int
+
+    @property
+    def parameters(self) -> int:
+        return sum(self.parts.values())
+
+    def answer(self, batch: Batch, device: str) -> tuple[Tensor, Tensor]:
+        """Logits ``[.., classes]`` and the targets that belong to them."""
+
+        def put(x: Array | None) -> Any:
+            return None if x is None else torch.from_numpy(x.copy()).to(device)
+
+        given, targets, lengths = put(batch.inputs), put(batch.targets), put(batch.lengths)
+        if batch.begun is not None:
+            return self.model(given, put(batch.begun), lengths), targets
+        return (self.model(given) if lengths is None else self.model(given, lengths)), targets
+
+
+def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy of what is asked, in nats."""
+    return predict_masked(logits, targets)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What came of some examples: nats summed over what was asked, right ones among them, whole rows that are right."""
+
+    asked: int
+    right: int
+    nats: float
+    rows: int
+    whole: int
+
+    def __add__(self, other: Marks) -> Marks:
+        return Marks(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+    @property
+    def loss(self) -> float:
+        return self.nats / max(1, self.asked)
+
+    def score(self, metric: str) -> float:
+        """By the problem's metric."""
+        if metric == "bits":
+            return self.loss / math.log(2)
+        return self.whole / max(1, self.rows) if metric == "exact" else self.right / max(1, self.asked)
+
+
+NOTHING = Marks(0, 0, 0.0, 0, 0)
+
+
+def mark(logits: Tensor, targets: Tensor) -> tuple[Marks, Tensor]:
+    """What came of a batch, and which targets were met, shaped as they are."""
+    asked = targets != IGNORED
+    right = (logits.argmax(-1) == targets) & asked
+    nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    whole = ((right | ~asked).flatten(1).all(1)).sum() if targets.ndim > 1 else right.sum()
+    return Marks(int(asked.sum()), int(right.sum()), float(nats), len(targets), int(whole)), right
+
+
+# -- models of one size ----------------------------------------------------------------------------------------------
+
+
+def make_learner(problem: Problem, keys: LearnKeys, variant: str, *, length: int, seed: int) -> Learner:
+    """The problem's model with a mechanism inside, or a baseline's; with as many parameters as the reference.
+
+    Raises `UnsupportedError` where it cannot be within a tenth of that, and where the model cannot use the mechanism.
+    """
+    wanted = _count(problem, keys, REFERENCES[keys.architecture], None, length)
+
+    def count(size: int) -> int:
+        return _count(problem, keys, variant, size, length)
+
+    size = _usual(problem, keys)
+    if count(size) != wanted:
+        size = _fit(count, size, wanted)
+    model = _build(problem, keys, variant, size, length, seed * APART_SEEDS)
+    learner = Learner(model, size, count_parameters(model), wanted)
+    if abs(learner.parameters - wanted) > APART * wanted:
+        raise UnsupportedError(
+            f"{variant} has {learner.parameters:,} parameters here, the others {wanted:,}; no width brings them together"
+        )
+    return learner
+
+
+def _fit(count: Callable[[int], int], size: int, wanted: int) -> int:
+    """The width with which the count is nearest: it grows with the width, and hardly bends over a short way."""
+    low, high = 1, 4 * size
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if count(middle) < wanted else (low, middle)
+    return min((s for s in (low - 1, low) if s > 0), key=lambda s: abs(count(s) - wanted))
+
+
+def _usual(problem: Problem, keys: LearnKeys) -> int:
+    return problem.recipe.d_model * (1 if keys.architecture == "recurrent" else 4)
+
+
+def _count(problem: Problem, keys: LearnKeys, variant: str, size: int | None, length: int) -> int:
+    with torch.device("meta"):  # shapes alone
+        model = _build(problem, keys, variant, size or _usual(problem, keys), length, 0)
+    return sum(count_parameters(model).values())
+
+
+def _build(problem: Problem, keys: LearnKeys, variant: str, size: int, length: int, seed: int) -> nn.Module:
+    recipe, inputs, outputs = problem.recipe, problem.inputs(keys), problem.outputs(keys)
+    if keys.architecture == "recurrent":
+        return _build_recurrent(problem, variant, size, inputs, outputs, seed)
+    if find_baseline(variant):
+        raise UnsupportedError(f"{variant} is no attention, which this model is made of; architecture = recurrent takes it")
+    config = Config(
+        d_model=recipe.d_model,
+        heads=recipe.heads,
+        layers=keys.layers or recipe.layers,
+        attention=variant if recipe.model != "sequence" else "full",
+        hidden=size,
+        positions=cast(Any, recipe.positions),
+        convolution=recipe.convolution,
+        max_len=length,
+        seed=seed,
+    )
+    if recipe.model == "decoder":
+        return Decoder(config, vocab=inputs)
+    if recipe.model == "encoder":
+        return Labeller(config, vocab=inputs, classes=outputs)
+    if recipe.model == "vision":
+        assert problem.image is not None
+        return VisionTransformer(config, image=problem.image, patch=recipe.patch, classes=outputs)
+    return EncoderDecoder(config, source_vocab=inputs, target_vocab=outputs, cross=variant)
+
+
+def _build_recurrent(problem: Problem, variant: str, width: int, inputs: int, outputs: int, seed: int) -> nn.Module:
+    """Recurrent sequence to sequence: through one vector where the variant is its recurrence, else with attention."""
+    if problem.recipe.model != "sequence":
+        raise UsageError(f"{problem.name}: architecture recurrent is for sequence to sequence only")
+    sizes = {"source_vocab": inputs, "target_vocab": outputs, "width": width, "seed": seed}
+    if variant == "gru":
+        return Seq2Seq(**sizes)
+    how = "bahdanau" if variant.startswith("additive") else "luong"
+    return Seq2Seq(**sizes, attention=how, variant=variant)
