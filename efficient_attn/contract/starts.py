@@ -64,6 +64,8 @@ def why_no_starts(attn: Attention, state: Any) -> str | None:
         return f"{says.__name__} has its own steps, and does not say that they know of padding"
     if reason := attn.why_no_starts():
         return reason
+    if not attn.traits.padding or "key_mask" not in attn.known_mask_fields:
+        return "it takes no padding"
     keeps = is_dataclass(state) and any(f.name == "starts" for f in fields(state))
     return None if keeps else f"its {type(state).__name__} has no place for them"
 
