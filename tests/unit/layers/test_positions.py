@@ -101,6 +101,16 @@ def test_rotary_scores_depend_on_distance_alone(start: int, apart: int, shift: i
     torch.testing.assert_close(score(start), score(start + shift), rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("shift", [1, 100, 3000])
+@pytest.mark.parametrize("variant", ["full", "sliding_window:window=3"])
+def test_a_shift_of_all_positions_changes_nothing_under_rotary(variant: str, shift: int) -> None:
+    q, k, v, attn = draw(2, 4, 12, 8), draw(2, 4, 12, 8), draw(2, 4, 12, 8), ea.create(variant)
+    for mask in (ea.Mask(), ea.Mask(causal=True)):
+        here, there = (attn(Rotary().place_queries(q, at), Rotary().place_keys(k, at), v, mask) for at in (0, shift))
+        torch.testing.assert_close(here, there, rtol=0, atol=1e-10)
+        assert (here - attn(q, k, v, mask)).abs().max() > 1e-3
+
+
 def make(variant: str, positions: Positions | None, **options: object) -> ea.MultiHeadAttention:
     given_ = {"max_len": 64, "positions": positions, **options}
     return ea.MultiHeadAttention(WIDTH, HEADS, variant=variant, **given_).double()  # pyright: ignore
