@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from ..contract.mask import Mask
 from ..contract.mechanism import Attention
 from ..errors import UnsupportedError, UsageError
+from ..kernels.rotary import turn
 
 How = Literal["add", "concat"]
 BASE = 10_000.0
@@ -167,29 +169,41 @@ class Rotary(Positions):
 
     def place_queries(self, q: Tensor, start: int | Tensor) -> Tensor:
         turned = self._count_turned(q.shape[-1])
-        at = count_from(start, q).double() / self.stretch
-        angles = at[..., None] * frequencies(turned, self.base, device=q.device)
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-        first, second = self._split(q[..., :turned])
-        pairs = first * cos - second * sin, second * cos + first * sin
-        found = torch.cat(pairs, -1) if self.pairs == "halves" else torch.stack(pairs, -1).flatten(-2)
-        return torch.cat([found.to(q.dtype), q[..., turned:]], -1) if turned < q.shape[-1] else found.to(q.dtype)
+        return turn(q, *self._turns(start, q, turned), self.pairs == "adjacent")
 
     def place_keys(self, k: Tensor, start: int | Tensor) -> Tensor:
         return self.place_queries(k, start)
 
-    def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if self.pairs == "halves":
-            first, second = x.chunk(2, -1)
-            return first, second
-        return x[..., ::2], x[..., 1::2]
+    def _turns(self, start: int | Tensor, x: Tensor, turned: int) -> tuple[Tensor, Tensor]:
+        """Cosines, and sines with the sign that they have for each number, ``[N, turned]`` or a row's own."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        if isinstance(start, Tensor) or type(x) is not Tensor or torch.compiler.is_compiling():
+            return turns(count_from(start, x), turned, self, dtype)
+        return kept_turns(start, x.shape[-2], turned, self, dtype, x.device)
 
     def _count_turned(self, width: int) -> int:
         turned = round(width * self.part)
         if turned < 2 or turned % 2 or not math.isclose(turned, width * self.part):
             raise UsageError(f"Rotary: {self.part:g} of {width} numbers cannot be turned in pairs; give another part")
         return turned
+
+
+def turns(at: Tensor, turned: int, rotary: Rotary, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines ``[.., turned]``: a number times the one, its partner in a pair times the other."""
+    angles = (at.double() / rotary.stretch)[..., None] * frequencies(turned, rotary.base, device=at.device)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    if rotary.pairs == "halves":
+        return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+    return torch.stack([cos, cos], -1).flatten(-2), torch.stack([-sin, sin], -1).flatten(-2)
+
+
+@lru_cache(maxsize=4)  # the queries and keys of all layers of a model stand at the same positions
+def kept_turns(
+    start: int, length: int, turned: int, rotary: Rotary, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """`turns` of the positions from start on, kept for the next call: tensors that any later mode may use."""
+    with torch.inference_mode(False), torch.no_grad():
+        return turns(torch.arange(start, start + length, device=device), turned, rotary, dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
