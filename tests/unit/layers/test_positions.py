@@ -192,7 +192,8 @@ class Counted(Positions):
     def place_queries(self, q: Tensor, start: int) -> Tensor:
         return q * (start + 1)
 
-    place_keys = place_queries
+    def place_keys(self, k: Tensor, start: int) -> Tensor:
+        return k * (start + 1)
 
 
 def test_positions_that_count_take_no_rows_that_begin_late() -> None:
