@@ -17,12 +17,10 @@ from .mask import CAUSAL, EVERYTHING, MASK_FIELDS, Mask, blank
 from .modes import autocasts, keep_on_graph, run_cast, step_cast
 from .origin import Origin
 from .packing import run_alone
-from .shapes import Dims, Sample, Shape, Values, draw_sample
+from .shapes import Dims, Sample, Shape, Values, ask_nothing, draw_sample, held_bytes
+from .starts import advance_begun, make_starts, put_starts
 from .state import cache_dtype
 from .traits import Growth, Traits
-
-# What a call holds beside its output, in sizes of it; dense, also so many matrices N x M: scores, weights, gradients
-WORKSPACE, TRAINING_WORKSPACE, MATRICES, TRAINING_MATRICES = 0.5, 8.0, 2, 4
 
 
 class Attention(nn.Module):
@@ -101,21 +99,19 @@ class Attention(nn.Module):
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
         raise UnsupportedError(f"{self.label} has no decode state")
 
+    def why_no_starts(self) -> str | None:
+        """Why rows of a decode state cannot begin late; None where `advance` heeds its state's ``starts`` (say by the
+        ``mask`` of a `KVCache`). Who overrides `advance` says it anew."""
+        return "its steps know of no padding"
+
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         raise UnsupportedError(f"{self.label} cannot decode")
 
     def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
         """Take T new keys and values, and inputs that belong to keys, into the state without asking for their outputs
         (a prompt already read)."""
-        batch, kv_heads, length, width = k.shape
-        heads, nothing = self.dims.heads or kv_heads, k.new_zeros(())
-        nobody = nothing.expand(batch, heads, length, self.dims.head_dim or width)
-        of_queries = {
-            name: nothing.expand(batch, heads if i.per_head else 1, length, *i.tail)
-            for name, i in self.traits.inputs.items()
-            if i.side == "query"
-        }
-        return self.advance(nobody, k, cast(Tensor, v), state, **inputs, **of_queries)[1]
+        nobody, of_queries = ask_nothing(k, self.dims, self.traits.inputs)
+        return advance_begun(self.advance, nobody, k, v, state, {**inputs, **of_queries})[1]
 
     def pairs(self, n: int, m: int, causal: bool) -> int | None:
         """Query-key pairs of one head that the mechanism defines; None where it has no pairs."""
@@ -136,9 +132,7 @@ class Attention(nn.Module):
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
         """Bytes that a call is expected to hold beyond its inputs and its output, for the backend that runs. training:
         with the backward pass, gradients included. Meant to be right within a factor of two."""
-        rows = shape.batch * shape.heads * shape.n * itemsize
-        share, matrices = (TRAINING_WORKSPACE, TRAINING_MATRICES) if training else (WORKSPACE, MATRICES)
-        return int(share * rows * shape.value_dim) + (matrices * rows * shape.m if self.backend == "dense" else 0)
+        return held_bytes(shape, itemsize, dense=self.backend == "dense", training=training)
 
     def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
         """How many rows' sums of weights come too close to zero to be divided by; None where weights have one sign."""
@@ -255,15 +249,25 @@ class Attention(nn.Module):
         return blank(out, query_valid)
 
     def init_state(
-        self, batch: int, max_len: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+        self,
+        batch: int,
+        max_len: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        starts: Tensor | None = None,
     ) -> Any:
-        """An empty decode state for up to ``max_len`` positions. Raises `UnsupportedError` without the decode trait."""
+        """An empty decode state for up to ``max_len`` positions. Raises `UnsupportedError` without the decode trait.
+
+        starts: ``[B]`` whole numbers, the first position of each row (left padding): what stands before is never seen,
+        and its outputs are zeros. Raises `UnsupportedError` where `why_no_starts` gives a reason.
+        """
         if not self.traits.decode:
             raise UnsupportedError(f"{self.label} cannot decode step by step")
         check_dtype(self, dtype)
         if batch < 1 or max_len < 1:
             raise UsageError(f"init_state: batch and max_len must be at least 1, got {batch} and {max_len}")
-        return self.new_state(batch, max_len, dtype, torch.device(device))
+        state = self.new_state(batch, max_len, dtype, torch.device(device))
+        return state if starts is None else put_starts(self, state, make_starts(starts, batch, max_len, device))
 
     def step(self, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         """Attend from T >= 1 new positions to all so far; returns ``[B, H, T, E]`` and the next state.
@@ -276,7 +280,7 @@ class Attention(nn.Module):
         if q.ndim == k.ndim == 4 and not (n := q.shape[2]) == (m := k.shape[2]) > 0:
             raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {n} and {m}")
         look_at(self, q, k, v, CAUSAL, inputs)
-        return self.advance(q, k, cast(Tensor, v), state, **inputs)
+        return advance_begun(self.advance, q, k, v, state, inputs)
 
     def sample(
         self,
@@ -287,11 +291,7 @@ class Attention(nn.Module):
         device: torch.device | str = "cpu",
     ) -> Sample:
         """Draw inputs of a shape: unit Gaussians, the same on every device. Mechanisms with other wants override it."""
-
-        def draw(*size: int) -> Tensor:
-            return torch.randn(*size, generator=generator).to(device=device, dtype=dtype)
-
-        return draw_sample(shape, self.traits.inputs, draw)
+        return draw_sample(shape, self.traits.inputs, generator=generator, dtype=dtype, device=device)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "admitted": ()}  # a copy has served no calls

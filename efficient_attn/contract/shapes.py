@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
 from ..errors import UsageError
 from .traits import Input
 
 Values: TypeAlias = Tensor | None  # a Tensor ``[B, Hkv, M, E]``, or None for mechanisms that make their values from k
+# What a call holds beside its output, in sizes of it; dense, also so many matrices N x M: scores, weights, gradients
+WORKSPACE, TRAINING_WORKSPACE, MATRICES, TRAINING_MATRICES = 0.5, 8.0, 2, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +106,38 @@ class Sample(NamedTuple):
     inputs: dict[str, Tensor]
 
 
-def draw_sample(shape: Shape, inputs: Mapping[str, Input], draw: Callable[..., Tensor]) -> Sample:
-    """Inputs of a shape, and those that a mechanism needs besides, each by ``draw(*sizes)``."""
+def ask_nothing(k: Tensor, dims: Dims, inputs: Mapping[str, Input]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Queries of zeros beside keys ``[B, Hkv, T, D]``, and so are the inputs that belong to queries; no memory."""
+    batch, kv_heads, length, width = k.shape
+    heads, nothing = dims.heads or kv_heads, k.new_zeros(())
+    of_queries = {
+        name: nothing.expand(batch, heads if i.per_head else 1, length, *i.tail)
+        for name, i in inputs.items()
+        if i.side == "query"
+    }
+    return nothing.expand(batch, heads, length, dims.head_dim or width), of_queries
+
+
+def held_bytes(shape: Shape, itemsize: int, *, dense: bool, training: bool) -> int:
+    """Bytes that a call is expected to hold beyond its inputs and its output, where nothing better is known."""
+    rows = shape.batch * shape.heads * shape.n * itemsize
+    share, matrices = (TRAINING_WORKSPACE, TRAINING_MATRICES) if training else (WORKSPACE, MATRICES)
+    return int(share * rows * shape.value_dim) + (matrices * rows * shape.m if dense else 0)
+
+
+def draw_sample(
+    shape: Shape,
+    inputs: Mapping[str, Input],
+    *,
+    generator: torch.Generator,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> Sample:
+    """Unit Gaussians of a shape, what a mechanism needs besides included; the same on every device."""
+
+    def draw(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator).to(device=device, dtype=dtype)
+
     s = shape
     q = draw(s.batch, s.heads, s.n, s.head_dim)
     k = draw(s.batch, s.kv_heads, s.m, s.head_dim)

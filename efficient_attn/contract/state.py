@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError, UsageError
+from .mask import Mask, blank
+from .starts import Starts, mask_of
 
 
 @dataclass(frozen=True)
@@ -20,14 +22,21 @@ class KVCache:
     keys: Tensor | None = None
     values: Tensor | None = None
     length: int = 0
+    starts: Starts | None = None
 
     @property
     def slots(self) -> int:
         return self.capacity
 
+    @property
+    def mask(self) -> Mask:
+        """Who may be seen, by queries that stand on the last keys."""
+        return mask_of(self.starts, self.length)
+
     def append(self, k: Tensor, v: Tensor) -> KVCache:
         """Write T positions after the last; the buffers come from the first step when they were not allocated."""
         end = _end(self.length, k, self.capacity)
+        k, v = hide(self, k), hide(self, v)
         keys, values = allocate(self.keys, k, self.capacity), allocate(self.values, v, self.capacity)
         keys[:, :, self.length : end] = k
         values[:, :, self.length : end] = v
@@ -47,10 +56,17 @@ class LatentCache:
     capacity: int
     rows: Tensor | None = None
     length: int = 0
+    starts: Starts | None = None
+
+    @property
+    def mask(self) -> Mask:
+        """Who may be seen, by queries that stand on the last rows."""
+        return mask_of(self.starts, self.length)
 
     def append(self, rows: Tensor) -> LatentCache:
         """Write T positions after the last."""
         end = _end(self.length, rows, self.capacity)
+        rows = hide(self, rows)
         kept = allocate(self.rows, rows, self.capacity)
         kept[:, :, self.length : end] = rows
         return replace(self, rows=kept, length=end)
@@ -74,6 +90,7 @@ class RollingCache:
     keys: Tensor | None = None
     values: Tensor | None = None
     length: int = 0  # positions seen so far, those overwritten included
+    starts: Starts | None = None
 
     @property
     def slots(self) -> int:
@@ -82,6 +99,7 @@ class RollingCache:
     def append(self, k: Tensor, v: Tensor) -> RollingCache:
         """Write T positions; of those after the prefix only the last ``capacity`` stay."""
         end = _end(self.length, k, self.max_len)
+        k, v = hide(self, k), hide(self, v)
         keys, values = allocate(self.keys, k, self.slots), allocate(self.values, v, self.slots)
         for first, slot, size in self._stretches(end):
             cut = first - self.length
@@ -121,6 +139,11 @@ class RollingCache:
             return keys, values
         order = self.positions().argsort().to(keys.device)
         return keys[:, :, order], values[:, :, order]
+
+
+def hide(state: Any, x: Tensor) -> Tensor:
+    """New rows ``[B, heads, T, width]`` of a state, zero where its own rows have not begun."""
+    return x if state.starts is None else blank(x, state.starts.hidden(state.length, x.shape[2]))
 
 
 def _end(length: int, k: Tensor, max_len: int) -> int:

@@ -25,10 +25,16 @@ EPSILON = 1e-6  # of mean squares, where queries and keys are divided by their r
 
 @dataclass(frozen=True)
 class Placed:
-    """A layer's decode state, and how many positions it has seen."""
+    """A layer's decode state, how many positions it has seen, and the first one of each row."""
 
     state: Any
     length: int = 0
+    starts: Tensor | None = None
+
+    @property
+    def next(self) -> int | Tensor:
+        """The next position, as each row counts where they begin apart."""
+        return self.length if self.starts is None else self.length - self.starts
 
 
 class MultiHeadAttention(nn.Module):
@@ -134,16 +140,23 @@ class MultiHeadAttention(nn.Module):
         max_len: int,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        starts: Tensor | None = None,
     ) -> Any:
         """An empty decode state for up to ``max_len`` positions; dtype and device are by default the weights'.
 
+        starts: ``[B]``, the first position of each row, as `Attention.init_state` has it. Raises `UnsupportedError`
+        where the mechanism or the positions do not serve it.
         Where autocast is on, the dtype is by default that in which it has the layer attend."""
+        if starts is not None and self.positions and not self.positions.by_row:
+            raise UnsupportedError(f"{type(self.positions).__name__} takes no starts: its rows all begin at once")
         weight = self.q_proj.weight
         like = weight.new_empty(0, device=device)
         if dtype is None:
             dtype = torch.get_autocast_dtype(like.device.type) if autocasts(like) else weight.dtype
-        state = self.attn.init_state(batch, max_len, dtype, like.device)
-        return Placed(state) if self.positions else state
+        late = {} if starts is None else {"starts": starts}
+        state = self.attn.init_state(batch, max_len, dtype, like.device, **late)
+        first = None if starts is None else starts.to(like.device)
+        return Placed(state, starts=first) if self.positions else state
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Attend from T >= 1 new positions ``[B, T, d_model]`` to all so far; returns their rows and the next state.
@@ -151,13 +164,13 @@ class MultiHeadAttention(nn.Module):
         The rows equal those of the causal forward pass. The state given may be updated in place: keep the returned one.
         """
         self._check("x", x)
-        seen = state.length if self.positions else 0
+        seen = state.next if self.positions else 0
         q, k, v, inputs = self._project(x, x, seen, seen)
         if not self.positions:
             out, state = self.attn.step(q, k, v, state, **inputs)
             return self._join(out, x), state
         out, inner = self.attn.step(q, k, v, state.state, **inputs)
-        return self._join(out, x), Placed(inner, seen + x.shape[1])
+        return self._join(out, x), replace(state, state=inner, length=state.length + x.shape[1])
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
@@ -190,7 +203,7 @@ class MultiHeadAttention(nn.Module):
     # -- underneath -----------------------------------------------------------------------------------------------
 
     def _project(
-        self, x: Tensor, context: Tensor, start: int, keys_start: int = 0
+        self, x: Tensor, context: Tensor, start: int | Tensor, keys_start: int | Tensor = 0
     ) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
         """What the mechanism gets. start, keys_start: the positions of the first query and the first key."""
         q = apart(self.q_proj(x), self.heads, self.head_dim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from ..contract.mask import Mask
 from ..contract.mechanism import Attention
 from ..errors import UnsupportedError, UsageError
+from ..kernels.rotary import turn
 
 How = Literal["add", "concat"]
 BASE = 10_000.0
@@ -60,11 +62,17 @@ class Encoding(nn.Module):
     def encode(self, positions: Tensor) -> Tensor:
         raise UnsupportedError(f"{type(self).__name__} does not say how positions are encoded")
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """x with the encodings of the positions from ``start`` on. Raises `UsageError` for another width."""
+    def forward(self, x: Tensor, start: int = 0, starts: Tensor | None = None) -> Tensor:
+        """x with the encodings of the positions from ``start`` on. starts: ``[B]``, where each row counts from; before
+        that all stand at 0. Raises `UsageError` for another width."""
         if self.how == "add" and x.shape[-1] != self.width:
             raise UsageError(f"{type(self).__name__}: made for a width of {self.width}, x has {x.shape[-1]}")
-        found = self.encode(torch.arange(start, start + x.shape[-2], device=x.device)).to(x.dtype)
+        at = torch.arange(start, start + x.shape[-2], device=x.device)
+        if starts is None:
+            found = self.encode(at).to(x.dtype)
+        else:
+            own = (at - starts[:, None]).clamp(min=0)
+            found = self.encode(own.flatten()).to(x.dtype).unflatten(0, own.shape)
         return x + found if self.how == "add" else torch.cat([x, found.expand(*x.shape[:-1], -1)], -1)
 
     def extra_repr(self) -> str:
@@ -100,8 +108,8 @@ class Learned(Encoding):
         self.table = nn.Parameter(drawn * 0.02)
 
     def encode(self, positions: Tensor) -> Tensor:
-        if len(positions) and int(positions[-1]) >= len(self.table):
-            raise UsageError(f"Learned: there are {len(self.table)} positions, got {int(positions[-1])}")
+        if len(positions) and (last := int(positions.max())) >= len(self.table):
+            raise UsageError(f"Learned: there are {len(self.table)} positions, got {last}")
         return self.table[positions]
 
 
@@ -112,10 +120,11 @@ class Learned(Encoding):
 class Positions:
     """Base of what a layer does to queries and keys so that attention knows where they stand.
 
-    extra: how many numbers wider it makes them.
+    extra: how many numbers wider it makes them. by_row: whether ``start`` may be ``[B]``, of rows that begin apart.
     """
 
     extra: ClassVar[int] = 0
+    by_row: ClassVar[bool] = False
 
     def check(self, attn: Attention, heads: int, head_dim: int) -> None:
         """Refuse what cannot have such positions."""
@@ -125,11 +134,11 @@ class Positions:
     def check_mask(self, mask: Mask) -> None:
         """Refuse a call under a mask for which they are not defined."""
 
-    def place_queries(self, q: Tensor, start: int) -> Tensor:
+    def place_queries(self, q: Tensor, start: Any) -> Tensor:
         """``q [B, H, N, D]`` of the positions from start on."""
         raise UnsupportedError(f"{type(self).__name__} does not say what becomes of queries")
 
-    def place_keys(self, k: Tensor, start: int) -> Tensor:
+    def place_keys(self, k: Tensor, start: Any) -> Tensor:
         """``k [B, Hkv, M, D]`` of the positions from start on."""
         raise UnsupportedError(f"{type(self).__name__} does not say what becomes of keys")
 
@@ -144,6 +153,7 @@ class Rotary(Positions):
     pairs: ``halves``, number i with number i + D/2, as Llama has it; or ``adjacent``, as the paper has it.
     """
 
+    by_row: ClassVar[bool] = True
     base: float = BASE
     part: float = 1.0
     stretch: float = 1.0
@@ -157,31 +167,43 @@ class Rotary(Positions):
         super().check(attn, heads, head_dim)
         self._count_turned(head_dim)
 
-    def place_queries(self, q: Tensor, start: int) -> Tensor:
+    def place_queries(self, q: Tensor, start: int | Tensor) -> Tensor:
         turned = self._count_turned(q.shape[-1])
-        at = torch.arange(start, start + q.shape[-2], dtype=torch.float64, device=q.device) / self.stretch
-        angles = at[:, None] * frequencies(turned, self.base, device=q.device)
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-        first, second = self._split(q[..., :turned])
-        pairs = first * cos - second * sin, second * cos + first * sin
-        found = torch.cat(pairs, -1) if self.pairs == "halves" else torch.stack(pairs, -1).flatten(-2)
-        return torch.cat([found.to(q.dtype), q[..., turned:]], -1) if turned < q.shape[-1] else found.to(q.dtype)
+        return turn(q, *self._turns(start, q, turned), self.pairs == "adjacent")
 
-    def place_keys(self, k: Tensor, start: int) -> Tensor:
+    def place_keys(self, k: Tensor, start: int | Tensor) -> Tensor:
         return self.place_queries(k, start)
 
-    def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if self.pairs == "halves":
-            first, second = x.chunk(2, -1)
-            return first, second
-        return x[..., ::2], x[..., 1::2]
+    def _turns(self, start: int | Tensor, x: Tensor, turned: int) -> tuple[Tensor, Tensor]:
+        """Cosines, and sines with the sign that they have for each number, ``[N, turned]`` or a row's own."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        if isinstance(start, Tensor) or type(x) is not Tensor or torch.compiler.is_compiling():
+            return turns(count_from(start, x), turned, self, dtype)
+        return kept_turns(start, x.shape[-2], turned, self, dtype, x.device)
 
     def _count_turned(self, width: int) -> int:
         turned = round(width * self.part)
         if turned < 2 or turned % 2 or not math.isclose(turned, width * self.part):
             raise UsageError(f"Rotary: {self.part:g} of {width} numbers cannot be turned in pairs; give another part")
         return turned
+
+
+def turns(at: Tensor, turned: int, rotary: Rotary, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines ``[.., turned]``: a number times the one, its partner in a pair times the other."""
+    angles = (at.double() / rotary.stretch)[..., None] * frequencies(turned, rotary.base, device=at.device)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    if rotary.pairs == "halves":
+        return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+    return torch.stack([cos, cos], -1).flatten(-2), torch.stack([-sin, sin], -1).flatten(-2)
+
+
+@lru_cache(maxsize=4)  # the queries and keys of all layers of a model stand at the same positions
+def kept_turns(
+    start: int, length: int, turned: int, rotary: Rotary, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """`turns` of the positions from start on, kept for the next call: tensors that any later mode may use."""
+    with torch.inference_mode(False), torch.no_grad():
+        return turns(torch.arange(start, start + length, device=device), turned, rotary, dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +217,7 @@ class Alibi(Positions):
     """
 
     extra: ClassVar[int] = 2
+    by_row: ClassVar[bool] = True
     LOW: ClassVar[int] = 256  # what bfloat16 counts to
 
     def check(self, attn: Attention, heads: int, head_dim: int) -> None:
@@ -206,16 +229,22 @@ class Alibi(Positions):
         if not mask.causal:
             raise UnsupportedError("Alibi subtracts the distance to what came before, so it needs a causal mask")
 
-    def place_queries(self, q: Tensor, start: int) -> Tensor:
+    def place_queries(self, q: Tensor, start: int | Tensor) -> Tensor:
         width, wide = q.shape[-1], q.shape[-1] + self.extra
         slopes = slopes_of(q.shape[1], device=q.device) * math.sqrt(wide)
         more = torch.stack([slopes * self.LOW, slopes], -1).to(q.dtype)[:, None].expand(*q.shape[:-1], -1)
         return torch.cat([q * math.sqrt(wide / width), more], -1)  # mechanisms divide by the root of the whole width
 
-    def place_keys(self, k: Tensor, start: int) -> Tensor:
-        at = torch.arange(start, start + k.shape[-2], device=k.device)
+    def place_keys(self, k: Tensor, start: int | Tensor) -> Tensor:
+        at = count_from(start, k)
         more = torch.stack([at // self.LOW, at % self.LOW], -1).to(k.dtype)
         return torch.cat([k, more.expand(*k.shape[:-1], -1)], -1)
+
+
+def count_from(start: int | Tensor, x: Tensor) -> Tensor:
+    """The positions of ``x [B, heads, N, D]`` from start on: ``[N]``, or ``[B, 1, N]`` where each row has its own."""
+    steps = torch.arange(x.shape[-2], device=x.device)
+    return steps + (start[:, None, None] if isinstance(start, Tensor) else start)
 
 
 def slopes_of(heads: int, *, device: Any = None) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..contract.mask import Mask
+from ..contract.starts import Starts, make_starts
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.weights import projection
 from .config import Config, require
@@ -54,10 +55,12 @@ class ShortConvolution(nn.Module):
 
 @dataclass(frozen=True)
 class BlockState:
-    """Of one block: its mechanism's state, and what its convolution still reads."""
+    """Of one block: its mechanism's state, what its convolution still reads, and where rows begin, in its own count."""
 
     attention: Any
     before: Tensor | None = None
+    starts: Starts | None = None
+    length: int = 0
 
 
 class Block(nn.Module):
@@ -90,10 +93,14 @@ class Block(nn.Module):
         x = self._add(0, x, lambda y: self.attention(self._convolve(y), mask=mask))
         return self._finish(x, context, context_mask)
 
-    def init_state(self, batch: int, max_len: int) -> BlockState:
-        conv = self.convolution
-        before = None if conv is None else conv.weight.new_zeros(batch, conv.reach, conv.weight.shape[0])
-        return BlockState(self.attention.init_state(batch, max_len), before)
+    def init_state(self, batch: int, max_len: int, starts: Tensor | None = None) -> BlockState:
+        """starts: ``[B]``, the first position of each row, as `Attention.init_state` has it."""
+        conv, inner = self.convolution, self.attention.init_state(batch, max_len, starts=starts)
+        if conv is None:
+            return BlockState(inner)
+        before = conv.weight.new_zeros(batch, conv.reach, conv.weight.shape[0])
+        late = None if starts is None else make_starts(starts, batch, max_len, before.device)
+        return BlockState(inner, before, late)
 
     def step(
         self, x: Tensor, state: BlockState, context: Tensor | None = None, context_mask: Mask | None = None
@@ -102,12 +109,14 @@ class Block(nn.Module):
         found: list[BlockState] = []
 
         def attend(y: Tensor) -> Tensor:
-            out, inner = self.attention.step(self._convolve(y, state.before), state.attention)
-            before = state.before
+            before, late = state.before, state.starts
+            hidden = None if late is None else late.hidden(state.length, y.shape[1])
+            y = y if hidden is None else y.masked_fill(~hidden[..., None], 0)  # a convolution would carry padding on
+            out, inner = self.attention.step(self._convolve(y, before), state.attention)
             if before is not None:
                 seen = torch.cat([before, y], 1)
                 before = seen[:, seen.shape[1] - before.shape[1] :]
-            found.append(BlockState(inner, before))
+            found.append(BlockState(inner, before, late, state.length + y.shape[1]))
             return out
 
         x = self._add(0, x, attend)

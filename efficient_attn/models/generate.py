@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import UsageError
+from ..errors import UnsupportedError, UsageError
 from .stacks import Decoder
 
 
@@ -45,26 +46,47 @@ def generate(
 ) -> Tensor | list[Tensor]:
     """What a decoder writes after prompts: ``[B, steps]`` for ``[B, N]``, or one ``[steps]`` for each of a list.
 
-    Each prompt of a list may have another length; those of one length go together. Raises `UsageError` for an empty
-    prompt, and where prompt and steps are more than the model's max_len.
+    Prompts of a list may have several lengths. They go together, with padding before the shorter ones, where every
+    layer's state takes rows that begin late; else those of one length do. Each row's logits are those of its prompt
+    alone, and so are likeliest tokens. Draws are not: all rows that go together draw from one generator, in turn.
+    Raises `UsageError` for an empty prompt, and where prompt and steps are more than the model's max_len.
     """
     if isinstance(prompts, Tensor):
-        return _write(model, prompts, steps, draw)
+        return _write(model, prompts, None, steps, draw)
+    lengths = [len(prompt) for prompt in prompts]
+    whole = len(set(lengths)) < 2 or (min(lengths) > 0 and _takes_starts(model))
     found: dict[int, Tensor] = {}
-    for block in _group([len(prompt) for prompt in prompts]):
-        written = _write(model, torch.stack([prompts[i] for i in block]), steps, draw)
+    for block in [list(range(len(prompts)))] if whole and prompts else _group(lengths):
+        written = _write(model, *_pad([prompts[i] for i in block]), steps, draw)
         found |= dict(zip(block, written, strict=True))
     return [found[i] for i in range(len(prompts))]
 
 
+def _takes_starts(model: Decoder) -> bool:
+    """Whether rows of the model's states may begin late: asked of the smallest one."""
+    try:
+        model.init_state(1, 1, starts=torch.zeros(1, dtype=torch.long))
+    except UnsupportedError:
+        return False
+    return True
+
+
 def _group(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """The numbers of prompts of one length: states have no padding."""
+    """The numbers of prompts of one length."""
     for length in dict.fromkeys(lengths):
         yield [i for i, other in enumerate(lengths) if other == length]
 
 
+def _pad(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Prompts one below another, their ends in one column, and where each begins; None where all begin at once."""
+    longest = max(len(prompt) for prompt in prompts)
+    starts = prompts[0].new_tensor([longest - len(prompt) for prompt in prompts], dtype=torch.long)
+    tokens = torch.stack([F.pad(prompt, (longest - len(prompt), 0)) for prompt in prompts])
+    return tokens, starts if any(len(prompt) < longest for prompt in prompts) else None
+
+
 @torch.no_grad()
-def _write(model: Decoder, prompt: Tensor, steps: int, draw: Draw) -> Tensor:
+def _write(model: Decoder, prompt: Tensor, starts: Tensor | None, steps: int, draw: Draw) -> Tensor:
     if steps < 1 or prompt.shape[1] < 1:
         raise UsageError(
             f"generate: needs a prompt and a step at least, got {prompt.shape[1]} tokens and {steps} steps"
@@ -73,7 +95,7 @@ def _write(model: Decoder, prompt: Tensor, steps: int, draw: Draw) -> Tensor:
     if length > most:
         raise UsageError(f"generate: a prompt of {prompt.shape[1]} and {steps} steps are beyond max_len={most}")
     generator = torch.Generator(prompt.device).manual_seed(draw.seed)
-    logits, state = model.step(prompt, model.init_state(len(prompt), length))
+    logits, state = model.step(prompt, model.init_state(len(prompt), length, starts=starts))
     found = [draw.take(logits[:, -1], generator)]
     for _ in range(steps - 1):
         logits, state = model.step(found[-1][:, None], state)

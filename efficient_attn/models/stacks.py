@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -42,8 +42,9 @@ class Stack(nn.Module):
     def layers(self) -> tuple[Block, ...]:
         return tuple(cast(Block, block) for block in self.blocks)
 
-    def read(self, given: Tensor, start: int = 0) -> Tensor:
-        """What the first block reads. Raises `UsageError` for tokens that there are none of, and beyond max_len."""
+    def read(self, given: Tensor, start: int = 0, starts: Tensor | None = None) -> Tensor:
+        """What the first block reads. starts: ``[B]``, where rows count from. Raises `UsageError` for tokens that there
+        are none of, and beyond max_len."""
         name = type(self).__name__
         if start + given.shape[1] > self.config.max_len:
             raise UsageError(f"{name}: {start + given.shape[1]} positions, max_len is {self.config.max_len}")
@@ -54,7 +55,7 @@ class Stack(nn.Module):
         else:
             check_tokens(name, given, self.embedding.num_embeddings)
             x = self.embedding(given)
-        return self.dropout(x if self.encoding is None else self.encoding(x, start))
+        return self.dropout(x if self.encoding is None else self.encoding(x, start, starts))
 
     def finish(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)
@@ -88,10 +89,11 @@ class Encoder(Stack):
 
 @dataclass(frozen=True)
 class DecoderState:
-    """Of all blocks, and how many tokens they have seen."""
+    """Of all blocks, how many tokens they have seen, and where rows begin."""
 
     blocks: tuple[BlockState, ...]
     length: int = 0
+    starts: Tensor | None = None
 
 
 class Decoder(Stack):
@@ -123,22 +125,25 @@ class Decoder(Stack):
             x = block(x, mask, context, context_mask)
         return self.head(self.finish(x))
 
-    def init_state(self, batch: int, max_len: int | None = None) -> DecoderState:
-        """Empty states of all blocks. Raises `UnsupportedError` where a mechanism cannot decode."""
+    def init_state(self, batch: int, max_len: int | None = None, starts: Tensor | None = None) -> DecoderState:
+        """Empty states of all blocks. starts: ``[B]``, the first position of each row: tokens before it are padding.
+
+        Raises `UnsupportedError` where a mechanism cannot decode, or knows of no padding while it does."""
         for block in self.layers:
             require("Decoder.step", block.attention.attn, "decode")
         length = self.config.max_len if max_len is None else max_len
-        return DecoderState(tuple(block.init_state(batch, length) for block in self.layers))
+        blocks = tuple(block.init_state(batch, length, starts) for block in self.layers)
+        return DecoderState(blocks, starts=None if starts is None else starts.to(self.head.weight.device))
 
     def step(
         self, tokens: Tensor, state: DecoderState, *, context: Tensor | None = None, context_mask: Mask | None = None
     ) -> tuple[Tensor, DecoderState]:
         """The logits of T new tokens ``[B, T]``, and the state after them."""
-        x, found = self.read(tokens, state.length), []
+        x, found = self.read(tokens, state.length, state.starts), []
         for block, own in zip(self.layers, state.blocks, strict=True):
             x, after = block.step(x, own, context, context_mask)
             found.append(after)
-        return self.head(self.finish(x)), DecoderState(tuple(found), state.length + tokens.shape[1])
+        return self.head(self.finish(x)), replace(state, blocks=tuple(found), length=state.length + tokens.shape[1])
 
 
 class EncoderDecoder(nn.Module):

@@ -51,7 +51,7 @@ def test_the_readmes_python_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", ["masks.md", "decoding.md"])
 def test_a_documents_python_runs(document: str, tmp_path: Path) -> None:
-    (code,) = _blocks(ROOT / "docs" / document, "python")
+    code = "\n".join(_blocks(ROOT / "docs" / document, "python"))  # later blocks go on from earlier ones
     (tmp_path / "use.py").write_text(code)
     done = run("use.py", cwd=tmp_path)
     assert done.code == 0, done.err

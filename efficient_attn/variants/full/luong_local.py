@@ -127,9 +127,12 @@ class LuongLocal(Attention):
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         return preallocate(KVCache(max_len), self.dims.cache_sizes(batch, self.kv_heads), dtype, device)
 
+    def why_no_starts(self) -> str | None:
+        return None if self.u is None else "it predicts places in a row from how many keys there are"
+
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
         state = state.append(k, v)
-        return self.run(q, *state.filled(), Mask(causal=True)), state
+        return self.run(q, *state.filled(), state.mask), state
 
     def absorb(self, k: Tensor, v: Values, state: KVCache, **inputs: Tensor) -> KVCache:
         return state.append(k, needed(v))

@@ -57,11 +57,14 @@ class ScoredAttention(SoftmaxAttention):
         turned = shape.batch * (shape.heads * shape.n + shape.kv_heads * shape.m) * shape.head_dim * itemsize
         return super().workspace_bytes(shape, itemsize, causal=causal, training=training) + turned
 
+    def why_no_starts(self) -> str | None:
+        return None
+
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
         if self.backend == "dense":
             return super().advance(q, k, v, state)
         state = state.append(self.turn_keys(k).to(k.dtype), v)
-        return self.attend_turned(q, *state.filled(), Mask(causal=True)), state
+        return self.attend_turned(q, *state.filled(), state.mask), state
 
     def absorb(self, k: Tensor, v: Values, state: KVCache, **inputs: Tensor) -> KVCache:
         return state.append(k if self.backend == "dense" else self.turn_keys(k).to(k.dtype), needed(v))

@@ -36,6 +36,9 @@ class CosFormer(LinearAttention):
         self._within(max(start + n, m if mask.causal else m - min(start, 0)))
         return super().run(q, k, v, mask, **inputs)
 
+    def why_no_starts(self) -> str | None:
+        return None  # its weights are of distances
+
     def advance(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
     ) -> tuple[Tensor, LinearState]:

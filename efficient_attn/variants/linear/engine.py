@@ -9,9 +9,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask
+from ...contract.mask import Mask, blank
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape, Values, needed
+from ...contract.starts import Starts
 from ...contract.traits import Growth, Traits
 from ...errors import UnsupportedError
 from ...feature_maps import FeatureMap
@@ -35,6 +36,7 @@ class LinearState:
 
     sums: tuple[Sums, ...] = ()  # one for all heads of a group, or one for each; none until sizes are known
     length: int = 0
+    starts: Starts | None = None
 
 
 class KeyWeights(NamedTuple):
@@ -169,8 +171,7 @@ class LinearAttention(Attention):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, divisor: Divisor | None, **inputs: Tensor) -> Tensor:
         n, m, valid = q.shape[2], k.shape[2], mask.key_valid(k.shape[2])
-        keys, values = k.flatten(0, 1), v.flatten(0, 1)
-        folded = None if valid is None else valid.repeat_interleave(k.shape[1], dim=0)
+        keys, values, folded = k.flatten(0, 1), v.flatten(0, 1), _fold(valid, k)
         start = mask.start(n, m)
         recipe = self._recipe(start, 0, divisor)
         causal = mask.causal and start < m - 1
@@ -195,29 +196,38 @@ class LinearAttention(Attention):
         sizes = (batch * kv_heads, d.head_dim, d.value_dim or d.head_dim)
         return LinearState(tuple(self._empty(*sizes, like) for _ in range(lanes)))
 
+    def why_no_starts(self) -> str | None:
+        return "its feature map knows positions" if self.feature_map.positional else None
+
     def advance(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
     ) -> tuple[Tensor, LinearState]:
         recipe, keys, values = self._recipe(state.length, state.length, self.divisor), k.flatten(0, 1), v.flatten(0, 1)
-        lanes = self._split_lanes(q, k, None, **inputs)
+        valid = _begun(state, k)
+        folded = _fold(valid, k)
+        lanes = self._split_lanes(q, k, valid, **inputs)
         before = state.sums or [self._empty(len(keys), k.shape[3], v.shape[3], v[:0]) for _ in lanes]
         out, after = [], []
         for lane, past in zip(lanes, before, strict=True):
-            if q.shape[2] == 1 and not _wants_gradient(q, k, v, past.kv, *inputs.values(), *self.parameters()):
+            sources = q, k, v, past.kv, *inputs.values(), *self.parameters()
+            if q.shape[2] == 1 and valid is None and not _wants_gradient(*sources):
                 found, past = recurrent.step(recipe, lane.rows, keys, values, lane.logs, past)
             else:
-                found, past = scan.scan(recipe, lane.rows, keys, values, None, lane.logs, past)
+                found, past = scan.scan(recipe, lane.rows, keys, values, folded, lane.logs, past)
             out.append(found)
             after.append(lane.count_on(past))
-        return unfold(out, q), LinearState(tuple(after), state.length + q.shape[2])
+        return unfold(out, q), LinearState(tuple(after), state.length + q.shape[2], state.starts)
 
     def absorb(self, k: Tensor, v: Values, state: LinearState, **inputs: Tensor) -> LinearState:
         if self.rates(k.shape[1]) is not None:
             return super().absorb(k, v, state, **inputs)
-        recipe, keys, values = self._recipe(0, state.length, self.divisor), k.flatten(0, 1), needed(v).flatten(0, 1)
-        (lane,) = self._split_lanes(k, k, None, **inputs)
-        past = sums.sum_keys(recipe, keys, values, None, lane.logs, state.sums[0] if state.sums else None)
-        return LinearState((lane.count_on(past),), state.length + k.shape[2])
+        valid = _begun(state, k)
+        k, v = blank(k, valid), blank(needed(v), valid)
+        recipe, keys, values = self._recipe(0, state.length, self.divisor), k.flatten(0, 1), v.flatten(0, 1)
+        (lane,) = self._split_lanes(k, k, valid, **inputs)
+        before = state.sums[0] if state.sums else None
+        past = sums.sum_keys(recipe, keys, values, _fold(valid, k), lane.logs, before)
+        return LinearState((lane.count_on(past),), state.length + k.shape[2], state.starts)
 
     # -- underneath -----------------------------------------------------------------------------------------------
 
@@ -243,6 +253,16 @@ class LinearAttention(Attention):
         lanes = rates.to(device=k.device, dtype=torch.float64).view(kv_heads, -1).repeat(batch, 1).unbind(1)
         logs = [rate[:, None] * at for rate in lanes]
         return [Lane(rows[:, g : g + 1], x[:, :-1], x[:, -1], lanes[g]) for g, x in enumerate(logs)]
+
+
+def _begun(state: LinearState, k: Tensor) -> Tensor | None:
+    """Which of a step's positions ``[B, T]`` lie in rows that have begun; None where all do."""
+    return None if state.starts is None else state.starts.hidden(state.length, k.shape[2])
+
+
+def _fold(valid: Tensor | None, k: Tensor) -> Tensor | None:
+    """``[B, M]`` to ``[B Hkv, M]``, as keys are folded."""
+    return None if valid is None else valid.repeat_interleave(k.shape[1], dim=0)
 
 
 def _wants_gradient(*tensors: Tensor) -> bool:

@@ -61,6 +61,9 @@ class Retention(LinearAttention):
         rows = self._divided(q, mask.start(q.shape[2], m), m, mask.key_valid(m))
         return super().compute(rows, k, v, mask, **inputs).to(q.dtype)
 
+    def why_no_starts(self) -> str | None:
+        return "its normalised decays count all positions" if self.normalised else None
+
     def advance(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
     ) -> tuple[Tensor, LinearState]:

@@ -143,11 +143,14 @@ class MultiHeadLatent(Attention):
         row = torch.empty(batch, 1, 0, self.key_dim, dtype=dtype, device=device)
         return LatentCache(max_len, allocate(None, row, max_len))
 
+    def why_no_starts(self) -> str | None:
+        return None
+
     def advance(
         self, q: Tensor, k: Tensor, v: Values, state: LatentCache, **inputs: Tensor
     ) -> tuple[Tensor, LatentCache]:
         state = state.append(k)
-        return self.run(q, state.filled(), None, Mask(causal=True)), state
+        return self.run(q, state.filled(), None, state.mask), state
 
     def absorb(self, k: Tensor, v: Values, state: LatentCache, **inputs: Tensor) -> LatentCache:
         return state.append(k)

@@ -15,6 +15,7 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape, Values, needed
+from ...contract.starts import mask_of
 from ...contract.state import KVCache, RollingCache, preallocate
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
@@ -26,7 +27,7 @@ from ...kernels.sparse.ops import masked_apart, softmax_apart, softmax_over_text
 from ...kernels.sparse.parts import Recipe, softmax_over_plan
 from ...kernels.sparse.plan import KNOWN, plan_blocks, plan_parts
 from ...kernels.sparse.tiles import Plan
-from ...patterns import Blocks, Fact, Geometry, Pattern, as_pattern
+from ...patterns import Band, Blocks, Fact, Geometry, Pattern, as_pattern
 
 # made once: a call asks for them. What is drawn of all M keys is drawn otherwise where fewer are left of them
 FIXED, DRAWN = (Traits(exact=True, positional=True, padded_as_trimmed=trimmed) for trimmed in (True, False))
@@ -158,6 +159,11 @@ class SparseAttention(Attention):
         ring = min(reach.back + 1, max_len - prefix)
         return preallocate(RollingCache(ring, max_len, prefix), sizes, dtype, device)
 
+    def why_no_starts(self) -> str | None:
+        """Bands know distances alone, which are a row's own wherever it begins."""
+        told = [type(f).__name__ for f in self.pattern.facts if not isinstance(f, Band)]
+        return f"its pattern's {told[0]} tell positions by their number" if told else None
+
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         if q.shape[2] == 1:
             state = state.append(k, v)
@@ -165,23 +171,30 @@ class SparseAttention(Attention):
         if isinstance(state, KVCache):
             state = state.append(k, v)
             keys, values = state.filled()
-            return self.run(q, keys, values, Mask(causal=True)), state
+            return self.run(q, keys, values, state.mask), state
+        after = state.length + q.shape[2]
         if not state.length:
-            return self.run(q, k, v, Mask(causal=True)), state.append(k, v)
+            return self.run(q, k, v, mask_of(state.starts, after)), state.append(k, v)
         # what lies between the first keys and the ring is out of reach, and the ring is as long as the reach: so that
         # distances which matter stay what they are when the keys that are kept close ranks
         past_k, past_v = state.in_order()
-        out = self.run(q, torch.cat([past_k, k], 2), torch.cat([past_v, v], 2), Mask(causal=True))
+        keys, values = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
+        out = self.run(q, keys, values, mask_of(state.starts, after, after - keys.shape[2]))
         return out, state.append(k, v)
 
     def _newest(self, q: Tensor, state: KVCache | RollingCache) -> Tensor:
         """The newest position over the keys that it sees among those kept, and no others."""
         keys, values = state.filled()
         i = state.length - 1
-        if isinstance(state, RollingCache) and self._keeps_what_it_sees and self.backend != "dense":
+        begun = state.starts is None or state.length - state.slots >= state.starts.last  # all rows, in all that is kept
+        if begun and isinstance(state, RollingCache) and self._keeps_what_it_sees and self.backend != "dense":
             return attend_fused(q, keys, values)
         at = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
         seen = self.pattern.allows(i, at, Geometry(1, i + 1, i, True)).to(q.device)
+        if state.starts is not None and not begun:
+            seen = (seen & (at.to(q.device) >= state.starts.first[:, None]))[:, None, None]
+            run = softmax_attention if self.backend == "dense" else attend_fused
+            return run(q, keys, values, allowed=seen)
         if self.backend == "dense":
             return softmax_attention(q, keys, values, seen)
         if not seen.any():

@@ -101,6 +101,16 @@ def test_rotary_scores_depend_on_distance_alone(start: int, apart: int, shift: i
     torch.testing.assert_close(score(start), score(start + shift), rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("shift", [1, 100, 3000])
+@pytest.mark.parametrize("variant", ["full", "sliding_window:window=3"])
+def test_a_shift_of_all_positions_changes_nothing_under_rotary(variant: str, shift: int) -> None:
+    q, k, v, attn = draw(2, 4, 12, 8), draw(2, 4, 12, 8), draw(2, 4, 12, 8), ea.create(variant)
+    for mask in (ea.Mask(), ea.Mask(causal=True)):
+        here, there = (attn(Rotary().place_queries(q, at), Rotary().place_keys(k, at), v, mask) for at in (0, shift))
+        torch.testing.assert_close(here, there, rtol=0, atol=1e-10)
+        assert (here - attn(q, k, v, mask)).abs().max() > 1e-3
+
+
 def make(variant: str, positions: Positions | None, **options: object) -> ea.MultiHeadAttention:
     given_ = {"max_len": 64, "positions": positions, **options}
     return ea.MultiHeadAttention(WIDTH, HEADS, variant=variant, **given_).double()  # pyright: ignore
@@ -159,6 +169,46 @@ def test_steps_are_the_causal_forward_pass(variant: str, positions: Positions, n
     torch.testing.assert_close(torch.cat(rows, 1), want, rtol=0, atol=1e-12)
     assert state.length == LENGTH
     assert ea.state_bytes(state) > 0
+
+
+@pytest.mark.parametrize("positions", [Rotary(), Alibi(), None])
+@pytest.mark.parametrize("variant", ["full", "sliding_window:window=3", "gqa:kv_heads=2", "linear", "general"])
+def test_rows_that_begin_late_are_what_they_are_alone(variant: str, positions: Positions | None) -> None:
+    if isinstance(positions, Alibi) and variant in ("linear", "general"):
+        pytest.skip("they take no Alibi")
+    layer, x, starts = make(variant, positions, norm=True), draw(3, LENGTH, WIDTH), [0, 4, 6]
+    state, rows = layer.init_state(3, LENGTH, starts=torch.tensor(starts)), []
+    for part in x.split([7, 1, 3, 1], 1):
+        out, state = layer.step(part, state)
+        rows.append(out)
+    for row, start in enumerate(starts):
+        want = layer(x[row : row + 1, start:], mask=ea.Mask(causal=True))[0]
+        torch.testing.assert_close(torch.cat(rows, 1)[row, start:], want, rtol=0, atol=1e-12)
+
+
+class Counted(Positions):
+    """Positions that count from the start."""
+
+    def place_queries(self, q: Tensor, start: int) -> Tensor:
+        return q * (start + 1)
+
+    def place_keys(self, k: Tensor, start: int) -> Tensor:
+        return k * (start + 1)
+
+
+def test_positions_that_count_take_no_rows_that_begin_late() -> None:
+    with pytest.raises(ea.UnsupportedError, match="Counted takes no starts"):
+        make("full", Counted()).init_state(1, LENGTH, starts=torch.tensor([1]))
+    with pytest.raises(ea.UnsupportedError, match="attention_sinks:n_sink=2 takes no starts"):
+        make("attention_sinks:n_sink=2", None).init_state(1, LENGTH, starts=torch.tensor([1]))
+
+
+@pytest.mark.parametrize("made", [Sinusoidal(8), Binary(8), Learned(8, max_len=40, seed=3)])
+def test_rows_that_begin_late_count_from_there(made: at.Encoding) -> None:
+    x, starts = torch.randn(2, 9, 8), torch.tensor([0, 3])
+    found = made(x, 5, starts)
+    torch.testing.assert_close(found[:1], made(x[:1], 5))
+    torch.testing.assert_close(found[1:], made(x[1:], 2))
 
 
 def test_fewer_key_value_heads_keep_what_the_layer_has() -> None:

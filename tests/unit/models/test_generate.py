@@ -52,6 +52,59 @@ def test_prompts_of_several_lengths_are_what_each_gives_alone() -> None:
         assert torch.equal(found, generate(model, prompt[None], 8)[0])
 
 
+MIXED = [torch.arange(n) % VOCAB for n in (5, 3, 5, 9, 1)]
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "sinusoidal", "binary", "learned", None])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_positions_are_each_rows_own(positions: Any, norm: Any) -> None:
+    model = make(positions=positions, norm=norm)
+    for prompt, found in zip(MIXED, generate(model, MIXED, 12), strict=True):
+        assert torch.equal(found, recompute(model, prompt[None], 12)[0])
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        *("gqa:kv_heads=2", "cosine", "sliding_window:window=3", "linear", "retention"),
+        *("attention_sinks:window=4:n_sink=2", ("linear", "sliding_window:window=2")),
+    ],
+)
+@pytest.mark.parametrize("convolution", [0, 3])
+def test_mechanisms_write_after_each_prompt_as_after_it_alone(attention: Any, convolution: int) -> None:
+    model = make(attention, convolution=convolution)
+    for block in model.layers:
+        if block.convolution is not None:
+            torch.nn.init.normal_(block.convolution.weight, std=0.3)
+    for prompt, found in zip(MIXED, generate(model, MIXED, 12), strict=True):
+        assert torch.equal(found, recompute(model, prompt[None], 12)[0])
+
+
+@pytest.mark.parametrize(
+    ("attention", "batches"),
+    [("full", 1), ("linear", 1), ("fixed:stride=4:summary=1", 4), (("full", "fixed:stride=4:summary=1"), 4)],
+)
+def test_prompts_go_together_where_every_layer_can(attention: Any, batches: int, monkeypatch: Any) -> None:
+    model, seen = make(attention), []
+    step = model.step
+    monkeypatch.setattr(model, "step", lambda tokens, state: (seen.append(tokens.shape), step(tokens, state))[1])
+    generate(model, MIXED, 1)
+    assert len(seen) == batches
+
+
+def test_drawn_tokens_are_those_of_logits_that_each_prompt_has_alone() -> None:
+    """One generator draws for all rows in turn, from the logits of prompts that are recomputed one by one."""
+    for attention in ("full", "sliding_window:window=3", "linear"):
+        model, draw = make(attention), Draw(temperature=0.7, top_k=5, seed=3)
+        generator, rows = torch.Generator().manual_seed(3), list(MIXED)
+        for _ in range(10):
+            with torch.no_grad():
+                logits = torch.stack([model(row[None])[0, -1] for row in rows])
+            rows = [torch.cat([row, new[None]]) for row, new in zip(rows, draw.take(logits, generator), strict=True)]
+        for row, prompt, found in zip(rows, MIXED, generate(model, MIXED, 10, draw=draw), strict=True):
+            assert torch.equal(row[len(prompt) :], found)
+
+
 def test_draws_follow_the_probabilities_and_the_seed() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0, -50.0]]).expand(4000, -1)
     for draw, wanted in (
@@ -71,6 +124,7 @@ def test_draws_follow_the_probabilities_and_the_seed() -> None:
     ("run", "what"),
     [
         (lambda: generate(make(), torch.zeros(1, 0, dtype=torch.long), 3), "needs a prompt"),
+        (lambda: generate(make(), [torch.zeros(n, dtype=torch.long) for n in (0, 2)], 3), "needs a prompt"),
         (lambda: generate(make(), torch.zeros(1, 3, dtype=torch.long), 0), "a step at least"),
         (lambda: generate(make(), torch.zeros(1, 60, dtype=torch.long), 5), "beyond max_len=64"),
         (lambda: Draw(temperature=-1), "temperature must not be below 0"),

@@ -1,0 +1,97 @@
+"""Tokens a second of a decoder that writes after a long prompt, and the bytes of what it keeps.
+
+    python suites/trials/generation.py [--prompt 4096] [--steps 256] [--rounds 7] [SPEC...]
+
+A `Decoder` of 4 layers, d_model 256, 4 heads, 256 tokens and rotary positions, float32, one thread: the prompt is read
+at once, then tokens are written one after another. All specs take turns in each round. Ratios are to the first spec,
+one a round; intervals are of 95%. Before that the first tokens are held to those of recomputing everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+import efficient_attn as ea
+from efficient_attn.models.config import Config
+from efficient_attn.models.generate import generate
+from efficient_attn.models.stacks import Decoder
+from efficient_attn.results.stats import Estimate, paired_ratio, typical
+
+SPECS = ["full", "gqa:kv_heads=1", "sliding_window:window=256", "linear"]
+VOCAB, CHECKED = 256, 6
+
+
+@dataclass
+class Writer:
+    """A model, and the seconds that its prompts and steps took, one value a round."""
+
+    model: Decoder
+    prompts: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)  # of one token
+    bytes: int = 0
+
+    @torch.no_grad()
+    def write(self, prompt: Tensor, steps: int) -> None:
+        began = time.perf_counter()
+        logits, state = self.model.step(prompt, self.model.init_state(1, prompt.shape[1] + steps))
+        read = time.perf_counter()
+        for _ in range(steps):
+            logits, state = self.model.step(logits[:, -1:].argmax(-1), state)
+        self.steps.append((time.perf_counter() - read) / steps)
+        self.prompts.append(read - began)
+        self.bytes = ea.state_bytes(state)
+
+    @torch.no_grad()
+    def check(self, prompt: Tensor) -> str:
+        """How many of the first tokens are those of recomputing, and how close the logits of the two likeliest came."""
+        wanted, closest = prompt, float("inf")
+        for _ in range(CHECKED):
+            logits = self.model(wanted)[:, -1]
+            first, second = logits.topk(2).values[0].tolist()
+            wanted, closest = torch.cat([wanted, logits.argmax(-1)[:, None]], 1), min(closest, first - second)
+        found = generate(self.model, prompt, CHECKED)
+        assert isinstance(found, Tensor)
+        same = int((found == wanted[:, prompt.shape[1] :]).sum())
+        return f"{same} of {CHECKED} tokens as recomputed (logits of the likeliest two at least {closest:.1e} apart)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("specs", nargs="*", default=SPECS)
+    parser.add_argument("--prompt", type=int, default=4096)
+    parser.add_argument("--steps", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=7)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    prompt = torch.randint(VOCAB, (1, given.prompt), generator=torch.Generator().manual_seed(0))
+    writers = {spec: Writer(make(spec, given.prompt + given.steps)) for spec in given.specs}
+    for spec, writer in writers.items():
+        print(f"{spec:28} {writer.check(prompt)}", flush=True)
+    for _ in range(given.rounds):
+        for writer in writers.values():
+            writer.write(prompt, given.steps)
+    first = next(iter(writers.values()))
+    for spec, writer in writers.items():
+        rate = typical([1 / seconds for seconds in writer.steps])
+        faster = paired_ratio(first.steps, writer.steps)
+        print(
+            f"{spec:28} {told(rate, 0)} tokens/s, {told(faster, 2)} of {given.specs[0]}'s; "
+            f"prompt {told(typical(writer.prompts), 2)} s; state {writer.bytes / 2**20:.2f} MiB"
+        )
+
+
+def make(spec: str, length: int) -> Decoder:
+    return Decoder(Config(d_model=256, heads=4, layers=4, attention=spec, max_len=length), vocab=VOCAB).eval()
+
+
+def told(found: Estimate, digits: int) -> str:
+    return f"{found.value:.{digits}f} ({found.low:.{digits}f}-{found.high:.{digits}f})"
+
+
+if __name__ == "__main__":
+    main()
