@@ -185,7 +185,7 @@ def make_mechanism(cell: Cell, variant: str, kv_heads: int | None) -> Attention:
 
 def of_task(task: Task) -> str:
     """A digest of what a plug-in's task is made of; empty for our own, of which `PROTOCOL` speaks."""
-    file = Path(inspect.getsourcefile(task.plan) or PACKAGE)
+    file = Path(inspect.getsourcefile(task.source) or PACKAGE)
     return "" if file.is_relative_to(PACKAGE) else digest(trace([file]))
 
 

@@ -15,8 +15,8 @@ from .asked import DEFAULTS, Asked, Grid
 from .case import Case, group_by_cell, make_case, takes
 from .design import choose_points, count_effects
 from .fitting import fit_all
-from .place import Effort
 from .grids import Design, Part, Variant
+from .place import Effort
 from .suite import Loaded, Suite, Wanted, check_keys
 from .tables import find_task
 from .task import Task

@@ -19,8 +19,8 @@ _registered: dict[str, Task] = {}
 def register_task(task: Task) -> Task:
     """Enter a plug-in's task under its name. Raises `UsageError` for a name that another module has taken."""
     other = _registered.get(task.name)
-    if other is not None and other.plan.__module__ != task.plan.__module__:
-        raise UsageError(f"register_task: the name {task.name!r} is taken by {other.plan.__module__}")
+    if other is not None and other.source.__module__ != task.source.__module__:
+        raise UsageError(f"register_task: the name {task.name!r} is taken by {other.source.__module__}")
     _registered[task.name] = task
     return task
 

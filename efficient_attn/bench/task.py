@@ -46,7 +46,7 @@ class Task:
     judge: in a worker, takes a case to its record, or, where it is timed in turns with others, to a pace; it says what
     it is at. work: what is timed then. guess: the cost, given the machine's rates. mechanisms: whether it takes
     variants. blocks: whether it takes layers too, baselines among them; it then plans cells of them where
-    `Asked.blocks` says that there are any. columns: what it adds to rows (`Row.extra`, ``task.column`` in frames), with
+    `Asked.blocks` says that there are any. home: a function of its file, where ``plan`` is none. columns: what it adds to rows (`Row.extra`, ``task.column`` in frames), with
     a sentence each; a name that has a dot is whole, and one that ends in ``*`` stands for all that begin like it.
     """
 
@@ -59,8 +59,14 @@ class Task:
     work: Callable[[Case], Workload] | None = None
     mechanisms: bool = True
     blocks: bool = False
+    home: Callable[..., object] | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
+
+    @property
+    def source(self) -> Callable[..., object]:
+        """A function of the file that it is written in."""
+        return self.home or self.plan
 
     def declares(self, name: str) -> bool:
         """Whether a column is among those that it adds."""

@@ -17,6 +17,16 @@ TABLE = {
     "retrieval": "efficient_attn.tasks.retrieval:RETRIEVAL",
     "complexity": "efficient_attn.tasks.complexity:COMPLEXITY",
     "longest": "efficient_attn.tasks.longest:LONGEST",
+    "mqar": "efficient_attn.tasks.abilities:MQAR",
+    "induction": "efficient_attn.tasks.abilities:INDUCTION",
+    "copying": "efficient_attn.tasks.abilities:COPYING",
+    "selective_copying": "efficient_attn.tasks.abilities:SELECTIVE_COPYING",
+    "listops": "efficient_attn.tasks.abilities:LISTOPS",
+    "reversal": "efficient_attn.tasks.abilities:REVERSAL",
+    "sorting": "efficient_attn.tasks.abilities:SORTING",
+    "dates": "efficient_attn.tasks.abilities:DATES",
+    "digits": "efficient_attn.tasks.abilities:DIGITS",
+    "lm": "efficient_attn.tasks.abilities:LM",
 }
 
 __all__ = [

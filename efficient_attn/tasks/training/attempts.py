@@ -33,9 +33,8 @@ class Attempt:
     @property
     def words(self) -> str:
         """What tells it from the others, in a row's ``inputs``."""
-        told = {"grid": f"rate {self.rate:g}" if self.rate else "", "longer": "longer", "best": ""}
-        told["beyond"] = f"beyond the grid, rate {self.rate:g}" if self.rate else ""
-        return ", ".join(filter(None, (f"seed {self.index}", told[self.kind])))
+        rate = "" if self.rate is None else f"rate {self.rate:g}"
+        return ", ".join(filter(None, (f"seed {self.index}", self.kind, rate)))
 
 
 class Settings(NamedTuple):
@@ -61,7 +60,14 @@ def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator
     yield from (Attempt(kind="best", index=index) for index in range(1, keys.seeds))
 
 
-def settle(attempt: Attempt, earlier: Sequence[Row], problem: Problem, told: Baselines, reach: float | None) -> Settings:
+def shorten(steps: int) -> int:
+    """The steps of a trial."""
+    return max(1, steps // QUICK_STEPS)
+
+
+def settle(
+    attempt: Attempt, earlier: Sequence[Row], problem: Problem, told: Baselines, reach: float | None
+) -> Settings:
     """What an attempt comes to after the earlier ones of its mechanism, task and length. told: the computed baselines;
     reach: the computed score of a model that sees as few keys, where it sees few.
 

@@ -161,7 +161,9 @@ def _build(problem: Problem, keys: LearnKeys, variant: str, size: int, length: i
     if keys.architecture == "recurrent":
         return _build_recurrent(problem, variant, size, inputs, outputs, seed)
     if find_baseline(variant):
-        raise UnsupportedError(f"{variant} is no attention, which this model is made of; architecture = recurrent takes it")
+        raise UnsupportedError(
+            f"{variant} is no attention, which this model is made of; architecture = recurrent takes it"
+        )
     config = Config(
         d_model=recipe.d_model,
         heads=recipe.heads,

@@ -65,8 +65,11 @@ def make_task(problem: Problem) -> Task:
         judge=partial(judge, problem),
         guess=partial(guess, problem),
         blocks=problem.recipe.model == "sequence",
+        home=problem.draw,
         columns=COLUMNS,
-        sections=(Section(name="ability", task="ability", title="Ability", layout="ability", x="seq_len", y="accuracy"),),
+        sections=(
+            Section(name="ability", task="ability", title="Ability", layout="ability", x="seq_len", y="accuracy"),
+        ),
     )
 
 

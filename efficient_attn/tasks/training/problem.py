@@ -74,7 +74,7 @@ class LearnKeys(Keys):
     score is the mean. test_len: lengths at which it is tested too, beside the one that it was trained at. shortest: if
     given, each batch of training has a length drawn from there to ``seq_len``. architecture: of sequence to sequence,
     ``recurrent`` too: through one vector where the variant is ``gru``, else with attention. checkpoint_s: seconds after
-    which training is saved.
+    which training is saved. attempt: which of the planned ones this is; a suite leaves it out.
     """
 
     steps: Count | None = None
@@ -87,6 +87,7 @@ class LearnKeys(Keys):
     test_len: tuple[Count, ...] = ()
     shortest: Count | None = None
     architecture: Literal["transformer", "recurrent"] = "transformer"
+    attempt: tuple[tuple[str, str | float | int | None], ...] = ()
     checkpoint_s: Annotated[float, Field(gt=0, exclude=True)] = 60.0
 
 

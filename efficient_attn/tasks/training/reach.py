@@ -18,16 +18,11 @@ EXAMPLES = 2_000
 def count_reach(case: Case) -> int | None:
     """Of how many last positions, its own included, a query may see any; None where that is not bounded, or where first
     positions are seen from everywhere."""
-    from ...patterns import Geometry
-    from ...variants.sparse.engine import SparseAttention
-
-    attn, n = case.create(), case.cell.place.seq_len
-    if not isinstance(attn, SparseAttention):
+    if case.cell.of_blocks:
         return None
-    i, j = np.arange(n)[:, None], np.arange(n)[None]
-    seen = np.asarray(attn.pattern.allows(i, j, Geometry(n, n, 0, True))) & (j <= i)
-    span = int((np.where(seen, i - j, 0)).max()) + 1
-    return span if span < n else None
+    pattern = getattr(case.create(), "pattern", None)
+    reach = pattern.reach if pattern is not None else None
+    return None if reach is None or reach.prefix else min(reach.back, case.cell.place.seq_len - 1) + 1
 
 
 @cache
