@@ -16,6 +16,10 @@ NATIVE = (
 )
 OPTIONS = (
     "full:backend=dense",
+    "full:softcap=2",
+    "full:softcap=300",
+    "full:sink=learned",
+    "full:softcap=2:sink=learned",
     "gqa:kv_heads=2",
     "mla:latent_dim=11:rotary_dim=1:backend=absorbed",
     "mla:latent_dim=24:rotary_dim=1:backend=expanded",

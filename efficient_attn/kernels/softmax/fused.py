@@ -88,9 +88,10 @@ def in_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _forward(
+def attend_with_lse(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exps, without a gradient. k and v may have one head for all of q's. added: `additive`'s."""
     inner = fused_dtype(q, "forward", q.shape[2], k.shape[2])
     rows, keys, values = (x.to(inner) for x in (q, k, v))
     if not _has_its_own(q, k):
@@ -99,7 +100,7 @@ def _forward(
     return out.to(q.dtype), lse
 
 
-def _gradients(
+def gradients_with_lse(
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -110,6 +111,7 @@ def _gradients(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """By q, k and v, of keys that are all that there is or a part of it: out and lse are those of the whole."""
     inner = fused_dtype(q, "backward", q.shape[2], k.shape[2])
     grad, keys, values, added = in_rows(grad), k.to(inner), v.to(inner), _cast(added, inner)
     if _has_its_own(q, k):
@@ -145,8 +147,8 @@ class Fused(SoftmaxFunction):
     """``(q, k, v, additive mask, causal, scale)``; k and v have q's heads, or one for all of them."""
 
     kernel = "torch's fused kernel"
-    forward = staticmethod(_forward)
-    gradients = staticmethod(_gradients)
+    forward = staticmethod(attend_with_lse)
+    gradients = staticmethod(gradients_with_lse)
 
 
-_fused: Any = make_softmax_op("fused", _forward, _gradients)
+_fused: Any = make_softmax_op("fused", attend_with_lse, gradients_with_lse)

@@ -51,11 +51,16 @@ def _causal_rows(
     last = min(start + first + rows.shape[2], k.shape[2])
     if last <= 0:
         return rows.new_zeros(*rows.shape[:3], v.shape[-1])
-    i = torch.arange(rows.shape[2], device=q.device) + start + first
-    allowed = (torch.arange(last, device=q.device) <= i[:, None])[None, None]
-    if valid is not None:
-        allowed = allowed & valid[:, None, None, :last]
+    allowed = see_causally(start + first, rows.shape[2], last, valid, q.device)
     return attend_fused(rows, k[:, :, :last], v[:, :, :last], allowed=allowed, scale=scale, dropout=dropout)
+
+
+def see_causally(first: int, count: int, last: int, valid: Tensor | None, device: torch.device) -> Tensor:
+    """Which of the keys before ``last`` each of some queries sees, ``[1 or B, 1, count, last]``. first: the position of
+    the first query. valid: bool, ``[B, M]``."""
+    i = torch.arange(count, device=device) + first
+    allowed = (torch.arange(last, device=device) <= i[:, None])[None, None]
+    return allowed if valid is None else allowed & valid[:, None, None, :last]
 
 
 def attend_fused(

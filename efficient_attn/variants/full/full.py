@@ -1,10 +1,102 @@
-"""Exact softmax attention."""
+"""Exact softmax attention, and its two options: a soft cap on scores, and a sink beside the keys."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, isfinite
+from typing import ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...contract.mask import Mask
+from ...contract.shapes import Dims
+from ...contract.traits import Traits
+from ...errors import UsageError
+from ...kernels.dense import expand_heads, masked_softmax, wide
+from ...kernels.softmax import capped, sink
 from .engine import SoftmaxAttention
+
+CAPPED, WITH_SINK = Traits(), Traits(normalised=False)  # made once: a call asks for them
+LEARNED = "learned"
 
 
 class Full(SoftmaxAttention):
     """softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, arXiv:1706.03762).
 
-    Backends: ``sdpa`` (torch's fused kernels) and ``dense`` (the oracle, N x M weights in memory).
+    softcap: scores s become softcap tanh(s / softcap), so that none is larger (Gemma 2, arXiv:2408.00118).
+    sink: ``learned`` gives the softmax of each head one logit more, which takes weight and gives no value, so that a
+    head can look at nothing: softmax([s, sink])[.., :-1] v (gpt-oss, arXiv:2508.10925; Miller 2023, "Attention is off
+    by one", has it fixed at 0; Xiao et al. 2023, arXiv:2309.17453, saw first keys serve as one). The parameter
+    ``sink [H]`` starts at 0. Needs dims with heads; raises `UsageError` without them.
+
+    Backends: ``sdpa`` (torch's fused kernels) and ``dense`` (the oracle, N x M weights in memory). With a softcap
+    ``blocks`` (tiles of queries and keys, of which none is kept) instead of ``sdpa``.
     """
+
+    def __init__(
+        self,
+        *,
+        softcap: float | None = None,
+        sink: str | None = None,
+        dims: Dims = Dims(),  # noqa: B008  (frozen)
+    ) -> None:
+        super().__init__()
+        if softcap is not None and not (softcap > 0 and isfinite(softcap)):
+            raise UsageError(f"full: softcap must be a number above 0, not {softcap}")
+        if sink not in (None, LEARNED):
+            raise UsageError(f"full: sink must be {LEARNED!r} or none, not {sink!r}")
+        if sink and dims.heads is None:
+            raise UsageError("full: sink=learned needs dims with heads, as it learns a logit for each")
+        self.softcap = None if softcap is None else float(softcap)
+        self.sink = nn.Parameter(torch.zeros(cast(int, dims.heads))) if sink else None
+        if (softcap or sink) and not isinstance(self, Shaped):
+            if type(self) is not Full:
+                raise UsageError(
+                    f"{type(self).__name__}: with softcap or sink a subclass of Shaped is wanted, not of Full"
+                )
+            self.__class__ = Shaped  # which has the options in its calls, so that a call without any asks for none
+
+
+class Shaped(Full):
+    __doc__ = Full.__doc__
+
+    backends = ("sdpa", "blocks", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {}
+    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {}
+
+    def why_not(self, backend: str) -> str | None:
+        if backend == "sdpa" and self.softcap is not None:
+            return "torch's fused kernel has no softcap; blocks has"
+        return "it is for a softcap; sdpa takes all else" if backend == "blocks" and self.softcap is None else None
+
+    @property
+    def traits(self) -> Traits:
+        return CAPPED if self.sink is None else WITH_SINK
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        keys, values = (wide(expand_heads(x, q.shape[1])) for x in (k, v))
+        scores = wide(q) @ keys.mT / q.shape[-1] ** 0.5
+        if self.softcap is not None:
+            scores = self.softcap * (scores / self.softcap).tanh()
+        allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
+        if self.sink is None:
+            return (masked_softmax(scores, allowed) @ values).to(q.dtype)
+        scores = torch.cat((scores, self.sinks(q)[..., None]), -1)
+        weights = masked_softmax(scores, F.pad(allowed, (0, 1), value=True))
+        return (weights[..., :-1] @ values).to(q.dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        sinks = self.sinks(q)
+        if self.softcap is None:
+            return sink.attend(q, k, v, sinks, mask)
+        n, m = q.shape[2], k.shape[2]
+        given = wide(q), wide(k), wide(v), sinks, mask.key_valid(m)
+        how = {"cap": self.softcap, "scale": q.shape[-1] ** -0.5}
+        return capped.attend(*given, **how, causal=mask.causal, start=mask.start(n, m)).to(q.dtype)
+
+    def sinks(self, q: Tensor) -> Tensor:
+        """The logit that each query ``[B, H, N]`` has beside its keys, minus infinity without a sink."""
+        own = wide(q[..., 0])
+        return torch.full_like(own, -inf) if self.sink is None else self.sink.to(own.dtype)[:, None].expand(own.shape)
