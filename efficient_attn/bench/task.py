@@ -43,11 +43,12 @@ class Guess(NamedTuple):
 class Task:
     """words: of a suite's ``measure`` that ask for it. plan: the cells, each with its number of key-value heads.
 
-    judge: in a worker, takes a case to its record, or, where it is timed in turns with others, to a pace; it says what
-    it is at. work: what is timed then. guess: the cost, given the machine's rates. mechanisms: whether it takes
+    judge: in a worker, takes a case to its record, or, where it is timed in turns with others, to a pace; it says
+    what it is at. work: what is timed then. guess: the cost, given the machine's rates. mechanisms: whether it takes
     variants. blocks: whether it takes layers too, baselines among them; it then plans cells of them where
-    `Asked.blocks` says that there are any. home: a function of its file, where ``plan`` is none. columns: what it adds to rows (`Row.extra`, ``task.column`` in frames), with
-    a sentence each; a name that has a dot is whole, and one that ends in ``*`` stands for all that begin like it.
+    `Asked.blocks` says that there are any. home: a function of its file, where ``plan`` is none. columns: what it
+    adds to rows (`Row.extra`, ``task.column`` in frames), with a sentence each; a name that has a dot is whole, and
+    one that ends in ``*`` stands for all that begin like it.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Attempts: with which learning rate, for how many steps and from which seed a model is trained, in which order; and
 which of them are needed once it is known how the earlier ones ended.
 
-First the grid of rates, with the first seed. Where none of them learns more than chance does, two rates beyond the grid,
-then the best of all with twice the steps: nothing is called unable too early. Then the other seeds, at the best.
+First the grid of rates, with the first seed. Where none of them learns more than chance does, two rates beyond the
+grid, then the best of all with twice the steps: nothing is called unable too early. Then the other seeds, at the best.
 """
 
 from __future__ import annotations

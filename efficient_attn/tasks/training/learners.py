@@ -131,9 +131,8 @@ def make_learner(problem: Problem, keys: LearnKeys, variant: str, *, length: int
     model = _build(problem, keys, variant, size, length, seed * APART_SEEDS)
     learner = Learner(model, size, count_parameters(model), wanted)
     if abs(learner.parameters - wanted) > APART * wanted:
-        raise UnsupportedError(
-            f"{variant} has {learner.parameters:,} parameters here, the others {wanted:,}; no width brings them together"
-        )
+        told = f"{variant} has {learner.parameters:,} parameters here, the others {wanted:,}"
+        raise UnsupportedError(f"{told}; no width brings them together")
     return learner
 
 
@@ -151,8 +150,7 @@ def _usual(problem: Problem, keys: LearnKeys) -> int:
 
 
 def _count(problem: Problem, keys: LearnKeys, variant: str, size: int | None, length: int) -> int:
-    with torch.device("meta"):  # shapes alone
-        model = _build(problem, keys, variant, size or _usual(problem, keys), length, 0)
+    model = _build(problem, keys, variant, size or _usual(problem, keys), length, 0)
     return sum(count_parameters(model).values())
 
 
@@ -161,9 +159,7 @@ def _build(problem: Problem, keys: LearnKeys, variant: str, size: int, length: i
     if keys.architecture == "recurrent":
         return _build_recurrent(problem, variant, size, inputs, outputs, seed)
     if find_baseline(variant):
-        raise UnsupportedError(
-            f"{variant} is no attention, which this model is made of; architecture = recurrent takes it"
-        )
+        raise UnsupportedError(f"{variant} is no attention; architecture = recurrent takes it")
     config = Config(
         d_model=recipe.d_model,
         heads=recipe.heads,
