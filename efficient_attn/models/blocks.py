@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ..contract.mask import Mask
 from ..contract.starts import Starts, make_starts
 from ..layers.multi_head import MultiHeadAttention
-from ..layers.weights import projection
+from ..layers.weights import draw_evenly, projection
 from .config import Config, require
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
@@ -36,11 +36,12 @@ class FeedForward(nn.Module):
 
 class ShortConvolution(nn.Module):
     """Each number of a position from itself and the same number of a few positions before it (depthwise, causal), added
-    to what came in. It starts as nothing added."""
+    to what came in. Drawn evenly, as torch draws its own: one that starts as nothing added learns late to look back."""
 
-    def __init__(self, width: int, d_model: int) -> None:
+    def __init__(self, width: int, d_model: int, *, seed: int = 0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(d_model, 1, width))
+        self.weight = nn.Parameter(torch.empty(d_model, 1, width))
+        draw_evenly(self, width**-0.5, seed=seed, name="short convolution")
 
     @property
     def reach(self) -> int:
@@ -79,7 +80,7 @@ class Block(nn.Module):
         if self.cross is not None:
             require(model, self.cross.attn, "cross", "bidirectional")
         self.feed_forward = FeedForward(config, seed)
-        self.convolution = ShortConvolution(config.convolution, d) if config.convolution else None
+        self.convolution = ShortConvolution(config.convolution, d, seed=seed) if config.convolution else None
         self.norms = nn.ModuleList(nn.LayerNorm(d) for _ in range(3 if cross else 2))
         self.dropout = nn.Dropout(config.dropout)
 

@@ -12,10 +12,13 @@ POWER = 0.01  # of the gaps' distribution: near pairs are asked for far more oft
 
 
 class MqarKeys(LearnKeys):
-    """vocab: keys are of its first half, values of its second. pairs: of a key and a value, all of which are asked."""
+    """vocab: keys are of its first half but for token 0, values of its second. pairs: of a key and a value, all of which
+    are asked. noise: whether positions that are neither hold random tokens, keys and values among them, which is much
+    harder for small states, instead of token 0."""
 
     vocab: Count = 256
     pairs: Count = 8
+    noise: bool = False
 
 
 def check(keys: MqarKeys, length: int) -> None:
@@ -31,7 +34,7 @@ def draw(keys: MqarKeys, length: int, count: int, generator: np.random.Generator
     slots = np.arange(1, (length - 2 * pairs) // 2 + 1, dtype=float)
     chance = slots ** (POWER - 1)
     chance /= chance.sum()
-    inputs = generator.integers(keys.vocab, size=(count, length))
+    inputs = generator.integers(keys.vocab if keys.noise else 1, size=(count, length))
     names = generator.permuted(np.tile(np.arange(1, half), (count, 1)), axis=1)[:, :pairs]
     values = generator.permuted(np.tile(np.arange(half, keys.vocab), (count, 1)), axis=1)[:, :pairs]
     # who comes first in a race of exponential times, and who after, is a draw without replacement, in its order

@@ -9,7 +9,7 @@ from efficient_attn.errors import UsageError
 from efficient_attn.tasks.induction import INDUCTION, InductionKeys
 from efficient_attn.tasks.training.problem import IGNORED
 
-KEYS = InductionKeys()
+KEYS = InductionKeys(nearest=1)
 
 
 @pytest.mark.parametrize("length", [3, 4, 33])
@@ -28,9 +28,21 @@ def test_what_followed_the_special_token_is_asked_at_the_end(length: int) -> Non
     assert set(places[::2]) == set(range(length - 2))  # anywhere
 
 
+def test_answers_lie_half_the_length_back_unless_said_otherwise() -> None:
+    for keys, nearest in ((InductionKeys(), 32), (InductionKeys(nearest=50), 50)):
+        distance = INDUCTION.draw(keys, 64, 2000, np.random.default_rng(0), "train").distance
+        assert distance is not None
+        assert set(distance[:, -1]) == set(range(nearest, 63))
+
+
+def test_nothing_lies_beyond_the_beginning() -> None:
+    with pytest.raises(UsageError, match="at most 62"):
+        INDUCTION.check(InductionKeys(nearest=63), 64)
+
+
 def test_a_guess_is_right_by_chance() -> None:
     targets = INDUCTION.draw(KEYS, 16, 20000, np.random.default_rng(0), "test").targets[:, -1]
-    assert np.bincount(targets).max() / 20000 == pytest.approx(INDUCTION.baselines(KEYS, 16).majority, abs=0.01)
+    assert np.bincount(targets).max() / 20000 == pytest.approx(INDUCTION.baselines(KEYS, 16).majority, abs=0.005)
 
 
 @pytest.mark.parametrize(("vocab", "length"), [(16, 2), (1, 16)])

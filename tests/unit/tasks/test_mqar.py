@@ -46,3 +46,13 @@ def test_gaps_are_drawn_as_numpy_draws_them_without_replacement() -> None:
 def test_sizes_that_do_not_fit_are_refused(keys: dict[str, int], length: int) -> None:
     with pytest.raises(UsageError, match="mqar"):
         MQAR.check(MqarKeys(**keys), length)
+
+
+def test_other_positions_hold_token_0_or_noise() -> None:
+    quiet, loud = (
+        MQAR.draw(MqarKeys(noise=noise), 64, 50, np.random.default_rng(0), "train") for noise in (False, True)
+    )
+    for batch, tokens in ((quiet, 1), (loud, 200)):
+        rest = (batch.targets == IGNORED) & (np.arange(64) >= 16)
+        assert len(np.unique(batch.inputs[rest])) >= tokens
+        assert (not batch.inputs[rest].any()) == (batch is quiet)
