@@ -12,7 +12,7 @@ POWER = 0.01  # of the gaps' distribution: near pairs are asked for far more oft
 
 
 class MqarKeys(LearnKeys):
-    """vocab: keys are of its first half but for token 0, values of its second. pairs: of a key and a value, all of which
+    """vocab: keys are of its first half but token 0, values of its second. pairs: of a key and a value, all of which
     are asked. noise: whether positions that are neither hold random tokens, keys and values among them, which is much
     harder for small states, instead of token 0."""
 
