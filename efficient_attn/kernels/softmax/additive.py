@@ -19,6 +19,7 @@ from ..traced import traced
 
 BLOCK = 2**18  # numbers of a block's r: a MiB of float32, which a core's cache about holds
 KEYS = 32  # of a block
+FEW = 2**17  # sums of a whole call that need no blocks
 REACH = {torch.float32: 80.0, torch.float64: 600.0}  # exponents whose exponentials are still normal numbers
 
 
@@ -26,8 +27,30 @@ def attend(x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | None, cau
     """softmax(u . tanh(x_i + y_j)) v, for ``x [B, H, N, A]``, ``y [B, Hkv, M, A]``, ``v [B, Hkv, M, E]`` and
     ``u [Hkv, A]``, float32 or float64. valid: bool, ``[B, M]``. start: the position of the first query; query i sees
     keys up to start + i where it is causal. A query that sees none gets zeros."""
+    if not traced(x) and x.numel() * y.shape[2] <= FEW and _all_see(valid, causal, start):
+        return _attend_few(x, y, v, u, valid, causal, start)
     run = _additive if traced(x) else Additive.apply
     return cast(tuple[Tensor, Tensor], run(x, y, v, u, valid, causal, start))[0]
+
+
+def _all_see(valid: Tensor | None, causal: bool, start: int) -> bool:
+    """Whether no query is without keys, for sure."""
+    if causal and start < 0:
+        return False
+    return valid is None or bool((valid[:, 0] if causal else valid.any(-1)).all())
+
+
+def _attend_few(x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | None, causal: bool, start: int) -> Tensor:
+    """The same where all sums together are few, as in steps of many short rows: at once, by torch's own gradients."""
+    groups, n, m = y.shape[1], x.shape[2], y.shape[2]
+    sums = (x.unflatten(1, (groups, -1))[..., None, :] + y[:, :, None, None]).tanh()  # B, Hkv, G, N, M, A
+    scores = (sums @ u[:, None, None, :, None])[..., 0]
+    if valid is not None:
+        scores = scores.masked_fill(~valid[:, None, None, None], float("-inf"))
+    if causal and start < m - 1:
+        i, j = torch.arange(start, start + n, device=x.device), torch.arange(m, device=x.device)
+        scores = scores.masked_fill(j > i[:, None], float("-inf"))
+    return (scores.softmax(-1) @ v[:, :, None]).flatten(1, 2)
 
 
 class _Head(NamedTuple):

@@ -14,6 +14,37 @@ from efficient_attn.kernels.softmax import additive
 B, H, G, A, E = 2, 4, 2, 5, 3
 
 
+@pytest.fixture(autouse=True)
+def _blocks_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is small here goes by blocks too."""
+    monkeypatch.setattr(additive, "FEW", 0)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    ("n", "m", "causal", "start"), [(1, 7, False, 0), (5, 7, True, 2), (7, 7, True, 0), (3, 7, True, -2)]
+)
+def test_few_sums_at_once_are_what_blocks_give(
+    padded: bool, n: int, m: int, causal: bool, start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_, valid = draw(n, m), torch.arange(m) < torch.tensor([[m], [m - 3]]) if padded else None
+    found = []
+    for few in (0, additive.BLOCK):
+        monkeypatch.setattr(additive, "FEW", few)
+        out = additive.attend(*given_, valid, causal, start)
+        found.append([out, *torch.autograd.grad(out.square().sum(), given_)])
+    for blocks, at_once in zip(*found, strict=True):
+        torch.testing.assert_close(at_once, blocks, rtol=0, atol=1e-12)
+
+
+def test_rows_that_may_see_no_key_are_left_to_blocks() -> None:
+    nobody = torch.zeros(1, 3, dtype=torch.bool)
+    assert not additive._all_see(nobody, False, 0)
+    assert not additive._all_see(None, True, -1)
+    assert not additive._all_see(torch.tensor([[False, True]]), True, 0)
+    assert additive._all_see(torch.tensor([[False, True]]), False, 0)
+
+
 def draw(n: int, m: int, size: float = 1.0) -> list[Tensor]:
     """x, y, v and u, which want gradients."""
     shapes = (B, H, n, A), (B, G, m, A), (B, G, m, E), (G, A)
