@@ -100,7 +100,7 @@ DATES = Problem(
     title="Dates",
     sentence="A date in one of five forms, after words that mean nothing, is written as YYYY-MM-DD by characters.",
     keys=DatesKeys,
-    recipe=Recipe(model="sequence", positions="rotary", steps=800),
+    recipe=Recipe(model="sequence", positions="sinusoidal", steps=800),
     draw=draw,
     check=check,
     inputs=lambda keys: len(ALPHABET) + 2,

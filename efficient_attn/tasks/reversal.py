@@ -44,7 +44,7 @@ REVERSAL = Problem(
     title="Reversal",
     sentence="A source is written backwards; tokens are counted, each given those before it.",
     keys=ReversalKeys,
-    recipe=Recipe(model="sequence", positions="rotary", steps=600),
+    recipe=Recipe(model="sequence", positions="sinusoidal", steps=600),
     draw=draw,
     check=check,
     inputs=lambda keys: keys.vocab + 2,

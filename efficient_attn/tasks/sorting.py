@@ -71,7 +71,7 @@ SORTING = Problem(
     title="Sorting",
     sentence="A source's tokens are written in order; tokens are counted, each given those before it.",
     keys=SortingKeys,
-    recipe=Recipe(model="sequence", positions="rotary", steps=600),
+    recipe=Recipe(model="sequence", positions="sinusoidal", steps=600),
     draw=draw,
     check=check,
     inputs=lambda keys: keys.vocab + 2,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .loop import Trained
 
 STEP_S = 4e-3  # of a step, however small: some hundred small operations, forward, backward and AdamW
-PACE = 0.25  # of a matrix product's rate that small models reach
+PACE = 0.6  # of a matrix product's rate that small models reach
 LOOKS = 1.25  # times the time of the steps: validation and tests
 METRICS = {"accuracy": "accuracy", "exact": "share of whole sequences", "bits": "bits a token"}
 
