@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
@@ -302,5 +302,8 @@ def _keys_of(table: list[int | str], fields: Iterable[str]) -> list[str]:
     kinds: dict[str, type[BaseModel]] = {"axes": Axes, "dims": DimsTable, "variant": Variant, "part": Part}
     kinds["block"] = Variant
     kinds |= {"design": Design, "shapes": ShapeTable, "quick": Axes}
+    if names and names[-1] not in kinds:  # a table of a task's own
+        inner = get_args(getattr(dict(fields).get(names[0]), "annotation", None)) if isinstance(fields, Mapping) else ()
+        return [key for kind in inner for key in getattr(kind, "model_fields", ())]
     model = kinds[names[-1]] if names else Suite
     return [*model.model_fields, *(fields if model in (Suite, Part) else ())]
