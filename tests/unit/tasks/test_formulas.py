@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -95,7 +96,7 @@ def test_an_unknown_name_is_told_with_the_nearest(text: str, says: str) -> None:
 UNREAD = [
     *('__import__("os")', 'print("here")', "N.real", "N[0]", "N, D", "N; D", "lambda: N", "N == D", "N - D", "N := 2"),
     *("", " ", "()", "(", "N^", "^N", "N ** 2", "N +", "+ N", "N N)", "sqrt N", "log 2"),
-    *("N2", "N 2", "2 3", "1e9", "0x10", "1_000", "N²", "Ｎ", "٣", "N\x00", "N#D", "'N'", "{N}", "…"),
+    *("N2", "N 2", "2 3", "1e9", "0x10", "1_000", "N²", "\uff2e", "\u0663", "N\x00", "N#D", "'N'", "{N}", "…"),
     *("(" * 300 + "N" + ")" * 300, "N" * 10**6, "N " * 10**5, "N+" * 10**5 + "N", "9" * 10**6, "(" * 199 + "N"),
 ]
 WORTHLESS = [
@@ -126,7 +127,5 @@ def test_a_formula_without_a_value_is_one_line(text: str) -> None:
 
 @given(st.text(alphabet="NDHCk2930.^*/+()sqrtlog _-'\"", max_size=40))
 def test_any_text_is_a_number_or_a_refusal(text: str) -> None:
-    try:
+    with suppress(UsageError):
         assert math.isfinite(evaluate(text, KNOWN))
-    except UsageError:
-        pass
