@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -87,6 +88,6 @@ def shorten(label: str) -> str:
     return label if len(label) <= LETTERS else f"{label[: LETTERS - 1]}\u2026"
 
 
-def _pen(colour: str, marker: str, face: str) -> dict[str, object]:
+def _pen(colour: str, marker: str, face: str) -> dict[str, Any]:
     look = {"color": colour, "linestyle": "none", "marker": marker, "markersize": 4.6}
     return look | {"markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 1.1}

@@ -76,7 +76,7 @@ def _show(row: Mapping[Any, Any]) -> Iterator[Shown]:
     yield Shown(str(get("stopped")) if units.there(get("stopped")) else units.NONE)
 
 
-def _write(exponent: float) -> str:
+def _write(exponent: Any) -> str:
     """Two decimals; what rounds to nothing has no sign."""
     return f"{round(exponent, 2) + 0:.2f}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -24,7 +26,7 @@ def test_names_stand_apart_and_in_the_picture() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == [shorten(name) for name in NAMES]
     assert all(box.x0 > 0 for box in boxes)
     tops = sorted((box.y0, box.y1) for box in boxes)
-    assert all(below[1] <= above[0] for below, above in zip(tops, tops[1:], strict=False))
+    assert all(below[1] <= above[0] for below, above in pairwise(tops))
 
 
 @pytest.mark.parametrize(("claimed", "names"), [(2.0, ["measured", "claimed"]), (None, ["measured"])])
