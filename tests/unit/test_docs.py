@@ -7,6 +7,7 @@ import shlex
 from functools import cache
 from pathlib import Path
 
+import planted
 import pytest
 from shell import Done, run
 
@@ -81,6 +82,16 @@ def test_the_task_of_the_docs_runs(tmp_path: Path) -> None:
     (tmp_path / "use.py").write_text(f"{reading}\nassert rows['rounding.error'].between(1e-5, 1e-2).sum() == 6\n")
     done = run("use.py", cwd=tmp_path)
     assert done.code == 0, done.err
+
+
+def test_the_claims_of_the_docs_are_planned() -> None:
+    (suite,) = _blocks(ROOT / "docs/complexity.md", "toml")
+    cases = planted.plan(suite)
+    assert [(case.variant, case.cell.of_blocks) for case in cases] == [
+        *(("full", False), ("sliding_window:window=64", False)),
+        *(("gru", True), ("sliding_window:window=64", True)),
+    ]
+    assert all(case.keys.find_claim(case.variant) for case in cases)
 
 
 def test_the_masks_table_has_every_field() -> None:
