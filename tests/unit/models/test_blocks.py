@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from efficient_attn.contract.state import state_bytes
 from efficient_attn.models import blocks
 from efficient_attn.models.config import Config
 from efficient_attn.models.stacks import Decoder, Encoder, EncoderDecoder
@@ -92,3 +93,13 @@ def test_steps_need_no_checkpoints() -> None:
         out, state = model.step(token, state)
         rows.append(out)
     torch.testing.assert_close(torch.cat(rows, 1), whole, rtol=0, atol=1e-12)
+
+
+def test_a_state_keeps_of_a_prompt_no_more_than_the_convolution_reads() -> None:
+    """A view of what came before would keep all of it."""
+    config = Config(d_model=8, heads=2, layers=1, attention="linear", convolution=3, positions=None)
+    model, sizes = Decoder(config, vocab=5), []
+    for length in (3, 300):
+        _, state = model.step(torch.zeros(1, length, dtype=torch.int64), model.init_state(1, 400))
+        sizes.append(state_bytes(state))
+    assert sizes[0] == sizes[1]
