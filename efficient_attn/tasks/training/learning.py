@@ -185,8 +185,8 @@ def find_reach(problem: Problem, case: Case) -> float | None:
 
     if not problem.windowed or (span := count_reach(case)) is None:
         return None
-    layers = case.keys.layers or problem.recipe.layers
-    within = share_within(problem, case.keys, case.cell.place.seq_len, layers * (span - 1))
+    layers, before = case.keys.layers or problem.recipe.layers, max(0, problem.recipe.convolution - 1)
+    within = share_within(problem, case.keys, case.cell.place.seq_len, layers * (span - 1 + before))
     chance = find_baselines(problem, case.keys, case.cell.place.seq_len).chance
     return within + (1 - within) * chance
 
