@@ -79,13 +79,16 @@ def _curve(one: Learned) -> tuple[tuple[float, float], ...] | None:
 
 def _draw_curves(test: Test, found: Sequence[Learned], name: str, title: str, scene: plots.Scene) -> Panel:
     lines = []
-    for one in found:
+    rates = [f"{one.chosen['train.learning_rate'].iloc[0]:g}" for one in found]
+    alike = len(set(rates)) == 1
+    for one, rate in zip(found, rates, strict=True):
         x, y = zip(*(_curve(one) or ()), strict=True)
-        rate = f"rate {one.chosen['train.learning_rate'].iloc[0]:g}"
-        lines.append(Line(one.label, scene.looks[one.label], x, y, note=rate))
+        lines.append(Line(one.label, scene.looks[one.label], x, y, note="" if alike else f"rate {rate}"))
     last = max(max(line.x) for line in lines)
     seeds = sorted({int(one.chosen["seed"].iloc[0]) for one in found})
-    said = f"one run each, at its best rate, with seed {words.join(map(str, seeds))}; a line that ends early was solved"
+    best = f"which is {rates[0]} for all" if alike else "which stands beside its name"
+    said = f"one run each, with seed {words.join(map(str, seeds))} at its best learning rate, {best}"
+    said += "; a line that ends early was solved" if len({max(line.x) for line in lines}) > 1 else ""
     ticks = {last * i / QUARTERS: units.whole(round(last * i / QUARTERS)) for i in range(QUARTERS + 1)}
     ylabel = f"{test.metric} on validation"
     return _panel(test, lines, _Axes("learning", title, said, "steps of training", ylabel, ticks), name, scene)

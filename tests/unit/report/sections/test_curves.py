@@ -17,7 +17,14 @@ def test_curves_are_of_the_first_seed_at_its_best_rate(tmp_path: Path) -> None:
     assert (full.label, list(full.x), list(full.y)) == ("full", [50, 100], [0.45, 0.9])
     assert linear.label == "linear"
     assert curve.level == 0.1
-    assert "with seed 0" in curve.caption
+    assert "one run each, with seed 0 at its best learning rate, which is 0.002 for all." in curve.caption
+    assert full.note == ""
+
+
+def test_rates_that_differ_stand_beside_the_names(tmp_path: Path) -> None:
+    curve = panels(block(tmp_path, attempt("full", 0.9), attempt("linear", 0.3, rate=0.008)))["learning"]
+    assert [line.note for line in curve.lines] == ["rate 0.002", "rate 0.008"]
+    assert "which stands beside its name" in curve.caption
 
 
 @pytest.mark.parametrize("samples", [{}, {"steps": [1], "validation": []}, {"steps": 3, "validation": ["x"]}])
