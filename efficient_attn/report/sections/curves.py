@@ -88,7 +88,8 @@ def _draw_curves(test: Test, found: Sequence[Learned], name: str, title: str, sc
     seeds = sorted({int(one.chosen["seed"].iloc[0]) for one in found})
     best = f"which is {rates[0]} for all" if alike else "which stands beside its name"
     said = f"one run each, with seed {words.join(map(str, seeds))} at its best learning rate, {best}"
-    said += "; a line that ends early was solved" if len({max(line.x) for line in lines}) > 1 else ""
+    uneven = len({max(line.x) for line in lines}) > 1
+    said += "; a line that ends early was solved, or had fewer steps" if uneven else ""
     ticks = {last * i / QUARTERS: units.whole(round(last * i / QUARTERS)) for i in range(QUARTERS + 1)}
     ylabel = f"{test.metric} on validation"
     return _panel(test, lines, _Axes("learning", title, said, "steps of training", ylabel, ticks), name, scene)
