@@ -94,6 +94,28 @@ def test_the_claims_of_the_docs_are_planned() -> None:
     assert all(case.keys.find_claim(case.variant) for case in cases)
 
 
+def test_the_problem_of_the_docs_is_learned(tmp_path: Path) -> None:
+    page = ROOT / "docs/learning.md"
+    (problem,), (suite,) = _blocks(page, "python"), _blocks(page, "toml")
+    (tmp_path / "greeting.py").write_text(problem)
+    (tmp_path / "greeting.toml").write_text(suite)
+    for line in _blocks(page, "console")[-1].splitlines():
+        told = _command(line, tmp_path)
+        assert told.code == 0, told.err
+    assert "greeting, length 16" in told.out
+    assert "sliding_window:window=8  at chance: no answer within its reach" in told.out
+    assert "greeting, length 16" in (tmp_path / "greeted/report.md").read_text()
+
+
+def test_every_task_that_trains_is_in_the_docs() -> None:
+    from efficient_attn.tasks import TABLE
+
+    trained = [name for name, where in TABLE.items() if ".abilities:" in where]
+    text = (ROOT / "docs/learning.md").read_text()
+    assert [name for name in trained if f"| `{name}` |" not in text] == []
+    assert trained
+
+
 def test_the_masks_table_has_every_field() -> None:
     from efficient_attn.contract.mechanism import MASK_FIELDS
 
