@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from ..complaints import in_one_line
 from ..errors import UsageError, unknown
 from ..registry import load_plugin
 from ..shipped import suite_names, suites_folder
@@ -137,7 +138,7 @@ def parse_suite(
     try:
         suite = Suite.model_validate(own)
     except ValidationError as error:
-        raise _in_one_line(file, error, fields) from error
+        raise in_one_line(file, error, lambda table: _keys_of(table, fields)) from error
     wanted = []
     for part, keys in zip(suite.parts(), [keys for _, keys in parts] or [{}], strict=True):
         wanted.append(_wants(file, part, keys, theirs, table))
@@ -150,7 +151,7 @@ def check_keys(target: str, keys: Mapping[str, Any], where: str) -> Any:
     try:
         return model.model_validate(keys)
     except ValidationError as error:
-        raise _in_one_line(where, error, model.model_fields) from error
+        raise in_one_line(where, error, lambda table: _keys_of(table, model.model_fields)) from error
 
 
 def _wants(
@@ -187,24 +188,6 @@ def _texts(value: Any) -> list[str]:
 
 def _tables(value: Any) -> list[dict[str, Any]]:
     return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
-
-
-def _in_one_line(file: str, error: ValidationError, fields: Iterable[str]) -> UsageError:
-    """One problem of a suite file: the place, what is wrong, and the nearest valid choice. fields: the tasks' keys."""
-    # a misspelt key leaves another one missing: the misspelling is what helps
-    problem = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    where = ".".join(str(x) for x in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        *table, key = problem["loc"]
-        return unknown("key", key, _keys_of(table, fields), where=f"{file}: {'.'.join(map(str, table)) or 'top level'}")
-    if problem["type"] == "literal_error":
-        choices = problem.get("ctx", {}).get("expected", "").replace(" or ", ", ").replace("'", "").split(", ")
-        return unknown("value", problem["input"], choices, where=f"{file}: {where}")
-    if problem["type"] == "missing":
-        return UsageError(f"{file}: {where} is missing")
-    if problem["type"] == "value_error":  # our own words
-        return UsageError(": ".join(filter(None, (file, where, str(problem.get("ctx", {})["error"])))))
-    return UsageError(f"{file}: {where}: {problem['msg']}, got {problem['input']!r}")
 
 
 def _keys_of(table: list[int | str], fields: Iterable[str]) -> list[str]:
