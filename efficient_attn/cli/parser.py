@@ -206,5 +206,5 @@ def _claims(verb: argparse.ArgumentParser) -> None:
         "--claims", metavar="FILE", nargs="+", action="extend", default=[], help="judge these instead of our ledger"
     )
     verb.add_argument(
-        "--check", metavar="FILE", action="append", default=[], help="only check a file of claims, and print its hashes"
+        "--check", metavar="FILE", nargs="+", action="extend", default=[], help="check files, and print right hashes"
     )

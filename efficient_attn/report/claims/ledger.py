@@ -200,6 +200,8 @@ def _check_once(ids: Iterable[str], where: str) -> None:
 
 
 def _keys_of(table: list[int | str]) -> list[str]:
-    models: dict[Any, type[BaseModel]] = {"claim": Claim, "rule": Rule, "Range": Range}
+    if {"rows", "regime", "against"} & {*table[:-1]}:
+        return [*Range.model_fields]
+    models: dict[Any, type[BaseModel]] = {"claim": Claim, "rule": Rule}
     model = next((models[name] for name in reversed(table) if name in models), Source)
     return [*model.model_fields]
