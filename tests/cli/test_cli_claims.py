@@ -64,19 +64,14 @@ def test_a_check_prints_the_hash_to_put_in(folder: Path, command: Command) -> No
     ("rule", "told"),
     [
         ('value = "speedup", at_least = 0', "the rule can never fail"),
-        ('value = "sped", at_least = 2', "unknown column 'sped'; did you mean 'speedup'?"),
         ('value = "swap.los", at_least = 2', "unknown column 'swap.los'; did you mean 'swap.loss'?"),
-        ('value = "speedup", least = 2', "unknown key 'least'"),
     ],
 )
 def test_mistakes_end_with_2_and_one_line(rule: str, told: str, folder: Path, command: Command) -> None:
     write(folder / "wrong.toml", rule, hash="")
-    for words in (("--check", "wrong.toml"), ("run", "--claims", "wrong.toml")):
-        done = command("claims", *words)
-        assert done.code == 2
-        if "swap.los" not in rule or words[0] == "--check":  # there the wrong hash is told first
-            assert told in done.err
-        assert done.err.count("\n") == 1
+    done = command("claims", "--check", "wrong.toml")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert told in done.err
 
 
 @pytest.mark.parametrize(
@@ -84,7 +79,7 @@ def test_mistakes_end_with_2_and_one_line(rule: str, told: str, folder: Path, co
     [
         ((), "needs at least one run's folder"),
         (("run", "--check", "mine.toml"), "without RUN"),
-        (("nothing",), "nothing"),
+        (("nothing", "--claims", "mine.toml"), "nothing"),
         (("run", "--claims", "none.toml"), "none.toml: No such file"),
     ],
 )
@@ -94,7 +89,7 @@ def test_bad_usage_ends_with_2(words: tuple[str, ...], told: str, folder: Path, 
     assert told in done.err
 
 
-def test_rows_of_a_newer_version_are_refused(folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_newer_version_are_refused(folder: Path, command: Command) -> None:
     from efficient_attn.results import rows
 
     newer = pair(5.0)

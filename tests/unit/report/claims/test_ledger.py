@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 
 from efficient_attn.cli.parser import make_parser
 from efficient_attn.errors import UsageError
-from efficient_attn.report.claims.ledger import FOLDER, MOST, Claim, check_added, load_ledger, read_source
+from efficient_attn.report.claims.ledger import FOLDER, MOST, Claim, check_added, list_wrong, load_ledger, read_source
 
 SHIPPED = load_ledger()
 
@@ -115,6 +116,13 @@ def test_mistakes_are_told_in_one_line(rule: str, more: str, told: str, tmp_path
     assert "\n" not in str(caught.value)
 
 
+def test_the_claim_of_the_docs_is_right(tmp_path: Path) -> None:
+    page = Path(__file__).parents[4] / "docs" / "claims.md"
+    (block,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    (tmp_path / "mine.toml").write_text(block)
+    assert list_wrong(read_source(tmp_path / "mine.toml")) == []
+
+
 def test_an_id_stands_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'a-claim' stands there twice"):
         load_ledger([write(tmp_path / "a.toml"), write(tmp_path / "b.toml")])
@@ -133,6 +141,5 @@ def test_a_day_stands_for_its_end() -> None:
     day = Claim.model_validate(said({"value": "speedup", "at_least": 2}))
     assert day.made == dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
     hour = dt.datetime(2026, 1, 1, 6)
-    assert Claim.model_validate(said({"value": "speedup", "at_least": 2}, date=hour)).made == hour.replace(
-        tzinfo=dt.UTC
-    )
+    timed = Claim.model_validate(said({"value": "speedup", "at_least": 2}, date=hour))
+    assert timed.made == hour.replace(tzinfo=dt.UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efficient_attn.report.claims.measured import COUNTED, LONE, Measured, fit_power, sum_up
@@ -25,6 +25,7 @@ def measured(draw: st.DrawFn) -> Measured:
 edges = st.tuples(st.floats(0.1, 2), st.floats(0.1, 2)).map(sorted) | st.floats(0.1, 2).map(lambda x: [x, math.inf])
 
 
+@settings(max_examples=40, deadline=None)
 @given(measured(), edges, risks)
 def test_an_interval_is_decided_where_its_chance_is_below_the_risk(m: Measured, ends: list[float], risk: float) -> None:
     side, p = m.side(*ends, risk), m.p_value(*ends)
@@ -34,6 +35,7 @@ def test_an_interval_is_decided_where_its_chance_is_below_the_risk(m: Measured, 
         assert side == "open"
 
 
+@settings(max_examples=40, deadline=None)
 @given(measured(), edges, risks, st.floats(0.1, 1))
 def test_a_narrower_interval_only_decides_more(m: Measured, ends: list[float], risk: float, share: float) -> None:
     narrow = Measured(m.value, m.below * share, m.above * share, m.degrees, m.logs, m.basis, m.cases)
@@ -41,6 +43,7 @@ def test_a_narrower_interval_only_decides_more(m: Measured, ends: list[float], r
     assert after == before or before == "open"
 
 
+@settings(max_examples=40, deadline=None)
 @given(measured(), edges, risks)
 def test_the_half_width_that_would_decide_does(m: Measured, ends: list[float], risk: float) -> None:
     own, needed = m.half_widths(*ends, risk)
@@ -68,12 +71,14 @@ def test_an_interval_is_widened_on_the_log_scale_where_there_is_one() -> None:
     assert (none.logs, none.interval(0.001)) == (False, (0.0, pytest.approx(0.168, abs=0.001)))
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(measured(), min_size=2, max_size=6), st.randoms())
 def test_the_order_of_rows_does_not_count(several: list[Measured], random) -> None:
     mixed = random.sample(several, len(several))
     assert sum_up(several) == sum_up(mixed)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.floats(-1, 3), st.floats(0.001, 0.1))
 def test_a_power_is_found_with_the_error_of_its_points(power: float, error: float) -> None:
     lengths = [256, 512, 1024, 2048]
