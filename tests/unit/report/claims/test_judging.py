@@ -87,7 +87,7 @@ def test_more_claims_widen_all_intervals_but_not_by_counts() -> None:
     assert width() == width(counted) < width(*same)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.randoms(), st.floats(1.5, 9))
 def test_the_order_of_rows_changes_nothing(random, least: float) -> None:
     records = [r for n, f in ((64, 5.0), (128, 3.0), (256, 4.0)) for r in pair(f, length=n, spread=0.1)]
