@@ -12,7 +12,8 @@ from typing import Any
 
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims, Shape
-from ..layers.named import baseline_options, find_baseline
+from ..layers.multi_head import MultiHeadAttention
+from ..layers.named import baseline_options, check_layer, find_baseline
 from ..registry import class_of, create, effective_options, entry_of
 from ..results.cleaning import clean
 from ..results.rows import Row
@@ -145,6 +146,8 @@ def make_case(cell: Cell, variant: str, kv_heads: int | None, budget: str | None
     task = find_task(cell.target)
     if not task.mechanisms:
         return Case(cell=cell, variant=variant, kv_heads=kv_heads or cell.place.heads, fingerprint=of_task(task))
+    if cell.of_blocks:
+        check_layer(variant)
     if cell.of_blocks and (cls := find_baseline(variant)):
         options = json.dumps(baseline_options(variant), sort_keys=True)
         return Case(
@@ -157,6 +160,7 @@ def make_case(cell: Cell, variant: str, kv_heads: int | None, budget: str | None
         )
     spec, attn = parse(variant), make_mechanism(cell, variant, kv_heads)
     options = effective_options(attn) if isinstance(spec, Spec) else str(spec)
+    around = digest(trace([Path(inspect.getsourcefile(MultiHeadAttention) or PACKAGE)])) if cell.of_blocks else ""
     return Case(
         cell=cell,
         variant=variant,
@@ -164,15 +168,19 @@ def make_case(cell: Cell, variant: str, kv_heads: int | None, budget: str | None
         options=json.dumps(options, sort_keys=True, default=str),
         backend=spec.backend,
         family=entry_of(spec.names[0]).family,
-        fingerprint=fingerprint(*dict.fromkeys(map(class_of, spec.names))) + of_task(task),
+        fingerprint=fingerprint(*dict.fromkeys(map(class_of, spec.names))) + around + of_task(task),
         budget=budget,
     )
 
 
 def takes(cell: Cell, variant: str, kv_heads: int | None) -> bool:
     """Whether a variant runs with the cell's key-value heads, or insists on another number."""
-    if not find_task(cell.target).mechanisms or (cell.of_blocks and find_baseline(variant)):
+    if not find_task(cell.target).mechanisms:
         return True
+    if cell.of_blocks:
+        check_layer(variant)
+        if find_baseline(variant):
+            return True
     return kv_heads is None or make_mechanism(cell, variant, None).kv_heads in (None, kv_heads)
 
 

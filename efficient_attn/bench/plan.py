@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, get_origin
 
 from ..errors import UsageError, unknown
+from ..layers.named import is_baseline
 from ..registry import rename_backend
 from ..spec import parse
 from .asked import DEFAULTS, Asked, Grid
@@ -63,10 +64,11 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
     _check_baselines(loaded.name, parts)
     cases: list[Case] = []
     _check_tasks(loaded, overrides.tasks)
+    with_blocks = any(part.block for part in parts)
     for part, every in zip(parts, loaded.wanted, strict=True):
         wanted = [want for want in every if not overrides.tasks or want.task in overrides.tasks]
         try:
-            cases += _plan_part(loaded.name, part, wanted, effort, overrides)
+            cases += _plan_part(loaded.name, part, wanted, effort, overrides, with_blocks)
         except UsageError as error:
             raise UsageError(f"{loaded.name}, part {part.name!r}: {error}") from error
     if not cases:
@@ -98,8 +100,13 @@ def _make_effort(loaded: Loaded, overrides: Overrides) -> Effort:
     )
 
 
-def _plan_part(suite: str, part: Part, wanted: Sequence[Wanted], effort: Effort, overrides: Overrides) -> list[Case]:
-    specs, blocks = (_choose_variants(own, overrides.variants) for own in (part.variant, part.block))
+def _plan_part(
+    suite: str, part: Part, wanted: Sequence[Wanted], effort: Effort, overrides: Overrides, with_blocks: bool
+) -> list[Case]:
+    """with_blocks: whether any part has some: what names a baseline on the command line is then meant for those."""
+    mechanisms = [text for text in overrides.variants if not is_baseline(text)] if with_blocks else overrides.variants
+    specs = _choose_variants(part.variant, mechanisms) if mechanisms or not overrides.variants else []
+    blocks = _choose_variants(part.block, overrides.variants)
     grids = _make_grids(part, overrides)
     cases: list[Case] = []
     for want in wanted:

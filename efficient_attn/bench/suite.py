@@ -14,11 +14,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from ..complaints import in_one_line
 from ..errors import UsageError, unknown
 from ..registry import load_plugin
 from ..shipped import suite_names, suites_folder
 from .grids import Axes, Design, DimsTable, GridTable, Part, ShapeTable, Variant
+from .problems import keys_below, tell_problem
 from .tables import Table, find_task, find_words, list_tasks
 
 
@@ -138,7 +138,7 @@ def parse_suite(
     try:
         suite = Suite.model_validate(own)
     except ValidationError as error:
-        raise in_one_line(file, error, lambda table: _keys_of(table, fields)) from error
+        raise tell_problem(file, error, lambda table: _keys_of(table, fields)) from error
     wanted = []
     for part, keys in zip(suite.parts(), [keys for _, keys in parts] or [{}], strict=True):
         wanted.append(_wants(file, part, keys, theirs, table))
@@ -151,7 +151,7 @@ def check_keys(target: str, keys: Mapping[str, Any], where: str) -> Any:
     try:
         return model.model_validate(keys)
     except ValidationError as error:
-        raise in_one_line(where, error, lambda table: _keys_of(table, model.model_fields)) from error
+        raise tell_problem(where, error, lambda table: keys_below(model, table)) from error
 
 
 def _wants(
@@ -191,6 +191,7 @@ def _tables(value: Any) -> list[dict[str, Any]]:
 
 
 def _keys_of(table: list[int | str], fields: Iterable[str]) -> list[str]:
+    """The keys that one of our own tables may have. fields: the tasks' keys."""
     names = [x for x in table if isinstance(x, str)]
     kinds: dict[str, type[BaseModel]] = {"axes": Axes, "dims": DimsTable, "variant": Variant, "part": Part}
     kinds["block"] = Variant

@@ -16,7 +16,7 @@ def show_results(rows: Any, *, trial: Sequence[str] = ()) -> None:
     mark = " (trial)" if trial else ""
     ok = rows[rows.status == "ok"]
     swapped = ok[ok.task == "swap"]
-    timed = ok[ok["mode"].notna() & (ok.task != "swap")]
+    timed = ok[ok["mode"].notna() & (ok["mode"] != "train") & (ok.task != "swap")]
     for (mode, causal), part in timed.groupby(["mode", "causal"], sort=False):
         longest = part[part.seq_len == part.seq_len.max()]
         title = f"{mode}{', causal' if causal and mode != 'decode' else ''}, length {part.seq_len.max()}{mark}"
@@ -27,6 +27,7 @@ def show_results(rows: Any, *, trial: Sequence[str] = ()) -> None:
         columns = ["variant", "time", "speedup (95%)", "peak memory", "state"]
         used = [i for i, _ in enumerate(columns) if any(row[i] != units.NONE for row in cells)]
         print_table(title, [columns[i] for i in used], [[row[i] for i in used] for row in cells], right=columns[1:])
+    _show_learned(rows, mark)
     asked = ok[ok.task == "retrieval"]
     for inputs, part in asked.groupby([name.rpartition(":")[0] for name in asked.inputs], sort=False):
         _show_found(part, f"{inputs}{mark}")
@@ -41,6 +42,25 @@ def show_results(rows: Any, *, trial: Sequence[str] = ()) -> None:
         print_table(title, columns, cells, right=columns[1:])
     if trial:
         print(f"trial, not the suite as it is written: {', '.join(trial)}")
+
+
+def _show_learned(rows: Any, mark: str) -> None:
+    """Scores of models that were trained, by task, as the report's page has them."""
+    from ..report import select
+    from ..report.sections.learned import keep_trained, list_tests, order_labels
+
+    trained = keep_trained(rows)
+    if trained.empty:
+        return
+    tests = [test for test in list_tests(select.add_labels(trained.assign(baseline_kv_heads=None))) if test.tried]
+    cells = []
+    for label in order_labels(tests):
+        shown = [[one.show().text for one in test.found if one.label == label] for test in tests]
+        cells.append([label, *(texts[0] if texts else units.NONE for texts in shown)])
+    columns = ["variant", *(test.head for test in tests)]
+    print_table(f"learned, mean over seeds with its 95% interval{mark}", columns, cells, right=columns[1:])
+    for told in filter(None, (test.tell() for test in tests)):
+        print(told)
 
 
 SWAPPED = {

@@ -182,7 +182,7 @@ class Convolution(Baseline):
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         self.check(x)
         seen = torch.cat([state, x], 1)
-        return self._convolve(seen.mT), seen[:, seen.shape[1] - self.kernel + 1 :]
+        return self._convolve(seen.mT), seen[:, seen.shape[1] - self.kernel + 1 :].clone()  # a view would keep all
 
     def _convolve(self, x: Tensor) -> Tensor:
         return F.conv1d(x, self.weight, self.bias).mT

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ..errors import unknown
+from .. import registry
+from ..errors import UsageError, unknown
 from ..registry.making import convert
 from ..spec import Spec, parse
 from .baselines import GRU, LSTM, LSTMN, Baseline, Convolution, Dense
@@ -27,11 +28,28 @@ def find_baseline(text: str) -> type[Baseline] | None:
     return BASELINES.get(spec.name) if isinstance(spec, Spec) else None
 
 
+def is_baseline(text: str) -> bool:
+    """Whether a spec names a baseline and no mechanism."""
+    return find_baseline(text) is not None and parse(text).names[0] not in registry.names()
+
+
+def check_layer(text: str) -> None:
+    """Raises `UsageError` for a spec that names neither a baseline nor a mechanism."""
+    known, spec = [*BASELINES, *registry.names()], parse(text)
+    for name in spec.names:
+        if name not in known:
+            raise unknown("layer", name, known)
+        if name in BASELINES and not isinstance(spec, Spec):
+            raise UsageError(f"{text}: only patterns can be joined by '|'; {name} is not one")
+
+
 def baseline_options(text: str) -> dict[str, Any]:
     """All options of a baseline's spec, defaults included. Raises `UsageError` for those that it does not have."""
     cls, spec = find_baseline(text), parse(text)
     assert cls is not None
     assert isinstance(spec, Spec)
+    if spec.backend is not None:
+        raise UsageError(f"{text}: {spec.name} has no backends")
     parameters = {name: p for name, p in inspect.signature(cls).parameters.items() if name not in GIVEN}
     for option in spec.options:
         if option not in parameters:
@@ -52,6 +70,7 @@ def make_layer(
 ) -> Baseline | MultiHeadAttention:
     """The layer that a spec names, x to x. length: of the longest x, which `Dense` insists on. causal: for those that
     can be either; heads and kv_heads: of attention."""
+    check_layer(text)
     cls = find_baseline(text)
     if cls is None:
         sizes = {"kv_heads": kv_heads, "max_len": length, "seed": seed}

@@ -116,7 +116,7 @@ class Block(nn.Module):
             out, inner = self.attention.step(self._convolve(y, before), state.attention)
             if before is not None:
                 seen = torch.cat([before, y], 1)
-                before = seen[:, seen.shape[1] - before.shape[1] :]
+                before = seen[:, seen.shape[1] - before.shape[1] :].clone()  # a view would keep all of it
             found.append(BlockState(inner, before, late, state.length + y.shape[1]))
             return out
 

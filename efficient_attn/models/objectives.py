@@ -1,5 +1,6 @@
 """Objectives: what a model is trained towards, as functions of its logits and of the batch. Each is a mean over what
-is asked, in nats unless said; targets of `IGNORED` are not asked."""
+is asked, in nats unless said; targets of `IGNORED` are not asked. Each raises `UsageError` for shapes that do not fit,
+for labels outside of the classes, and where nothing at all is asked, of which there is no mean."""
 
 from __future__ import annotations
 
@@ -13,14 +14,13 @@ IGNORED = -100  # of a target: nothing is asked here. torch's own default, and t
 
 
 def classify(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of one label a row: logits ``[B, classes]``, labels ``[B]``.
-
-    Raises `UsageError` for a label outside of the classes."""
+    """Cross-entropy of one label a row: logits ``[B, classes]``, labels ``[B]``."""
     return _cross_entropy("classify", logits, labels)
 
 
 def predict_next(logits: Tensor, tokens: Tensor) -> Tensor:
     """Of each position the token after it: logits ``[B, N, vocab]`` of the tokens ``[B, N]`` that they come from."""
+    _check_fit("predict_next", logits, tokens)
     return _cross_entropy("predict_next", logits[:, :-1], tokens[:, 1:])
 
 
@@ -46,16 +46,26 @@ def predict_patches(predicted: Tensor, patches: Tensor, hidden: Tensor) -> Tenso
     if predicted.shape != patches.shape or hidden.shape != patches.shape[:2]:
         told = ", ".join(str(list(x.shape)) for x in (predicted, patches, hidden))
         raise UsageError(f"predict_patches: predicted, patches [B, P, W] and hidden [B, P] do not fit: {told}")
+    if not hidden.any():
+        raise UsageError("predict_patches: no patch is hidden, so nothing is asked")
     variance, mean = torch.var_mean(patches, -1, keepdim=True)
     wanted = (patches - mean) * (variance + 1e-6).rsqrt()
     return (predicted - wanted).square().mean(-1)[hidden].mean()
 
 
 def _cross_entropy(name: str, logits: Tensor, targets: Tensor) -> Tensor:
-    if logits.shape[:-1] != targets.shape:
-        raise UsageError(f"{name}: logits {list(logits.shape)} and targets {list(targets.shape)} do not fit")
+    _check_fit(name, logits, targets)
     asked = targets[targets != IGNORED]
-    if asked.numel() and (int(asked.min()) < 0 or int(asked.max()) >= logits.shape[-1]):
-        wrong = int(asked.min()) if int(asked.min()) < 0 else int(asked.max())
-        raise UsageError(f"{name}: label {wrong} is outside of {logits.shape[-1]} classes")
+    if not asked.numel():
+        raise UsageError(f"{name}: no target is other than {IGNORED}, so nothing is asked")
+    low, high = (int(x) for x in asked.aminmax())
+    if low < 0 or high >= logits.shape[-1]:
+        raise UsageError(f"{name}: label {low if low < 0 else high} is outside of {logits.shape[-1]} classes")
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED)
+
+
+def _check_fit(name: str, logits: Tensor, targets: Tensor) -> None:
+    if logits.ndim < 2 or logits.shape[:-1] != targets.shape:
+        raise UsageError(f"{name}: logits {list(logits.shape)} and targets {list(targets.shape)} do not fit")
+    if targets.is_floating_point():
+        raise UsageError(f"{name}: targets must be whole numbers, got {targets.dtype}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +23,7 @@ from ..results.trials import list_overrides
 # pandas' own annotations reject most of what it accepts, so that a frame and a column are anything to type checkers
 Frame: TypeAlias = Any
 Column: TypeAlias = Any
+Curve: TypeAlias = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class Gathered:
     """Every row of the runs, in the order in which they were written, and what wrote them.
 
     loaded: the rows as `ea.load` gives them. rows: the same, each with a ``baseline`` (the suite's, where its part has
-    none), then ``baseline_kv_heads`` (those of the case, where the baseline has several in a cell) and
-    ``mean_value_error`` (the error of predicting the mean of v, where it was measured).
+    none), then ``baseline_kv_heads`` (those of the case, where the baseline has several in a cell),
+    ``mean_value_error`` (the error of predicting the mean of v, where it was measured) and ``curve`` (pairs of a step
+    and a score on validation, where a model was trained).
     sessions: run.json's, each with its ``run``. damaged: where the lines are that were left out. sections: what tasks
     brought; of one name the last.
     """
@@ -67,6 +69,7 @@ def gather(runs: Sequence[Path]) -> Gathered:
     baselines: list[str | None] = []
     heads: list[int | None] = []
     means: list[float] = []
+    curves: list[Curve | None] = []
     sessions: list[dict[str, Any]] = []
     sections: dict[str, Section] = {}
     damaged: list[str] = []
@@ -81,6 +84,7 @@ def gather(runs: Sequence[Path]) -> Gathered:
         records = frames.read_records(path, damaged=leave_out)
         rows += [record.row for record in records]
         means += [_mean(record.samples.get("mean_value_error")) for record in records]
+        curves += [_read_curve(record.samples) for record in records]
         suites = frames.find_suites_baseline(folder)
         named = [record.row.baseline or suites for record in records]
         baselines += named
@@ -92,6 +96,7 @@ def gather(runs: Sequence[Path]) -> Gathered:
         "baseline": pd.array(baselines, dtype="string"),
         "baseline_kv_heads": pd.array(heads, dtype="Int64"),
         "mean_value_error": np.array(means, dtype=float),
+        "curve": pd.Series(curves, index=loaded.index, dtype=object),
     }
     return Gathered(loaded, loaded.assign(**added), tuple(sessions), tuple(damaged), tuple(sections.values()))
 
@@ -139,3 +144,13 @@ def _mean(value: Any) -> float:
         return float(np.mean(np.asarray(value, dtype=float)))
     except (TypeError, ValueError):
         return float("nan")
+
+
+def _read_curve(samples: Mapping[str, Any]) -> Curve | None:
+    """Pairs of a step and a score, as training keeps them; None for anything else."""
+    try:
+        pairs = zip(samples["steps"], samples["validation"], strict=True)
+        found = tuple((float(step), float(score)) for step, score in pairs)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return tuple(pair for pair in found if np.isfinite(pair).all()) or None

@@ -18,7 +18,20 @@ from ..results.section import Section
 from . import losses, select, tables, words
 from .drawing import figures, style
 from .gather import Gathered
-from .sections import appendix, blocks, complexity, decoding, effects, fidelity, opening, plain, retrieval, speed, swap
+from .sections import (
+    ability,
+    appendix,
+    blocks,
+    complexity,
+    decoding,
+    effects,
+    fidelity,
+    opening,
+    plain,
+    retrieval,
+    speed,
+    swap,
+)
 
 MOST_SENTENCES = 6  # in the summary; all of them stand beside their tables
 MOST_MARKDOWN_ROWS = 200  # more than these belong into rows.csv: code hosts stop rendering long Markdown
@@ -32,6 +45,7 @@ LAYOUTS = {
     "swap": swap,
     "retrieval": retrieval,
     "complexity": complexity,
+    "ability": ability,
 }
 BUILT_IN = (
     Section(name="speed", task="speed", title="Speed and memory", layout="speed"),

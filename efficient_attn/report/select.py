@@ -76,8 +76,8 @@ def add_labels(rows: Frame) -> Frame:
     rows = rows.assign(label=label, is_baseline=(label == rows["baseline"]) & ~other_heads)
     for column in APART:
         ok = rows[rows["status"] == "ok"]
-        # of fidelity, inputs make tables of their own
-        ok = ok[ok["mode"].notna()] if column == "inputs" else ok
+        # of fidelity inputs make tables of their own, and of training they are attempts of one mechanism
+        ok = ok[ok["mode"].notna() & (ok["mode"] != "train")] if column == "inputs" else ok
         place = [name for name in PLACE if name != column]
         several = ok.groupby(place, dropna=False)[column].transform("nunique") > 1
         unclear = rows["label"].isin(ok.loc[several, "label"].unique()) & rows[column].notna()

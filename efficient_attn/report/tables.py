@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,13 +24,15 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """What both pages print. The first column names its row; ``numeric`` columns stand to the right."""
+    """What both pages print. The first column names its row; all but ``text_columns`` stand to the right. folded: for
+    those who open it."""
 
     caption: str
     head: tuple[str, ...]
     rows: Sequence[Sequence[Shown]]
     text_columns: int = 1
     note: str = ""
+    folded: bool = False
 
 
 # of a row, what the tables of costs show
@@ -164,7 +166,7 @@ def trim(table: Table) -> Table:
     kept = [i for i, shown in enumerate(said) if shown or not i]
     rows = [[row[i] for i in kept] for row in table.rows]
     text_columns = sum(i < table.text_columns for i in kept)
-    return Table(table.caption, tuple(table.head[i] for i in kept), rows, text_columns, table.note)
+    return replace(table, head=tuple(table.head[i] for i in kept), rows=rows, text_columns=text_columns)
 
 
 def note(*sentences: str) -> str:

@@ -78,24 +78,46 @@ class ComplexityKeys(Keys):
     tolerance: Annotated[float, Field(gt=0)] = 0.2
     claims: Annotated[dict[str, Claim], BeforeValidator(_thaw)] = Field(default_factory=dict)
 
+    def find_claim(self, variant: str) -> Claim | None:
+        """Of a variant as it is written, else of its name."""
+        return self.claims.get(variant, self.claims.get(parse(variant).names[0]))
+
 
 def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
     """A cell for each axis and place, of mechanisms and of layers."""
     keys: ComplexityKeys = asked.keys
-    for claim in keys.claims.values():
-        for formula in filter(None, (claim.time, claim.memory, claim.parameters, claim.sequential)):
-            evaluate(formula, dict.fromkeys(NAMES, 2.0))
     given = keys.model_dump(exclude={"along", "sizes", "claims"})
     given["claims"] = tuple((n, tuple(c.model_dump(exclude_defaults=True).items())) for n, c in keys.claims.items())
     for along, at in product(keys.along, asked.grid.combine("threads", "batch", "heads", "causal")):
         sizes, heads = _list_sizes(asked, along, at["heads"]), at["heads"]
         width = max(sizes) if along == "width" else keys.width
-        if width % heads or any(size % heads for size in sizes if along == "width"):
-            raise UsageError(f"{asked.task}: {heads} heads do not divide all widths")
+        for n, d in _list_widths(along, sizes, heads, width):
+            if d % n:
+                raise UsageError(f"{asked.task}: {n} heads do not divide a width of {d}")
+        _check_claims(asked, along, sizes)
         length = max(sizes) if along == "length" else keys.length
         place = Place(seq_len=length, max_len=length, head_dim=width // heads, inputs=f"growing {along}", **at)
         for of_blocks in [False] * asked.variants + [True] * asked.blocks:
             yield asked.cell(place, of_blocks=of_blocks, along=(along,), sizes=sizes, **given), None
+
+
+def _list_widths(along: Along, sizes: Sequence[int], heads: int, width: int) -> list[tuple[int, int]]:
+    """Heads and width of each size."""
+    if along == "heads":
+        return [(size, width) for size in sizes]
+    return [(heads, size) for size in sizes] if along == "width" else [(heads, width)]
+
+
+def _check_claims(asked: Asked, along: Along, sizes: Sequence[int]) -> None:
+    """Claims are about something that there is, and have a value above 0 at each size: exponents are of logarithms."""
+    from ..layers.named import check_layer
+
+    letter = {"length": "N", "width": "D", "heads": "H", "causal": "C"}[along]
+    for name, claim in asked.keys.claims.items():
+        check_layer(name)
+        for size, formula in product(sizes, (claim.time, claim.memory, claim.parameters, claim.sequential)):
+            if formula is not None and evaluate(formula, dict.fromkeys(NAMES, 2.0) | {letter: size}) <= 0:
+                raise UsageError(f"{asked.task}: claim of {name}: {formula!r} is 0 for {letter} = {size}")
 
 
 def _list_sizes(asked: Asked, along: Along, heads: int) -> tuple[int, ...]:
@@ -107,7 +129,7 @@ def _list_sizes(asked: Asked, along: Along, heads: int) -> tuple[int, ...]:
         "width": [heads * d for d in asked.grid["head_dim"]],
         "heads": [h for h in HEADS if asked.keys.width % h == 0],
     }
-    sizes = tuple(sorted(asked.keys.sizes or usual[along]))
+    sizes = tuple(sorted(set(asked.keys.sizes or usual[along])))
     if len(sizes) <= asked.keys.octaves:
         raise UsageError(
             f"{asked.task}: {len(sizes)} sizes along {along}; give more than octaves, {asked.keys.octaves}"
@@ -122,7 +144,7 @@ def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
 
     keys: ComplexityKeys = case.keys
     sweep = measure(case, lambda: at(TIMING))
-    last, claim = sweep.points[-1], keys.claims.get(case.variant, keys.claims.get(parse(case.variant).names[0]))
+    last, claim = sweep.points[-1], keys.find_claim(case.variant)
     row.mode = "forward_backward" if keys.training else "forward"
     row.latency_ms, row.latency_ms_low, row.latency_ms_high = (x and 1e3 * x for x in last.seconds)
     row.peak_memory_bytes, row.parameters, row.rounds = last.bytes, sweep.parameters, len(sweep.rounds)

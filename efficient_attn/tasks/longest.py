@@ -18,6 +18,8 @@ from ..results.section import Column, Section
 from ..units import parse_size
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..bench.case import Case
     from ..instruments.ceilings import Ceiling
     from ..models.stacks import Encoder
@@ -53,8 +55,6 @@ def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
 
 def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
     """Search for the longest length whose step fits."""
-    from time import perf_counter
-
     from ..bench.jobs import MEMORY
 
     keys: LongestKeys = case.keys
@@ -62,12 +62,10 @@ def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
 
     def try_length(length: int) -> int:
         at(MEMORY)
-        begun = perf_counter()
-        taken = count_bytes(case, length)
-        tried[length] = taken, (perf_counter() - begun) / 2  # a step before it warms up
-        return taken
+        tried[length] = count_step(case, length)
+        return tried[length][0]
 
-    low, ended = search(try_length, lambda n: tried[n][1], case.cell.place.seq_len, keys)
+    low, ended = search(try_length, lambda n: tried[n][1], case.cell.place.seq_len, keys.memory, keys.most_s)
     row.mode, row.seq_len, row.kv_len = "forward_backward", low, low
     if low:
         row.peak_memory_bytes, row.latency_ms = tried[low][0], 1e3 * tried[low][1]
@@ -77,61 +75,87 @@ def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
 
 
 def search(
-    take: Callable[[int], int], last: Callable[[int], float], most: int, keys: LongestKeys
+    take: Callable[[int], int], last: Callable[[int], float], most: int, memory: int, most_s: float
 ) -> tuple[int, str | None]:
-    """The longest length that was found to fit, and what ended the search before the memory was used up.
+    """The longest length up to ``most`` that was found to fit, 0 if none, and what ended the search before the memory
+    was used up.
 
-    take: the bytes at a length; last: the seconds that it took. Each length is where the power law through the two
-    lengths before it meets the memory; where that is no use, the middle between what fits and what does not.
+    take: the bytes at a length; last: the seconds that it took. Each length is where a line, or a power law, through
+    two that were tried meets the memory; where that does not end it, the middle between what fits and what does not.
     """
     length, low, high = min(FIRST, most), 0, most + STEP
     found: list[tuple[int, int]] = []
+    between = 0  # tries since there was a length that fits, and one that does not
+    ended: str | None = f"no more than {TRIES} lengths were tried"
     for _ in range(TRIES):
         taken = take(length)
         found.append((length, taken))
-        low, high = (max(low, length), high) if taken <= keys.memory else (low, min(high, length))
-        if CLOSE * keys.memory <= taken <= keys.memory or low + STEP >= high:
+        low, high = (max(low, length), high) if taken <= memory else (low, min(high, length))
+        if CLOSE * memory <= taken <= memory or low + STEP >= high:
+            ended = f"no more than {most:,} positions were tried" if low == most else None
             break
-        aim = int(length * (AIM * keys.memory / taken) ** (1 / _power(found)))
-        if taken <= keys.memory:
-            affordable = int(length * (keys.most_s / last(length)) ** 0.5)
+        between += high <= most and low > 0
+        aim = int(_aim(found, AIM * memory, memory)) if between < 3 or between % 2 == 0 else 0
+        if taken <= memory:
+            affordable = int(length * (most_s / last(length)) ** 0.5)
             if affordable < min(aim, length + STEP):
-                return low, f"a longer step would take more than {keys.most_s:g} s"
+                return low, f"a longer step would take more than {most_s:g} s"
             aim = min(aim, max(affordable, length + STEP))
-        aim = aim // STEP * STEP
-        length = aim if low < aim < high else (low + high) // 2 // STEP * STEP
+        aim = most if aim >= most < high else aim // STEP * STEP
+        if not low < aim < high:  # the middle, but never far into what is not known
+            aim = (low + high) // 2 // STEP * STEP if high <= most else low + STEP
+        length = aim
         if length in (low, high):
+            ended = None
             break
-    return low, None if high <= most else f"no more than {most:,} positions were tried"
+    return low, ended if low else f"{high:,} positions take more already"
 
 
-def _power(found: list[tuple[int, int]]) -> float:
-    """By which bytes grow with the length, from the last two; linear where there is one only."""
+def _aim(found: list[tuple[int, int]], wanted: float, memory: int) -> float:
+    """Where so many bytes are reached, from lengths and what they took.
+
+    Of one alone growth counts as quadratic. Beyond two a line is too far where growth bends up, and a power law where
+    there are bytes that do not grow: the nearer of them counts; between two, for the same reason, the later."""
     if len(found) < 2:
-        return 1.0
-    (a, x), (b, y) = found[-2:]
-    return min(2.0, max(0.5, math.log(y / x) / math.log(b / a))) if a != b else 1.0
+        (length, taken), *_ = found
+        return length * (wanted / taken) ** 0.5
+    low, high = ([p for p in found if (p[1] <= memory) == fits] for fits in (True, False))
+    (a, x), (b, y) = sorted(found[-2:]) if not (low and high) else (max(low), min(high))
+    if y <= x:  # no growth
+        return 2.0 * b if low else a / 2
+    line = a + (b - a) * (wanted - x) / (y - x)
+    power = a * (wanted / x) ** min(20.0, math.log(b / a) / math.log(y / x))
+    return max(line, power) if low and high else min(line, power)
 
 
-def count_bytes(case: Case, length: int) -> int:
-    """What a step of training holds at its most, above the weights and the input."""
+def count_step(case: Case, length: int) -> tuple[int, float]:
+    """What a warm step of training holds at its most, above the weights and the input, and the seconds it takes."""
+    from time import perf_counter
+
     import torch
 
+    from ..contract.mask import Mask
+    from ..errors import UnsupportedError
     from ..instruments.memory import training_footprint
 
+    times: list[float] = []
     model, place = make_model(case, length), case.cell.place
     x = torch.randn(place.batch, length, model.config.d_model, dtype=getattr(torch, place.dtype), device=place.device)
     sources = [x.requires_grad_(), *model.parameters()]
-    found = training_footprint(
-        lambda: model(x),
-        lambda out: torch.autograd.grad(out, sources, torch.ones_like(out), allow_unused=True),
-        device=place.device,
-    )
-    if found.peak is None:
-        from ..errors import UnsupportedError
 
+    def forward() -> Tensor:
+        times.append(perf_counter())
+        return model(x, Mask(causal=place.causal))
+
+    def backward(out: Tensor) -> object:
+        found = torch.autograd.grad(out, sources, torch.ones_like(out), allow_unused=True)
+        times.append(perf_counter())
+        return found
+
+    found = training_footprint(forward, backward, device=place.device)
+    if found.peak is None:
         raise UnsupportedError(found.reason or "memory cannot be counted here")
-    return found.peak
+    return found.peak, times[-1] - times[-2]
 
 
 def make_model(case: Case, length: int) -> Encoder:

@@ -20,7 +20,7 @@ from ..contract.shapes import Dims, Shape
 from ..instruments.ceilings import Ceiling
 from ..instruments.distance import relative_error
 from ..instruments.memory import footprint, training_footprint
-from ..instruments.timing import Timed, calibrate, first_call, share_turns, take_rounds
+from ..instruments.timing import Timed, TooSlow, calibrate, first_call, share_turns, take_rounds
 from ..layers.baselines import Baseline
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.named import find_baseline, make_layer
@@ -126,8 +126,9 @@ class Subject:
             return None
         attn.backend = "dense"
         with torch.no_grad():
-            own, self.module = self.forward(), oracle
-            wanted, self.module = self.forward(), self.module
+            own, module = self.forward(), self.module
+            self.module = oracle
+            wanted, self.module = self.forward(), module
         error = relative_error(own, wanted)
         if not error <= TOLERANCE[dtype]:
             raise Invalid(f"relative error {error:.2g} against its dense oracle, more than {TOLERANCE[dtype]:.0e}")
@@ -206,7 +207,7 @@ def guess_call(case: Case, spot: Spot, best: Ceiling) -> float:
     place, keys = case.cell.place, case.keys
     work = 0.0
     if case.cell.of_blocks and (cls := find_baseline(case.variant)):
-        claim = keys.claims.get(parse(case.variant).names[0])
+        claim = keys.find_claim(case.variant)
         work = 8 * evaluate(claim.time, spot.names) if claim else 0.0
         recurrent = cls.cost.sequential(spot.length) if hasattr(cls, "cost") else 1
         return place.batch * work / best.gemm_flops_per_s + recurrent * STEP_S
@@ -230,24 +231,38 @@ def _timed(subject: Subject) -> Timed:
 def _find_sizes(case: Case, at: Callable[[], None]) -> tuple[list[tuple[Spot, Subject]], list[int | None], str | None]:
     """The sizes that take no more than they may, the bytes of a call at each, and what ended them."""
     keys, subjects, counted, seconds = case.keys, [], [], []
+    along = keys.along[0]
     for spot in list_spots(case):
         at()
-        along = keys.along[0]
+        where = f"at {along} {spot.size(along):,}"
         if (about := _extrapolate(seconds)) > keys.most_s:
-            return subjects, counted, f"a call would take about {about:.2g} s at {along} {spot.size(along):,}"
-        if (bytes_ := _extrapolate([b or 0 for b in counted])) > keys.most_bytes:
-            return (
-                subjects,
-                counted,
-                f"a call would take about {write_bytes(int(bytes_))} at {along} {spot.size(along):,}",
-            )
+            return subjects, counted, f"a call would take about {about:.2g} s {where}"
+        if (about := _extrapolate([b or 0 for b in counted])) > keys.most_bytes:
+            return subjects, counted, f"a call would take about {write_bytes(int(about))} {where}"
         subject = Subject(case, spot)
-        budget = 10 * keys.most_s + case.cell.effort.budget_s
-        took = first_call(_timed(subject), budget_s=budget, device=case.cell.place.device)
+        try:
+            took = [_call(case, subject)]
+        except TooSlow as error:
+            if len(subjects) < 2:
+                raise
+            return subjects, counted, f"{where} {error}"
+        bytes_ = subject.count_bytes()
+        took.append(_call(case, subject))
+        if len(subjects) > 1:  # growth needs two sizes, whatever they take
+            if min(took) > keys.most_s:
+                return subjects, counted, f"a call takes {min(took):.2g} s {where}"
+            if (bytes_ or 0) > keys.most_bytes:
+                return subjects, counted, f"a call takes {write_bytes(bytes_ or 0)} {where}"
         subjects.append((spot, subject))
-        counted.append(subject.count_bytes())
-        seconds.append(min(took, first_call(_timed(subject), budget_s=budget, device=case.cell.place.device)))
+        counted.append(bytes_)
+        seconds.append(min(took))
     return subjects, counted, None
+
+
+def _call(case: Case, subject: Subject) -> float:
+    """Seconds of a call; far more than it may take is an error."""
+    budget = 10 * case.keys.most_s + case.cell.effort.budget_s
+    return first_call(_timed(subject), budget_s=budget, device=case.cell.place.device)
 
 
 def _extrapolate(values: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ import shlex
 from functools import cache
 from pathlib import Path
 
+import planted
 import pytest
 from shell import Done, run
 
@@ -81,6 +82,38 @@ def test_the_task_of_the_docs_runs(tmp_path: Path) -> None:
     (tmp_path / "use.py").write_text(f"{reading}\nassert rows['rounding.error'].between(1e-5, 1e-2).sum() == 6\n")
     done = run("use.py", cwd=tmp_path)
     assert done.code == 0, done.err
+
+
+def test_the_claims_of_the_docs_are_planned() -> None:
+    (suite,) = _blocks(ROOT / "docs/complexity.md", "toml")
+    cases = planted.plan(suite)
+    assert [(case.variant, case.cell.of_blocks) for case in cases] == [
+        *(("full", False), ("sliding_window:window=64", False)),
+        *(("gru", True), ("sliding_window:window=64", True)),
+    ]
+    assert all(case.keys.find_claim(case.variant) for case in cases)
+
+
+def test_the_problem_of_the_docs_is_learned(tmp_path: Path) -> None:
+    page = ROOT / "docs/learning.md"
+    (problem,), (suite,) = _blocks(page, "python"), _blocks(page, "toml")
+    (tmp_path / "greeting.py").write_text(problem)
+    (tmp_path / "greeting.toml").write_text(suite)
+    for line in _blocks(page, "console")[-1].splitlines():
+        told = _command(line, tmp_path)
+        assert told.code == 0, told.err
+    assert "greeting, length 16" in told.out
+    assert "sliding_window:window=8  at chance: no answer within its reach" in told.out
+    assert "greeting, length 16" in (tmp_path / "greeted/report.md").read_text()
+
+
+def test_every_task_that_trains_is_in_the_docs() -> None:
+    from efficient_attn.tasks import TABLE
+
+    trained = [name for name, where in TABLE.items() if ".abilities:" in where]
+    text = (ROOT / "docs/learning.md").read_text()
+    assert [name for name in trained if f"| `{name}` |" not in text] == []
+    assert trained
 
 
 def test_the_masks_table_has_every_field() -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ...complaints import in_one_line
+from ...bench.problems import tell_problem
 from ...errors import UsageError, unknown
 from .query import Number, Query, Range, check_columns, check_conditions, find_bounds
 
@@ -168,7 +168,7 @@ def read_source(file: Path) -> Source:
     try:
         source = Source.model_validate(said)
     except ValidationError as error:
-        raise in_one_line(str(file), error, _keys_of) from error
+        raise tell_problem(str(file), error, _keys_of) from error
     _check_once((claim.id for claim in source.claim), str(file))
     return source
 

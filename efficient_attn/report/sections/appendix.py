@@ -46,7 +46,7 @@ def _group_alike(lost: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, ...],
 
 
 def _show_lost(place: dict[str, Any], lengths: tuple[int, ...], names: dict[str, int], where: str) -> list[Shown]:
-    task = None if place["mode"] else place["task"]
+    task = place["task"] if place["mode"] in (None, "train") else None
     layer = None if place["layer"] is None else f"layer {int(place['layer'])}"
     what = ", ".join(filter(None, (task, words.slice_words(place["mode"], place["causal"]), place["inputs"], layer)))
     texts = [place["status"], ", ".join(names), what or units.NONE, ", ".join(map(str, lengths)) or units.NONE]

@@ -11,8 +11,7 @@ from ... import units
 from ...results.section import Section
 from .. import select, words
 from ..drawing import plots
-from ..drawing.figures import Line, Panel
-from ..drawing.style import COLOURS, MARKERS, Look
+from ..drawing.ladders import Ladder, Rung
 from ..gather import Frame
 from ..tables import Shown, Table, sort_value
 from .blocks import Block, Chapter, Material, make_blocks
@@ -26,7 +25,6 @@ INTRO = (
 )
 SIGNS = {"reproduced": "faster", "contradicted": "slower", "inconclusive": "unclear"}
 GROWS = {"length": "N", "width": "D", "heads": "heads", "causal": "mask"}
-MEASURED, CLAIMED = (Look(COLOURS[i], MARKERS[i], "", hollow) for i, hollow in ((0, False), (1, True)))
 
 
 def make_chapter(section: Section, material: Material) -> Chapter:
@@ -66,16 +64,21 @@ def _show(row: Mapping[Any, Any]) -> Iterator[Shown]:
     yield Shown(units.NONE if causal else f"{int(get('smallest') or 0):,} to {int(get('reached') or 0):,}")
     for what in ("time", "memory"):
         value, low, high = (get(f"{what}_{end}") for end in ("exponent", "low", "high"))
-        interval = f" ({low:.2f}{units.TO}{high:.2f})" if units.there(low) and units.there(high) else ""
-        yield Shown(f"{value:.2f}{interval}" if units.there(value) else units.NONE, sort_value(value))
+        interval = f" ({_write(low)} to {_write(high)})" if units.there(low) and units.there(high) else ""
+        yield Shown(f"{_write(value)}{interval}" if units.there(value) else units.NONE, sort_value(value))
         claim, claimed, verdict = (get(f"{what}_{end}") for end in ("claim", "claimed", "verdict"))
-        yield Shown(f"{claimed:.2f}: {claim}" if units.there(claimed) else units.NONE, sort_value(claimed))
+        yield Shown(f"{_write(claimed)}: {claim}" if units.there(claimed) else units.NONE, sort_value(claimed))
         said = str(verdict) if units.there(verdict) else units.NONE
         yield Shown(said, said, SIGNS.get(said.partition(":")[0], ""))
     yield _beside(get("sequential"), get("sequential_claimed"))
     yield _beside(get("weights"), get("weights_claimed"))
     yield Shown(units.duration(row["latency_ms"]), sort_value(row["latency_ms"]))
     yield Shown(str(get("stopped")) if units.there(get("stopped")) else units.NONE)
+
+
+def _write(exponent: Any) -> str:
+    """Two decimals; what rounds to nothing has no sign."""
+    return f"{round(exponent, 2) + 0:.2f}"
 
 
 def _beside(counted: Any, claimed: Any) -> Shown:
@@ -100,28 +103,19 @@ def _plan(rows: Frame, name: str, title: str, scene: plots.Scene) -> plots.Plann
     return plots.Planned(name, "growth", title, 2, lambda: _make_panel(rows, name, title, scene))
 
 
-def _make_panel(rows: Frame, name: str, title: str, scene: plots.Scene) -> Panel:
-    """A place a variant: what was measured with its interval, and what is claimed."""
-    places = [float(i) for i in range(len(rows))]
-    ticks = {place: str(v).partition(":")[0] for place, v in zip(places, rows["variant"], strict=True)}
-    values = {end: rows[f"complexity.time_{end}"].astype(float).tolist() for end in ("exponent", "low", "high")}
-    measured = Line("measured", MEASURED, places, values["exponent"], values["low"], values["high"])
-    claims = rows["complexity.time_claimed"].astype(float).tolist() if "complexity.time_claimed" in rows else []
-    known = [(place, claim) for place, claim in zip(places, claims, strict=False) if units.there(claim)]
-    claimed = Line("claimed", CLAIMED, [p for p, _ in known], [c for _, c in known])
-    return Panel(
+def _make_panel(rows: Frame, name: str, title: str, scene: plots.Scene) -> Ladder:
+    """A rung a variant: what was measured with its interval, and what is claimed."""
+    parts = [f"complexity.time_{end}" for end in ("exponent", "low", "high", "claimed")]
+    columns = [rows[part].astype(float).tolist() if part in rows else [None] * len(rows) for part in parts]
+    known = [[value if units.there(value) else None for value in values] for values in columns]
+    rungs = tuple(Rung(str(v), *own) for v, *own in zip(rows["variant"], *known, strict=True))
+    return Ladder(
         name=name,
         kind="growth",
         title=f"Exponent of time: {title}"[:60],
         place=scene.place,
         caption=f"Exponent of time, measured with its 95% interval, and claimed: {title}.",
-        xlabel="",
-        ylabel="Exponent of time",
-        unit="number",
-        lines=(measured, claimed) if known else (measured,),
-        ticks=ticks,
-        log_x=False,
-        log_y=False,
-        drawn="points",
-        alt=f"Exponents of time, measured and claimed, {title}: {words.join(ticks.values())}.",
+        rungs=rungs,
+        xlabel="Exponent of time",
+        alt=f"Exponents of time, measured and claimed, {title}: {words.join([rung.label for rung in rungs])}.",
     )

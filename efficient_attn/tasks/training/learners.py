@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...contract.mask import Mask
+from ...contract.state import state_bytes
 from ...errors import UnsupportedError, UsageError
 from ...layers.named import find_baseline
 from ...layers.weights import projection
@@ -58,6 +59,14 @@ class Learner:
     @property
     def parameters(self) -> int:
         return sum(self.parts.values())
+
+    @torch.no_grad()
+    def count_state(self, length: int) -> int | None:
+        """Bytes that a decoder keeps of so many tokens of one row; None of other models, and where it has no steps."""
+        if not isinstance(self.model, Decoder) or not all(b.attention.attn.traits.decode for b in self.model.layers):
+            return None
+        tokens = torch.zeros(1, length, dtype=torch.int64, device=self.model.head.weight.device)
+        return state_bytes(self.model.step(tokens, self.model.init_state(1, length))[1])
 
     def answer(self, batch: Batch, device: str) -> tuple[Tensor, Tensor]:
         """Logits ``[.., classes]`` and the targets that belong to them."""

@@ -129,7 +129,7 @@ def judge(problem: Problem, case: Case, row: Row, at: Callable[..., None]) -> Re
     path = folder / scratch.CHECKPOINTS / f"{case.digest}.safetensors" if folder else None
     training = Training(learner, order, path)
     trained = training.run(lambda: at(JUDGING))
-    row.parameters = learner.parameters
+    row.parameters, row.state_bytes = learner.parameters, learner.count_state(place.seq_len)
     row.extra = {f"train.{part}": count for part, count in learner.parts.items()}
     row.extra |= {"train.reference": learner.reference, "train.size": learner.size, "train.batch": order.batch}
     row.extra |= {"train.attempt": attempt.kind, "train.learning_rate": rate}
@@ -185,8 +185,8 @@ def find_reach(problem: Problem, case: Case) -> float | None:
 
     if not problem.windowed or (span := count_reach(case)) is None:
         return None
-    layers = case.keys.layers or problem.recipe.layers
-    within = share_within(problem, case.keys, case.cell.place.seq_len, layers * (span - 1))
+    layers, before = case.keys.layers or problem.recipe.layers, max(0, problem.recipe.convolution - 1)
+    within = share_within(problem, case.keys, case.cell.place.seq_len, layers * (span - 1 + before))
     chance = find_baselines(problem, case.keys, case.cell.place.seq_len).chance
     return within + (1 - within) * chance
 

@@ -14,11 +14,15 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.bench import case as case_module
-from efficient_attn.bench.case import as_json
+from efficient_attn.bench.case import as_json, make_case
+from efficient_attn.bench.plan import make_plan
 from efficient_attn.errors import UnsupportedError
+from efficient_attn.results import store
 from efficient_attn.results.rows import COLUMNS
+from efficient_attn.results.shards import stem
 
 CASE = planted.case()
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 def _changed(**fields: Any) -> Any:
@@ -85,7 +89,7 @@ def test_the_digest_changes_with_the_protocol(monkeypatch: pytest.MonkeyPatch) -
 def test_a_full_batch_is_called_as_it_was_before_there_was_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(case_module, "PROTOCOL", 3)
     cell = dataclasses.asdict(CASE.cell) | {"keys": {"memory_budget": None, "peak_memory": False}}
-    del cell["target"], cell["place"]["fill"], cell["place"]["segment"]
+    del cell["target"], cell["of_blocks"], cell["place"]["fill"], cell["place"]["segment"]
     before = dataclasses.asdict(CASE) | {"cell": cell, "protocol": 3}
     del before["budget"]
     assert hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()[:12] == CASE.digest
@@ -211,3 +215,33 @@ def test_the_fingerprint_does_not_depend_on_where_files_lie_or_on_hashes(tmp_pat
             ea.load_plugin(str(folder / "derived" / "mine.py"))
             found.add(planted.case("zz_derived").fingerprint)
     assert len(found) == 1
+
+
+# -- layers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_is_another_case_than_its_mechanism() -> None:
+    layer = _changed(of_blocks=True)
+    assert stem(layer.key) == stem(CASE.key).replace("/forward/", "/forward-layers/")
+    assert layer.digest != CASE.digest
+
+
+@pytest.mark.parametrize("suite", ["quickstart", "promises"])
+def test_published_cases_are_still_planned_by_their_names(suite: str) -> None:
+    published = {stem(record.row.case_key) for record in store.read(RESULTS / suite)}
+    with planted.undone():
+        planned = {stem(case.key) for case in make_plan(planted.load_suite(suite))}
+    assert len(published) > 40
+    assert published <= planned
+
+
+def test_a_layers_fingerprint_follows_the_layer() -> None:
+    alone, inside, gru, lstm = (
+        make_case(dataclasses.replace(CASE.cell, of_blocks=layer), variant, None)
+        for variant, layer in (("full", False), ("full", True), ("gru", True), ("lstm", True))
+    )
+    assert inside.fingerprint.startswith(alone.fingerprint)
+    assert inside.fingerprint != alone.fingerprint
+    assert gru.fingerprint == lstm.fingerprint  # one file
+    assert gru.digest != lstm.digest
+    assert (gru.family, gru.kv_heads, gru.backend, gru.row().options) == ("baseline", 2, None, "{}")

@@ -51,6 +51,15 @@ WRONG = {
         ["part 'p': a design chooses from axes"],
     ),
     "fill": (HEAD + 'axes = { fill = ["haff"] }\n' + TAIL, ["axes.fill.0", "did you mean 'half'?"]),
+    "block key": (HEAD + TAIL + '[[block]]\nnam = "gru"\n', ["block.0", "'nam'", "did you mean 'name'?"]),
+    "block of a part": (HEAD + PART + '[[part.block]]\nname = "gru"\noption = {}\n', ["part.0.block.0", "'options'"]),
+    "blocks by another name": (HEAD + TAIL + PART + '[[part.blok]]\nname = "gru"\n', ["part.0", "mean 'block'?"]),
+    "no blocks": (HEAD + "block = []\n" + TAIL, ["block"]),
+    "block beside a variant": (
+        HEAD + PART + '[[part.variant]]\nname = "full"\n[[part.block]]\nname = "gru"\n',
+        ["part 'p' has a block, but speed measures mechanisms alone; drop it"],
+    ),
+    "block of a task without": (HEAD + PART + '[[part.block]]\nname = "gru"\n', ["'p'", "no variant"]),
     "measure": (HEAD.replace("forward", "forwrd") + TAIL, ["measure.0", "'forwrd'", "did you mean 'forward'?"]),
     "dtype": (HEAD + 'axes = { dtype = ["float23"] }\n' + TAIL, ["axes.dtype.0", "did you mean 'float32'?"]),
     "device": (HEAD + 'axes = { device = ["cpu", "cudda"] }\n' + TAIL, ["axes.device.1", "did you mean 'cuda'?"]),
@@ -149,6 +158,27 @@ def test_a_part_takes_what_it_leaves_out_from_the_top() -> None:
     assert (own.measure, own.baseline, [v.name for v in own.variant or ()]) == (("decode",), "linear", ["linear"])
     assert (own.axes.seq_len, own.axes.causal) == ((16,), (True,))  # merged key by key
     assert (own.dims.heads, own.dims.head_dim) == (2, 32)
+
+
+def test_a_parts_own_blocks_take_the_place_of_all_at_the_top() -> None:
+    text = """
+title   = "Layers"
+measure = ["complexity"]
+variant = [{ name = "full" }]
+[[block]]
+name = "gru"
+[[part]]
+name = "as above"
+[[part]]
+name = "own"
+[[part.block]]
+name    = "convolution"
+options = { kernel = 5 }
+"""
+    above, own = planted.loaded(text).suite.parts()
+    assert ([v.name for v in above.variant or ()], [v.name for v in above.block or ()]) == (["full"], ["gru"])
+    assert own.variant is None
+    assert [(v.name, v.options) for v in own.block or ()] == [("convolution", {"kernel": 5})]
 
 
 @pytest.mark.parametrize(("said", "count"), [('"16GB"', 16 * 10**9), ('"512 MiB"', 2**29), ("2e9", 2 * 10**9)])

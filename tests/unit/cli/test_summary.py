@@ -124,6 +124,48 @@ def test_of_rounds_that_are_not_known_nothing_is_said(capsys: Capture) -> None:
     assert _printed(capsys) == ""
 
 
+def _trained(variant: str, score: float, task: str = "recall", seed: int = 0, **known: Any) -> Row:
+    """A model that was trained; known: columns of the row."""
+    kind, place = "best" if seed else "grid", {"mode": "train", "seq_len": 64, "causal": True, "metric": "accuracy"}
+    own = {"score": score, "low": score - 0.01, "high": score + 0.01, "chance": 0.1, "majority": 0.1, "attempt": kind}
+    own |= {"learning_rate": 0.002, "budget": 100, "validation": score, "shortcut": None, "way": None}
+    row = Row(variant=variant, task=task, seed=seed, inputs=f"seed {seed}, {kind}", baseline="full", **place)  # type: ignore[arg-type]
+    return replace(row, extra={f"train.{name}": value for name, value in own.items()}, **known)
+
+
+def test_what_was_learned_is_shown_by_task(capsys: Capture) -> None:
+    lost = replace(_trained("linear", 0.0, "text"), status="skipped", reason="not needed", extra={})
+    summary.show_results(
+        _rows(
+            *(_trained("full", 0.9 + seed / 100, seed=seed) for seed in range(2)),
+            _trained("linear", 0.105),
+            _trained("full", 2.5, "text", metric="bits a token"),
+            lost,
+        ),
+        trial=["--quick"],
+    )
+    title, head, *lines = _printed(capsys).splitlines()
+    assert title == "learned, mean over seeds with its 95% interval (trial)"
+    assert [word.strip() for word in head.split("  ") if word] == [
+        "variant",
+        "recall, length 64",
+        "text, length 64, bits a token",
+    ]
+    shown = {line.split()[0]: [word.strip() for word in line.split("  ") if word][1:] for line in lines if line}
+    assert shown["full"][0] == "90.5% (84.1\u201396.9)"
+    assert shown["full"][1:] == ["at chance, too early to say"]  # 2.5 bits are not fewer than a chance of 0.1
+    assert shown["linear"] == ["at chance, too early to say", "skipped"]
+    assert "text, length 64: full itself is at chance here, so nobody is ranked by it." in lines
+
+
+def test_trained_models_are_not_shown_as_timed(capsys: Capture) -> None:
+    summary.show_results(_rows(_trained("full", 0.9), _timed("full", 64, 1.0)))
+    text = _printed(capsys)
+    assert "train, " not in text
+    assert "forward, length 64" in text
+    assert "90.0% (1 seed)" in text
+
+
 def test_swapped_models_are_a_mean_over_segments(capsys: Capture) -> None:
     def row(segment: int, divergence: float) -> Row:
         extra = {"divergence": divergence, "agreement": 0.5, "segment": segment}

@@ -1,0 +1,78 @@
+"""Synthetic rows of trained models, and the section that shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import report_runs as runs
+
+from efficient_attn.report import gather, page
+from efficient_attn.report.drawing.figures import Panel
+from efficient_attn.results.rows import Record
+from efficient_attn.tasks.abilities import COPYING
+
+WINDOW = "sliding_window:window=16"
+NOT_NEEDED = "more than chance was learned within the grid"
+
+
+def attempt(variant: str, score: float, kind: str = "grid", seed: int = 0, rate: float = 0.002, **known: Any) -> Record:
+    """One trained model's row. known: columns of the row, or of the task's own, ``train_...``."""
+    own = {name.removeprefix("train_"): known.pop(name) for name in list(known) if name.startswith("train_")}
+    task, length = known.pop("task", "recall"), known.pop("seq_len", 64)
+    words = f"seed {seed}, {kind}" + (f", rate {rate:g}" if kind in ("grid", "beyond") else "")
+    place = {"mode": "train", "task": task, "seq_len": length, "causal": True, "head_dim": 16, "baseline": "full"}
+    place |= {"metric": "accuracy", "accuracy": score, "steps": 100, "parameters": 3000, "part": "one"}
+    made = runs.row(variant, **(place | {"inputs": words, "seed": seed, "stop_reason": "the budget of steps"} | known))
+    made.case_key = f"{task}/{made.part}/{words}/{made.case_key}"
+    told: dict[str, Any] = {
+        "attempt": kind, "learning_rate": rate, "budget": 100, "score": score, "validation": score, "chance": 0.1,
+        "majority": 0.1, "shortcut": None, "way": None, "low": score - 0.03, "high": score + 0.03, "examples": 512,
+        "batch": 32, "test_len": length, "train_s": 2.0, "step_ms": 20.0, "attention": 1000, "mixer": 1500,
+        "embeddings": 500,
+    }  # fmt: skip
+    made.extra = {f"train.{name}": value for name, value in (told | own).items()}
+    return Record(made, {"steps": [50, 100], "loss": [2.0, 1.0], "validation": [score / 2, score]})
+
+
+def skipped(variant: str, kind: str, reason: str = NOT_NEEDED, **known: Any) -> Record:
+    record = attempt(variant, 0.0, kind, rate=0.008, status="skipped", reason=reason, **known)
+    return Record(replace(record.row, extra={}, metric=None, accuracy=None))
+
+
+def seeds(variant: str, scores: Sequence[float], **known: Any) -> Iterator[Record]:
+    """A grid of two rates, of which the higher is better, and the other seeds with that."""
+    yield attempt(variant, scores[0] / 2, rate=0.0005, **known)
+    yield attempt(variant, scores[0], **known)
+    yield skipped(variant, "longer", **{k: v for k, v in known.items() if not k.startswith("train_")})
+    for index, score in enumerate(scores[1:], 1):
+        yield attempt(variant, score, "best", index, **known)
+
+
+def unable(variant: str, **known: Any) -> Iterator[Record]:
+    """All that is tried where nothing is learned."""
+    for kind, rate in (("grid", 0.0005), ("grid", 0.002), ("beyond", 0.008), ("beyond", 0.0001), ("longer", 0.002)):
+        budget = 200 if kind == "longer" else 100
+        yield attempt(variant, 0.11, kind, rate=rate, train_budget=budget, **known)
+
+
+def chapters(folder: Path, records: Iterable[Record]) -> dict[str, Any]:
+    about = runs.about() | {"sections": [section.as_json() for section in COPYING.sections]}
+    run = runs.write_run(folder / "run", records, about)
+    return {chapter.title: chapter for chapter in page.make_content(gather.gather([run])).sections}
+
+
+def block(folder: Path, *records: Record) -> Any:
+    (found,) = chapters(folder, records)["Ability"].blocks
+    return found
+
+
+def cells(folder: Path, *records: Record) -> dict[str, list[str]]:
+    """The first table."""
+    return {row[0].text: [cell.text for cell in row[1:]] for row in block(folder, *records).tables[0].rows}
+
+
+def panels(made: Any) -> dict[str, Panel]:
+    return {plot.panel.kind: plot.panel for plot in made.plots}

@@ -1,0 +1,69 @@
+"""Plots of what is learned: curves, time, lengths and distances."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from learned_runs import attempt, block, panels, seeds
+
+from efficient_attn.results.rows import Record
+
+
+def test_curves_are_of_the_first_seed_at_its_best_rate(tmp_path: Path) -> None:
+    curve = panels(block(tmp_path, *seeds("full", (0.9, 0.8)), attempt("linear", 0.3)))["learning"]
+    full, linear = curve.lines
+    assert (full.label, list(full.x), list(full.y)) == ("full", [50, 100], [0.45, 0.9])
+    assert linear.label == "linear"
+    assert curve.level == 0.1
+    assert "one run each, with seed 0 at its best learning rate, which is 0.002 for all." in curve.caption
+    assert full.note == ""
+
+
+def test_rates_that_differ_stand_beside_the_names(tmp_path: Path) -> None:
+    curve = panels(block(tmp_path, attempt("full", 0.9), attempt("linear", 0.3, rate=0.008)))["learning"]
+    assert [line.note for line in curve.lines] == ["rate 0.002", "rate 0.008"]
+    assert "which stands beside its name. " in curve.caption
+
+
+def test_lines_that_end_early_are_explained(tmp_path: Path) -> None:
+    solved = Record(attempt("linear", 0.999).row, {"steps": [20, 40], "validation": [0.5, 0.999]})
+    curve = panels(block(tmp_path, attempt("full", 0.9), solved))["learning"]
+    assert "; a line that ends early was solved, or had fewer steps." in curve.caption
+
+
+@pytest.mark.parametrize("samples", [{}, {"steps": [1], "validation": []}, {"steps": 3, "validation": ["x"]}])
+def test_what_is_no_curve_is_not_drawn(tmp_path: Path, samples: dict[str, Any]) -> None:
+    found = panels(block(tmp_path, Record(attempt("full", 0.9).row, samples)))
+    assert "learning" not in found
+    assert "worth" in found
+
+
+def test_scores_stand_against_the_time_of_a_step(tmp_path: Path) -> None:
+    rows = [attempt("full", 0.9, train_step_ms=20.0), attempt("full", 0.8, "best", 1, train_step_ms=22.0)]
+    full, linear = panels(block(tmp_path, *rows, attempt("linear", 0.3)))["worth"].lines
+    assert (list(full.x), [round(y, 3) for y in full.y]) == ([21.0], [0.85])
+    assert full.low
+    assert full.left
+    assert linear.low is None
+    assert linear.left is None
+
+
+def test_scores_by_length_and_distance(tmp_path: Path) -> None:
+    own = {"train_at_128": 0.5, "train_near_8": 0.9, "train_near_16": 0.4}
+    made = block(tmp_path, attempt("full", 0.8, **own), attempt("full", 0.6, "best", 1, **{**own, "train_at_128": 0.3}))
+    lengths, distances = made.tables[2:4]
+    assert lengths.head == ("Variant", "length 64", "length 128")
+    assert [cell.text for cell in lengths.rows[0]] == ["full", "70.0%", "40.0%"]
+    assert distances.head == ("Variant", "5\u20138 back", "9\u201316 back")
+    assert [cell.text for cell in distances.rows[0]] == ["full", "90.0%", "40.0%"]
+    drawn = panels(made)
+    assert list(drawn["lengths"].lines[0].x) == [64, 128]
+    assert list(drawn["distances"].lines[0].y) == [0.9, 0.4]
+
+
+def test_one_distance_alone_is_no_table(tmp_path: Path) -> None:
+    made = block(tmp_path, attempt("full", 0.8, train_near_16=0.8))
+    assert len(made.tables) == 3
+    assert "distances" not in panels(made)
