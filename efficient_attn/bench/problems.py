@@ -13,12 +13,13 @@ Table = list[int | str]  # where a table stands: keys, and numbers in lists
 
 
 def tell_problem(file: str, error: ValidationError, keys_of: Callable[[Table], Iterable[str]]) -> UsageError:
-    """One problem of a suite file. keys_of: the keys that a table may have."""
+    """One problem of a suite file, or of another that models check. keys_of: the keys that a table may have."""
     # a misspelt key leaves another one missing: the misspelling is what helps
     problem = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    where = ".".join(str(x) for x in problem["loc"])
+    loc = [x for x in problem["loc"] if "[" not in str(x)]  # what pydantic calls its own functions is no place
+    where = ".".join(map(str, loc))
     if problem["type"] == "extra_forbidden":
-        *table, key = problem["loc"]
+        *table, key = loc
         return unknown("key", key, keys_of(table), where=f"{file}: {'.'.join(map(str, table)) or 'top level'}")
     if problem["type"] == "literal_error":
         choices = problem.get("ctx", {}).get("expected", "").replace(" or ", ", ").replace("'", "").split(", ")

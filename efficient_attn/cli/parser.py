@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import values, verbs
+from . import claims, values, verbs
 
 AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "seq_len": (values.count, "sequence lengths; context lengths when decoding"),
@@ -72,6 +72,7 @@ def make_parser() -> Parser:
     _run(_verb(known, "run", verbs.run, "run a suite and write its page"))
     _report(_verb(known, "report", verbs.report, "make a page, a Markdown file and plots of runs"))
     _compare(_verb(known, "compare", verbs.compare, "say what became faster or slower from one run to another"))
+    _claims(_verb(known, "claims", claims.claims, "hold published claims to what runs measured"))
     return parser
 
 
@@ -197,3 +198,13 @@ def _compare(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--all", action="store_true", help="list the cases that stayed the same, too")
     verb.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="default: text")
     verb.add_argument("--out", metavar="FILE", help="write it to a file instead")
+
+
+def _claims(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder")
+    verb.add_argument(
+        "--claims", metavar="FILE", nargs="+", action="extend", default=[], help="judge these instead of our ledger"
+    )
+    verb.add_argument(
+        "--check", metavar="FILE", nargs="+", action="extend", default=[], help="check files, and print right hashes"
+    )

@@ -30,7 +30,7 @@ def list_(args: Namespace) -> int:
     drawn = {"picture": str(args.picture)} if args.picture else {}
     if args.json:
         mechanisms = [{"name": e.name, "family": e.family, "sentence": e.sentence} for e in entries]
-        return _print_json({"mechanisms": mechanisms, "suites": suites} | drawn)
+        return print_json({"mechanisms": mechanisms, "suites": suites} | drawn)
     from . import console
 
     console.show_catalogue(entries, suites)
@@ -49,7 +49,7 @@ def info(args: Namespace) -> int:
         _write(args.picture, portrait(about, args.picture))
     drawn = {"picture": str(args.picture)} if args.picture else {}
     if args.json:
-        return _print_json(console.info_as_json(about) | drawn)
+        return print_json(console.info_as_json(about) | drawn)
     console.show_info(about)
     _print_files(drawn)
     return 0
@@ -67,7 +67,7 @@ def check(args: Namespace) -> int:
     how = {"device": args.device, "dtype": args.dtype, "seed": args.seed}
     outcomes = {name: run_checks(name, backend=args.backend, **how) for name in names}
     if args.json:
-        _print_json({name: [console.outcome_as_json(o) for o in found] for name, found in outcomes.items()})
+        print_json({name: [console.outcome_as_json(o) for o in found] for name, found in outcomes.items()})
     else:
         console.show_checks(outcomes, {name: Subject(name, backend=args.backend).traits for name in names}, args.seed)
     return 1 if any(o.status == "failed" for found in outcomes.values() for o in found) else 0
@@ -78,7 +78,7 @@ def doctor(args: Namespace) -> int:
 
     diagnosis = diagnose(quick=args.quick, threads=args.threads, device=args.device)
     if args.json:
-        _print_json(diagnosis.as_json())
+        print_json(diagnosis.as_json())
     else:
         print(*diagnosis.lines(), sep="\n")
     return 1 if args.strict and not diagnosis.healthy else 0
@@ -100,7 +100,7 @@ def plan(args: Namespace) -> int:
 
         costs = {key: {"expected_s": s, "expected_bytes": size} for key, (s, size) in expectation.cases.items()}
         unknown = {"expected_s": None, "expected_bytes": None}
-        return _print_json([as_json(case) | costs.get(case.key, unknown) for case in cases])
+        return print_json([as_json(case) | costs.get(case.key, unknown) for case in cases])
     from . import console
 
     console.show_plan(cases)
@@ -158,7 +158,7 @@ def _run(args: Namespace) -> int:
     written, trial = write_report([folder], folder), gather_overrides(about(folder))
     if args.json:
         told = {"folder": str(folder), "page": str(written.page), "statuses": dict(outcome.statuses)}
-        _print_json(told | {"trial": list(trial)})
+        print_json(told | {"trial": list(trial)})
     else:
         rows = load(folder)
         summary.show_results(rows, trial=trial)
@@ -210,7 +210,7 @@ def report(args: Namespace) -> int:
     except OSError as error:
         raise UsageError(f"report: {out}: cannot be written: {error.strerror or error}") from error
     if args.json:
-        return _print_json({"page": str(written.page), "markdown": str(written.markdown), "csv": str(written.csv)})
+        return print_json({"page": str(written.page), "markdown": str(written.markdown), "csv": str(written.csv)})
     _print_files({"page": written.page, "markdown": written.markdown, "table": written.csv})
     return 0
 
@@ -225,7 +225,7 @@ def _keep_published(args: Namespace) -> int:
     except OSError as error:
         raise UsageError(f"report: {error.filename or args.run[0]}: {error.strerror or error}") from error
     if args.json:
-        return _print_json({"runs": runs})
+        return print_json({"runs": runs})
     print(*(f"published: {run}" for run in runs), sep="\n")
     return 0
 
@@ -238,7 +238,7 @@ def _export(args: Namespace) -> int:
     for name, file in args.export:
         _write(file, _as_text(EXPORTS[name](Path(args.run[0]))))
     if args.json:
-        return _print_json({name: str(file) for name, file in args.export})
+        return print_json({name: str(file) for name, file in args.export})
     _print_files(dict(args.export))
     return 0
 
@@ -292,6 +292,6 @@ def _as_text(value: Any) -> str:
     return json.dumps(value, indent=2, default=str) + "\n"
 
 
-def _print_json(value: Any) -> int:
+def print_json(value: Any) -> int:
     print(_as_text(value), end="")
     return 0

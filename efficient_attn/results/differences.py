@@ -73,11 +73,11 @@ def compare_speedups(old: Entry, new: Entry) -> tuple[float, float] | None:
 def measure_difference(old: Entry, new: Entry, by: By, drift: float) -> tuple[By, Mean]:
     """The logarithm of the ratio of the times, by speedup where both runs allow it."""
     if by == "speedup" and _share_baseline(old, new):
-        relative = _minus(_relative(old), _relative(new))
+        relative = minus(_relative(old), _relative(new))
         if relative.degrees:
             return "speedup", relative
-    latency = _by_rounds if round_values(old.record) and round_values(new.record) else _by_summary
-    return "latency", _minus(latency(old.record), latency(new.record), drift=drift)
+    latency = take_rounds if round_values(old.record) and round_values(new.record) else _by_summary
+    return "latency", minus(latency(old.record), latency(new.record), drift=drift)
 
 
 def _share_baseline(old: Entry, new: Entry) -> bool:
@@ -88,7 +88,7 @@ def _share_baseline(old: Entry, new: Entry) -> bool:
     return (before.variant, before.kv_heads) == (after.variant, after.kv_heads)
 
 
-def _minus(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:
+def minus(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:
     """The difference of two means, with Welch's degrees of freedom. drift: a known error of either's."""
     difference = a.value - b.value
     if not (a.degrees and b.degrees):
@@ -98,7 +98,8 @@ def _minus(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:
     return Mean(difference, math.sqrt(variance), int(min(variance**2 / spread, CERTAIN)) if spread else CERTAIN)
 
 
-def _by_rounds(record: Record) -> Mean:
+def take_rounds(record: Record) -> Mean:
+    """The mean of log(milliseconds) over a case's rounds."""
     return mean_of([math.log(v) for v in round_values(record)], record.samples.get("process"))
 
 
@@ -114,7 +115,12 @@ def _by_summary(record: Record) -> Mean:
 def _relative(entry: Entry) -> Mean:
     """The mean of log(variant / baseline) over the rounds that both have."""
     assert entry.baseline is not None
-    mine, theirs = _rounds(entry.record), _rounds(entry.baseline)
+    return relate(entry.record, entry.baseline)
+
+
+def relate(one: Record, other: Record) -> Mean:
+    """The mean of log(one / other) over the rounds that both have, which a session measured in one cell."""
+    mine, theirs = _rounds(one), _rounds(other)
     shared = [at for at in mine if at in theirs]
     if not shared:
         return Mean(0.0, math.inf, 0)

@@ -75,15 +75,15 @@ def frame(rows: Iterable[Row]) -> pd.DataFrame:
     """Rows as a DataFrame, every column of its fixed type even where all cells are empty; then what tasks added."""
     rows = list(rows)
     fixed = pd.DataFrame([vars(row) for row in rows], columns=list(DTYPES)).astype(DTYPES)
-    added = dict.fromkeys(_whole(row, name) for row in rows for name in row.extra)
+    added = dict.fromkeys(name_column(row, name) for row in rows for name in row.extra)
     if not added:
         return fixed
-    each = [{_whole(row, name): value for name, value in row.extra.items()} for row in rows]
+    each = [{name_column(row, name): value for name, value in row.extra.items()} for row in rows]
     columns = {name: _column([values.get(name) for values in each]) for name in added}
     return pd.concat([fixed, pd.DataFrame(columns, index=fixed.index)], axis=1)
 
 
-def _whole(row: Row, name: str) -> str:
+def name_column(row: Row, name: str) -> str:
     """What a column of a task is called among all: several tasks may share one, whose name has a dot already."""
     return name if "." in name else f"{row.task}.{name}"
 

@@ -27,6 +27,7 @@ NO_TORCH = [
     ("report", "--help"),
     ("doctor", "--help"),
     ("compare", "--help"),
+    ("claims", "--help"),
     ("--version",),
 ]
 
@@ -47,7 +48,7 @@ def test_the_installed_command_is_the_same() -> None:
 
 def test_help_names_every_verb_and_every_override(command: Any) -> None:
     text = command("--help").out
-    for verb in ("list", "info", "check", "doctor", "plan", "run", "report", "compare"):
+    for verb in ("list", "info", "check", "doctor", "plan", "run", "report", "compare", "claims"):
         assert f"\n    {verb} " in text
     text = command("run", "--help").out
     axes = ("seq-len", "causal", "dtype", "device", "threads", "batch", "heads", "kv-heads", "head-dim")

@@ -1,0 +1,207 @@
+"""The ledger: a TOML file a source, each claim with its rule, and the rule's hash, so that none changes unseen."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ...bench.problems import tell_problem
+from ...errors import UsageError, unknown
+from .query import Number, Query, Range, check_columns, check_conditions, find_bounds
+
+FOLDER = Path(__file__).parent
+MOST = 3  # claims of one mechanism and source that count towards figures
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Rule(_Table):
+    """What is compared with what. value: a column. against: in which columns the rows differ that it is divided by; all
+    else they share. over: a column; compared is the exponent with which the value grows along it.
+    across: what may differ along it beside that column. interval: the two columns that hold the value's 95% interval,
+    where they are not called as the value is. how: ``every``, if each row must hold to it, or ``typical``, if their
+    geometric mean must.
+    """
+
+    value: str
+    against: Query = {}
+    over: str | None = None
+    across: tuple[str, ...] = ()
+    interval: tuple[str, str] | None = None
+    how: Literal["every", "typical"] = "every"
+    at_least: Number | None = None
+    at_most: Number | None = None
+    between: tuple[Number, Number] | None = None
+
+    @property
+    def edges(self) -> tuple[float, float]:
+        """Between what the value must lie; either may be infinite."""
+        low, high = self.between or (self.at_least, self.at_most)
+        return -math.inf if low is None else low, math.inf if high is None else high
+
+    @model_validator(mode="after")
+    def _may_hold_and_may_fail(self) -> Self:
+        if self.between and (self.at_least, self.at_most) != (None, None):
+            raise ValueError("between says both ends, so that at_least and at_most may not stand beside it")
+        low, high = find_bounds(self.value)
+        if self.over:
+            low, high = -math.inf, math.inf
+        elif self.against:
+            high = math.inf
+        least, most = self.edges
+        if least > most:
+            raise ValueError(f"the rule can never hold: nothing is at least {least:g} and at most {most:g}")
+        always = f"{'what is compared' if self.over or self.against else self.value} lies from {low:g} to {high:g}"
+        if least <= low and high <= most:
+            raise ValueError(f"the rule can never fail: {always} in any case")
+        if most < low or high < least:
+            raise ValueError(f"the rule can never hold: {always} in any case")
+        return self
+
+
+class Claim(_Table):
+    """What a source says, in our own words, and how rows put it to the test.
+
+    says: its figures as published. regime: what rows must meet so that it speaks of them. rows: which test it.
+    run: the command that measures such rows. date: when the rule was made; a day stands for its end. hash: of the
+    rule, with the id, the date and what rows it asks for.
+    """
+
+    id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+    mechanism: str
+    claim: str
+    says: str
+    rows: Query
+    regime: Query = {}
+    rule: Rule
+    run: str
+    date: dt.datetime | dt.date
+    hash: str = ""
+
+    @model_validator(mode="after")
+    def _name_real_columns(self) -> Self:
+        for query in (self.rows, self.regime, self.rule.against):
+            check_columns(query)
+            check_conditions(query)
+        check_columns(self.columns)
+        if not self.rows:
+            raise ValueError("rows names no column, so that any row would do")
+        return self
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All that it asks of rows."""
+        rule = self.rule
+        names = (rule.value, *self.rows, *self.regime, *rule.against, *rule.across, *(rule.interval or ()))
+        return (*names, rule.over) if rule.over else names
+
+    @property
+    def made(self) -> dt.datetime:
+        if isinstance(self.date, dt.datetime):
+            return self.date if self.date.tzinfo else self.date.replace(tzinfo=dt.UTC)
+        return dt.datetime.combine(self.date + dt.timedelta(days=1), dt.time(), dt.UTC)
+
+    @property
+    def right_hash(self) -> str:
+        kept = {"id": self.id, "date": self.date.isoformat()}
+        kept |= self.model_dump(mode="json", include={"rows", "regime", "rule"}, exclude_defaults=True)
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+class Source(_Table):
+    """A paper, textbook or library, and its claims. name: the file's. cite: how it is named where there is no room."""
+
+    title: str
+    cite: str
+    kind: Literal["paper", "textbook", "library"]
+    url: str = ""
+    claim: tuple[Claim, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A claim beside its source. counts: whether it is one of its mechanism's and source's first three."""
+
+    file: str
+    source: Source
+    claim: Claim
+    counts: bool
+
+
+def load_ledger(files: Sequence[Path] = ()) -> list[Entry]:
+    """All claims of these files, or of the ledger that comes with the package. `UsageError` for the first mistake,
+    such as a rule that is not the one that its hash stands for."""
+    sources = {str(file): read_source(file) for file in files or sorted(FOLDER.glob("*.toml"))}
+    found: list[Entry] = []
+    for file, source in sources.items():
+        if wrong := list_wrong(source):
+            raise UsageError(f"{file}: {tell_wrong(wrong[0])}")
+        taken = Counter[str]()
+        for claim in source.claim:
+            taken[claim.mechanism] += 1
+            found.append(Entry(Path(file).stem, source, claim, taken[claim.mechanism] <= MOST))
+    _check_once((entry.claim.id for entry in found), "the claims")
+    return found
+
+
+def read_source(file: Path) -> Source:
+    """A file's claims; their hashes may be wrong."""
+    try:
+        said = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: not valid TOML: {error}") from error
+    try:
+        source = Source.model_validate(said)
+    except ValidationError as error:
+        raise tell_problem(str(file), error, _keys_of) from error
+    _check_once((claim.id for claim in source.claim), str(file))
+    return source
+
+
+def check_added(claim: Claim, known: Iterable[str], file: str) -> None:
+    """`UsageError` for a column that no task adds. known: those that some do, of a family as ``train.at_*``."""
+    names = [*known]
+    for column in claim.columns:
+        if "." in column and not any(fnmatchcase(column, name) for name in names):
+            raise unknown("column", column, names, where=f"{file}: claim {claim.id!r}")
+
+
+def list_wrong(source: Source) -> list[Claim]:
+    """The claims whose hash stands for another rule."""
+    return [claim for claim in source.claim if claim.hash != claim.right_hash]
+
+
+def tell_wrong(claim: Claim) -> str:
+    """What to do about it."""
+    what = "has no hash" if not claim.hash else "has another rule than its hash stands for"
+    new = "" if not claim.hash else "give it a new id and date, then "
+    return f"claim {claim.id!r} {what}; {new}take the one that `efficient-attn claims --check` prints"
+
+
+def _check_once(ids: Iterable[str], where: str) -> None:
+    twice = [name for name, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise UsageError(f"{where}: the id {twice[0]!r} stands there twice")
+
+
+def _keys_of(table: list[int | str]) -> list[str]:
+    if {"rows", "regime", "against"} & {*table[:-1]}:
+        return [*Range.model_fields]
+    models: dict[Any, type[BaseModel]] = {"claim": Claim, "rule": Rule}
+    model = next((models[name] for name in reversed(table) if name in models), Source)
+    return [*model.model_fields]

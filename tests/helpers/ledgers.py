@@ -1,0 +1,78 @@
+"""Small ledgers of claims, as files would hold them, and evidence for them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+from compare_runs import record, steady
+
+from efficient_attn.report.claims.evidence import Evidence, Seen, see
+from efficient_attn.report.claims.ledger import Claim, Entry, Source
+from efficient_attn.results.differences import pair_with_baselines
+from efficient_attn.results.rows import Record
+
+STARTED = dt.datetime(2026, 2, 1, tzinfo=dt.UTC)
+
+
+def said(rule: dict[str, Any], rows: dict[str, Any] | None = None, **known: Any) -> dict[str, Any]:
+    """A claim as a file says it."""
+    usual = {"id": "a-claim", "mechanism": "linear", "claim": "It is fast.", "says": "2x", "date": dt.date(2026, 1, 1)}
+    usual |= {"rows": rows or {"variant": "linear"}, "rule": rule, "run": "efficient-attn run quickstart"}
+    return usual | known
+
+
+def entry(rule: dict[str, Any], rows: dict[str, Any] | None = None, **known: Any) -> Entry:
+    claim = Claim.model_validate(said(rule, rows, **known))
+    return Entry("a", Source(title="A", cite="A 2026", kind="paper", claim=(claim,)), claim, True)
+
+
+FAST = 'value = "speedup", at_least = 2'
+
+
+def write(path: Path, rule: str = FAST, *, hash: str | None = None, more: str = "") -> Path:
+    """A file with one claim, by default with its right hash."""
+    from efficient_attn.report.claims.ledger import read_source
+
+    text = f"""title = "A"
+cite = "A 2026"
+kind = "paper"
+[[claim]]
+id = "a-claim"
+mechanism = "linear"
+claim = "It is fast."
+says = "2x"
+rows = {{ variant = "linear" }}
+rule = {{ {rule} }}
+run = "efficient-attn run quickstart"
+date = 2026-01-01
+{more}
+"""
+    path.write_text(text)
+    right = hash if hash is not None else read_source(path).claim[0].right_hash
+    path.write_text(f'{text}hash = "{right}"\n')
+    return path
+
+
+def evidence(*records: Record, started: dt.datetime | None = STARTED) -> Evidence:
+    """What reading runs gives, each ``run_id`` a run of its own."""
+    seen: list[Seen] = []
+    for run in dict.fromkeys(r.row.run_id for r in records):
+        mine = [r for r in records if r.row.run_id == run]
+        beside = {id(e.record): e.baseline for e in pair_with_baselines(mine).values()}
+        seen += [see(r, beside.get(id(r)), started) for r in mine]
+    return Evidence(seen)
+
+
+def disturb(*records: Record) -> list[Record]:
+    """The same, most of their rounds disturbed."""
+    for one in records:
+        one.row.rounds, one.row.contaminated = 8, 5
+    return [*records]
+
+
+def pair(factor: float, *, spread: float = 0.01, length: int = 64, **known: Any) -> list[Record]:
+    """A baseline and a variant that is so many times as fast."""
+    linear = record("linear", length, steady(10 / factor, spread=spread), speedup=factor, **known)
+    return [record("full", length, steady(10), **known), linear]

@@ -1,0 +1,109 @@
+"""From rows to tests: which rows are taken, how they are paired, and where their errors are from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from compare_runs import record, steady
+from ledgers import disturb, entry, evidence, pair
+
+from efficient_attn.report.claims.evidence import Found, gather_tests
+from efficient_attn.report.claims.measured import COUNTED, LONE, ROUNDS, SPREAD, WIDENED, Measured
+from efficient_attn.results.rows import Record
+
+RATIO = {"value": "latency_ms", "against": {"variant": "full"}, "at_most": 0.9}
+FAST = {"value": "speedup", "at_least": 2}
+GROWS = {"value": "latency_ms", "over": "seq_len", "between": [0.8, 1.2]}
+
+
+def _gather(rule: dict[str, Any], *records: Record, **known: Any) -> Found:
+    return gather_tests(entry(rule, **known).claim, evidence(*records))
+
+
+def _only(found: Found) -> Measured:
+    ((test,),) = found.tests.values()
+    return test
+
+
+@pytest.mark.parametrize(("rule", "value"), [(FAST, 5.0), (RATIO, 0.2)])
+def test_times_are_paired_round_by_round(rule: dict[str, Any], value: float) -> None:
+    test = _only(_gather(rule, *pair(5.0)))
+    assert (test.basis, test.plain) == (ROUNDS, pytest.approx(value, rel=0.02))
+    assert 0 < test.below < 0.05
+
+
+def test_a_speedup_without_its_baseline_has_the_rows_own_interval() -> None:
+    alone = record("linear", 64, speedup=5.0, speedup_low=4.5, speedup_high=5.6)
+    assert _only(_gather(FAST, alone)).basis == WIDENED
+    assert _only(_gather(FAST, record("linear", 64, speedup=5.0))).basis == LONE
+
+
+def test_a_tasks_interval_is_found_by_its_name_or_as_the_rule_says() -> None:
+    row = record("linear", 64, accuracy=0.5, extra={"accuracy_low": 0.4, "accuracy_high": 0.6, "a": 0.1, "b": 0.9})
+    widened = _only(_gather({"value": "accuracy", "at_least": 0.2}, row))
+    assert widened.interval(0.05) == (pytest.approx(0.4), pytest.approx(0.6))
+    named = _only(_gather({"value": "accuracy", "at_least": 0.2, "interval": ["speed.a", "speed.b"]}, row))
+    assert named.interval(0.05) == (pytest.approx(0.1), pytest.approx(0.9))
+
+
+def test_rows_outside_the_regime_are_counted_not_used() -> None:
+    regime = {"seq_len": {"at_least": 128}}
+    assert _gather(FAST, *pair(5.0), regime=regime).elsewhere == 1
+    assert _gather(FAST, *pair(5.0), regime=regime).tests == {}
+    assert _gather(FAST, *pair(5.0), *pair(6.0, length=128), regime=regime).elsewhere == 1
+
+
+def test_disturbed_rows_are_left_out_of_times_alone() -> None:
+    noisy = disturb(*pair(5.0, peak_memory_bytes=64))
+    assert (_gather(FAST, *noisy).tests, _gather(FAST, *noisy).disturbed) == ({}, 1)
+    assert _gather(RATIO, *noisy).tests == {}
+    assert _only(_gather({"value": "peak_memory_bytes", "at_most": 9}, *noisy)).basis == COUNTED
+
+
+@pytest.mark.parametrize("column", ["seq_len", "run_id", "head_dim", "machine", "causal"])
+def test_rows_of_unlike_places_are_not_divided(column: str) -> None:
+    full, linear = pair(5.0)
+    setattr(full.row, column, 128)
+    assert _gather(RATIO, full, linear).tests == {}
+
+
+def test_what_against_names_may_differ_and_nothing_else() -> None:
+    rule = {"value": "latency_ms", "against": {"seq_len": 64}, "at_most": 3}
+    records = [*pair(5.0), *pair(2.5, length=128)]
+    test = _only(_gather(rule, *records, rows={"variant": "linear", "seq_len": 128}))
+    assert test.plain == pytest.approx(2, rel=0.02)
+    assert test.below > 0.02  # two cells were not timed side by side: they drift
+
+
+def test_what_is_zero_has_no_ratio() -> None:
+    rule = {"value": "state_bytes", "against": {"variant": "full"}, "at_most": 2}
+    records = record("full", 64, state_bytes=0), record("linear", 64, state_bytes=4)
+    assert _gather(rule, *records).tests == {}
+
+
+def test_a_line_is_fitted_to_each_series() -> None:
+    records = [record("linear", n, steady(n / 64)) for n in (64, 128, 256)]
+    assert _only(_gather(GROWS, *records)).plain == pytest.approx(1, abs=0.02)
+    others = [record("linear", n, steady(n / 64), head_dim=3, suite="other") for n in (64, 128)]
+    for other in others:
+        other.row.case_key = f"other/{other.row.case_key}"
+    (tests,) = _gather(GROWS, *records, *others).tests.values()
+    assert len(tests) == 2
+    assert _gather(GROWS, *records[:1]).tests == {}  # one length is no line
+
+
+def test_a_line_may_go_across_other_columns() -> None:
+    records = [record(f"strided:stride={n}", n, steady(n / 64), part=str(n)) for n in (64, 128)]
+    assert _gather(GROWS, *records, rows={"variant": "strided:*"}).tests == {}
+    across = GROWS | {"across": ["variant", "part"]}
+    assert _only(_gather(across, *records, rows={"variant": "strided:*"})).plain == pytest.approx(1, abs=0.02)
+
+
+def test_a_typical_value_has_the_error_of_its_spread() -> None:
+    records = [record("linear", n, relative_error=e) for n, e in ((64, 0.1), (128, 0.2), (256, 0.4))]
+    rule = {"value": "relative_error", "how": "typical", "at_most": 0.5}
+    test = _only(_gather(rule, *records))
+    assert (test.basis, test.plain) == (SPREAD, pytest.approx(0.2))
+    assert test.below == pytest.approx(math.log(2) / math.sqrt(3))

@@ -1,0 +1,145 @@
+"""Files of claims: what they must hold, and that no rule changes unseen."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledgers import said, write
+from pydantic import ValidationError
+
+from efficient_attn.cli.parser import make_parser
+from efficient_attn.errors import UsageError
+from efficient_attn.report.claims.ledger import FOLDER, MOST, Claim, check_added, list_wrong, load_ledger, read_source
+
+SHIPPED = load_ledger()
+
+
+def test_the_ledger_that_ships_is_large_and_each_claim_stands_once() -> None:
+    assert sum(entry.counts for entry in SHIPPED) >= 60
+    assert len({entry.claim.id for entry in SHIPPED}) == len(SHIPPED)
+    assert {entry.file for entry in SHIPPED} == {path.stem for path in FOLDER.glob("*.toml")}
+    counted = Counter((entry.file, entry.claim.mechanism) for entry in SHIPPED if entry.counts)
+    assert max(counted.values()) == MOST
+
+
+@pytest.mark.parametrize("command", sorted({entry.claim.run for entry in SHIPPED}))
+def test_what_would_measure_a_claim_is_a_command(command: str) -> None:
+    program, *words = shlex.split(command)
+    asked = make_parser().parse_args(words)
+    assert (program, asked.verb) == ("efficient-attn", "run")
+
+
+def test_a_right_file_is_read(tmp_path: Path) -> None:
+    (only,) = load_ledger([write(tmp_path / "a.toml")])
+    assert (only.file, only.source.cite, only.claim.rule.edges) == ("a", "A 2026", (2.0, float("inf")))
+
+
+@pytest.mark.parametrize("hash", ["", "0123456789ab"])
+def test_a_rule_under_another_hash_is_refused(hash: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.toml", hash=hash)
+    assert read_source(path).claim  # what only checks may read it
+    with pytest.raises(UsageError, match=r"claim 'a-claim' has .*`efficient-attn claims --check` prints"):
+        load_ledger([path])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"id": "another"},
+        {"date": dt.date(2026, 1, 2)},
+        {"rows": {"variant": "performer"}},
+        {"regime": {"seq_len": {"at_least": 2}}},
+        {"rule": {"value": "speedup", "at_least": 2.1}},
+    ],
+)
+def test_the_hash_is_that_of_all_that_decides(changed: dict[str, Any]) -> None:
+    rule = {"value": "speedup", "at_least": 2.0}
+    before, after = Claim(**said(rule)), Claim(**(said(rule) | changed))
+    assert before.right_hash != after.right_hash
+    assert before.right_hash == Claim(**said(rule, claim="In other words.")).right_hash
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ({"value": "latency_ms", "at_least": 0}, "can never fail"),
+        ({"value": "accuracy", "between": [0, 1]}, "can never fail"),
+        ({"value": "latency_ms"}, "can never fail"),
+        ({"value": "accuracy", "at_least": 1.5}, "can never hold"),
+        ({"value": "latency_ms", "at_most": -1}, "can never hold"),
+        ({"value": "speedup", "between": [3, 2]}, "can never hold"),
+        ({"value": "speedup", "between": [1, 2], "at_least": 1}, "between says both ends"),
+        ({"value": "variant", "at_least": 1}, "variant holds texts"),
+        ({"value": "speedupp", "at_least": 2}, "did you mean 'speedup'"),
+        ({"value": "latency_ms", "against": {"varient": "full"}, "at_least": 2}, "did you mean 'variant'"),
+        ({"value": "latency_ms", "over": "seqlen", "at_least": 2}, "did you mean 'seq_len'"),
+        ({"value": "latency_ms", "at_least": float("inf")}, "finite"),
+    ],
+)
+def test_rules_that_say_nothing_are_refused(rule: dict[str, Any], told: str) -> None:
+    with pytest.raises((UsageError, ValidationError), match=told):
+        Claim.model_validate(said(rule))
+
+
+BOUNDLESS = {"value": "latency_ms", "over": "seq_len", "at_least": 0}
+RATIO = {"value": "accuracy", "against": {"variant": "full"}, "at_most": 1}
+
+
+@pytest.mark.parametrize("rule", [BOUNDLESS, RATIO])
+def test_exponents_and_ratios_have_bounds_of_their_own(rule: dict[str, Any]) -> None:
+    assert Claim.model_validate(said(rule)).rule.edges
+
+
+@pytest.mark.parametrize(
+    ("rule", "more", "told"),
+    [
+        ('value = "speedup", atleast = 2', "", "unknown key 'atleast'; did you mean 'at_least'?"),
+        ('value = "speedup", at_least = 2', 'regimes = { mode = "forward" }', "did you mean 'regime'?"),
+        ('value = "speedup", at_least = 2', "regime = { seq_len = { atleast = 2 } }", "did you mean 'at_least'?"),
+        ('value = "speedup", at_least = 2', "regime = { seq_len = { at_least = 3, at_most = 2 } }", "no number is"),
+        ('value = "speedup", at_least = "2"', "", "at_least: Input should be a valid number, got '2'"),
+        ('value = "speedup", at_least = 2, how = "evry"', "", "did you mean 'every'?"),
+        ("value = ", "", "not valid TOML"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(rule: str, more: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_ledger([write(tmp_path / "a.toml", rule, hash="", more=more)])
+    assert told in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "a.toml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_claim_of_the_docs_is_right(tmp_path: Path) -> None:
+    page = Path(__file__).parents[4] / "docs" / "claims.md"
+    (block,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    (tmp_path / "mine.toml").write_text(block)
+    assert list_wrong(read_source(tmp_path / "mine.toml")) == []
+
+
+def test_an_id_stands_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'a-claim' stands there twice"):
+        load_ledger([write(tmp_path / "a.toml"), write(tmp_path / "b.toml")])
+    with pytest.raises(UsageError, match="No such file"):
+        load_ledger([tmp_path / "none.toml"])
+
+
+def test_columns_of_tasks_are_those_that_tasks_add() -> None:
+    claim = Claim.model_validate(said({"value": "train.at_20", "at_least": 0.5}))
+    check_added(claim, ["train.at_*"], "a.toml")
+    with pytest.raises(UsageError, match=r"a.toml: claim 'a-claim': unknown column 'train.at_20'"):
+        check_added(claim, ["train.score"], "a.toml")
+
+
+def test_a_day_stands_for_its_end() -> None:
+    day = Claim.model_validate(said({"value": "speedup", "at_least": 2}))
+    assert day.made == dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+    hour = dt.datetime(2026, 1, 1, 6)
+    timed = Claim.model_validate(said({"value": "speedup", "at_least": 2}, date=hour))
+    assert timed.made == hour.replace(tzinfo=dt.UTC)
