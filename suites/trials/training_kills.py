@@ -1,6 +1,6 @@
 """A small training sweep killed at random moments and taken up again: is a seed lost or doubled, is a curve another?
 
-    python suites/trials/training_kills.py [--kills N]
+    python suites/trials/training_kills.py [--kills N] [--seed S]
 
 The sweep runs once in peace. Then the same command is killed (SIGKILL, as the system does it) and resumed until it is
 complete, and begun anew, until there were so many kills. Curves, accuracies and all that was counted are compared bit
@@ -105,8 +105,8 @@ def compare(folder: Path, peace: dict[str, Any], tally: Tally) -> None:
     tally.complete += 1
 
 
-def main(kills: int) -> None:
-    order, tally, start = random.Random(0), Tally(), time.perf_counter()
+def main(kills: int, seed: int) -> None:
+    order, tally, start = random.Random(seed), Tally(), time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "sweep.toml").write_text(SUITE)
         attempt(Path(name), None, tally)
@@ -126,4 +126,5 @@ def main(kills: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    main(parser.parse_args().kills)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    main(**vars(parser.parse_args()))
