@@ -198,6 +198,10 @@ def _check_overrides(name: str, overrides: Overrides, cases: Sequence[Case]) -> 
     cells = {case.cell for case in cases}
     fields = {f for cell in cells for f in find_task(cell.target).keys.model_fields}
     told = {key for cell in cells for key, value in cell.keys if value is not None}
+    for fields_of in {
+        find_task(cell.target).keys for cell in cells
+    }:  # cells need not tell what is as it would be anyway
+        told |= {n for n, f in fields_of.model_fields.items() if f.default == overrides.keys.get(n)}
     for key, value in overrides.keys.items():
         axis = isinstance(value, list | tuple)  # of which each cell has one value
         if key not in fields or (key not in told and not axis):

@@ -22,6 +22,7 @@ from ..instruments.allocator import settings
 from ..instruments.disturbance import Disturbance
 from ..instruments.environment import available_memory, environment, load
 from ..instruments.environment.devices import why_absent
+from ..results import checkpoints
 from ..results.rows import NO_FAILURE, Record
 from ..results.section import Section
 from ..results.shards import stem
@@ -108,6 +109,8 @@ def run(
                         done += 1
                         progress(record, done, len(cases))
             session.end(conditions)
+        failed = {checkpoints.digest_of(k) for k, status in writer.done.items() if checkpoints.goes_on(status)}
+        checkpoints.clear(folder, failed)  # those of a session that was killed between a row and its checkpoint, too
         return Outcome(folder, Counter(writer.done[case.key] for case in cases), tuple(writer.repairs))
 
 
@@ -210,6 +213,8 @@ class _Session:
     def keep(self, record: Record) -> None:
         record.row.run_id, record.row.machine = self.about["run_id"], self.about["environment"]["machine"]
         self.writer.write(record)
+        if not checkpoints.goes_on(record.row.status):
+            checkpoints.clear(self.writer.folder, digest=checkpoints.digest_of(record.row.case_key))
 
     def end(self, conditions: Conditions) -> None:
         account = asdict(conditions.engine.account)

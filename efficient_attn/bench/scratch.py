@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CHECKPOINTS = "checkpoints"  # below it: gone once its case has its row
-
 _folder: Path | None = None
 
 

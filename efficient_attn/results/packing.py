@@ -6,14 +6,15 @@ import gzip
 from pathlib import Path
 
 from ..errors import UsageError
-from . import durable
+from . import checkpoints, durable
 from .lock import FolderLock
 from .shards import PACKED, Damage, scan, shards
 from .store import refuse_links
 
 
 def pack(folder: Path) -> list[Path]:
-    """Compress a run's files of rows; returns them. A plain one goes when its compressed one was read back the same.
+    """Compress a run's files of rows; returns them. A plain one goes when its compressed one was read back the same,
+    and what unfinished cases kept goes with it: nothing goes on here.
 
     `UsageError` for a run that is being written, for what `check_whole` refuses, and for a compressed file that holds
     something else.
@@ -22,7 +23,9 @@ def pack(folder: Path) -> list[Path]:
     lock = FolderLock(folder)
     try:
         check_whole(folder)
-        return list(dict.fromkeys(_pack_one(path) for path in shards(folder)))
+        packed = list(dict.fromkeys(_pack_one(path) for path in shards(folder)))
+        checkpoints.clear(folder)
+        return packed
     finally:
         lock.release()
 

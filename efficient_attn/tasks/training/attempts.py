@@ -76,7 +76,8 @@ def settle(
     if attempt.kind == "grid":
         assert attempt.rate is not None
         return Settings(attempt.rate)
-    mine = [row for row in earlier if row.status == "ok"]
+    ended = [row for row in earlier if row.status == "ok" and row.extra["train.attempt"] != "best"]
+    mine = [row for row in ended if row.extra["train.validation"] is not None]
     if not mine:
         raise NotNeeded("no rate of the grid came to an end")
     best = (min if problem.metric == "bits" else max)(mine, key=lambda row: float(row.extra["train.validation"] or 0.0))
@@ -92,7 +93,9 @@ def settle(
 
 def at_chance(row: Row, problem: Problem, told: Baselines) -> bool:
     """Whether a score is no surely better than what needs no learning: the one answer that is most often right."""
-    score, idle = float(row.extra["train.score"] or 0.0), max(told.chance, told.majority)
+    if row.extra["train.score"] is None:
+        return True
+    score, idle = float(row.extra["train.score"]), max(told.chance, told.majority)
     if problem.metric == "bits":
         return score >= min(told.chance, told.majority)
     count = int(row.extra["train.examples"] or 1)

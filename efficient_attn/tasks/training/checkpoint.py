@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +16,10 @@ from torch import Tensor
 from ...results import durable
 
 KIND = "efficient-attn training 1"
+
+
+class NotSaved(OSError):
+    """A checkpoint that the disk did not take. The one before it is still there."""
 
 
 @dataclass
@@ -30,26 +35,45 @@ class Progress:
     stopped: str | None = None
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -> None:
-    """Replace the file. `OSError` where the disk has no room; what was there is then still there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write(path: Path, tensors: Mapping[str, Tensor], progress: Progress, order: str) -> None:
+    """Replace the file. order: what is trained, in words. Raises `NotSaved`, and what was there is then still there."""
     plain = {name: x.detach().contiguous() for name, x in tensors.items()}
-    durable.replace(path, save(plain, {"kind": KIND, "progress": json.dumps(asdict(progress))}))
+    told = json.dumps(asdict(progress))
+    about = {"kind": KIND, "order": order, "progress": told, "sum": _sum(plain, told)}
+    try:
+        durable.make_folder(path.parent)
+        durable.replace(path, save(plain, about))
+    except OSError as error:
+        said = f"{path}: no checkpoint can be written: {error.strerror or error}"
+        raise NotSaved(f"{said}; make room and go on with --resume --retry-failed") from error
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], Progress] | None:
-    """What was written; None where there is nothing, or nothing that can be read, so that training begins anew."""
+def read(path: Path, order: str) -> tuple[dict[str, Tensor], Progress] | None:
+    """What was written for this order; None where there is nothing, or nothing that can be trusted, so that training
+    begins anew."""
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
-            if about.get("kind") != KIND:
+            if (about.get("kind"), about.get("order")) != (KIND, order):
                 return None
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-    except (OSError, SafetensorError):
+            # not views of the file
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  (no mapping)
+        if about["sum"] != _sum(tensors, about["progress"]):
+            return None
+        told = json.loads(about["progress"])
+        told |= {name: [(int(step), float(value)) for step, value in told[name]] for name in ("losses", "scores")}
+        return tensors, Progress(**told)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return None
-    told = json.loads(about["progress"])
-    told |= {name: [(int(step), float(value)) for step, value in told[name]] for name in ("losses", "scores")}
-    return tensors, Progress(**told)
+
+
+def _sum(tensors: Mapping[str, Tensor], told: str) -> str:
+    """A checksum of all that is gone on from."""
+    found = zlib.crc32(told.encode())
+    for name in sorted(tensors):
+        x = tensors[name].cpu().contiguous().flatten()
+        found = zlib.crc32(x.view(torch.uint8).numpy(), zlib.crc32(name.encode(), found))
+    return str(found)
 
 
 def flatten(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -61,10 +85,13 @@ def flatten(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     return found
 
 
-def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `flatten` found."""
-    prefix = "model."
-    model.load_state_dict({n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)})
+def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bool:
+    """Put back what `flatten` found; whether it is of such a model. Nothing is changed where it is not."""
+    prefix, wanted = "model.", model.state_dict()
+    weights = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
+    if _kinds(weights) != _kinds(wanted):
+        return False
+    model.load_state_dict(weights)
     for name, parameter in model.named_parameters():
         begin = f"optimizer.{name}."
         # a parameter's name may begin another's: what follows it has no dot
@@ -72,3 +99,8 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: M
         state = {key: x for key, x in own.items() if "." not in key}
         if state:
             optimizer.state[parameter] = state
+    return True
+
+
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (x.shape, x.dtype) for name, x in tensors.items()}

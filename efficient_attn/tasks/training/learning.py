@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,12 @@ from ...bench.asked import Asked
 from ...bench.place import Cell, Place
 from ...bench.task import Guess, Task
 from ...errors import UsageError
+from ...results import checkpoints
 from ...results.rows import Record, Row, finite
 from ...results.section import Section
 from ...results.stats import share_of
 from ..trained import check_places
-from .attempts import Attempt, NotNeeded, list_attempts, settle, shorten
+from .attempts import QUICK_STEPS, Attempt, NotNeeded, list_attempts, settle, shorten
 from .problem import Baselines, LearnKeys, Problem
 
 if TYPE_CHECKING:
@@ -83,8 +85,10 @@ def plan(problem: Problem, asked: Asked) -> Iterator[tuple[Cell, int | None]]:
         raise UsageError(f"{problem.name}: architecture recurrent is for sequence to sequence only")
     told = {name: value for name, value in keys if value != type(keys).model_fields[name].default}
     told |= {"seeds": keys.seeds, "examples": keys.examples}
-    if asked.quick:
-        told["steps"], told["seconds"] = shorten(keys.steps or recipe.steps), None
+    if asked.quick and keys.seconds is not None:
+        told["seconds"] = keys.seconds / QUICK_STEPS
+    elif asked.quick:
+        told["steps"] = shorten(keys.steps or recipe.steps)
     for attempt in list_attempts(problem, keys, quick=asked.quick):
         for at in asked.grid.combine("threads", "seq_len"):
             length = at["seq_len"]
@@ -117,7 +121,7 @@ def judge(problem: Problem, case: Case, row: Row, at: Callable[..., None]) -> Re
     try:
         told = find_baselines(problem, keys, place.seq_len)
         reach = find_reach(problem, case)
-        rate, steps = settle(attempt, list_earlier(case), problem, told, reach)
+        rate, steps = settle(attempt, list_earlier(problem, case), problem, told, reach)
     except (NotNeeded, NotInstalled) as error:
         row.status, row.reason = "skipped", str(error)
         return Record(row)
@@ -125,8 +129,7 @@ def judge(problem: Problem, case: Case, row: Row, at: Callable[..., None]) -> Re
     order = Order(
         problem=problem, keys=keys, length=place.seq_len, index=row.seed, rate=rate, steps=steps, device=place.device
     )
-    folder = scratch.folder()
-    path = folder / scratch.CHECKPOINTS / f"{case.digest}.safetensors" if folder else None
+    path = checkpoints.path_of(folder, case.digest) if (folder := scratch.folder()) else None
     training = Training(learner, order, path)
     trained = training.run(lambda: at(JUDGING))
     row.parameters, row.state_bytes = learner.parameters, learner.count_state(place.seq_len)
@@ -134,7 +137,7 @@ def judge(problem: Problem, case: Case, row: Row, at: Callable[..., None]) -> Re
     row.extra |= {"train.reference": learner.reference, "train.size": learner.size, "train.batch": order.batch}
     row.extra |= {"train.attempt": attempt.kind, "train.learning_rate": rate}
     shortcut = reach if told.shortcut is None else told.shortcut
-    way = "all that lies within reach of its keys" if told.shortcut is None and reach is not None else told.way
+    way = "all that lies within reach of its layers" if told.shortcut is None and reach is not None else told.way
     row.extra |= {"train.chance": told.chance, "train.majority": told.majority, "train.shortcut": shortcut}
     row.extra |= {"train.way": way or None, "train.test_len": place.seq_len}
     _tell(row, trained, problem)
@@ -181,28 +184,34 @@ def find_baselines(problem: Problem, keys: LearnKeys, length: int) -> Baselines:
 def find_reach(problem: Problem, case: Case) -> float | None:
     """Of a task whose answers lie at known distances, the best that a model of one mechanism's reach could score: what
     lies within it, and chance beyond. None where its reach is not bounded, or not known."""
-    from .reach import count_reach, share_within
+    from .reach import count_reach, look_back, share_within
 
     if not problem.windowed or (span := count_reach(case)) is None:
         return None
-    layers, before = case.keys.layers or problem.recipe.layers, max(0, problem.recipe.convolution - 1)
-    within = share_within(problem, case.keys, case.cell.place.seq_len, layers * (span - 1 + before))
+    far = look_back(span, case.keys.layers or problem.recipe.layers, problem.recipe.convolution)
+    within = share_within(problem, case.keys, case.cell.place.seq_len, far)
     chance = find_baselines(problem, case.keys, case.cell.place.seq_len).chance
     return within + (1 - within) * chance
 
 
-def list_earlier(case: Case) -> list[Row]:
-    """The run's rows so far of the same mechanism, task, part and length."""
+def list_earlier(problem: Problem, case: Case) -> list[Row]:
+    """The run's rows so far of the other attempts at this: of cases that differ in nothing else."""
     from ...results.shards import shards
     from ...results.store import read
 
     folder = scratch.folder()
     if folder is None or not shards(folder):
         return []
-    place = case.cell.place
-    wanted = case.cell.suite, case.cell.part, case.cell.task, case.variant, case.kv_heads, place.seq_len
+    attempts = list_attempts(problem, case.keys, quick=False)
+    others = {replace(case, cell=make_cell(case.cell, attempt)).key for attempt in attempts} - {case.key}
     rows = [record.row for record in read(folder, damaged=lambda damage: None)]
-    return [r for r in rows if (r.suite, r.part, r.task, r.variant, r.kv_heads, r.seq_len) == wanted]
+    return [row for row in rows if row.case_key in others]
+
+
+def make_cell(cell: Cell, attempt: Attempt) -> Cell:
+    """The cell of an attempt, like another one's."""
+    keys = dict(cell.keys) | {"attempt": tuple(vars(attempt).items())}
+    return replace(cell, place=replace(cell.place, inputs=attempt.words), keys=tuple(sorted(keys.items())))
 
 
 def guess(problem: Problem, case: Case, best: Ceiling) -> Guess:

@@ -3,10 +3,11 @@ not it was stopped on the way."""
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -23,7 +24,7 @@ WARM_UP = 0.1  # of the steps, in which the rate rises from nothing
 WEIGHT_DECAY = 0.01
 BETAS = 0.9, 0.98
 CLIP = 1.0  # largest norm of all gradients together
-LOOKS = 20  # at validation, evenly over the steps
+LOOKS = 20  # at validation, at most, evenly over the steps
 PACE_STEPS = 8  # that find how long one takes, after one that warms up
 STREAMS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}  # seeds of their own
 
@@ -43,6 +44,17 @@ class Order:
     @property
     def batch(self) -> int:
         return self.keys.batch or self.problem.recipe.batch
+
+    @property
+    def by_the_clock(self) -> bool:
+        """Whether seconds say how many steps there are."""
+        return self.steps is None and self.keys.seconds is not None
+
+    @property
+    def words(self) -> str:
+        """What a checkpoint has to be of."""
+        budget = f"{self.steps} steps, {self.keys.seconds} s"
+        return f"{self.problem.name} {self.length}, seed {self.index}, {self.rate!r}, batch {self.batch}, {budget}"
 
 
 @dataclass(frozen=True)
@@ -64,16 +76,19 @@ class Training:
         self.optimizer = torch.optim.AdamW(
             learner.model.parameters(), lr=order.rate, betas=BETAS, weight_decay=WEIGHT_DECAY
         )
-        found = checkpoint.read(path) if path else None
-        if found:
-            checkpoint.restore(learner.model, self.optimizer, found[0])
-        self.progress = found[1] if found else Progress(self._settle_steps())
         self.saved = perf_counter()
+        found = checkpoint.read(path, order.words) if path else None
+        if found and checkpoint.restore(learner.model, self.optimizer, found[0]):
+            self.progress = found[1]
+            return
+        self.progress = Progress(self._settle_steps())
+        if order.by_the_clock:
+            self.save()  # whoever goes on has as many
 
     def run(self, at: Callable[[], None] = lambda: None) -> Trained:
         """Train to the end, and test. at: told before every step. Raises `Invalid` where the loss is no number."""
         progress, order = self.progress, self.order
-        every = max(1, progress.steps // LOOKS)
+        every = math.ceil(progress.steps / LOOKS)
         while progress.step < progress.steps and progress.stopped is None:
             at()
             begun = perf_counter()
@@ -82,36 +97,36 @@ class Training:
             progress.step += 1
             if progress.step % every == 0 or progress.step == progress.steps:
                 self._look()
-            if self.path and perf_counter() - self.saved > order.keys.checkpoint_s:
+            if perf_counter() - self.saved > order.keys.checkpoint_s:
                 self.save()
-        if self.path:
-            self.save()
+        self.save()
         return self._test(at)
 
     def save(self) -> None:
-        assert self.path is not None
-        checkpoint.write(self.path, checkpoint.flatten(self.learner.model, self.optimizer), self.progress)
+        """Keep what training goes on from, where that is wanted. Raises `NotSaved`."""
+        if self.path:
+            tensors = checkpoint.flatten(self.learner.model, self.optimizer)
+            checkpoint.write(self.path, tensors, self.progress, self.order.words)
         self.saved = perf_counter()
 
     # -- underneath ----------------------------------------------------------------------------------------------------
 
     def _settle_steps(self) -> int:
-        """A budget of seconds becomes steps before the first one counts: a throw-away copy says how long one takes."""
-        keys = self.order.keys
-        if self.order.steps is not None:
-            return self.order.steps
-        if keys.seconds is None:
-            return keys.steps or self.order.problem.recipe.steps
-        before = {name: x.clone() for name, x in self.learner.model.state_dict().items()}
-        taken = []
-        self.progress = Progress(PACE_STEPS + 1)
-        for step in range(PACE_STEPS + 1):
-            begun = perf_counter()
-            self._step(step)
-            taken.append(perf_counter() - begun)
-        self.learner.model.load_state_dict(before)
-        self.optimizer.state.clear()
-        return max(1, int(keys.seconds / statistics.median(taken[1:])))
+        """All steps, before the first one: seconds become steps by how long some take, with a copy of the model that is
+        thrown away."""
+        order, seconds = self.order, self.order.keys.seconds
+        planned = order.steps or order.keys.steps or order.problem.recipe.steps
+        if not order.by_the_clock or seconds is None:
+            return planned
+        plain = replace(order, keys=order.keys.model_copy(update={"seconds": None}), steps=planned)
+        copied = replace(self.learner, model=copy.deepcopy(self.learner.model))
+        pace, taken = Training(copied, plain), []  # so far from the end rates are low: it does not go astray
+        with torch.random.fork_rng(devices=()):
+            for step in range(PACE_STEPS + 1):
+                begun = perf_counter()
+                pace._step(step)
+                taken.append(perf_counter() - begun)
+        return max(1, int(seconds / statistics.median(taken[1:])))
 
     def _step(self, step: int) -> float:
         """One step; its loss."""
@@ -136,6 +151,9 @@ class Training:
         progress.losses.append((progress.step, statistics.fmean(progress.running)))
         progress.running = []
         marks, _ = self._examine("validation", self.order.length, max(1, self.order.keys.examples // 2), lambda: None)
+        if not math.isfinite(marks.loss):
+            told = f"the loss on validation is {marks.loss} after step {progress.step}"
+            raise Invalid(f"{told}, at learning rate {self.order.rate:g}")
         score = marks.score(problem.metric)
         progress.scores.append((progress.step, score))
         solved = problem.recipe.solved

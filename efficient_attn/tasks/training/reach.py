@@ -25,6 +25,12 @@ def count_reach(case: Case) -> int | None:
     return None if reach is None or reach.prefix else min(reach.back, case.cell.place.seq_len - 1) + 1
 
 
+def look_back(span: int, layers: int, convolution: int = 0) -> int:
+    """How many positions before its own a model sees, a layer of which sees so many last ones: what a layer finds there
+    is rows that saw as far themselves, and that its convolution has read the ones before into."""
+    return layers * (span - 1 + max(0, convolution - 1))
+
+
 @cache
 def share_within(problem: Problem, keys: LearnKeys, length: int, far: int) -> float:
     """The share of answers that lie at most so far back, of many examples."""

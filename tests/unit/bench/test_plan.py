@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import planted
@@ -9,8 +10,11 @@ import pytest
 from planted import SEVERAL, values_of
 
 from efficient_attn.bench.case import group_by_cell
+from efficient_attn.bench.place import Place
 from efficient_attn.bench.plan import Overrides
+from efficient_attn.bench.tables import find_task, register_task
 from efficient_attn.errors import UsageError
+from efficient_attn.tasks import TABLE
 
 
 def test_every_combination_is_a_case() -> None:
@@ -271,3 +275,41 @@ def test_a_trial_has_the_axes_that_the_suite_says_for_it() -> None:
     assert values_of(planted.plan(text, quick=True, axes={"seq_len": [9]}), "seq_len") == [9]
     with pytest.raises(UsageError, match="quick: unknown key 'seq_length'; did you mean 'seq_len'"):
         planted.plan(text.replace("{ seq_len = [8]", "{ seq_length = [8]"))
+
+
+TWO_TASKS = planted.TINY.replace('"forward"', '"forward", "fidelity"')
+
+
+def test_of_a_suites_tasks_only_those_are_planned_that_are_asked_for() -> None:
+    assert {case.cell.task for case in planted.plan(TWO_TASKS)} == {"speed", "fidelity"}
+    only = planted.plan(TWO_TASKS, tasks=["fidelity"])
+    assert {case.cell.task for case in only} == {"fidelity"}
+    assert only == [case for case in planted.plan(TWO_TASKS) if case.cell.task == "fidelity"]
+    assert planted.plan(TWO_TASKS, tasks=["fidelity", "speed"]) == planted.plan(TWO_TASKS)
+    assert Overrides(tasks=["fidelity", "speed"]).told == ("--task fidelity,speed",)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("fidelty", r"--task: trial: unknown task 'fidelty'; did you mean 'fidelity'\?"),
+        ("retrieval", r"--task: trial: unknown task 'retrieval' \(choices: fidelity, speed\)"),
+    ],
+)
+def test_a_task_that_the_suite_does_not_ask_for_is_refused(name: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        planted.plan(TWO_TASKS, tasks=["speed", name])
+
+
+def test_tasks_are_told_whether_a_trial_is_enough() -> None:
+    with planted.undone():
+        told: list[bool] = []
+
+        def plan(asked: Any) -> Any:
+            told.append(asked.quick)
+            yield asked.cell(Place(seq_len=8, max_len=8)), None
+
+        register_task(replace(find_task(TABLE["speed"]), name="mine", words=("mine",), plan=plan))
+        for quick in (False, True):
+            planted.plan(planted.TINY.replace('"forward"', '"mine"'), quick=quick)
+    assert told == [False, True]

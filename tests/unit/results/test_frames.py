@@ -59,6 +59,13 @@ def test_what_tasks_add_are_columns_of_their_own() -> None:
     assert df["recall.seconds"].isna().tolist() == [True, True, True, False]
 
 
+def test_a_name_that_has_a_dot_is_whole_so_that_tasks_can_share_a_column() -> None:
+    rows = [Row(task="mqar", extra={"train.score": 0.5, "own": 1}), Row(task="lm", extra={"train.score": 2.0})]
+    df = frame(rows)
+    assert list(df.columns) == [*DTYPES, "train.score", "mqar.own"]
+    assert df["train.score"].tolist() == [0.5, 2.0]
+
+
 def test_what_tasks_add_is_loaded(tmp_path: Path) -> None:
     one = run(tmp_path / "one", Row(case_key="a", task="sort", extra={"seconds": 0.25}))
     two = run(tmp_path / "two", Row(case_key="b", task="speed"))

@@ -9,6 +9,7 @@ import pytest
 
 from efficient_attn.errors import UsageError
 from efficient_attn.results import frames
+from efficient_attn.results.checkpoints import CHECKPOINTS
 from efficient_attn.results.exchange import read_run
 from efficient_attn.results.packing import pack
 from efficient_attn.results.rows import Record, Row
@@ -37,6 +38,14 @@ def test_what_is_packed_reads_as_before(tmp_path: Path) -> None:
     assert frames.load(run).equals(frame)
     assert frames.load(packed[0]).case_key.tolist() == ["a", "b"]
     assert read_run(run).environments == read_run(packed[0]).environments == [{"machine": "here"}]
+
+
+def test_a_published_run_holds_no_checkpoints(tmp_path: Path) -> None:
+    run = write(tmp_path, "a", "b")
+    (run / CHECKPOINTS).mkdir()
+    (run / CHECKPOINTS / "0123456789ab.safetensors").write_text("of a case that failed")
+    pack(run)
+    assert not (run / CHECKPOINTS).exists()
 
 
 def test_packing_twice_changes_nothing_and_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:

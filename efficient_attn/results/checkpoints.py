@@ -1,0 +1,45 @@
+"""What unfinished cases keep in a run's folder, to go on from: gone once they have their rows, and once published."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from .rows import NO_FAILURE, Status
+
+CHECKPOINTS = "checkpoints"
+_NAMED = re.compile(r"\.?([0-9a-f]{12})\.safetensors(\.[0-9a-f]+\.tmp)?")  # the latter where a writer was killed
+
+
+def path_of(folder: Path, digest: str) -> Path:
+    """The checkpoint of the case of a digest."""
+    return folder / CHECKPOINTS / f"{digest}.safetensors"
+
+
+def digest_of(case_key: str) -> str:
+    """The digest in a case's key."""
+    return case_key.rpartition("#")[2]
+
+
+def goes_on(status: Status) -> bool:
+    """Whether a case that ended so would, tried again, go on from where it was. What was invalid would be so again."""
+    return status not in (*NO_FAILURE, "invalid")
+
+
+def clear(folder: Path, kept: Collection[str] = (), *, digest: str | None = None) -> None:
+    """Take away the checkpoints in a run's folder but those of the digests ``kept``; with ``digest`` that one alone.
+
+    A folder that is empty goes with them. What is not ours stays, and so does what the disk does not let go of, which
+    costs room alone.
+    """
+    place = folder / CHECKPOINTS
+    if place.is_symlink() or not place.is_dir():
+        return
+    with suppress(OSError):
+        for path in sorted(place.iterdir()):
+            found = _NAMED.fullmatch(path.name)
+            if found and found[1] not in kept and digest in (None, found[1]):
+                path.unlink(missing_ok=True)
+        place.rmdir()  # refused where anything is left

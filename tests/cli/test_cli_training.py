@@ -1,0 +1,59 @@
+"""Training from the command line: a trial of one task of a suite, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from shell import Command
+
+import efficient_attn as ea
+from efficient_attn.results.checkpoints import CHECKPOINTS
+
+pytestmark = pytest.mark.slow
+
+TRIAL = ("accuracy", "--task", "mqar", "--variant", "sliding_window:window=32", "--quick")
+SMALL = ("--set", "steps=16", "--set", "examples=8", "--set", "batch=4")
+
+
+def test_a_trial_ends_with_an_accuracy_and_leaves_no_checkpoint(command: Command, tmp_path: Path) -> None:
+    done = command("run", *TRIAL, *SMALL, "--out", "out")
+    assert (done.code, done.err.count("Traceback")) == (0, 0), done.err
+    (row,) = ea.load(tmp_path / "out").to_dict("records")
+    assert (row["task"], row["variant"], row["status"]) == ("mqar", "sliding_window:window=32", "ok")
+    assert 0 <= row["accuracy"] <= 1
+    assert (row["steps"], row["train.budget"], row["train.batch"]) == (4, 4, 4)
+    assert not (tmp_path / "out" / CHECKPOINTS).exists()
+    (session,) = json.loads((tmp_path / "out" / "run.json").read_text())["sessions"]
+    assert "--task mqar" in session["trial"]
+
+
+def test_a_plan_names_the_attempts_of_the_tasks_that_are_asked_for(command: Command) -> None:
+    done = command("plan", "accuracy", "--task", "mqar,copying", "--variant", "full", "--json")
+    assert done.code == 0, done.err
+    cases = json.loads(done.out)
+    assert [case["task"] for case in cases] == ["mqar"] * 7 + ["copying"] * 7
+    assert [case["inputs"] for case in cases[:7]] == [
+        *("seed 0, grid, rate 0.002", "seed 0, grid, rate 0.0005"),
+        *("seed 0, beyond, rate 0.008", "seed 0, beyond, rate 0.000125", "seed 0, longer"),
+        *("seed 1, best", "seed 2, best"),
+    ]
+    told = command("plan", *TRIAL)
+    assert (told.code, "1 cases" in told.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--task", "nonsense"), "--task: accuracy: unknown task 'nonsense' (choices: copying, "),
+        (("--task", "mqarr"), "unknown task 'mqarr'; did you mean 'mqar'? (choices: "),
+        (("--task", "speed"), "--task: accuracy: unknown task 'speed' (choices: copying, "),
+        (("--task", "mqar", "--set", "pair=4"), "did you mean 'pairs'?"),
+        (("--task", "mqar", "--set", "pairs=40"), "mqar: 40 pairs need an even length of at least 160, not 64"),
+    ],
+)
+def test_what_is_not_there_is_one_line(command: Command, arguments: tuple[str, ...], says: str) -> None:
+    done = command("run", "accuracy", *arguments, "--out", "out")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert says in done.err

@@ -1,0 +1,120 @@
+"""Kills in the middle of training: it goes on from its checkpoint, and ends as if nobody had killed anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import descendants, still_there
+from shell import run, start, wait
+
+from efficient_attn.results.checkpoints import CHECKPOINTS
+from efficient_attn.results.store import read
+
+pytestmark = pytest.mark.slow
+
+# exact attention that writes down each of its calls in training, and waits at one of them while the file "hold" exists
+COUNTS = """
+import os, time
+from dataclasses import replace
+from pathlib import Path
+import torch
+import efficient_attn as ea
+from efficient_attn.tasks import register_task
+from efficient_attn.tasks.mqar import MQAR
+from efficient_attn.tasks.training.learning import make_task
+
+register_task(make_task(replace(MQAR, name="tiny", recipe=replace(MQAR.recipe, d_model=16, heads=2, batch=4))))
+
+@ea.register("zz_counts", family="full")
+class Counts(ea.SoftmaxAttention):
+    "Exact attention that counts."
+
+    def compute(self, q, k, v, mask, **inputs):
+        if torch.is_grad_enabled():
+            with open("calls", "ab") as calls:
+                calls.write(b".")
+            while Path("hold").exists() and os.path.getsize("calls") >= 6:
+                Path("reached").write_text(str(os.getpid()))
+                time.sleep(0.01)
+        return super().compute(q, k, v, mask, **inputs)
+"""
+STEPS = 10
+SUITE = f"""
+title        = "Tiny training"
+measure      = ["tiny"]
+plugins      = ["counts.py"]
+axes         = {{ seq_len = [16], threads = [1] }}
+variant      = [{{ name = "zz_counts" }}]
+learning_rates = [1e-3]
+seeds        = 1
+vocab        = 32
+pairs        = 2
+examples     = 8
+steps        = {STEPS}
+checkpoint_s = 1e-9
+"""
+ARGUMENTS = ("run", "sweep.toml", "--out", "out", "--resume", "--retry-failed")
+ONE = ("--quick", "--set", f"steps={4 * STEPS}")  # one attempt, of so many steps
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return _lay(tmp_path)
+
+
+def _lay(folder: Path) -> Path:
+    (folder / "counts.py").write_text(COUNTS)
+    (folder / "sweep.toml").write_text(SUITE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def peace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What an undisturbed run came to."""
+    folder = _lay(tmp_path_factory.mktemp("peace"))
+    return _finish(folder, STEPS)
+
+
+def _finish(folder: Path, calls: int) -> dict[str, Any]:
+    """Run it to its end, in which there were so many calls in all; what its only row says."""
+    done = run(*ARGUMENTS, *ONE, cwd=folder)
+    assert done.code == 0, done.err
+    (record,) = read(folder / "out")
+    assert record.row.status == "ok", record.row.reason
+    assert (folder / "calls").stat().st_size == calls
+    assert not (folder / "out" / CHECKPOINTS).exists()
+    row = record.row
+    extra = {name: x for name, x in row.extra.items() if name not in ("train.train_s", "train.step_ms")}
+    return {"key": row.case_key, "accuracy": row.accuracy, "loss": row.loss, **extra, **record.samples}
+
+
+@pytest.mark.parametrize("whom", ["command", "worker"])
+def test_what_was_killed_in_the_middle_goes_on_from_its_checkpoint(
+    whom: str, folder: Path, peace: dict[str, Any]
+) -> None:
+    (folder / "hold").touch()
+    pid = start(*ARGUMENTS, *ONE, cwd=folder)
+    deadline = time.monotonic() + 60
+    while not (folder / "reached").exists() or not (folder / "reached").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    workers = descendants(pid)
+    worker = int((folder / "reached").read_text())
+    assert worker in workers
+    os.kill(pid if whom == "command" else worker, signal.SIGKILL)
+    code = wait(pid)
+    assert not still_there(workers)
+    rows = [record.row for record in read(folder / "out")]
+    if whom == "command":
+        assert (code, rows) == (-signal.SIGKILL, [])
+    else:
+        assert [row.status for row in rows] == ["crashed"]
+        assert code == 1
+    assert len(list((folder / "out" / CHECKPOINTS).glob("*.safetensors"))) == 1
+    (folder / "hold").unlink()
+    assert _finish(folder, STEPS + 1) == peace  # the step that was killed is the only one that was taken twice

@@ -1,0 +1,64 @@
+"""Problems so small that they are trained in a blink, and stops in the middle of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from efficient_attn.tasks.mqar import MQAR, MqarKeys
+from efficient_attn.tasks.training.learners import make_learner
+from efficient_attn.tasks.training.loop import Order, Trained, Training
+from efficient_attn.tasks.training.problem import LearnKeys, Problem
+
+LENGTH = 16
+TINY = replace(MQAR, recipe=replace(MQAR.recipe, d_model=16, heads=2, steps=8, batch=4))
+STEPS = TINY.recipe.steps
+
+
+def keys(**changed: Any) -> MqarKeys:
+    return MqarKeys(**{"vocab": 32, "pairs": 2, "examples": 8, **changed})
+
+
+def train(
+    path: Path | None = None,
+    *,
+    variant: str = "full",
+    problem: Problem = TINY,
+    given: LearnKeys | None = None,
+    index: int = 0,
+    rate: float = 2e-3,
+    steps: int | None = None,
+) -> Training:
+    """A training that is about to begin, or to go on."""
+    given = given or keys()
+    learner = make_learner(problem, given, variant, length=LENGTH + 1, seed=index)
+    return Training(
+        learner, Order(problem=problem, keys=given, length=LENGTH, index=index, rate=rate, steps=steps), path
+    )
+
+
+def found(training: Training, trained: Trained) -> tuple[Any, ...]:
+    """All that came of it but seconds, bit by bit."""
+    progress = trained.progress
+    weights = {name: x.numpy().tobytes() for name, x in training.learner.model.state_dict().items()}
+    curves = progress.losses, progress.scores, progress.step, progress.steps, progress.stopped
+    return (*curves, trained.marks, trained.at, trained.near, weights)
+
+
+class Stopped(Exception):
+    """Training was stopped on the way."""
+
+
+def stop_after(count: int) -> Callable[[], None]:
+    """An ``at`` that raises when it was told so often."""
+    told = 0
+
+    def at() -> None:
+        nonlocal told
+        told += 1
+        if told > count:
+            raise Stopped
+
+    return at

@@ -1,0 +1,91 @@
+"""A task as a value: its columns, and the file that it is written in."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import planted
+import pytest
+
+from efficient_attn.bench.case import of_task
+from efficient_attn.bench.tables import find_task
+from efficient_attn.bench.task import Guess, Task
+from efficient_attn.registry import load_plugin
+from efficient_attn.tasks import TABLE
+
+COLUMNS = {"seconds": "a number", "train.score": "whole", "train.at_*": "at other lengths"}
+
+
+def _plan(*given: Any) -> Any:
+    return ()
+
+
+TASK = Task(
+    name="t",
+    words=("t",),
+    plan=_plan,
+    judge=lambda *_: None,  # type: ignore[arg-type, return-value]
+    guess=lambda *_: Guess(0, 0, 0),
+    columns=COLUMNS,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "so"),
+    [
+        ("seconds", True),
+        ("train.score", True),
+        ("train.at_64", True),
+        ("train.at", False),
+        ("at_64", False),
+        ("second", False),
+        ("seconds2", False),
+        ("train_score", False),  # a dot is no pattern
+    ],
+)
+def test_a_column_is_declared_by_its_name_or_by_how_it_begins(name: str, so: bool) -> None:
+    assert TASK.declares(name) is so
+
+
+def test_a_tasks_file_is_its_plans_unless_it_says_another() -> None:
+    assert TASK.source is _plan
+    elsewhere = replace(TASK, plan=partial(_plan, 1), home=find_task)
+    assert elsewhere.source is find_task
+
+
+def test_every_task_of_ours_has_a_file_and_names_no_plugin() -> None:
+    for target in TABLE.values():
+        task = find_task(target)
+        assert inspect.getsourcefile(task.source)
+        assert of_task(task) == ""
+
+
+PROBLEM = """
+from dataclasses import replace
+
+from efficient_attn.tasks import register_task
+from efficient_attn.tasks.copying import COPYING
+from efficient_attn.tasks.training.learning import make_task
+
+def draw(keys, length, count, generator, split):
+    return COPYING.draw(keys, length, count, generator, split)
+
+register_task(make_task(replace(COPYING, name="theirs", draw=draw)))
+"""
+
+
+def test_a_problem_of_a_plugin_names_its_cases_by_its_own_file(tmp_path: Path) -> None:
+    text, told = planted.TINY.replace('"forward"', '"theirs"'), []
+    for name, more in (("one", ""), ("same", ""), ("other", "# changed\n")):
+        (tmp_path / name).mkdir()
+        file = tmp_path / name / "theirs.py"
+        file.write_text(PROBLEM + more)
+        with planted.undone():
+            load_plugin(str(file))
+            told.append({case.fingerprint for case in planted.plan(text)})
+    assert len(told[0]) == 1
+    assert told[0] == told[1] != told[2]

@@ -1,0 +1,63 @@
+"""What unfinished cases keep: taken away when it is of no more use, and nothing else with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from efficient_attn.results.checkpoints import CHECKPOINTS, clear, digest_of, goes_on, path_of
+from efficient_attn.results.rows import Status
+
+ONE, TWO = "0123456789ab", "ba9876543210"
+
+
+def _lay(folder: Path, *names: str) -> Path:
+    place = folder / CHECKPOINTS
+    place.mkdir()
+    for name in names or (f"{ONE}.safetensors", f".{ONE}.safetensors.00ff.tmp", f"{TWO}.safetensors"):
+        (place / name).touch()
+    return place
+
+
+def test_a_case_is_found_by_its_digest() -> None:
+    assert digest_of(f"a#b/full/n8#{ONE}") == ONE
+    assert path_of(Path("run"), ONE) == Path(f"run/{CHECKPOINTS}/{ONE}.safetensors")
+
+
+def test_one_case_takes_its_own_with_it(tmp_path: Path) -> None:
+    place = _lay(tmp_path)
+    clear(tmp_path, digest=ONE)  # what a killed writer left, too
+    assert [path.name for path in place.iterdir()] == [f"{TWO}.safetensors"]
+    clear(tmp_path, digest=TWO)
+    assert not place.exists()
+
+
+def test_all_go_but_those_that_are_kept(tmp_path: Path) -> None:
+    place = _lay(tmp_path)
+    clear(tmp_path, {TWO})
+    assert [path.name for path in place.iterdir()] == [f"{TWO}.safetensors"]
+    clear(tmp_path)
+    assert not place.exists()
+    clear(tmp_path)
+
+
+def test_what_is_not_ours_stays(tmp_path: Path) -> None:
+    names = {"mine.safetensors", "0123456789ab.txt", f"x{ONE}.safetensors"}
+    place = _lay(tmp_path, *names, f"{ONE}.safetensors")
+    clear(tmp_path)
+    assert {path.name for path in place.iterdir()} == names
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    place = _lay(tmp_path / "other")
+    (tmp_path / CHECKPOINTS).symlink_to(place)
+    clear(tmp_path)
+    assert len(list(place.iterdir())) == 3
+
+
+@pytest.mark.parametrize("status", get_args(Status))
+def test_those_go_on_that_may_come_to_an_end_another_time(status: Status) -> None:
+    assert goes_on(status) is (status in ("oom", "timeout", "crashed", "interrupted", "error"))

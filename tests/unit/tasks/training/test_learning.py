@@ -1,0 +1,301 @@
+"""From a problem to a task: what is planned, what a worker makes of it, and a row for each seed and rate."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+from collections.abc import Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import planted
+import pytest
+import tiny_training as tiny
+from measured import measure_cases
+
+from efficient_attn.bench import run as run_module
+from efficient_attn.bench import scratch, tables
+from efficient_attn.bench.case import Case, group_by_cell
+from efficient_attn.bench.plan import make_plan
+from efficient_attn.bench.run import Outcome, run
+from efficient_attn.bench.tables import register_task
+from efficient_attn.errors import UsageError
+from efficient_attn.results import durable
+from efficient_attn.results.checkpoints import CHECKPOINTS
+from efficient_attn.results.rows import Record
+from efficient_attn.results.store import read
+from efficient_attn.tasks.copying import COPYING
+from efficient_attn.tasks.training.attempts import list_attempts
+from efficient_attn.tasks.training.learning import COLUMNS, find_reach, list_earlier, make_task
+
+TEXT = """
+title    = "Tiny training"
+measure  = ["tiny"]
+baseline = "full"
+axes     = { seq_len = [16], threads = [1] }
+vocab    = 32
+pairs    = 2
+examples = 8
+steps    = 3
+[[variant]]
+name = "full"
+[[variant]]
+name    = "sliding_window"
+options = { window = 3 }
+"""
+NAMED = replace(tiny.TINY, name="tiny")
+ATTEMPTS = list(list_attempts(NAMED, tiny.keys(), quick=False))
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
+    with planted.undone():
+        register_task(make_task(NAMED))
+        yield
+    scratch.use(None)
+
+
+def _run(folder: Path, text: str = TEXT, **options: Any) -> Outcome:
+    loaded = planted.loaded(text)
+    return run(loaded, make_plan(loaded), folder, start_method="inline", **options)
+
+
+def _told(records: list[Record]) -> list[Any]:
+    """All that rows say but seconds, and who made them."""
+    names = ("train.train_s", "train.step_ms")
+    told = []
+    for record in records:
+        extra = {name: value for name, value in record.row.extra.items() if name not in names}
+        told.append((vars(record.row) | {"extra": extra, "run_id": None}, record.samples))
+    return told
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
+    """The records of a whole run of two mechanisms."""
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    with planted.undone(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
+        register_task(make_task(NAMED))
+        assert _run(folder).failed == 0
+    assert not (folder / CHECKPOINTS).exists()
+    scratch.use(None)
+    return read(folder)
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def test_mechanisms_are_trained_in_turns() -> None:
+    cells = group_by_cell(planted.plan(TEXT))
+    assert [cell.place.inputs for cell, _ in cells] == [attempt.words for attempt in ATTEMPTS]
+    assert all([c.variant for c in members] == ["full", "sliding_window:window=3"] for _, members in cells)
+    assert len({case.key for _, members in cells for case in members}) == 2 * len(ATTEMPTS)
+
+
+def test_a_trial_has_one_attempt_and_a_part_of_the_steps_or_seconds() -> None:
+    (case,) = planted.plan(TEXT, quick=True, variants=["full"], keys={"steps": 40})
+    assert (case.keys.steps, case.keys.seconds) == (10, None)
+    (case,) = planted.plan(TEXT.replace("steps    = 3\n", ""), quick=True, variants=["full"], keys={"seconds": 8.0})
+    assert (case.keys.steps, case.keys.seconds) == (None, 2.0)
+
+
+def test_how_often_it_is_saved_is_no_part_of_a_case() -> None:
+    often = planted.plan(TEXT + "[[variant]]\nname='linear'\n", keys={"checkpoint_s": 1.0})
+    assert [case.keys.checkpoint_s for case in often] == [1.0] * len(often)
+    assert [case.key for case in often] == [case.key for case in planted.plan(TEXT + "[[variant]]\nname='linear'\n")]
+
+
+def test_a_key_that_is_set_to_what_it_is_anyway_is_no_error() -> None:
+    assert planted.plan(TEXT, keys={"noise": False}) == planted.plan(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"axes": {"seq_len": [15]}}, "need an even length"),
+        ({"keys": {"test_len": [6]}}, "need an even length of at least 8, not 6"),
+        ({"keys": {"shortest": 18}}, "tiny: shortest=18 is above the length, 16"),
+        ({"keys": {"architecture": "recurrent"}}, "architecture recurrent is for sequence to sequence only"),
+        ({"axes": {"dtype": ["float64"]}}, "models are run with dtype float32, not float64"),
+        ({"seed": 3}, "the seed can only be 0, not 3"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_runs(changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        planted.plan(TEXT, **changed)
+
+
+def test_the_file_of_the_problem_is_the_tasks_source() -> None:
+    task = make_task(NAMED)
+    assert task.source is NAMED.draw
+    assert inspect.getsourcefile(task.source) == inspect.getsourcefile(tiny.TINY.draw)
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_row_for_each_seed_and_rate(whole: list[Record]) -> None:
+    rows = [record.row for record in whole]
+    full = [row for row in rows if row.variant == "full" and row.status == "ok"]
+    assert [(r.seed, r.extra["train.attempt"]) for r in full if r.seed] == [(1, "best"), (2, "best")]
+    assert [r.extra["train.learning_rate"] for r in full[:2]] == [2e-3, 5e-4]
+    assert len(rows) == len({row.case_key for row in rows}) == 2 * len(ATTEMPTS)
+
+
+def test_rows_have_the_declared_columns_and_no_others(whole: list[Record]) -> None:
+    names = {name for record in whole for name in record.row.extra}
+    assert all(any(fnmatchcase(name, known) for known in COLUMNS) for name in names)
+    usual = {name for name in COLUMNS if not name.endswith("*")}
+    for record in whole:
+        assert (usual <= record.row.extra.keys()) == (record.row.status == "ok")
+
+
+def test_a_row_says_what_was_trained_and_what_came_of_it(whole: list[Record]) -> None:
+    row, extra = whole[0].row, whole[0].row.extra
+    assert (row.mode, row.metric, row.steps, row.stop_reason) == ("train", "accuracy", 3, "the budget of steps")
+    assert (extra["train.budget"], extra["train.batch"], extra["train.examples"]) == (3, 4, 8)
+    assert row.accuracy == extra["train.score"]
+    assert extra["train.low"] <= extra["train.score"] <= extra["train.high"]  # type: ignore[operator]
+    assert extra["train.chance"] == 1 / 16
+    assert row.parameters == sum(extra[f"train.{part}"] for part in ("attention", "mixer", "embeddings"))  # type: ignore
+    samples = whole[0].samples
+    assert samples["steps"] == [1, 2, 3]
+    assert len(samples["loss"]) == len(samples["validation"]) == 3
+    assert samples["validation"][-1] == extra["train.validation"]
+
+
+def test_other_seeds_have_the_best_rate_of_the_rows_so_far(whole: list[Record]) -> None:
+    for variant in ("full", "sliding_window:window=3"):
+        rows = [r.row for r in whole if r.row.variant == variant and r.row.status == "ok"]
+        first = [row for row in rows if row.extra["train.attempt"] != "best"]
+        best = max(first, key=lambda row: row.extra["train.validation"])  # type: ignore[arg-type, return-value]
+        others = [row for row in rows if row.extra["train.attempt"] == "best"]
+        assert len(others) == 2
+        for row in others:
+            assert row.extra["train.learning_rate"] == best.extra["train.learning_rate"]
+            assert row.extra["train.budget"] == best.extra["train.budget"]
+
+
+def test_a_window_has_its_computed_bound_as_its_shortcut(whole: list[Record]) -> None:
+    full, window = (record.row.extra for record in whole[:2])
+    assert (full["train.shortcut"], full["train.way"]) == (None, None)
+    assert full["train.chance"] < window["train.shortcut"] < 1  # type: ignore[operator]
+    assert window["train.way"] == "all that lies within reach of its layers"
+
+
+def test_the_bound_counts_chance_beyond_the_reach() -> None:
+    copying = replace(COPYING, name="tiny copying")
+    register_task(make_task(copying))
+    text = TEXT.replace('"tiny"', '"tiny copying"').replace("pairs    = 2\n", "")
+    (near, *_), (far, *_) = (
+        planted.plan(text, variants=[f"sliding_window:window={window}"], keys={"vocab": 20}) for window in (6, 7)
+    )
+    assert find_reach(copying, near) == 1 / 20  # the answer lies 8 back, and the convolution sees one more than the 6
+    assert find_reach(copying, far) == 1
+
+
+# -- the run so far --------------------------------------------------------------------------------------------------
+
+
+def _case(words: str, text: str = TEXT, **changed: Any) -> Case:
+    return next(c for c in planted.plan(text, variants=["full"], **changed) if c.cell.place.inputs == words)
+
+
+def test_earlier_rows_are_of_this_mechanism_with_these_keys_alone(tmp_path: Path) -> None:
+    _run(tmp_path)
+    scratch.use(tmp_path)
+    found = list_earlier(NAMED, _case("seed 1, best"))
+    assert {row.variant for row in found} == {"full"}
+    assert {row.inputs for row in found} == {a.words for a in ATTEMPTS} - {"seed 1, best"}
+    for changed in ({"steps": 4}, {"pairs": 1}, {"test_len": [8]}):
+        assert list_earlier(NAMED, _case("seed 1, best", keys=changed)) == []
+    assert list_earlier(NAMED, _case("seed 1, best", TEXT.replace("threads = [1]", "threads = [2]"))) == []
+    scratch.use(None)
+    assert list_earlier(NAMED, _case("seed 1, best")) == []
+
+
+def test_a_run_that_is_gone_on_with_comes_to_the_same(tmp_path: Path, whole: list[Record]) -> None:
+    for stop in (3, 8):
+        with pytest.raises(KeyboardInterrupt):
+            _run(tmp_path, resume=True, progress=_interrupt_after(stop))
+        scratch.use(None)  # as in a new process
+    _run(tmp_path, resume=True)
+    assert _told(read(tmp_path)) == _told(whole)
+
+
+def _interrupt_after(count: int) -> Any:
+    def progress(record: Record, done: int, total: int) -> None:
+        if done == count:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+# -- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_a_mechanism_that_lacks_a_trait_is_unsupported_with_the_reason() -> None:
+    (record,) = measure_cases([_first("linformer")])
+    assert record.row.status == "unsupported"
+    assert record.row.reason == "Decoder needs a mechanism that takes causal masks; linformer: no causal masks"
+
+
+def _first(variant: str) -> Case:
+    return planted.plan(TEXT, variants=[variant])[0]
+
+
+def test_a_loss_that_is_no_number_is_invalid() -> None:
+    nan = planted.plant("zz_nan", lambda out: out * float("nan"))
+    (record,) = measure_cases([planted.plan(TEXT, variants=[nan])[0]])
+    assert (record.row.status, record.row.extra) == ("invalid", {})
+    assert record.row.reason == "the loss is nan at step 1, at learning rate 0.002"
+
+
+def test_no_room_for_a_checkpoint_ends_the_case_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: list[Record]
+) -> None:
+    write, full = durable._write, True
+
+    def refuse(file: int, data: Any, **how: Any) -> None:
+        if full and len(data) > 20_000:  # rows are small enough
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(file, data, **how)
+
+    monkeypatch.setattr(durable, "_write", refuse)
+    text = TEXT.replace("steps ", "learning_rates = [2e-3]\nsteps ")
+    outcome = _run(tmp_path, text)
+    assert outcome.statuses["error"] == 2
+    reason = read(tmp_path)[0].row.reason or ""
+    assert f"{CHECKPOINTS}/" in reason
+    assert "No space left on device; make room and go on with --resume --retry-failed" in reason
+    assert "\n" not in reason
+    full = False
+    assert _run(tmp_path, text, resume=True, retry_failed=True).failed == 0
+    assert _told(read(tmp_path))[0][1] == _told(whole)[0][1]
+
+
+def test_a_failed_case_keeps_its_checkpoint_until_it_is_tried_again(tmp_path: Path, whole: list[Record]) -> None:
+    text = TEXT.replace("steps ", "checkpoint_s = 1e-9\nlearning_rates = [2e-3]\nsteps ")
+    splits: list[str] = []
+
+    def draw(*given: Any) -> Any:
+        splits.append(given[-1])
+        if splits == ["train", "validation"] * 2:
+            raise RuntimeError("the second look went wrong")
+        return NAMED.draw(*given)
+
+    tables._registered.pop("tiny")
+    register_task(make_task(replace(NAMED, draw=draw)))
+    _run(tmp_path, text)
+    assert [r.row.status for r in read(tmp_path)[:2]] == ["error", "ok"]
+    assert len(list((tmp_path / CHECKPOINTS).iterdir())) == 1
+    assert _run(tmp_path, text, resume=True, retry_failed=True).failed == 0
+    assert not (tmp_path / CHECKPOINTS).exists()
+    records = read(tmp_path)
+    assert _told(records)[0][1] == _told(whole)[0][1]
+    steps = sum(record.row.steps or 0 for record in records)
+    assert splits.count("train") == steps + 1  # the second one alone was taken again
