@@ -72,16 +72,16 @@ def _sum(tensors: Mapping[str, Tensor], told: str) -> str:
     found = zlib.crc32(told.encode())
     for name in sorted(tensors):
         x = tensors[name].cpu().contiguous().flatten()
-        found = zlib.crc32(x.view(torch.uint8).numpy(), zlib.crc32(name.encode(), found))
+        found = zlib.crc32(x.view(torch.uint8).numpy().data, zlib.crc32(name.encode(), found))
     return str(found)
 
 
 def flatten(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The weights, and what the optimizer remembers of each, by names."""
     found = {f"model.{name}": x for name, x in model.state_dict().items()}
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    for parameter, state in optimizer.state.items():
-        found |= {f"optimizer.{names[parameter]}.{key}": x for key, x in state.items()}
+    for name, parameter in model.named_parameters():
+        state = optimizer.state.get(parameter, {})
+        found |= {f"optimizer.{name}.{key}": x for key, x in state.items()}
     return found
 
 

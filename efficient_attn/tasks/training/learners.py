@@ -194,7 +194,7 @@ def _build_recurrent(problem: Problem, variant: str, width: int, inputs: int, ou
     """Recurrent sequence to sequence: through one vector where the variant is its recurrence, else with attention."""
     if problem.recipe.model != "sequence":
         raise UsageError(f"{problem.name}: architecture recurrent is for sequence to sequence only")
-    sizes = {"source_vocab": inputs, "target_vocab": outputs, "width": width, "seed": seed}
+    sizes: dict[str, Any] = {"source_vocab": inputs, "target_vocab": outputs, "width": width, "seed": seed}
     if variant == "gru":
         return Seq2Seq(**sizes)
     how = "bahdanau" if variant.startswith("additive") else "luong"
