@@ -35,8 +35,8 @@ def test_a_plan_names_the_attempts_of_the_tasks_that_are_asked_for(command: Comm
     cases = json.loads(done.out)
     assert [case["task"] for case in cases] == ["mqar"] * 7 + ["copying"] * 7
     assert [case["inputs"] for case in cases[:7]] == [
-        *("seed 0, grid, rate 0.002", "seed 0, grid, rate 0.0005"),
-        *("seed 0, beyond, rate 0.008", "seed 0, beyond, rate 0.000125", "seed 0, longer"),
+        *("seed 0, grid, rate 0.005", "seed 0, grid, rate 0.002"),
+        *("seed 0, beyond, rate 0.02", "seed 0, beyond, rate 0.0005", "seed 0, longer"),
         *("seed 1, best", "seed 2, best"),
     ]
     told = command("plan", *TRIAL)

@@ -137,7 +137,7 @@ def judge(problem: Problem, case: Case, row: Row, at: Callable[..., None]) -> Re
     row.extra |= {"train.reference": learner.reference, "train.size": learner.size, "train.batch": order.batch}
     row.extra |= {"train.attempt": attempt.kind, "train.learning_rate": rate}
     shortcut = reach if told.shortcut is None else told.shortcut
-    way = "all that lies within reach of its layers" if told.shortcut is None and reach is not None else told.way
+    way = "all that lies within reach of its keys" if told.shortcut is None and reach is not None else told.way
     row.extra |= {"train.chance": told.chance, "train.majority": told.majority, "train.shortcut": shortcut}
     row.extra |= {"train.way": way or None, "train.test_len": place.seq_len}
     _tell(row, trained, problem)

@@ -52,7 +52,8 @@ def test_a_slow_oracle_is_not_waited_for() -> None:
 
 def test_other_instances_give_other_results() -> None:
     assert [other.label for other in other_instances(Subject("sliding_window:window=7"))] == ["sliding_window:window=3"]
-    assert list(other_instances(Subject("full"))) == []
+    assert [other.label for other in other_instances(Subject("full"))] == ["full:softcap=3"]
+    assert list(other_instances(Subject("dot"))) == []
 
 
 def test_sizes_that_are_refused_are_told() -> None:
