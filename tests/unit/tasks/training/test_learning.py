@@ -184,7 +184,7 @@ def test_a_window_has_its_computed_bound_as_its_shortcut(whole: list[Record]) ->
     full, window = (record.row.extra for record in whole[:2])
     assert (full["train.shortcut"], full["train.way"]) == (None, None)
     assert full["train.chance"] < window["train.shortcut"] < 1  # type: ignore[operator]
-    assert window["train.way"] == "all that lies within reach of its layers"
+    assert window["train.way"] == "all that lies within reach of its keys"
 
 
 def test_the_bound_counts_chance_beyond_the_reach() -> None:
