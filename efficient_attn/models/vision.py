@@ -43,8 +43,7 @@ class VisionTransformer(nn.Module):
 
     def encode(self, images: Tensor) -> Tensor:
         """The rows of the whole and of all patches, line by line: ``[B, 1 + patches, d_model]``."""
-        x = self.patches(self.cut(images))
-        return self.encoder(self.positions(torch.cat([self.whole.expand(len(x), -1, -1), x], 1)))
+        return self._encode(self.patches(self.cut(images)))
 
     def cut(self, images: Tensor) -> Tensor:
         """The patches as they are, ``[B, patches, C * patch * patch]``."""
@@ -55,3 +54,26 @@ class VisionTransformer(nn.Module):
         side = self.patch
         parts = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # B, C, rows, side, columns, side
         return parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+    def _encode(self, x: Tensor) -> Tensor:
+        """Rows of patches ``[B, patches, d_model]``, with the whole's before them, after all layers."""
+        return self.encoder(self.positions(torch.cat([self.whole.expand(len(x), -1, -1), x], 1)))
+
+
+class MaskedPatches(VisionTransformer):
+    """A vision transformer that says what hidden patches hold: one learned row stands in for each of them, and each
+    row's end is one linear map away from the patch's values (SimMIM, Xie et al. 2021, arXiv:2111.09886)."""
+
+    def __init__(self, config: Config, *, image: tuple[int, int, int], patch: int) -> None:
+        super().__init__(config, image=image, patch=patch, classes=max(1, image[0] * patch * patch))
+        blank = torch.randn(config.d_model, generator=make_generator(config.seed, "blank")) * 0.02
+        self.blank = nn.Parameter(blank)
+
+    def forward(self, images: Tensor, hidden: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Images ``[B, C, height, width]`` and which patches are hidden ``[B, patches]`` bool to values of all patches
+        ``[B, patches, C * patch * patch]``."""
+        x = self.patches(self.cut(images))
+        if hidden.shape != x.shape[:2] or hidden.dtype != torch.bool:
+            told = f"{list(hidden.shape)} {hidden.dtype}"
+            raise UsageError(f"MaskedPatches: hidden must be {list(x.shape[:2])} bool, got {told}")
+        return self.head(self._encode(torch.where(hidden[..., None], self.blank, x))[:, 1:])

@@ -24,6 +24,9 @@ from ..results.trials import list_overrides
 Frame: TypeAlias = Any
 Column: TypeAlias = Any
 Curve: TypeAlias = tuple[tuple[float, float], ...]
+Weights: TypeAlias = tuple[tuple[float, ...], ...]
+
+MOST_TOKENS = 64  # of an alignment: more would be no picture
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,9 @@ class Gathered:
 
     loaded: the rows as `ea.load` gives them. rows: the same, each with a ``baseline`` (the suite's, where its part has
     none), then ``baseline_kv_heads`` (those of the case, where the baseline has several in a cell),
-    ``mean_value_error`` (the error of predicting the mean of v, where it was measured) and ``curve`` (pairs of a step
-    and a score on validation, where a model was trained).
+    ``mean_value_error`` (the error of predicting the mean of v, where it was measured), ``curve`` (pairs of a step
+    and a score on validation, where a model was trained) and ``alignment`` (weights of a source's tokens, a line a
+    written one, where a model was trained to write).
     sessions: run.json's, each with its ``run``. damaged: where the lines are that were left out. sections: what tasks
     brought; of one name the last.
     """
@@ -70,6 +74,7 @@ def gather(runs: Sequence[Path]) -> Gathered:
     heads: list[int | None] = []
     means: list[float] = []
     curves: list[Curve | None] = []
+    alignments: list[Weights | None] = []
     sessions: list[dict[str, Any]] = []
     sections: dict[str, Section] = {}
     damaged: list[str] = []
@@ -85,6 +90,7 @@ def gather(runs: Sequence[Path]) -> Gathered:
         rows += [record.row for record in records]
         means += [_mean(record.samples.get("mean_value_error")) for record in records]
         curves += [_read_curve(record.samples) for record in records]
+        alignments += [_read_alignment(record.samples) for record in records]
         suites = frames.find_suites_baseline(folder)
         named = [record.row.baseline or suites for record in records]
         baselines += named
@@ -97,6 +103,7 @@ def gather(runs: Sequence[Path]) -> Gathered:
         "baseline_kv_heads": pd.array(heads, dtype="Int64"),
         "mean_value_error": np.array(means, dtype=float),
         "curve": pd.Series(curves, index=loaded.index, dtype=object),
+        "alignment": pd.Series(alignments, index=loaded.index, dtype=object),
     }
     return Gathered(loaded, loaded.assign(**added), tuple(sessions), tuple(damaged), tuple(sections.values()))
 
@@ -154,3 +161,14 @@ def _read_curve(samples: Mapping[str, Any]) -> Curve | None:
     except (KeyError, TypeError, ValueError):
         return None
     return tuple(pair for pair in found if np.isfinite(pair).all()) or None
+
+
+def _read_alignment(samples: Mapping[str, Any]) -> Weights | None:
+    """Lines of shares from 0 to 1, all as long; None for anything else."""
+    try:
+        found = np.asarray(samples["alignment"], dtype=float)
+    except (KeyError, TypeError, ValueError):
+        return None
+    if found.ndim != 2 or not found.size or max(found.shape) > MOST_TOKENS or not np.isfinite(found).all():
+        return None
+    return tuple(tuple(float(x) for x in row) for row in found.clip(0.0, 1.0))

@@ -26,6 +26,7 @@ TABLE = {
     "sorting": "efficient_attn.tasks.abilities:SORTING",
     "dates": "efficient_attn.tasks.abilities:DATES",
     "digits": "efficient_attn.tasks.abilities:DIGITS",
+    "patches": "efficient_attn.tasks.abilities:PATCHES",
     "lm": "efficient_attn.tasks.abilities:LM",
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import copying, dates, digits, induction, listops, lm, mqar, reversal, selective_copying, sorting
+from . import copying, dates, digits, induction, listops, lm, mqar, patches, reversal, selective_copying, sorting
 from .training.learning import make_task
 
 MQAR = make_task(mqar.MQAR)
@@ -14,4 +14,5 @@ REVERSAL = make_task(reversal.REVERSAL)
 SORTING = make_task(sorting.SORTING)
 DATES = make_task(dates.DATES)
 DIGITS = make_task(digits.DIGITS)
+PATCHES = make_task(patches.PATCHES)
 LM = make_task(lm.LM)

@@ -13,6 +13,7 @@ from .. import select, words
 from ..drawing import plots
 from ..gather import Frame
 from ..tables import Shown, Table, show_number, trim
+from .alignments import plan_alignments
 from .blocks import Block, Chapter, Material, make_blocks
 from .curves import AT, NEAR, list_numbers, plan_curves
 from .learned import BITS, REACH, Learned, Test, keep_trained, list_tests, order_labels, write
@@ -49,7 +50,7 @@ def _fill(block: Block, setting: select.Setting, scene: plots.Scene, swapped: di
     block.tables += _compare_with_swapping(tests, labels, swapped)
     block.tables.append(_list_attempts(tests))
     for test in tests:
-        block.panels += plan_curves(test, scene)
+        block.panels += [*plan_curves(test, scene), *plan_alignments(test, scene)]
 
 
 # -- scores --------------------------------------------------------------------------------------------------------

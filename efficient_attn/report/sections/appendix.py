@@ -12,10 +12,12 @@ from .. import select, words
 from ..command import tell_command
 from ..gather import Column, Frame
 from ..tables import Shown, Table
+from .learned import drop_needless
 
 
 def list_lost(rows: Frame, cpus: dict[str, str]) -> Table | None:
     """Everything that did not run, with its reason; what differs in nothing but lengths or names shares a line."""
+    rows = drop_needless(rows)
     lost = rows[rows["status"] != "ok"]
     if lost.empty:
         return None

@@ -1,9 +1,9 @@
-"""Plots of what is learned: over steps, against the time of a step, by length, and by how far back answers lie."""
+"""Plots of what is learned: over steps, against what it costs, by length, and by how far back answers lie."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -35,6 +35,40 @@ class _Axes:
     drawn: Kind = "line"
 
 
+@dataclass(frozen=True)
+class _Cost:
+    """What a score is paid with. fewest: how many differing ones are a plot."""
+
+    column: str
+    kind: str
+    title: str
+    said: str
+    xlabel: str
+    write: Callable[[float], str]
+    fewest: int = 1
+
+
+COSTS = (
+    _Cost(
+        "train.step_ms",
+        "worth",
+        "Learned in what time",
+        "the mean time of a step as it was measured while training, not in turns",
+        "time of a training step",
+        units.duration,
+    ),
+    _Cost(
+        "state_bytes",
+        "state",
+        "Learned with what state",
+        "the bytes that a decoder keeps of one sequence as long as those of training",
+        "state of all layers",
+        units.size,
+        fewest=2,
+    ),
+)
+
+
 def list_numbers(test: Test, prefix: str) -> list[int]:
     """The numbers in which the columns end that a test's rows have, all of them, in order."""
     names = [str(name) for one in test.tried[:1] for name in one.rows.columns if str(name).startswith(prefix)]
@@ -47,9 +81,11 @@ def plan_curves(test: Test, scene: plots.Scene) -> Iterator[plots.Planned]:
     over = [one for one in test.tried if _curve(one)]
     if over:
         yield from _plan(test, over, "learning", f"Learning: {test.name}", scene, 0, _draw_curves)
-    timed = [one for one in test.tried if one.mean("train.step_ms")]
-    if timed:
-        yield from _plan(test, timed, "worth", f"Learned in what time: {test.name}", scene, 1, _draw_time)
+    for cost in COSTS:
+        known = [one for one in test.tried if one.mean(cost.column)]
+        if len({one.mean(cost.column) for one in known}) >= cost.fewest:
+            draw = partial(_draw_cost, cost)
+            yield from _plan(test, known, cost.kind, f"{cost.title}: {test.name}", scene, 1, draw)
     if list_numbers(test, AT):
         yield from _plan(test, test.tried, "lengths", f"By length: {test.name}", scene, 2, _draw_lengths)
     if len(list_numbers(test, NEAR)) > 1:
@@ -95,23 +131,23 @@ def _draw_curves(test: Test, found: Sequence[Learned], name: str, title: str, sc
     return _panel(test, lines, _Axes("learning", title, said, "steps of training", ylabel, ticks), name, scene)
 
 
-# -- against time --------------------------------------------------------------------------------------------------
+# -- against costs -------------------------------------------------------------------------------------------------
 
 
-def _draw_time(test: Test, found: Sequence[Learned], name: str, title: str, scene: plots.Scene) -> Panel:
+def _draw_cost(cost: _Cost, test: Test, found: Sequence[Learned], name: str, title: str, scene: plots.Scene) -> Panel:
     lines = []
     for one in found:
-        step, score = one.mean("train.step_ms") or Estimate(math.nan), one.score or Estimate(math.nan)
-        line = _with_ends(Line(one.label, scene.looks[one.label], [step.value], [score.value]), score)
-        if step.low is not None and step.high is not None and step.low > 0:
-            line = replace(line, left=[step.low], right=[step.high])
+        paid, score = one.mean(cost.column) or Estimate(math.nan), one.score or Estimate(math.nan)
+        line = _with_ends(Line(one.label, scene.looks[one.label], [paid.value], [score.value]), score)
+        if paid.low is not None and paid.high is not None and paid.low > 0:
+            line = replace(line, left=[paid.low], right=[paid.high])
         lines.append(line)
-    said = "the score against the mean time of a step as it was measured while training, not in turns"
+    said = f"the score against {cost.said}"
     said += "; bars: 95% intervals over seeds" if any(line.low for line in lines) else ""
     ends = [end for line in lines for side in (line.x, line.left, line.right) if side for end in side]
     marks = sorted({line.x[0] for line in lines} | {min(ends), max(ends)})
-    ticks = {mark: units.duration(mark) for mark in marks}
-    axes = _Axes("worth", title, said, "time of a training step", test.metric, ticks, log_x=True, drawn="points")
+    ticks = {mark: cost.write(mark) for mark in marks}
+    axes = _Axes(cost.kind, title, said, cost.xlabel, test.metric, ticks, log_x=True, drawn="points")
     return _panel(test, lines, axes, name, scene)
 
 
@@ -146,10 +182,16 @@ def _draw_columns(
     """A line a mechanism through the means of columns, each at its number."""
     lines = []
     for one in found:
-        means = {n: mean for n in sorted(columns) if (mean := one.mean(columns[n]))}
-        values = [mean.value for mean in means.values()]
-        if values:
-            lines.append(Line(one.label, scene.looks[one.label], [float(n) for n in means], values))
+        most = None if test.bits and axes.kind != "distances" else 1.0
+        means = {n: mean for n in sorted(columns) if (mean := one.mean(columns[n], most))}
+        if not means:
+            continue
+        line = Line(one.label, scene.looks[one.label], [float(n) for n in means], [m.value for m in means.values()])
+        for mean in means.values():
+            line = _with_ends(line, mean)
+        lines.append(line if line.low and len(line.low) == len(means) else replace(line, low=None, high=None))
+    if any(line.low for line in lines):
+        axes = replace(axes, said=f"{axes.said}; bands: 95% intervals over seeds")
     ticks = {float(n): units.short_length(n) for n in sorted(columns)}
     return _panel(test, lines, replace(axes, ticks=ticks), name, scene)
 
@@ -162,7 +204,7 @@ def _panel(test: Test, lines: Sequence[Line], axes: _Axes, name: str, scene: plo
         kind=axes.kind,
         title=axes.title[:60],
         place=scene.place,
-        caption=f"{axes.title}: {axes.said}." + (" The black line is chance." if chance else ""),
+        caption=f"{axes.title}: {axes.said}." + ("" if chance is None else " The black line is chance."),
         xlabel=axes.xlabel,
         ylabel=axes.ylabel,
         unit="number" if test.bits and axes.kind != "distances" else "share",

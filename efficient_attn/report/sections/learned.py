@@ -16,6 +16,7 @@ from ..tables import Shown
 
 BITS = "bits a token"  # the one metric of which less is better
 REACH = "all that lies within reach of its keys"  # the cheap way of one mechanism, not of a task
+NEEDLESS = "more than chance was learned within the grid"  # no failure: why further attempts were not made
 COMPUTED = "computed, not trained"  # why no more attempts were made at what no model of so few keys can do
 MADE = "ok", "invalid"  # a loss that is no number any more is an attempt too
 LATE = {"beyond", "longer"}  # the attempts without which nothing is called unable
@@ -104,7 +105,7 @@ class Learned:
         if score is None or reach is None or reach >= WHOLE or self.idle:
             return False
         one: Any = self.chosen.iloc[-1]
-        ends: Any = (score.low, score.high) if score.low is not None else (one["train.low"], one["train.high"])
+        ends: Any = (score.low, score.high) if score.low is not None else (one.get("train.low"), one.get("train.high"))
         return all(map(units.there, ends)) and bool(ends[0] <= reach <= ends[1])
 
     def show(self) -> Shown:
@@ -131,7 +132,8 @@ def _is_idle(row: dict[str, Any], bits: bool) -> bool:
         return False
     if bits:
         return bool(row["train.score"] >= min(known))
-    low = row["train.low"] if units.there(row["train.low"]) else row["train.score"]
+    low: Any = row.get("train.low")  # of a score that is no count there is none
+    low = low if units.there(low) else row["train.score"]
     return bool(low <= max(known))
 
 
@@ -202,6 +204,11 @@ def keep_trained(rows: Frame) -> Frame:
         return rows[:0]
     ours = rows["task"].isin(set(rows.loc[rows["train.score"].notna(), "task"]))
     return rows[ours | ((rows["mode"] == "train") & (rows["status"] != "ok"))]
+
+
+def drop_needless(rows: Frame) -> Frame:
+    """Rows without those of attempts that were not needed: nothing is missing there."""
+    return rows[~((rows["status"] == "skipped") & (rows["reason"].astype(object) == NEEDLESS))]
 
 
 def list_tests(rows: Frame) -> Iterator[Test]:

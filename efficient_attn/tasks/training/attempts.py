@@ -98,5 +98,7 @@ def at_chance(row: Row, problem: Problem, told: Baselines) -> bool:
     score, idle = float(row.extra["train.score"]), max(told.chance, told.majority)
     if problem.metric == "bits":
         return score >= min(told.chance, told.majority)
+    if problem.metric == "explained":
+        return score <= idle
     count = int(row.extra["train.examples"] or 1)
     return (share_of(round(score * count), count).low or 0.0) <= idle

@@ -21,7 +21,7 @@ from ...models.counting import count_parameters
 from ...models.objectives import IGNORED, predict_masked
 from ...models.seq2seq import Seq2Seq
 from ...models.stacks import Decoder, Encoder, EncoderDecoder
-from ...models.vision import VisionTransformer
+from ...models.vision import MaskedPatches, VisionTransformer
 from .problem import Array, Batch, LearnKeys, Problem
 
 APART = 0.10  # by how much parameters may differ
@@ -75,25 +75,31 @@ class Learner:
             return None if x is None else torch.from_numpy(x.copy()).to(device)
 
         given, targets, lengths = put(batch.inputs), put(batch.targets), put(batch.lengths)
+        if batch.hidden is not None:
+            return self.model(given, put(batch.hidden)), targets
         if batch.begun is not None:
             return self.model(given, put(batch.begun), lengths), targets
         return (self.model(given) if lengths is None else self.model(given, lengths)), targets
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of what is asked, in nats."""
+    """Mean cross-entropy of what is asked, in nats; of values their mean squared error."""
+    if targets.is_floating_point():
+        return (logits - targets)[~targets.isnan()].square().mean()
     return predict_masked(logits, targets)
 
 
 @dataclass(frozen=True)
 class Marks:
-    """What came of some examples: nats summed over what was asked, right ones among them, whole rows that are right."""
+    """What came of some examples: nats summed over what was asked, right ones among them, whole rows that are right.
+    Of values nats are their squared errors, and squares those of the values themselves; none is right."""
 
     asked: int
     right: int
     nats: float
     rows: int
     whole: int
+    squares: float = 0.0
 
     def __add__(self, other: Marks) -> Marks:
         return Marks(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
@@ -106,6 +112,8 @@ class Marks:
         """By the problem's metric."""
         if metric == "bits":
             return self.loss / math.log(2)
+        if metric == "explained":
+            return 1 - self.nats / self.squares if self.squares else 0.0
         return self.whole / max(1, self.rows) if metric == "exact" else self.right / max(1, self.asked)
 
 
@@ -114,6 +122,10 @@ NOTHING = Marks(0, 0, 0.0, 0, 0)
 
 def mark(logits: Tensor, targets: Tensor) -> tuple[Marks, Tensor]:
     """What came of a batch, and which targets were met, shaped as they are."""
+    if targets.is_floating_point():
+        wanted = ~targets.isnan()
+        errors, squares = ((x[wanted].double() ** 2).sum() for x in (logits - targets, targets))
+        return Marks(int(wanted.sum()), 0, float(errors), len(targets), 0, float(squares)), torch.zeros_like(wanted)
     asked = targets != IGNORED
     right = (logits.argmax(-1) == targets) & asked
     nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
@@ -184,6 +196,9 @@ def _build(problem: Problem, keys: LearnKeys, variant: str, size: int, length: i
         return Decoder(config, vocab=inputs)
     if recipe.model == "encoder":
         return Labeller(config, vocab=inputs, classes=outputs)
+    if recipe.model == "patches":
+        assert problem.image is not None
+        return MaskedPatches(config, image=problem.image, patch=recipe.patch)
     if recipe.model == "vision":
         assert problem.image is not None
         return VisionTransformer(config, image=problem.image, patch=recipe.patch, classes=outputs)

@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 STEP_S = 4e-3  # of a step, however small: some hundred small operations, forward, backward and AdamW
 PACE = 0.6  # of a matrix product's rate that small models reach
 LOOKS = 1.25  # times the time of the steps: validation and tests
-METRICS = {"accuracy": "accuracy", "exact": "share of whole sequences", "bits": "bits a token"}
+METRICS = {
+    "accuracy": "accuracy",
+    "exact": "share of whole sequences",
+    "explained": "share of variance explained",
+    "bits": "bits a token",
+}
+SHARES = "accuracy", "exact"  # metrics that count right ones
 
 COLUMNS = {
     "train.learning_rate": "of AdamW, at its highest",
@@ -112,8 +118,9 @@ def judge(problem: Problem, case: Case, row: Row, at: Callable[..., None]) -> Re
     """Train a model as the attempt says, and test it; or say why that would tell nothing new."""
     from ...bench.jobs import JUDGING
     from ...integrations.models import NotInstalled
+    from .alignment import find_alignment
     from .learners import make_learner
-    from .loop import Order, Training
+    from .loop import Order, Training, draw
 
     keys, place = case.keys, case.cell.place
     attempt = Attempt(**dict(keys.attempt))
@@ -141,7 +148,10 @@ def judge(problem: Problem, case: Case, row: Row, at: Callable[..., None]) -> Re
     row.extra |= {"train.chance": told.chance, "train.majority": told.majority, "train.shortcut": shortcut}
     row.extra |= {"train.way": way or None, "train.test_len": place.seq_len}
     _tell(row, trained, problem)
-    return Record(row, _curves(trained))
+    samples = _curves(trained)
+    if problem.recipe.model == "sequence" and not attempt.index:
+        samples["alignment"] = find_alignment(learner, draw(order, "test", 1, 0), place.device)
+    return Record(row, samples)
 
 
 def _tell(row: Row, trained: Trained, problem: Problem) -> None:
@@ -149,7 +159,8 @@ def _tell(row: Row, trained: Trained, problem: Problem) -> None:
     progress, marks = trained.progress, trained.marks
     score = marks.score(problem.metric)
     row.metric, row.loss, row.steps = METRICS[problem.metric], finite(marks.loss), progress.step
-    row.accuracy = marks.whole / marks.rows if problem.metric == "exact" else marks.right / max(1, marks.asked)
+    if problem.metric != "explained":
+        row.accuracy = marks.whole / marks.rows if problem.metric == "exact" else marks.right / max(1, marks.asked)
     row.stop_reason = progress.stopped or "the budget of steps"
     row.extra |= {
         "train.train_s": progress.train_s,
@@ -159,7 +170,7 @@ def _tell(row: Row, trained: Trained, problem: Problem) -> None:
         "train.score": finite(score),
         "train.validation": progress.scores[-1][1] if progress.scores else None,
     }
-    if problem.metric != "bits":
+    if problem.metric in SHARES:
         _, row.extra["train.low"], row.extra["train.high"] = share_of(round(score * marks.rows), marks.rows)
     row.extra |= {f"train.at_{n}": finite(other.score(problem.metric)) for n, other in trained.at.items()}
     row.extra |= {f"train.near_{edge}": other.right / other.asked for edge, other in trained.near.items()}

@@ -14,7 +14,7 @@ from ...bench.task import Keys
 
 IGNORED = -100  # of a target: nothing is asked here
 Split = Literal["train", "validation", "test"]
-Model = Literal["decoder", "encoder", "vision", "sequence"]
+Model = Literal["decoder", "encoder", "vision", "patches", "sequence"]
 Count = Annotated[int, Field(ge=1, strict=True)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Array = NDArray[Any]
@@ -25,21 +25,24 @@ class Batch:
     """Examples. inputs: tokens ``[B, N]``, or images ``[B, C, height, width]``. targets: labels ``[B, N]`` or ``[B]``,
     `IGNORED` where nothing is asked. begun: of sequence to sequence, what the decoder reads, the targets one later,
     ``[B, T]`` as the targets. lengths: of inputs that are padded at their ends, ``[B]``. distance: as targets, how many
-    positions back the last token lies that the answer depends on, where that is known; -1 where nothing is asked."""
+    positions back the last token lies that the answer depends on, where that is known; -1 where nothing is asked.
+    hidden: of images, which patches are, ``[B, patches]`` bool; targets are then values ``[B, patches, W]``, NaN where
+    nothing is asked."""
 
     inputs: Array
     targets: Array
     begun: Array | None = None
     lengths: Array | None = None
     distance: Array | None = None
+    hidden: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """The default model, and how it is trained. model: ``decoder``, a token after each position; ``encoder``, a label
-    of the whole; ``vision``, the same of an image; ``sequence``, an encoder and a decoder. convolution: before
-    attention, its width. positions: as in `models.Config`. learning_rates: the grid. steps, batch: of training.
-    solved: of validation, the score at which training has nothing left to do."""
+    of the whole; ``vision``, the same of an image; ``patches``, its hidden patches; ``sequence``, an encoder and a
+    decoder. convolution: before attention, its width. positions: as in `models.Config`. learning_rates: the grid.
+    steps, batch: of training. solved: of validation, the score at which training has nothing left to do."""
 
     model: Model
     layers: int = 1
@@ -101,7 +104,8 @@ class Problem:
     draw(keys, length, count, generator, split): so many examples of a length. What is generated is drawn anew for each
     split; of what is given the splits are apart, and no more come than there are. inputs, outputs: how many tokens
     there are, and how many labels. image: of images, channels, height and width. metric: ``accuracy``, the share of
-    labels that are right, or ``exact``, the share of whole sequences; or ``bits``, of a label. baselines(keys, length):
+    labels that are right, ``exact``, the share of whole sequences, or ``explained``, that of the variance of values; or
+    ``bits``, of a label. baselines(keys, length):
     computed, never quoted. check: refuses (`UsageError`) sizes that do not fit together, before anything runs.
     windowed: whether a model that sees few keys is judged by what lies within them (`Batch.distance`).
     """
@@ -117,5 +121,5 @@ class Problem:
     baselines: Callable[[Any, int], Baselines]
     check: Callable[[Any, int], None] = field(default=lambda keys, length: None)
     image: tuple[int, int, int] | None = None
-    metric: Literal["accuracy", "exact", "bits"] = "accuracy"
+    metric: Literal["accuracy", "exact", "explained", "bits"] = "accuracy"
     windowed: bool = False

@@ -167,7 +167,7 @@ NOT_JUDGED = {
 JUDGED = sorted(
     set(suite_names())
     - {"linear_peers", "sparse_peers", "retrieval", "complexity"}
-    - {"accuracy", "seq2seq", "vision"}  # trained anew, which is what they are judged by
+    - {"abilities", "accuracy", "seq2seq", "vision", "windows"}  # trained anew, which is what they are judged by
     - {name for name in suite_names() if name.startswith("swap")}
 )
 

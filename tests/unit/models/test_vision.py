@@ -9,7 +9,7 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.models.config import Config
-from efficient_attn.models.vision import VisionTransformer
+from efficient_attn.models.vision import MaskedPatches, VisionTransformer
 
 CONFIG = Config(d_model=16, heads=2, layers=2)
 
@@ -53,3 +53,23 @@ def test_what_does_not_fit_is_one_line(options: dict[str, Any], what: str) -> No
         VisionTransformer(CONFIG, **{"image": (1, 6, 9), "patch": 3, "classes": 2, **options})
     with pytest.raises(ea.UsageError, match=r"images must be \[B, 1, 6, 9\]"):
         VisionTransformer(CONFIG, image=(1, 6, 9), patch=3, classes=2)(torch.zeros(1, 1, 6, 6))
+
+
+# -- masked patches --------------------------------------------------------------------------------------------------
+
+
+def test_what_hidden_patches_hold_is_not_seen() -> None:
+    model = MaskedPatches(CONFIG, image=(1, 8, 8), patch=2)
+    images, hidden = torch.rand(2, 1, 8, 8), torch.zeros(2, 16, dtype=torch.bool)
+    hidden[:, 5] = True  # in the second line the second
+    other = images.clone()
+    other[:, :, 2:4, 2:4] = 7
+    assert torch.equal(model(images, hidden), model(other, hidden))
+    assert not torch.equal(model(images, ~hidden), model(other, ~hidden))
+    assert model(images, hidden).shape == (2, 16, 4)
+
+
+@pytest.mark.parametrize("hidden", [torch.zeros(2, 9, dtype=torch.bool), torch.zeros(2, 16)])
+def test_what_is_hidden_is_said_for_every_patch(hidden: torch.Tensor) -> None:
+    with pytest.raises(ea.UsageError, match=r"hidden must be \[2, 16\] bool"):
+        MaskedPatches(CONFIG, image=(1, 8, 8), patch=2)(torch.rand(2, 1, 8, 8), hidden)

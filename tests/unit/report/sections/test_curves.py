@@ -67,3 +67,20 @@ def test_one_distance_alone_is_no_table(tmp_path: Path) -> None:
     made = block(tmp_path, attempt("full", 0.8, train_near_16=0.8))
     assert len(made.tables) == 3
     assert "distances" not in panels(made)
+
+
+def test_scores_stand_against_the_state_where_states_differ(tmp_path: Path) -> None:
+    rows = [attempt("full", 0.9, state_bytes=32768), attempt("linear", 0.3, state_bytes=2048)]
+    full, linear = panels(block(tmp_path, *rows))["state"].lines
+    assert (list(full.x), list(linear.x)) == ([32768], [2048])
+    assert "state" not in panels(block(tmp_path, attempt("full", 0.9, state_bytes=1), attempt("mqa", 1, state_bytes=1)))
+
+
+def test_lines_over_lengths_have_bands_where_there_are_seeds(tmp_path: Path) -> None:
+    rows = [attempt("full", 0.8, train_at_128=0.5), attempt("full", 0.7, "best", 1, train_at_128=0.4)]
+    panel = panels(block(tmp_path, *rows))["lengths"]
+    (line,) = panel.lines
+    assert line.low is not None
+    assert line.high is not None
+    assert line.low[1] < 0.45 < line.high[1] <= 1
+    assert "bands: 95% intervals over seeds" in panel.caption

@@ -157,3 +157,16 @@ def test_marks_of_labels_are_of_whole_rows_and_add_up() -> None:
     found, _ = mark(torch.eye(3), torch.tensor([0, 1, 1]))
     assert (found.asked, found.right, found.rows, found.whole) == (3, 2, 3, 2)
     assert found + Marks(1, 1, 0.5, 1, 0) == Marks(4, 3, found.nats + 0.5, 4, 2)
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+def test_values_are_scored_by_the_variance_that_is_explained() -> None:
+    targets = torch.tensor([[[1.0, -1.0], [math.nan, math.nan]], [[2.0, 0.0], [0.0, 2.0]]])
+    predicted = torch.where(targets.isnan(), 9.0, targets / 2)
+    marks, right = mark(predicted, targets)
+    assert loss_of(predicted, targets).item() == pytest.approx(2.5 / 6)
+    assert (marks.asked, marks.rows, marks.loss) == (6, 2, pytest.approx(2.5 / 6))
+    assert (marks + marks).score("explained") == pytest.approx(0.75)
+    assert not right.any()
