@@ -80,6 +80,39 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def length(text: str) -> int:
+    """``16384`` or ``16K``, which is the same."""
+    number, thousands = (text[:-1], 2**10) if text[-1:] in ("k", "K") else (text, 1)
+    if not number.isdecimal() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens such as 16384 or 16K")
+    return int(number) * thousands
+
+
+def bound(text: str) -> float:
+    """A finite number of at least 0."""
+    value = _number(text)
+    if value is None or not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value
+
+
+def least(text: str) -> tuple[str, float]:
+    """``TASK=SHARE``."""
+    task, mark, said = text.partition("=")
+    if not mark or not task:
+        raise argparse.ArgumentTypeError(f"{text!r} is not TASK=SHARE, such as mqar=.95")
+    return task, bound(said)
+
+
+def milliseconds(text: str) -> float:
+    """``50ms``, ``800us`` or ``2s``."""
+    for unit, factor in (("ms", 1.0), ("us", 1e-3), ("s", 1e3)):
+        value = _number(text.removesuffix(unit)) if text.endswith(unit) else None
+        if value is not None and 0 < value < math.inf:
+            return value * factor
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 50ms, 800us or 2s")
+
+
 def setting(text: str) -> tuple[str, Any]:
     """``KEY=VALUE``, the value as TOML has it; several values with commas between them; any other text as it is."""
     name, mark, said = text.partition("=")

@@ -1,0 +1,88 @@
+"""The verb ``recommend``: which mechanism to take at a place, by the rows of runs."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from pathlib import Path
+
+from ..errors import UsageError
+from . import values
+from .verbs import print_json
+
+RESULTS = Path("results")  # whose runs are asked where none is named
+
+
+def add_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder (default: all in results/)")
+    verb.add_argument("--seq-len", type=values.length, required=True, metavar="N", help="tokens, say 16384 or 16K")
+    verb.add_argument(
+        "--mode",
+        choices=("forward", "forward_backward", "prefill", "decode"),
+        default="forward",
+        help="what is called: training is forward_backward (default: forward)",
+    )
+    verb.add_argument("--causal", action=argparse.BooleanOptionalAction, default=None, help="only such calls")
+    verb.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="default: cpu")
+    verb.add_argument("--kv-heads", type=values.count, metavar="N", help="the model's (default: as many as heads)")
+    for name, text in (("heads", "heads"), ("head-dim", "a head's width"), ("batch", "rows"), ("threads", "threads")):
+        verb.add_argument(f"--{name}", type=values.count, metavar="N", help=f"{text} (default: what was measured most)")
+    verb.add_argument("--dtype", choices=("float32", "float64", "float16", "bfloat16"), help="default: as before")
+    verb.add_argument("--machine", metavar="NAME", help="a part of its name (default: this one, if rows are of it)")
+    verb.add_argument("--max-error", type=values.bound, metavar="X", help="of outputs, against exact attention")
+    verb.add_argument("--max-ppl-ratio", type=values.bound, metavar="X", help="perplexity over the model's own: 1.05")
+    verb.add_argument(
+        "--min-accuracy", type=values.least, action="append", default=[], metavar="TASK=SHARE", help="of models trained"
+    )
+    verb.add_argument("--memory", type=values.size, metavar="SIZE", help="the most that a call may take: 2GB")
+    verb.add_argument("--latency", type=values.milliseconds, metavar="TIME", help="the most: 50ms, 800us or 2s")
+
+
+def recommend(args: Namespace) -> int:
+    from ..report.answers import telling
+    from ..report.answers.questions import Question
+    from ..report.answers.recommending import Known, check_rows
+    from ..report.answers.recommending import recommend as answer
+    from ..report.gather import gather
+
+    asked = ("seq_len", "mode", "causal", "device", "kv_heads", "heads", "head_dim", "batch", "threads", "dtype")
+    asked += ("machine", "max_error", "max_ppl_ratio", "memory")
+    least = dict(args.min_accuracy)
+    if len(least) < len(args.min_accuracy):
+        raise UsageError("recommend: --min-accuracy names a task twice")
+    given = {name: getattr(args, name) for name in asked}
+    question = Question(**given, min_accuracy=least, latency_ms=args.latency)
+    known = Known.of(gather(_find_runs(args.run)).rows)
+    check_rows(known)
+    found = answer(known, question, here=None if question.machine else _name_machine())
+    if args.json:
+        print_json(telling.as_json(found))
+        return 0 if found.choices else 1
+    from . import console
+
+    print(f"{question.tell()}\n")
+    if found.choices:
+        console.print_table("", telling.COLUMNS, telling.as_rows(found), right=telling.RIGHT)
+    print(*telling.conclude(found), sep="\n")
+    if not found.choices:
+        print("To know more:", *telling.list_commands(question), sep="\n  ")
+    return 0 if found.choices else 1
+
+
+def _find_runs(named: list[str]) -> list[Path]:
+    """The runs that were named, or else all of the folder of results."""
+    if named:
+        return [Path(run) for run in named]
+    found = sorted({file.parent for file in RESULTS.glob("*/rows.jsonl*")} | {*RESULTS.glob("local/*/")})
+    found = [run for run in found if any(run.glob("rows.jsonl*"))]
+    if not found:
+        raise UsageError("recommend: no runs in results/ here; name some: efficient-attn recommend RUN...")
+    return found
+
+
+def _name_machine() -> str:
+    from ..instruments.environment import gpu
+    from ..instruments.environment.identity import identify
+
+    identity = identify(gpu.gpus())
+    return f"{identity['name']}#{identity['digest']}"

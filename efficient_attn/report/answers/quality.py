@@ -1,0 +1,155 @@
+"""What a mechanism loses or learns, as a question asks for it: a figure, and where it was measured, which is never left
+out, for it is seldom where one asks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ... import units
+from ...errors import UsageError, unknown
+from ...results.stats import mean_of
+from ...spec import parse
+from .. import losses, words
+from ..gather import Frame
+from ..sections.learned import BITS, keep_trained, list_tests
+from .questions import Question
+from .timing import Curve
+
+SHARING = ("gqa", "mqa")  # exact attention of a model whose heads share keys
+
+
+@dataclass(frozen=True)
+class Found:
+    """A figure that was measured. on: where; what: the bound's name in words. runs: which hold it."""
+
+    what: str
+    value: float
+    on: str
+    text: str
+    runs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Quality:
+    """All that rows say of quality, by what a question may ask. error: of curves, by their own rows."""
+
+    perplexity: Mapping[str, Found]
+    accuracy: Mapping[str, Mapping[str, Found]]
+
+    @classmethod
+    def of(cls, rows: Frame) -> Quality:
+        return cls(_list_perplexities(rows), _list_accuracies(rows))
+
+    def check(self, question: Question) -> None:
+        """`UsageError` for a task that nobody learned in these rows."""
+        for task in question.min_accuracy:
+            if task not in self.accuracy:
+                raise unknown("task of --min-accuracy", task, sorted(self.accuracy))
+
+    def judge(self, curve: Curve, question: Question) -> tuple[list[Found], str]:
+        """What is known of the bounds that a question has; and why it does not keep them, empty where it does."""
+        spec, found = _name(curve), []
+        if question.max_error is not None:
+            error = find_error(curve, question)
+            if error is None:
+                return found, "error not measured"
+            found.append(error)
+            if error.value > question.max_error:
+                return found, f"{error.text} on {error.on}"
+        if question.max_ppl_ratio is not None:
+            ratio = EXACT_RATIO if is_exact(curve, question) else self.perplexity.get(spec)
+            if ratio is None:
+                return found, "perplexity in a model not measured"
+            found.append(ratio)
+            if ratio.value > question.max_ppl_ratio:
+                return found, f"{ratio.text} on {ratio.on}"
+        for task, least in question.min_accuracy.items():
+            learned = self.accuracy[task].get(spec)
+            if learned is None:
+                return found, f"{task} not measured"
+            found.append(learned)
+            if learned.value < least:
+                return found, f"{learned.text} on {learned.on}"
+        return found, ""
+
+
+EXACT_RATIO = Found("perplexity", 1.0, "any model", "the model's own perplexity")
+
+
+def is_exact(curve: Curve, question: Question) -> bool:
+    """Whether it is exact attention of the model that is asked about."""
+    if losses.is_exact(curve.row):
+        return True
+    named = _name(curve).partition(":")[0]
+    return named in SHARING and question.kv_heads is not None and curve.kv_heads == question.kv_heads
+
+
+def find_error(curve: Curve, question: Question) -> Found | None:
+    """Of the output against exact attention, the mean over layers, on a model's activations."""
+    if is_exact(curve, question):
+        return Found("error", 0.0, "anything", "exact")
+    error = curve.row["error"]
+    if not units.there(error):
+        return None
+    on = f"{curve.row['error_on']}, {curve.row['error_how']}"
+    return Found("error", float(error), on, f"error {units.number(error)}")
+
+
+def _name(curve: Curve) -> str:
+    return _name_spec(str(curve.row["variant"]))
+
+
+def _name_spec(variant: str) -> str:
+    """In its canonical form, whatever runs it: all backends of a mechanism lose alike. What is no spec as it is."""
+    try:
+        return str(parse(variant).without_backend())
+    except UsageError:
+        return variant
+
+
+def _list_perplexities(rows: Frame) -> dict[str, Found]:
+    """Over the model's own, of whole models swapped, the mean over segments; at the greatest length of several."""
+    if "swap.loss" not in rows:
+        return {}
+    own = rows[(rows["status"] == "ok") & (rows["task"] == "swap") & rows["layer"].isna() & rows["swap.loss"].notna()]
+    found: dict[str, Found] = {}
+    for (inputs, length), part in own.groupby(["inputs", "seq_len"], sort=True):
+        base = part.loc[part["is_baseline"], "swap.loss"].mean()
+        if not math.isfinite(base):
+            continue
+        for variant, each in part.groupby("variant", sort=False):
+            ratio = math.exp(float(each["swap.loss"].mean()) - float(base))
+            on = f"{inputs}, {int(length):,} tokens"
+            runs = tuple(dict.fromkeys(each["run_id"]))
+            found[_name_spec(str(variant))] = Found("perplexity", ratio, on, f"{units.ratio(ratio)} perplexity", runs)
+    return found
+
+
+def _list_accuracies(rows: Frame) -> dict[str, dict[str, Found]]:
+    """By task, and spec: the mean over seeds at the best learning rate; and of a trained model, by ``retrieval``."""
+    found: dict[str, dict[str, Found]] = {}
+    for test in sorted(list_tests(keep_trained(rows)), key=lambda test: test.length):
+        if test.metric == BITS:
+            continue
+        task = test.name.split(",")[0]
+        for one in test.tried:
+            score = one.score
+            if score is not None:
+                text = f"{units.percent(score.value)} of {task}"
+                seeds = words.count(len(one.chosen), "seed")
+                on = f"small models trained at length {test.length}, {seeds}"
+                runs = tuple(dict.fromkeys(one.chosen["run_id"]))
+                spec = _name_spec(str(one.rows.iloc[0]["variant"]))
+                found.setdefault(task, {})[spec] = Found(task, score.value, on, text, runs)
+    asked: Any = rows[(rows["status"] == "ok") & (rows["task"] == "retrieval") & rows["accuracy"].notna()]
+    for (inputs, length, variant), part in asked.groupby(["inputs", "seq_len", "variant"], sort=True, dropna=False):
+        value = mean_of(part["accuracy"].tolist()).value
+        on = f"{inputs}, {int(length):,} tokens"
+        told = Found(
+            "retrieval", value, on, f"{units.percent(value)} of retrieval", tuple(dict.fromkeys(part["run_id"]))
+        )
+        found.setdefault("retrieval", {})[_name_spec(str(variant))] = told
+    return found
