@@ -11,6 +11,7 @@ import numpy as np
 from .. import units
 from ..patterns.counting import possible_pairs
 from . import losses, select, words
+from .answers import crossovers
 from .gather import Frame
 
 
@@ -128,15 +129,10 @@ def show_growth(own: select.Columns, column: str) -> Shown:
     return Shown(units.power(*found), found.value) if select.is_clear(found) else Shown(UNCLEAR)
 
 
-def show_worth(row: dict[str, Any], own: select.Columns) -> Shown:
+def show_passing(row: dict[str, Any], own: select.Columns) -> Shown:
     """From which length on the variant is shown to be faster at every length, as far as lengths were measured."""
-    found = None if row["is_baseline"] else select.find_worth(own)
-    if found is None:
-        return Shown(units.NONE)
-    if found.faster is None:
-        return Shown(f"not by {found.slower}", float("inf"))
-    start = f"<={found.faster}" if found.slower is None else f"{found.slower}{units.TO}{found.faster}"
-    return Shown(start, found.faster)
+    found = None if row["is_baseline"] else crossovers.find_passing(own)
+    return Shown(units.NONE) if found is None else Shown(crossovers.tell(found), found.rank)
 
 
 def show_rate(value: Any) -> Shown:

@@ -13,8 +13,9 @@ INTRO = (
     "Times are medians over rounds in which all variants of a cell take turns; brackets hold 95% intervals. A speedup "
     "is the paired ratio of the baseline's time over the variant's: \u25b2 its interval lies above 1, \u25bc below, "
     "\u2248 it holds 1. 'Faster from' says from which length on every interval lies above 1, of the lengths at which "
-    "baseline and variant were both measured: '<=256' from the shortest of them, '512\u20131024' between these two, "
-    "'not by 4096' not even at the longest. An exponent is that of the growth with length N, fitted over all measured "
+    "baseline and variant were both measured: '<=256' from the shortest of them; '512\u20131K' slower at the one, faster "
+    "from the other on; 'by 4K' from there on, and not shown to be slower before; 'none up to 4K' slower even there; "
+    "'unclear' where intervals hold 1. An exponent is that of the growth with length N, fitted over all measured "
     "lengths by least squares on logarithms: 1 is linear, 2 quadratic; 'unclear': its interval spans more than 0.5."
 )
 PREFILL_SAID = "Prefill takes a whole prompt through one step into a new decode state."
@@ -46,7 +47,7 @@ def _make_table(setting: select.Setting, piece: select.Slice, top: Frame) -> Tab
         own = groups[row["label"]]
         shown = [tables.show_name(row), tables.show_backend(row, ran), tables.show_time(row)]
         shown += [tables.show_rate(row["tokens_per_s"] if prefill else None), tables.show_speedup(row)]
-        shown += [tables.show_error(row), tables.show_worth(row, own), tables.show_growth(own, "latency_ms")]
+        shown += [tables.show_error(row), tables.show_passing(row, own), tables.show_growth(own, "latency_ms")]
         shown += [tables.show_size(row["peak_memory_bytes"]), tables.show_growth(own, "peak_memory_bytes")]
         rows.append([*shown, *tables.show_pairs(row, int(row["seq_len"]))])
     head = ("Variant", "Backend", "Time", "Tokens a second", f"Speedup over {setting.baseline}", tables.ERROR)
