@@ -16,17 +16,22 @@ from .gather import Frame
 
 
 class Shown(NamedTuple):
-    """A table's cell: its text, the value it sorts by, and a mark (faster, slower, unclear, base) for its look."""
+    """A table's cell: its text, the value it sorts by, and a mark (faster, slower, unclear, base) for its look.
+
+    small: what stands below it. phone: lines that only narrow screens show there, for columns that they do not reach.
+    """
 
     text: str
     sort: float | str | None = None
     mark: str = ""
+    small: str = ""
+    phone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Table:
     """What both pages print. The first column names its row; all but ``text_columns`` stand to the right. folded: for
-    those who open it."""
+    those who open it. wrapped: further columns of text, by their heads."""
 
     caption: str
     head: tuple[str, ...]
@@ -34,6 +39,10 @@ class Table:
     text_columns: int = 1
     note: str = ""
     folded: bool = False
+    wrapped: tuple[str, ...] = ()
+
+    def is_text(self, column: int) -> bool:
+        return column < self.text_columns or self.head[column] in self.wrapped
 
 
 # of a row, what the tables of costs show
@@ -43,7 +52,7 @@ SHOWN = [
     *("pairs", "pairs_computed", "backend_used", "batch", "kv_heads", "bytes_moved", "bandwidth_share", "read_from"),
     *("memory_budget_bytes", "longest_context", "variant", "gate_len", *losses.COLUMNS),
 ]
-ERROR = "Error"
+ERROR, BACKEND = "Error", "Backend"
 ERROR_SAID = (
     "'Error' is what the same mechanism loses: the norm of its difference from exact attention over the norm of exact "
     "attention, so that an output of zeros has 1."

@@ -133,9 +133,12 @@ def find_last_rise(lengths: Sequence[float], values: Sequence[float]) -> float |
 
 
 def tell(found: Passing) -> str:
-    """``<=256``, ``512-1K``, ``by 1K``, ``none up to 4K``, ``unclear up to 4K``, ``only at 512``."""
+    """``<=256``; ``at 512``, where nothing else was measured; ``512-1K``, ``by 1K``, ``none up to 4K``, ``unclear up to
+    4K``, ``only at 512``."""
     above, below, longest = found.above, found.below, units.short_length(found.longest)
     if above is not None:
+        if found.kind == "always" and above == found.longest:
+            return f"at {units.short_length(above)}"
         if found.kind == "always":
             return f"<={units.short_length(above)}"
         start = f"{units.short_length(below)}{units.TO}" if below is not None else "by "

@@ -22,9 +22,10 @@ class Decision:
     """One mechanism at one place.
 
     speedups: by length. passing: None where no speedup has an interval. loss: in words; error: None where unknown, 0
-    for exact attention. memory: peak memory over the baseline's, at ``memory_at``, the longest length that both were
-    measured at. state: bytes that decoding keeps after ``state_at`` positions, None where that was measured at other
-    shapes only; state_share: of the baseline's there.
+    for exact attention; error_on: on what it was measured; error_ends: its interval over layers; null: the error of
+    predicting the mean of v there. memory: peak memory over the baseline's, at ``memory_at``, the longest length at
+    which both were measured. state: bytes that decoding keeps after ``state_at`` positions, None where that was
+    measured at other shapes only; state_share: of the baseline's there.
     """
 
     label: str
@@ -34,6 +35,9 @@ class Decision:
     speedups: Mapping[int, Estimate]
     loss: str
     error: float | None
+    error_on: str | None = None
+    error_ends: tuple[float, float] | None = None
+    null: float | None = None
     memory: float | None = None
     memory_at: int | None = None
     state: int | None = None
@@ -116,6 +120,9 @@ def _decide(part: Frame, held: Mapping[int, float], states: Mapping[str, Sequenc
         speedups={int(n): Estimate(value, low, high) for n, value, low, high in _list_speedups(own)},
         loss=losses.tell(one),
         error=_find_error(one),
+        error_on=one["error_on"] if units.there(one["error_on"]) else None,
+        error_ends=(one["error_low"], one["error_high"]) if units.there(one["error_low"]) else None,
+        null=one["error_of_mean"] if units.there(one["error_of_mean"]) else None,
         memory=memory.get(longest) if longest is not None else None,
         memory_at=longest,
         state=kept,

@@ -81,7 +81,11 @@ def list_points(board: Board, length: int, cost: Literal["time", "memory", "stat
     time: at this length, with its interval. memory, state: those of the decisions, which have none.
     """
     found = [(decision, _find_cost(decision, length, cost)) for decision in board.decisions]
-    points = [Point(d.label, each, Estimate(d.error)) for d, each in found if each is not None and d.error is not None]
+    points = [
+        Point(d.label, each, Estimate(d.error, *(d.error_ends or (None, None))))
+        for d, each in found
+        if each is not None and d.error is not None
+    ]
     return [Point(board.baseline, Estimate(1.0), Estimate(0.0)), *points] if points else []
 
 

@@ -15,6 +15,7 @@ from ..gather import Frame
 
 # nobody looks at hundreds of plots, and each costs a tenth of a second: half for its lines and their names
 MOST_PLOTS, MOST_LINES = 24, 240
+MOST_NAMED = 2  # mechanisms in a highlight
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Block:
         start, errors = f"At {', '.join(filter(None, place))}: ", losses.tell_places(found)
         end = "; ".join(filter(None, (self.place, f"errors on {errors}" if errors else "")))
         compared = [row | {"loss": losses.tell(row)} for row in found]
-        for texts, most in ((self.sentences, None), (self.highlights, 3)):
+        for texts, most in ((self.sentences, None), (self.highlights, MOST_NAMED)):
             said = words.claim(compared, setting.baseline, most=most)
             texts.append(f"{start}{said} ({end})." if end else f"{start}{said}.")
 

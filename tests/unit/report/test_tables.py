@@ -32,7 +32,7 @@ def series(lengths: list[int], lows: list[float], **columns: list[float]) -> dic
         ([256, 512, 1024], [1.5, 0.9, 1.2], f"512{TO}1K"),
         ([256, 1024, 4096], [0.5, 0.6, 0.9], "none up to 4K"),
         ([256, 1024, 4096], [1.5, 1.6, 0.9], "only at 256 and 1K"),
-        ([1024, 8192, 65536], [NAN, 1.5, NAN], "<=8K"),
+        ([1024, 8192, 65536], [NAN, 1.5, NAN], "at 8K"),
         ([1024, 65536], [NAN, NAN], NONE),
         ([], [], NONE),
     ],
@@ -44,7 +44,7 @@ def test_faster_from_tells_what_was_measured(lengths: list[int], lows: list[floa
 def test_speedups_without_an_interval_show_nothing() -> None:
     own = series([256, 512], [NAN, 1.2])
     own["speedup"] = np.array([5.0, 1.3])
-    assert tables.show_passing({"is_baseline": False}, own).text == "<=512"
+    assert tables.show_passing({"is_baseline": False}, own).text == "at 512"
     assert tables.show_passing({"is_baseline": True}, own).text == NONE
 
 

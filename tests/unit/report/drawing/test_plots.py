@@ -202,7 +202,7 @@ def test_every_axis_of_a_published_run_has_a_name_and_marks(run: str) -> None:
     found = gather.gather([ROOT / "results" / run])
     rows = losses.add_losses(select.add_labels(found.rows))
     material = blocks.Material(rows, {}, style.choose_looks(rows["label"]))
-    chapters = page._make_chapters(found.sections, material)
+    chapters, _ = page._make_chapters(found.sections, material)
     pictures = [p.make() for c in chapters for block in c.blocks for p in block.panels]
     assert pictures
     for shown in pictures:
@@ -217,8 +217,8 @@ def test_every_axis_of_a_published_run_has_a_name_and_marks(run: str) -> None:
         assert isinstance(shown, figures.Panel)
         marks = axes.y_ticks(shown.unit, *(shown.bounds or figures._bounds(shown)), log=shown.log_y)
         assert shown.xlabel.strip(), shown.name
-        assert shown.ylabel.strip(), shown.name
-        assert len(marks) >= 2, shown.name
+        assert shown.ylabel.strip() or shown.drawn == "points", shown.name
+        assert len(marks) >= 2 or not shown.ylabel, shown.name
         assert shown.ticks, shown.name
         design = shown.kind.startswith("effects")  # whose points differ in everything
         trained = bool(found.rows["mode"].eq("train").any())  # whose batch is one of training, told in the table
@@ -240,5 +240,5 @@ def test_what_shows_one_length_is_drawn_last() -> None:
 
     every = [planned(kind, flat=flat) for flat in (True, False) for kind in (decoding.STATE, speed.TIME, plots.SPEEDUP)]
     drawn = [(p.flat, p.kind) for p in sorted(every, key=plots.rank)]
-    kinds = [kind.name for kind in (speed.TIME, plots.SPEEDUP, decoding.STATE)]
+    kinds = [kind.name for kind in (plots.SPEEDUP, speed.TIME, decoding.STATE)]
     assert drawn == [(flat, kind) for flat in (False, True) for kind in kinds]
