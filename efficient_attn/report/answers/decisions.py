@@ -74,8 +74,10 @@ def make_decisions(rows: Frame) -> list[Board]:
     boards = []
     for place, baseline, own in split_curves(rows):
         base = own["is_baseline"].to_numpy(dtype=bool)
-        held = _list_values(own[base], "peak_memory_bytes")
-        found = [_decide(part, held, states) for _, part in own[~base].groupby("label", sort=False)]
+        held = _list_values({name: own[name].to_numpy()[base] for name in ("seq_len", "peak_memory_bytes")})
+        others = own[~base]
+        first = _list_first(others)
+        found = [_decide(first[label], own, held, states) for label, own in select.split_variants(others).items()]
         found = [decision for decision in found if decision.speedups]
         if found:
             lengths = choose_lengths({n for decision in found for n in decision.speedups})
@@ -106,10 +108,17 @@ def _order(found: Sequence[Decision], longest: int) -> tuple[Decision, ...]:
     return tuple(sorted(found, key=place))
 
 
-def _decide(part: Frame, held: Mapping[int, float], states: Mapping[str, Sequence[_State]]) -> Decision:
-    one = part.iloc[0].to_dict()
-    own = {name: part[name].to_numpy() for name in select.CURVES}
-    memory = {n: used / held[n] for n, used in _list_values(part, "peak_memory_bytes").items() if held.get(n)}
+def _list_first(rows: Frame) -> dict[str, dict[str, Any]]:
+    """Of each variant one row, for what all its rows share; by columns, for thousands of small frames cost seconds."""
+    names = ["label", "variant", "family", *losses.COLUMNS, *_SHAPE]
+    lines = zip(*(rows[name].tolist() for name in names), strict=True)
+    return {line[0]: dict(zip(names, line, strict=True)) for line in reversed(list(lines))}
+
+
+def _decide(
+    one: Mapping[str, Any], own: select.Columns, held: Mapping[int, float], states: Mapping[str, Sequence[_State]]
+) -> Decision:
+    memory = {n: used / held[n] for n, used in _list_values(own).items() if held.get(n)}
     longest = max(memory, default=None)
     kept, share, at = _find_state(one, states)
     return Decision(
@@ -144,9 +153,9 @@ def _list_speedups(own: select.Columns) -> Iterable[tuple[float, float, float | 
         yield length, value, low if known else None, high if known else None
 
 
-def _list_values(rows: Frame, column: str) -> dict[int, float]:
-    """A column's values by length, where there are any."""
-    pairs = zip(rows["seq_len"].tolist(), rows[column].tolist(), strict=True)
+def _list_values(own: select.Columns) -> dict[int, float]:
+    """Peak memory by length, where it was measured."""
+    pairs = zip(own["seq_len"].tolist(), own["peak_memory_bytes"].tolist(), strict=True)
     return {int(n): float(value) for n, value in pairs if units.there(value) and units.there(n)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,11 +22,14 @@ SQUEEZED = 1.8  # times the height, in logarithms, that all lines take over what
 
 def choose_limits(values: Mapping[str, Sequence[float]], level: float | None) -> tuple[float, float]:
     """Limits of a logarithmic axis for each line's values, but for one line's that would take most of the height."""
-    every = [value for own in values.values() for value in own]
-    whole = log_limits(every, level)
-    if len(values) < FEWEST:
+    ends = [(min(own), max(own)) for own in values.values() if own]
+    whole = log_limits(itertools.chain(*ends), level)
+    if len(ends) < FEWEST:
         return whole
-    without = (log_limits([v for other in values if other != name for v in values[other]], level) for name in values)
+    lows, highs = sorted(low for low, _ in ends), sorted(high for _, high in ends)
+    without = (  # the lines' lowest and highest ends but for one's
+        log_limits((lows[low == lows[0]], highs[-2 if high == highs[-1] else -1]), level) for low, high in ends
+    )
     least = min(without, key=_height)
     return least if _height(whole) > SQUEEZED * _height(least) else whole
 

@@ -14,7 +14,7 @@ from ..tables import Shown, Table
 from .blocks import Block, Chapter, Material
 
 TITLE, ANCHOR = "What to use", "decide"
-MOST_OPEN, MOST_BOARDS, MOST_LINES = 5, 24, 100
+MOST_OPEN, MOST_BOARDS, MOST_LINES = 5, 24, 50
 MODES = ("forward", "forward_backward", "prefill", "decode")  # in this order
 INTRO = (
     "A speedup is the paired ratio of the baseline's time over the mechanism's: \u25b2 its 95% interval, in brackets,"

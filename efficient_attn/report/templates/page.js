@@ -8,9 +8,44 @@ const make = (name, properties, ...inside) => {
 };
 const words = (cell) => (cell.querySelector("small, .phone") ? cell.firstChild.textContent : cell.textContent).trim();
 
-// -- sorting
+// -- what of a table is laid out: of many rows the first, so that no click has to wait for thousands
+const MOST = 200;
+const painters = []; // one a table: [its rows, in order, and what lays them out]
 for (const table of document.querySelectorAll("table.sortable")) {
-  const body = table.tBodies[0];
+  const found = { table, rows: [...table.tBodies[0].rows], most: Infinity };
+  const more = make("button", { type: "button", className: "csv" });
+  more.addEventListener("click", () => {
+    found.most = Infinity;
+    found.paint();
+  });
+  found.paint = () => {
+    const shown = found.rows.filter((row) => !row.hidden);
+    const laid = found.most < Infinity ? shown.slice(0, found.most) : found.rows;
+    if (laid.length !== table.tBodies[0].rows.length || laid.some((row, i) => row !== table.tBodies[0].rows[i])) {
+      table.tBodies[0].replaceChildren(...laid);
+    }
+    more.hidden = shown.length <= found.most;
+    more.textContent = `Show all ${shown.length} rows`;
+  };
+  painters.push(found);
+  if (found.rows.length > 2 * MOST) {
+    found.most = MOST;
+    table.parentNode.after(more);
+    found.paint();
+  }
+}
+
+// after a filter: only tables that are in sight, and the others once they are opened
+const paintSome = () => {
+  for (const found of painters) {
+    if (found.most < Infinity && !found.table.closest("details:not([open])")) found.paint();
+  }
+};
+document.addEventListener("toggle", paintSome, true);
+
+// -- sorting
+for (const found of painters) {
+  const { table } = found;
   const value = (row, column) => {
     const cell = row.cells[column];
     const text = cell.dataset.sort ?? words(cell);
@@ -30,9 +65,10 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const up = heading.getAttribute("aria-sort") !== "ascending";
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
       heading.setAttribute("aria-sort", up ? "ascending" : "descending");
-      const keyed = [...body.rows].map((row) => [value(row, heading.cellIndex), row]);
+      const keyed = found.rows.map((row) => [value(row, heading.cellIndex), row]);
       keyed.sort((a, b) => order(a[0], b[0], up ? 1 : -1));
-      body.append(...keyed.map((pair) => pair[1]));
+      found.rows = keyed.map((pair) => pair[1]);
+      found.paint();
     });
   }
 }
@@ -41,27 +77,29 @@ for (const table of document.querySelectorAll("table.sortable")) {
 const asked = ["family", "mechanism", "device", "mode", "task", "status"];
 const rows = []; // [element, what is known of it]
 const raw = document.querySelector("table.raw");
+const every = painters.flatMap((found) => found.rows.map((row) => [row, found.table]));
 if (raw) {
   const at = Object.fromEntries([...raw.tHead.rows[0].cells].map((cell, i) => [cell.textContent, i]));
-  for (const row of raw.tBodies[0].rows) {
+  for (const [row] of every.filter((pair) => pair[1] === raw)) {
     const known = {};
     for (const name of asked) if (name in at) known[name] = row.cells[at[name]].textContent;
     if ("variant" in at) known.mechanism = row.cells[at.variant].textContent.split(":")[0];
     rows.push([row, known]);
   }
 }
-for (const row of document.querySelectorAll("tr[data-family]")) {
-  rows.push([row, { family: row.dataset.family, mechanism: row.cells[0].textContent.split(/[:|( ]/)[0] }]);
+for (const row of new Set([...every.map((pair) => pair[0]), ...document.querySelectorAll("tr[data-family]")])) {
+  if (row.dataset.family) rows.push([row, { family: row.dataset.family, mechanism: row.cells[0].textContent.split(/[:|( ]/)[0] }]);
 }
 const chosen = {};
 const told = make("output", {});
 const apply = () => {
-  let shown = 0;
   for (const [row, known] of rows) {
-    row.hidden = asked.some((name) => chosen[name] && known[name] !== undefined && known[name] !== chosen[name]);
-    if (row.parentNode.parentNode === raw && !row.hidden) shown += 1;
+    const hide = asked.some((name) => chosen[name] && known[name] !== undefined && known[name] !== chosen[name]);
+    if (row.hidden !== hide) row.hidden = hide;
   }
-  told.textContent = `${shown} of ${raw.tBodies[0].rows.length} rows are shown.`;
+  paintSome();
+  const own = every.filter((pair) => pair[1] === raw);
+  told.textContent = `${own.filter((pair) => !pair[0].hidden).length} of ${own.length} rows are chosen.`;
 };
 const choices = asked.flatMap((name) => {
   const values = new Set(rows.map((pair) => pair[1][name]).filter((value) => value));
@@ -84,11 +122,12 @@ const quote = (text) => {
   const safe = /^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 };
-for (const table of document.querySelectorAll("table.sortable")) {
+for (const found of painters) {
+  const { table } = found;
   const button = make("button", { type: "button", className: "csv" }, "CSV of what is shown");
   button.setAttribute("aria-label", `CSV of what is shown: ${table.caption.textContent}`);
   button.addEventListener("click", () => {
-    const lines = [...table.rows].filter((row) => !row.hidden).map((row) => [...row.cells].map((cell) => quote(words(cell))).join(","));
+    const lines = [table.tHead.rows[0], ...found.rows.filter((row) => !row.hidden)].map((row) => [...row.cells].map((cell) => quote(words(cell))).join(","));
     const link = make("a", { href: URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" })) });
     link.download = `${table.caption.textContent.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-").slice(0, 80)}.csv`;
     link.click();
