@@ -97,13 +97,13 @@ def _list_losses(rows: Frame) -> Mapping[_Key, Sequence[_Loss]]:
         parts += [f"where the mean of v has {units.number(null)}"] if units.there(null) else []
         error = part["relative_error"].mean()
         loss = _Loss(
-            dtype, causal, length, error, *_find_ends(part["relative_error"].tolist()), null, on, ", ".join(parts)
+            dtype, causal, length, error, *find_ends(part["relative_error"].tolist()), null, on, ", ".join(parts)
         )
         found.setdefault(key, []).append(loss)
     return found
 
 
-def _find_ends(errors: Sequence[float]) -> tuple[float, float]:
+def find_ends(errors: Sequence[float]) -> tuple[float, float]:
     """The 95% interval of the mean over layers, but not below the least of them; NaN for one layer."""
     ends = mean_of(errors).interval()
     return (max(ends[0], min(errors)), ends[1]) if ends else (float("nan"), float("nan"))

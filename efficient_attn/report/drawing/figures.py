@@ -24,7 +24,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from ...results.marks import MARK
 from ...results.section import Kind, Unit
-from . import clipping
+from . import clipping, levels
 from .axes import even_limits, log_limits, share, spread, thin, x_limits, y_ticks
 from .style import FAINT, GRID, INK, Look
 
@@ -103,6 +103,7 @@ class Panel(Picture):
     drawn: Kind = "line"
     level: float | None = None
     level_x: float | None = None
+    bands: tuple[tuple[float, float], ...] = ()  # of x, behind everything
     bounds: tuple[float, float] | None = None
     front: tuple[tuple[float, float], ...] = ()
 
@@ -180,9 +181,7 @@ def _make_figure(panel: Panel) -> Figure:
     figure.text(LEFT / WIDTH, 1 - 0.1 / height, panel.title, **title)
     below = {"fontsize": 7.2, "color": FAINT, "va": "top", "linespacing": 1.15}
     figure.text(LEFT / WIDTH, 1 - (TOP - 0.07) / height, "\n".join(place), **below)
-    for level, draw_level in ((panel.level, axes.axhline), (panel.level_x, axes.axvline)):
-        if level is not None:
-            draw_level(level, color=INK, linewidth=0.9, zorder=1.5)
+    levels.draw_levels(axes, panel)
     _draw_intervals(axes, panel)
     if len(panel.front) > 1:
         axes.add_line(Line2D(*zip(*panel.front, strict=True), color=FAINT, linewidth=0.8, zorder=2.2))

@@ -9,7 +9,7 @@ const make = (name, properties, ...inside) => {
 const words = (cell) => (cell.querySelector("small, .phone") ? cell.firstChild.textContent : cell.textContent).trim();
 
 // -- what of a table is laid out: of many rows the first, so that no click has to wait for thousands
-const MOST = 200;
+const MOST = 100;
 const painters = []; // one a table: [its rows, in order, and what lays them out]
 for (const table of document.querySelectorAll("table.sortable")) {
   const found = { table, rows: [...table.tBodies[0].rows], most: Infinity };
