@@ -2,7 +2,8 @@
 
 Prints for each shape its rows, the seconds of the whole ``efficient-attn report`` command (wall and CPU), its peak
 memory, the page's size, and how long the slowest click takes in Chromium: sorting each column of the largest table,
-which is opened, and choosing each value of each filter, until the page is laid out again. Targets: under 10 s, 1 GB, 5 MB and 100 ms.
+which is opened, and choosing each value of each filter, until the page is laid out again. Targets: under 10 s, 1 GB,
+5 MB and 100 ms.
 """
 
 from __future__ import annotations

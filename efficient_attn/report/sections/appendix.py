@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,13 +109,14 @@ SUMMED_BY = (
 )
 
 
+def _group(rows: Frame, names: Sequence[str]) -> Any:
+    return rows.groupby([name for name in names if rows[name].notna().any()], dropna=False, sort=False)
+
+
 def sum_up_rows(rows: Frame) -> Frame:
     """A line for rows that have much in common: how many they are, over which lengths, and their medians."""
-    for names in SUMMED_BY:
-        known = [name for name in names if rows[name].notna().any()]
-        groups = rows.groupby(known, dropna=False, sort=False)
-        if groups.ngroups <= MOST_ROWS:
-            break
+    several = [_group(rows, names) for names in SUMMED_BY]
+    groups = next((found for found in several if found.ngroups <= MOST_ROWS), several[-1])
     medians = groups[list(MEDIANS)].median()
     lengths = groups["seq_len"].agg(["min", "max"])
     summed = pd.DataFrame({"rows": groups.size(), "seq_len_min": lengths["min"], "seq_len_max": lengths["max"]})

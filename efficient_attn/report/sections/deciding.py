@@ -118,11 +118,14 @@ def make_map(board: Board, caption: str) -> Table | None:
     lengths = sorted({n for decision in board.decisions for n in decision.speedups})
     if len(lengths) < 2:
         return None
-    body = [[Shown(d.label, d.label), *(_shade(d.speedups, n) for n in lengths)] for d in board.decisions]
-    return Table(caption, ("Mechanism", *map(units.short_length, lengths)), body, note=SHADES)
+    shown, left = board.decisions[:MOST_SHADED], len(board.decisions) - MOST_SHADED
+    body = [[Shown(d.label, d.label), *(_shade(d.speedups, n) for n in lengths)] for d in shown]
+    more = f"{left} more with smaller speedups are in rows.csv." if left > 0 else ""
+    return Table(caption, ("Mechanism", *map(units.short_length, lengths)), body, note=tables.note(SHADES, more))
 
 
 SHADES = "Shades: an interval above 1 or below it, in steps of 1.5, 4 and 16 times. Without a shade it holds 1."
+MOST_SHADED = 100
 _STEPS = (1.5, 4.0, 16.0)
 
 
