@@ -26,6 +26,7 @@ _PEAK = f"Output included, inputs not{plots.GROWN}"
 MEMORY = plots.Kind("memory", "peak_memory_bytes", "bytes", "Peak memory", "peak memory", _PEAK, late=2)
 
 
+MOST_SETTINGS = 100  # with tables of their own; of more a page would hold nothing else
 DETAILS, DETAILS_ANCHOR = "All lengths, exponents, pairs and backends", "details"
 
 
@@ -37,7 +38,11 @@ def make_chapter(section: Section, material: Material) -> Chapter:
 def make_details(section: Section, material: Material, boards: Sequence[Board]) -> Chapter:
     """The same rows as tables, for those who open them: every speedup, and what each variant costs at one length."""
     fill = partial(_fill_tables, {_name_place(board.place): board for board in boards})
-    blocks = make_blocks(_select_rows(section, material), material, fill)
+    rows = _select_rows(section, material)
+    blocks = make_blocks(rows, material, fill, most=MOST_SETTINGS)
+    left = rows.groupby(select.SETTING, dropna=False, sort=False).ngroups - MOST_SETTINGS
+    if left > 0 and blocks:
+        blocks[-1].note = f"{words.count(left, 'more setting')} not shown here: all rows are in rows.csv."
     return Chapter(DETAILS, INTRO + explain(blocks, tables.SAID), blocks, DETAILS_ANCHOR)
 
 

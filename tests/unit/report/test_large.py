@@ -162,3 +162,11 @@ def test_of_more_rows_than_a_page_holds_it_holds_sums_and_links_the_table(
     html = page.as_html(short)
     assert 'All 48 rows are in <a href="rows.csv">rows.csv</a>' in html
     assert ">Rows in short</h2>" in html
+
+
+def test_settings_too_many_for_a_page_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "MOST_SETTINGS", 2)
+    threads = [record for n in (1, 2, 3) for record in runs.speed(lengths=(512, 1024), threads=n)]
+    (details,) = page.make_content(gather.gather([runs.write_run(tmp_path / "run", threads)])).folded
+    assert len(details.blocks) == 2
+    assert details.blocks[-1].note == "1 more setting not shown here: all rows are in rows.csv."
