@@ -10,13 +10,14 @@ import pandas as pd
 
 from .. import units
 from ..errors import UsageError
+from ..results.stats import mean_of
 from ..spec import parse
 from . import select, words
 from .gather import Frame
 
 ROUNDING = 1e-4  # errors below are rounding
 NEAR = (0.9, 1.2)  # errors over that of a predictor that knows nothing: about as far off as it
-COLUMNS = ("error", "error_of_mean", "error_on", "error_how")
+COLUMNS = ("error", "error_low", "error_high", "error_of_mean", "error_on", "error_how")
 NOT_MEASURED, EXACT = "not measured", "exact"
 
 _Key: TypeAlias = tuple[str, bool]  # a spec, and whether its heads share keys
@@ -24,19 +25,23 @@ _Key: TypeAlias = tuple[str, bool]  # a spec, and whether its heads share keys
 
 @dataclass(frozen=True)
 class _Loss:
-    """A spec's error, that of predicting the mean of v (NaN where unknown), and on what and how both were measured."""
+    """A spec's error with its interval over layers, that of predicting the mean of v (NaN where unknown), and on what
+    and how both were measured."""
 
     dtype: Any
     causal: Any
     length: float
     error: float
+    low: float
+    high: float
     of_mean: float
     on: str
     how: str
 
 
 def add_losses(rows: Frame) -> Frame:
-    """Rows with ``error``, ``error_of_mean``, ``error_on`` and ``error_how``: of the same spec in the rows of fidelity.
+    """Rows with ``error``, ``error_low``, ``error_high``, ``error_of_mean``, ``error_on`` and ``error_how``: of the
+    same spec in the rows of fidelity.
 
     Where it was measured in several places, that of the row's own dtype and direction, at the greatest length. Empty
     where it was not measured, and for rows that time nothing.
@@ -47,8 +52,8 @@ def add_losses(rows: Frame) -> Frame:
     for key, (mode, dtype, causal) in zip(_name_specs(rows), places, strict=True):
         known = measured.get(key, ()) if units.there(mode) else ()
         best = max(known, key=lambda x: (x.dtype == dtype, x.causal == causal, x.length), default=None)
-        nothing = (float("nan"), float("nan"), None, None)
-        found.append((best.error, best.of_mean, best.on, best.how) if best else nothing)
+        nothing = (*[float("nan")] * 4, None, None)
+        found.append((best.error, best.low, best.high, best.of_mean, best.on, best.how) if best else nothing)
     return rows.join(pd.DataFrame(found, index=rows.index, columns=list(COLUMNS)))
 
 
@@ -90,9 +95,18 @@ def _list_losses(rows: Frame) -> Mapping[_Key, Sequence[_Loss]]:
         parts = [str(dtype)]
         parts += [f"mean over {words.count(layers, 'layer')}"] if layers > 1 else []
         parts += [f"where the mean of v has {units.number(null)}"] if units.there(null) else []
-        loss = _Loss(dtype, causal, length, part["relative_error"].mean(), null, on, ", ".join(parts))
+        error = part["relative_error"].mean()
+        loss = _Loss(
+            dtype, causal, length, error, *find_ends(part["relative_error"].tolist()), null, on, ", ".join(parts)
+        )
         found.setdefault(key, []).append(loss)
     return found
+
+
+def find_ends(errors: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of the mean over layers, but not below the least of them; NaN for one layer."""
+    ends = mean_of(errors).interval()
+    return (max(ends[0], min(errors)), ends[1]) if ends else (float("nan"), float("nan"))
 
 
 def _name_specs(rows: Frame) -> list[_Key]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jinja2
@@ -16,6 +18,7 @@ from markupsafe import Markup, escape
 from ..results.marks import MARK
 from ..results.section import Section
 from . import losses, select, tables, words
+from .answers.decisions import make_decisions
 from .drawing import figures, style
 from .gather import Gathered
 from .sections import (
@@ -23,6 +26,7 @@ from .sections import (
     appendix,
     blocks,
     complexity,
+    deciding,
     decoding,
     effects,
     fidelity,
@@ -31,9 +35,10 @@ from .sections import (
     retrieval,
     speed,
     swap,
+    tradeoffs,
 )
 
-MOST_SENTENCES = 6  # in the summary; all of them stand beside their tables
+MOST_FINDINGS = 3  # at the top; all comparisons stand beside their tables
 MOST_MARKDOWN_ROWS = 200  # more than these belong into rows.csv: code hosts stop rendering long Markdown
 
 # a section's layout and the module that makes it; whatever is not here is drawn from its data alone
@@ -49,24 +54,27 @@ LAYOUTS = {
 }
 BUILT_IN = (
     Section(name="speed", task="speed", title="Speed and memory", layout="speed"),
-    Section(name="fidelity", task="fidelity", title="Fidelity", layout="fidelity"),
     Section(name="decoding", task="speed", title="Decoding", layout="decoding"),
+    Section(name="fidelity", task="fidelity", title="Fidelity", layout="fidelity"),
 )
 
 
 @dataclass
 class Content:
-    """Everything that both pages show, in order."""
+    """Everything that both pages show, in order. folded: chapters for those who open them, at the end."""
 
     title: str
     trial: str
+    place: str
     summary: str
     damaged: str
     noisy: str
     sentences: list[str]
     sections: list[blocks.Chapter]
+    folded: list[blocks.Chapter]
     missing: tables.Table | None
-    rows: tuple[list[str], list[list[str]], list[tuple[str, str]]]
+    rows: appendix.Rows
+    families: dict[str, str]
     environment: tables.Table | None
     sessions: list[dict[str, Any]]
 
@@ -74,59 +82,102 @@ class Content:
     def plots(self) -> Iterator[figures.Plot]:
         return (plot for section in self.sections for block in section.blocks for plot in block.plots)
 
+    @property
+    def readings(self) -> list[blocks.Chapter]:
+        """The sections that have to be explained."""
+        return [section for section in (*self.sections, *self.folded) if section.intro]
+
 
 def make_content(found: Gathered) -> Content:
     """The report of these rows: sections only for what was measured, so that any part of a suite makes one."""
     rows = losses.add_losses(select.add_labels(found.rows))
     looks, trials = style.choose_looks(rows["label"]), frozenset(found.trials)
-    sections = _make_chapters(found.sections, blocks.Material(rows, found.cpus, looks, trials))
-    every = [block for section in sections for block in section.blocks]
-    blocks.draw_plots(every)
-    sentences = [text for block in every for text in block.highlights][:MOST_SENTENCES]
-    for block in every:
+    sections, folded = _make_chapters(found.sections, blocks.Material(rows, found.cpus, looks, trials))
+    blocks.draw_plots([block for section in sections for block in section.blocks])
+    every = [section.blocks for section in (*folded, *sections)]
+    sentences = choose_findings(every)
+    for block in itertools.chain.from_iterable(every):
         block.sentences = [text for text in block.sentences if text not in sentences]
+    known = rows[rows["family"].notna()].drop_duplicates("label")
     return Content(
         title=opening.make_title(found),
         trial=opening.tell_trials(found),
+        place=opening.tell_place(rows, found),
         summary=opening.sum_up(rows, found.cpus),
         damaged=opening.tell_damage(found.damaged),
         noisy=opening.warn_of_noise(rows, found.sessions),
         sentences=sentences,
         sections=sections,
+        folded=folded,
         missing=appendix.list_lost(rows, found.cpus),
         rows=appendix.list_rows(found.loaded.assign(mean_value_error=found.rows["mean_value_error"])),
+        families=dict(zip(*(known[name].tolist() for name in ("label", "family")), strict=True)),
         environment=appendix.list_environments((s["run"], s.get("environment") or {}) for s in found.sessions),
         sessions=[appendix.describe_session(session) for session in found.sessions],
     )
 
 
-def _make_chapters(brought: Sequence[Section], material: blocks.Material) -> list[blocks.Chapter]:
-    """The sections that have something to show: those of designs, the built-in ones, then what tasks brought.
+def choose_findings(chapters: Sequence[Sequence[blocks.Block]]) -> list[str]:
+    """What the page says first: of each chapter the first highlight, then of each the second, while there is room."""
+    found = [[text for block in chapter for text in block.highlights] for chapter in chapters]
+    in_turn = (text for turn in itertools.zip_longest(*found) for text in turn if text)
+    return list(dict.fromkeys(in_turn))[:MOST_FINDINGS]
+
+
+def _make_chapters(
+    brought: Sequence[Section], material: blocks.Material
+) -> tuple[list[blocks.Chapter], list[blocks.Chapter]]:
+    """The sections that have something to show, and those that are folded.
+
+    First decisions and fronts, then the built-in ones, then what tasks brought.
 
     What is brought under a built-in one's name takes its place. A design's rows are not shown twice: of points that
     differ in everything, each would be a table and a plot.
     """
     sections = {section.name: section for section in (*BUILT_IN, *brought)}
     built_in = {section.name for section in BUILT_IN}
-    found = []
+    made: dict[str, blocks.Chapter] = {}
     for section in sorted(sections.values(), key=lambda section: section.layout != "effects"):
         chapter = LAYOUTS.get(section.layout, plain).make_chapter(section, material)
         chapter.anchor = section.name if section.name in built_in else words.slug("section", section.name)
-        if chapter.blocks:
-            found.append(chapter)
-            if section.layout == "effects":
-                material = replace(material, rows=material.rows[~effects.select_rows(section, material.rows)])
-    return found
+        made[section.name] = chapter
+        if chapter.blocks and section.layout == "effects":
+            material = replace(material, rows=material.rows[~effects.select_rows(section, material.rows)])
+    boards = make_decisions(material.rows)
+    first = [deciding.make_chapter(boards, material), tradeoffs.make_chapter(boards, material)]
+    details = [speed.make_details(s, material, boards) for s in sections.values() if s.layout == "speed"]
+    shown = [*first, *(made[name] for name in sections)]
+    return [chapter for chapter in shown if chapter.blocks], [chapter for chapter in details if chapter.blocks]
 
 
 def as_html(shown: Content) -> str:
     """One page, from which no request leaves: its policy lets it load nothing and run no script but its own."""
     env = _environment(autoescape=True)
-    env.filters["breakable"] = breakable
-    script, sheet = (_source(env, name) for name in ("sort.js", "style.css"))
+    env.filters |= {
+        "breakable": breakable,
+        "split_place": split_place,
+        "of_family": partial(name_family, shown.families),
+    }
+    script, sheet = (_source(env, name) for name in ("page.js", "style.css"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    body = table_body(shown.rows[1])
+    body = table_body(shown.rows.cells)
     return env.get_template("report.html.j2").render(report=shown, body=body, script=script, sheet=sheet, digest=digest)
+
+
+def split_place(sentence: str) -> tuple[str, str]:
+    """A finding, and what it holds for: what stands in brackets at its end, which may hold brackets."""
+    depth = 0
+    for at in range(len(sentence) - 2, 0, -1) if sentence.endswith(").") else ():
+        depth += {")": 1, "(": -1}.get(sentence[at], 0)
+        if not depth:
+            return sentence[: at - 1] + ".", sentence[at:-1]
+    return sentence, ""
+
+
+def name_family(families: Mapping[str, str], label: str) -> Markup:
+    """A table row's family, for those who filter by it; nothing where its first cell names no variant."""
+    found = families.get(label)
+    return Markup(' data-family="{}"').format(found) if found else Markup("")
 
 
 def table_body(rows: Sequence[Sequence[str]]) -> Markup:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -193,29 +193,6 @@ def fit_growth(own: Columns, column: str) -> Estimate | None:
 def is_clear(growth: Estimate) -> bool:
     """Whether an exponent may be printed: not one that could as well be another."""
     return growth.low is None or growth.high is None or growth.high - growth.low <= WIDEST
-
-
-class Worth(NamedTuple):
-    """From where on a variant is shown to be faster: at ``faster`` and all longer lengths, and not yet at ``slower``.
-
-    Either is None where no such length was measured.
-    """
-
-    slower: int | None
-    faster: int | None
-
-
-def find_worth(own: Columns) -> Worth | None:
-    """What was measured of that, where the baseline was too; None where they have no length in common."""
-    known = [
-        (int(length), low > 1)
-        for length, _, low in zip(*order_series(own, "speedup", "speedup_low"), strict=True)
-        if not np.isnan(low)
-    ]
-    if not known:
-        return None
-    slower = max((length for length, faster in known if not faster), default=None)
-    return Worth(slower, min((length for length, _ in known if slower is None or length > slower), default=None))
 
 
 def _plain(value: Any) -> Any:

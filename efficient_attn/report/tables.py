@@ -11,21 +11,27 @@ import numpy as np
 from .. import units
 from ..patterns.counting import possible_pairs
 from . import losses, select, words
+from .answers import crossovers
 from .gather import Frame
 
 
 class Shown(NamedTuple):
-    """A table's cell: its text, the value it sorts by, and a mark (faster, slower, unclear, base) for its look."""
+    """A table's cell: its text, the value it sorts by, and a mark (faster, slower, unclear, base) for its look.
+
+    small: what stands below it. phone: lines that only narrow screens show there, for columns that they do not reach.
+    """
 
     text: str
     sort: float | str | None = None
     mark: str = ""
+    small: str = ""
+    phone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Table:
     """What both pages print. The first column names its row; all but ``text_columns`` stand to the right. folded: for
-    those who open it."""
+    those who open it. wrapped: further columns of text, by their heads."""
 
     caption: str
     head: tuple[str, ...]
@@ -33,6 +39,10 @@ class Table:
     text_columns: int = 1
     note: str = ""
     folded: bool = False
+    wrapped: tuple[str, ...] = ()
+
+    def is_text(self, column: int) -> bool:
+        return column < self.text_columns or self.head[column] in self.wrapped
 
 
 # of a row, what the tables of costs show
@@ -42,7 +52,7 @@ SHOWN = [
     *("pairs", "pairs_computed", "backend_used", "batch", "kv_heads", "bytes_moved", "bandwidth_share", "read_from"),
     *("memory_budget_bytes", "longest_context", "variant", "gate_len", *losses.COLUMNS),
 ]
-ERROR = "Error"
+ERROR, BACKEND = "Error", "Backend"
 ERROR_SAID = (
     "'Error' is what the same mechanism loses: the norm of its difference from exact attention over the norm of exact "
     "attention, so that an output of zeros has 1."
@@ -128,15 +138,10 @@ def show_growth(own: select.Columns, column: str) -> Shown:
     return Shown(units.power(*found), found.value) if select.is_clear(found) else Shown(UNCLEAR)
 
 
-def show_worth(row: dict[str, Any], own: select.Columns) -> Shown:
+def show_passing(row: dict[str, Any], own: select.Columns) -> Shown:
     """From which length on the variant is shown to be faster at every length, as far as lengths were measured."""
-    found = None if row["is_baseline"] else select.find_worth(own)
-    if found is None:
-        return Shown(units.NONE)
-    if found.faster is None:
-        return Shown(f"not by {found.slower}", float("inf"))
-    start = f"<={found.faster}" if found.slower is None else f"{found.slower}{units.TO}{found.faster}"
-    return Shown(start, found.faster)
+    found = None if row["is_baseline"] else crossovers.find_passing(own)
+    return Shown(units.NONE) if found is None else Shown(crossovers.tell(found), found.rank)
 
 
 def show_rate(value: Any) -> Shown:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import report_runs as runs
+from axe_playwright_python.sync_playwright import Axe
 from playwright import sync_api
 
 from efficient_attn.report import write_report
@@ -55,23 +57,112 @@ def page(request: pytest.FixtureRequest, browser: sync_api.Browser, address: str
     page.close()
 
 
+def open_all(page: sync_api.Page) -> None:
+    page.evaluate("document.querySelectorAll('details').forEach(it => { it.open = true })")
+
+
+def test_axe_finds_nothing_serious(page: sync_api.Page) -> None:
+    """axe-core's rules, with all that is folded in sight."""
+    open_all(page)
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    told = [(it["id"], it["impact"], [node["html"][:120] for node in it["nodes"][:3]]) for it in found]
+    assert not [it for it in told if it[1] in ("serious", "critical", "moderate")]
+
+
+def test_the_first_stop_of_the_keyboard_leads_to_the_tables(page: sync_api.Page) -> None:
+    page.keyboard.press("Tab")
+    link = page.locator("a.skip")
+    assert link.evaluate("it => it === document.activeElement")
+    assert (link.bounding_box() or {"y": -1})["y"] >= 0, "seen once it has the focus"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_headings_and_regions_differ(page: sync_api.Page) -> None:
+    open_all(page)
+    for what in ("h1, h2, h3", "[role=region]", "nav a, .how a", "figure [role=group]"):
+        names = page.locator(what).evaluate_all("all => all.map(it => it.ariaLabel || it.textContent.trim())")
+        assert len(set(names)) == len(names), what
+
+
+def test_a_phone_shows_the_speedup_and_the_loss_in_the_first_two_columns(
+    browser: sync_api.Browser, address: str
+) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(address)
+    line = page.locator("#decide table").first.locator("tbody tr").first
+    second = line.locator("td").first
+    box = second.bounding_box()
+    assert box
+    assert box["x"] + box["width"] <= 390
+    said = second.inner_text()
+    assert re.search(r"<=512\n\d\d\.\dx \(.*\) at 8K\nas far from exact attention as the mean of v", said)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert second.inner_text() == "<=512", "wide screens have columns for that"
+    speed = page.locator("#details table").first.locator("thead th").nth(1)
+    assert "Speedup over full" in (speed.text_content() or "")
+    page.close()
+
+
+def test_filters_hide_rows_and_the_csv_holds_what_is_shown(page: sync_api.Page) -> None:
+    open_all(page)
+    page.locator(".filters select").nth(0).select_option("linear")
+    shown = page.locator("#rows tbody tr:visible")
+    families = {row.text_content() for row in page.locator("#decide tbody tr:visible th").all()}
+    assert families == {"linear", "performer:kind=positive:n_features=256"}
+    assert 0 < shown.count() < 85
+    assert page.locator(".filters output").inner_text() == f"{shown.count()} of 85 rows are chosen."
+    with page.expect_download() as got:
+        page.locator("#rows button.csv").click()
+    lines = got.value.path().read_text().splitlines()
+    assert len(lines) == 1 + shown.count()
+    assert all("linear" in line or "performer" in line for line in lines[1:])
+
+
+def test_cells_that_a_spreadsheet_would_run_are_text_in_the_csv(browser: sync_api.Browser, tmp_path: Path) -> None:
+    rows = [runs.Record(runs.row(name, status="error", reason='=HYPERLINK("x")', seq_len=64)) for name in ("a", "=b")]
+    page = browser.new_page()
+    page.goto(write_report([runs.write_run(tmp_path / "run", rows)], tmp_path / "out").page.as_uri())
+    open_all(page)
+    with page.expect_download() as got:
+        page.locator("#rows button.csv").click()
+    text = got.value.path().read_text()
+    assert '"\'=HYPERLINK(""x"")"' in text
+    assert "'=b" in text
+    page.close()
+
+
+def test_paper_gets_intervals_on_one_line_and_heads_on_every_sheet(browser: sync_api.Browser, address: str) -> None:
+    page = browser.new_page(viewport={"width": 800, "height": 1100})
+    page.goto(address)
+    page.emulate_media(media="print")
+    assert page.locator("#decide thead").first.evaluate("it => getComputedStyle(it).display") == "table-header-group"
+    cell = page.locator("#decide tbody td.faster").first
+    assert cell.evaluate("it => getComputedStyle(it).whiteSpace") == "nowrap"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 800
+    assert not page.locator("nav").is_visible()
+    page.close()
+
+
 def test_nothing_is_wider_than_the_screen(page: sync_api.Page) -> None:
-    for details in page.locator("details").all():
-        details.evaluate("it => { it.open = true }")
+    open_all(page)
     width = page.viewport_size["width"] if page.viewport_size else 0
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_all_plots_are_seen_and_their_names_fit(page: sync_api.Page) -> None:
     plots = page.locator("figure svg")
-    assert plots.count() == 13
+    assert plots.count() == 20
+    dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
     for plot in plots.all():
         box = plot.bounding_box()
         assert box
         assert box["width"] > 300
         assert box["height"] > 150
         card = plot.evaluate("it => getComputedStyle(it.parentElement).backgroundColor")
-        assert card == "rgb(255, 255, 255)", "plots have dark ink, so that their ground stays white"
+        assert card == ("rgb(26, 30, 35)" if dark else "rgb(255, 255, 255)")
+        turned = plot.evaluate("it => getComputedStyle(it).filter")
+        assert turned.startswith("invert(1)") == dark, "dark ink is light in the dark"
     beyond = """() => [...document.querySelectorAll("figure svg text")].filter(text => {
         const a = text.getBoundingClientRect(), b = text.closest("svg").getBoundingClientRect();
         return a.left < b.left - 1 || a.right > b.right + 1 || a.top < b.top - 1 || a.bottom > b.bottom + 1;
@@ -91,12 +182,13 @@ def test_text_stands_out_from_its_ground(page: sync_api.Page) -> None:
         const ground = light(getComputedStyle(document.body).backgroundColor);
         return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
     }"""
-    for selector in ("p.lead", "p.intro", "nav a", "td.faster", "figcaption"):
+    for selector in ("p.lead", "p.intro", "nav a", "td.faster", "figcaption", "td small", "p.place"):
         assert page.evaluate(contrast, selector) >= 4.5, selector
 
 
 def test_tables_sort_by_the_numbers_behind_the_text(page: sync_api.Page) -> None:
-    table = page.locator("#speed table").first
+    open_all(page)
+    table = page.locator("#details table").first
     times = """table => [...table.tBodies[0].rows].map(row => Number(row.cells[2].dataset.sort))"""
     names = """table => [...table.tBodies[0].rows].map(row => row.cells[0].textContent)"""
     written = table.evaluate(times)
@@ -129,10 +221,11 @@ def test_the_page_reads_without_its_script(browser: sync_api.Browser, address: s
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(address)
-    assert page.locator("#speed table").first.is_visible()
+    assert page.locator("#decide table").first.is_visible()
     assert page.locator("thead button").count() == 0
-    page.locator("#reproduce summary").first.click()
-    assert "baseline" in page.locator("#reproduce details pre").first.inner_text()
+    for summary in page.locator("#reproduce summary").all():
+        summary.click()
+    assert "baseline" in page.locator("#reproduce details.suite pre").inner_text()
     context.close()
 
 
@@ -156,3 +249,21 @@ def test_landmarks_and_headings_are_named(page: sync_api.Page) -> None:
     )
     assert page.evaluate(f"({unnamed})().length") == 0
     assert page.locator("svg[role=img] > title").count() == page.locator("figure svg").count()
+
+
+def test_of_many_rows_the_first_are_laid_out_and_all_are_sorted(browser: sync_api.Browser, tmp_path: Path) -> None:
+    many = [runs.row("full", mode="forward", seq_len=n, latency_ms=1e3 - n) for n in range(1, 502)]
+    for number, row in enumerate(many):
+        row.case_key = f"case{number}"
+    run = runs.write_run(tmp_path / "run", map(runs.Record, many))
+    page = browser.new_page()
+    page.goto(write_report([run], run).page.as_uri())
+    open_all(page)
+    lines = page.locator("#rows tbody tr")
+    assert lines.count() == 100
+    page.locator("#rows thead button", has_text="latency_ms").first.click()
+    assert lines.count() == 100
+    assert "501" in lines.first.inner_text(), "the last row has the least time"
+    page.locator("#rows button", has_text="Show all 501 rows").click()
+    assert lines.count() == 501
+    page.close()

@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any
 
 import matplotlib
@@ -23,6 +24,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from ...results.marks import MARK
 from ...results.section import Kind, Unit
+from . import clipping, levels
 from .axes import even_limits, log_limits, share, spread, thin, x_limits, y_ticks
 from .style import FAINT, GRID, INK, Look
 
@@ -87,7 +89,7 @@ class Panel(Picture):
 
     ticks: where the x axis has a mark and what it says. margin: air beside the first and the last of them, where x is
     not logarithmic. bounds: y limits, where its neighbours share them. drawn: bars stand beside each other, from zero.
-    front: points that a thin line joins.
+    front: points that a thin line joins. No ylabel: y has no scale, and only tells lines apart.
     """
 
     xlabel: str
@@ -100,6 +102,8 @@ class Panel(Picture):
     log_y: bool = True
     drawn: Kind = "line"
     level: float | None = None
+    level_x: float | None = None
+    bands: tuple[tuple[float, float], ...] = ()  # of x, behind everything
     bounds: tuple[float, float] | None = None
     front: tuple[tuple[float, float], ...] = ()
 
@@ -128,7 +132,7 @@ class Plot:
         body = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", body)
         box = re.search(r'viewBox="[^"]*"', body)
         about = f'<svg {box[0] if box else ""} role="img" aria-labelledby="t-{name}">'
-        title = f'<title id="t-{name}">{_escape(self.panel.alt or self.panel.title)}</title>'
+        title = f'<title id="t-{name}">{escape(self.panel.alt or self.panel.title, quote=False)}</title>'
         return about + title + body[body.index(">") + 1 :]
 
 
@@ -168,8 +172,7 @@ def _bar_width(count: int) -> float:
 def _make_figure(panel: Panel) -> Figure:
     labels = [_wrap(line) for line in panel.lines]
     rows = sum(text.count("\n") + 1 for text in labels)
-    tall = max(2.55, rows * LINE + 0.2)
-    place = textwrap.wrap(panel.place, PLACE_LETTERS)
+    tall, place = max(2.55, rows * LINE + 0.2), textwrap.wrap(panel.place, PLACE_LETTERS)
     height = tall + TOP + PLACE_LINE * len(place) + BOTTOM
     figure = Figure(figsize=(WIDTH, height))
     axes = figure.add_axes((LEFT / WIDTH, BOTTOM / height, AXES / WIDTH, tall / height))
@@ -178,8 +181,7 @@ def _make_figure(panel: Panel) -> Figure:
     figure.text(LEFT / WIDTH, 1 - 0.1 / height, panel.title, **title)
     below = {"fontsize": 7.2, "color": FAINT, "va": "top", "linespacing": 1.15}
     figure.text(LEFT / WIDTH, 1 - (TOP - 0.07) / height, "\n".join(place), **below)
-    if panel.level is not None:
-        axes.axhline(panel.level, color=INK, linewidth=0.9, zorder=1.5)
+    levels.draw_levels(axes, panel)
     _draw_intervals(axes, panel)
     if len(panel.front) > 1:
         axes.add_line(Line2D(*zip(*panel.front, strict=True), color=FAINT, linewidth=0.8, zorder=2.2))
@@ -188,6 +190,7 @@ def _make_figure(panel: Panel) -> Figure:
             _draw_bars(axes, line, _bar_width(len(panel.lines)))
         else:
             axes.add_line(Line2D(line.x, line.y, zorder=3, markevery=_every(line), **_pen(line.look, panel.drawn)))
+    clipping.draw_clipped(axes, panel, {line.label: _pen(line.look) for line in panel.lines})
     _name_ends(axes, panel, labels, LINE / tall)
     return figure
 
@@ -204,7 +207,7 @@ def _draw_frame(axes: Axes, panel: Panel) -> None:
     across = x_limits(panel.ticks, log=panel.log_x, margin=panel.margin)
     axes.set_xlim(*across)
     axes.set_ylim(*panel.bounds)
-    ticks = y_ticks(panel.unit, *panel.bounds, log=panel.log_y)
+    ticks = y_ticks(panel.unit, *panel.bounds, log=panel.log_y) if panel.ylabel else {}
     for axis, found in ((axes.xaxis, thin(panel.ticks, across, log=panel.log_x)), (axes.yaxis, ticks)):
         axis.set_major_locator(FixedLocator(list(found)))
         axis.set_major_formatter(FixedFormatter(list(found.values())))
@@ -243,8 +246,8 @@ def _every(line: Line) -> int:
 def _draw_bars(axes: Axes, line: Line, wide: float) -> None:
     face = "white" if line.look.hollow else line.look.colour
     for x, y in zip(line.x, line.y, strict=True):
-        place = {"xy": (x - 0.46 * wide, 0.0), "width": 0.92 * wide, "height": y}
-        axes.add_patch(Rectangle(**place, facecolor=face, edgecolor=line.look.colour, linewidth=1.1, zorder=3))
+        look = {"facecolor": face, "edgecolor": line.look.colour, "linewidth": 1.1, "zorder": 3}
+        axes.add_patch(Rectangle((x - 0.46 * wide, 0.0), 0.92 * wide, y, **look))
 
 
 def _pen(look: Look, drawn: Kind = "line") -> dict[str, Any]:
@@ -293,7 +296,3 @@ def _wrap(line: Line) -> str:
         apart = SPACE * 2 if len(out[-1]) + len(line.note) < wide else "\n" + SPACE * 2
         out[-1] += apart + line.note
     return "\n".join(out)
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import NamedTuple
 
-import numpy as np
-
 from ... import units
 from ...units import Unit
 from .. import select, words
 from ..gather import Column, Frame
-from .axes import log_limits
+from .axes import log_limits, y_ticks
+from .clipping import choose_limits, tell_clipped
 from .figures import Line, Panel, Picture
 from .style import Look
 
@@ -31,12 +30,13 @@ class Kind(NamedTuple):
     said: str  # what the caption says of it, after the title
     level: float | None = None  # where the baseline lies, if values are relative to it
     late: int = 0  # what is less is drawn first, where not all can be
+    most: int = MOST_LINES  # in one panel, if families can be told apart
 
 
 GROWN = "; N^a is the fitted growth"
 MEDIAN = f"Median over rounds, with its 95% interval{GROWN}"
 _PAIRED = "Time of {baseline} over each variant's, paired by round, with its 95% interval; above 1x is faster"
-SPEEDUP = Kind("speedup", "speedup", "ratio", "Speedup", "speedup over {baseline}", _PAIRED, level=1.0, late=1)
+SPEEDUP = Kind("speedup", "speedup", "ratio", "Speedup", "speedup over {baseline}", _PAIRED, level=1.0, most=6)
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,12 @@ def _keep_drawn(rows: Frame, kind: Kind) -> Frame:
 
 
 def _share_limits(parts: Sequence[Frame], kind: Kind) -> tuple[float, float]:
-    """y limits for all that these rows show."""
-    values = np.concatenate([rows[name].to_numpy() for rows in parts for name in (kind.column, *_list_ends(kind))])
-    return log_limits(values.tolist(), kind.level)
+    """y limits for all that these rows show, but for one line that would squeeze all others."""
+    names, found = (kind.column, *_list_ends(kind)), {}
+    for rows in parts:
+        for label, *values in zip(rows["label"].tolist(), *(rows[name].tolist() for name in names), strict=True):
+            found.setdefault(label, []).extend(value for value in values if value > 0)
+    return choose_limits(found, kind.level)
 
 
 def _plan_by_family(
@@ -99,14 +102,17 @@ def _plan_by_family(
         def make() -> Panel:
             lines = select.split_variants(rows[chosen]).items()
             drawn = tuple(_make_line(label, own, kind, scene) for label, own in lines)
-            return _make_panel(
-                name, title, scene.place, setting, kind, drawn, common(), decoding=piece.mode == "decode"
-            )
+            over = "context length" if piece.mode == "decode" else "sequence length"
+            panel = _make_panel(name, title, scene.place, setting, kind, drawn, common(), over, lengths)
+            return turn_flat(panel, lengths[0], common()) if flat else panel
 
-        return Planned(name, kind.name, title, count, make, kind.late, flat=len(set(rows["seq_len"])) == 1)
+        return Planned(name, kind.name, title, count, make, kind.late, flat=flat)
 
     rows = piece.rows
-    if (count := len(set(rows["label"]))) <= MOST_LINES:
+    lengths = sorted(set(rows["seq_len"].tolist()))
+    flat = len(lengths) == 1
+    most = kind.most if rows["family"].nunique() > 1 and not flat else MOST_LINES
+    if (count := len(set(rows["label"]))) <= most:
         yield plan(slice(None), count)
         return
     others = rows[~rows["is_baseline"]]
@@ -127,23 +133,47 @@ def _make_panel(
     kind: Kind,
     lines: tuple[Line, ...],
     bounds: tuple[float, float],
-    *,
-    decoding: bool,
+    over: str,
+    lengths: Sequence[float],
 ) -> Panel:
     return Panel(
         name=name,
         kind=kind.name,
         title=title,
         place=place,
-        caption=f"{title}. {kind.said.format(baseline=setting.baseline)}.",
-        xlabel="context length" if decoding else "sequence length",
+        caption=f"{title}. {kind.said.format(baseline=setting.baseline)}.{tell_clipped(lines, bounds, kind.unit)}",
+        xlabel=over,
         ylabel=kind.ylabel.format(baseline=setting.baseline),
         unit=kind.unit,
         lines=lines,
-        ticks={x: units.short_length(x) for x in sorted({x for line in lines for x in line.x})},
+        ticks={x: units.short_length(x) for x in lengths},
         level=kind.level,
         bounds=bounds,
         alt=f"{title}, by length, for {words.join(line.label for line in lines)}.",
+    )
+
+
+def turn_flat(panel: Panel, length: float, bounds: tuple[float, float]) -> Panel:
+    """A panel of one length as dots with intervals, a line each: values lie along x, the least below."""
+    ranked = sorted(panel.lines, key=lambda line: line.y[0])
+    turned = tuple(
+        replace(line, x=line.y, y=[float(i)], low=None, high=None, left=line.low, right=line.high, note=f"{x}")
+        for i, (line, x) in enumerate((line, units.write(line.y[0], panel.unit)) for line in ranked)
+    )
+    inside = [min(max(line.x[0], bounds[0]), bounds[1]) for line in turned]
+    marks = y_ticks(panel.unit, *log_limits(inside, panel.level))
+    return replace(
+        panel,
+        title=f"{panel.title}, {units.short_length(length)}",
+        xlabel=panel.ylabel,
+        ylabel="",
+        lines=turned,
+        ticks={inside[0]: "", inside[-1]: "", **marks},
+        log_y=False,
+        drawn="points",
+        level=None,
+        level_x=panel.level,
+        bounds=(-0.6, len(turned) - 0.4),
     )
 
 

@@ -1,7 +1,8 @@
 """How a mechanism looks: one colour and marker by its name, in every plot and every report.
 
-The colours are Okabe and Ito's (less their yellow, too pale for a line on white) and three of Tol's, which people with
-any colour vision can tell apart. Nine colours and ten markers share no divisor, so ninety names in a row all differ.
+The colours are Okabe and Ito's (less their yellow, too pale for a line on white; orange and sky blue are darker, for a
+contrast of 3) and three of Tol's, which people with any colour vision can tell apart. Nine colours and ten markers
+share no divisor, so ninety names in a row all differ.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...spec import names_in
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6F4E9C", "#E69F00", "#56B4E9", "#882255", "#999933")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6F4E9C", "#B97F00", "#3A93CC", "#882255", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
 INK, FAINT, GRID = "#1b1f24", "#6a737d", "#e3e6ea"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -56,6 +57,8 @@ def _show_lost(place: dict[str, Any], lengths: tuple[int, ...], names: dict[str,
     return [*(Shown(text, text) for text in texts), Shown(str(cases), cases), Shown(where), Shown(reason, reason)]
 
 
+MOST_ROWS = 2000  # that a page holds; of more it holds what they come to
+MEDIANS = ("speedup", "relative_error", "accuracy")  # what may be summed over unlike sizes
 LONGEST_FACT = 300  # characters of one line about the environment; torch describes its build in thousands
 
 # always shown, even if they are the same in all rows; the case's key, long and unique, is left to the CSV file
@@ -65,8 +68,25 @@ KEPT = (
 )
 
 
-def list_rows(rows: Frame) -> tuple[list[str], list[list[str]], list[tuple[str, str]]]:
-    """All rows as text: the columns that vary, their cells, and apart from them the columns that hold one value."""
+@dataclass(frozen=True)
+class Rows:
+    """All rows as text: the columns that vary and their cells, and apart from them the columns that hold one value.
+
+    count: of the rows. summed: whether a line stands for several of them, because they are too many for a page.
+    """
+
+    names: list[str]
+    cells: list[list[str]]
+    same: list[tuple[str, str]]
+    count: int
+    summed: bool = False
+
+
+def list_rows(rows: Frame) -> Rows:
+    """The rows as they are; of more than a page holds, what they come to."""
+    count = len(rows)
+    if count > MOST_ROWS:
+        rows = sum_up_rows(rows)
     same, varying = [], []
     for name in rows.columns:
         values = rows[name]
@@ -77,7 +97,32 @@ def list_rows(rows: Frame) -> tuple[list[str], list[list[str]], list[tuple[str, 
             (same if one else varying).append(name)
     columns = [_as_texts(rows[name]) for name in varying]
     cells = [list(row) for row in zip(*columns, strict=True)]
-    return varying, cells, [(name, _as_texts(rows[name].head(1))[0]) for name in same]
+    return Rows(varying, cells, [(name, _as_texts(rows[name].head(1))[0]) for name in same], count, count > MOST_ROWS)
+
+
+# by what rows are summed, the finest that leaves few enough lines; the last always does, but for thousands of variants
+SUMMED_BY = (
+    ("variant", "task", "mode", "causal", "device", "dtype", "status"),
+    ("variant", "task", "mode", "device", "status"),
+    ("variant", "status"),
+    ("family", "task", "mode", "device", "status"),
+)
+
+
+def _group(rows: Frame, names: Sequence[str]) -> Any:
+    return rows.groupby([name for name in names if rows[name].notna().any()], dropna=False, sort=False)
+
+
+def sum_up_rows(rows: Frame) -> Frame:
+    """A line for rows that have much in common: how many they are, over which lengths, and their medians."""
+    several = [_group(rows, names) for names in SUMMED_BY]
+    groups = next((found for found in several if found.ngroups <= MOST_ROWS), several[-1])
+    medians = groups[list(MEDIANS)].median()
+    lengths = groups["seq_len"].agg(["min", "max"])
+    summed = pd.DataFrame({"rows": groups.size(), "seq_len_min": lengths["min"], "seq_len_max": lengths["max"]})
+    found = summed.join(medians.add_prefix("median_")).reset_index().head(MOST_ROWS)
+    family = rows.drop_duplicates("variant").set_index("variant")["family"]
+    return found if "family" in found or "variant" not in found else found.assign(family=found["variant"].map(family))
 
 
 def _as_texts(values: Column) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -15,6 +16,7 @@ from ..gather import Frame
 
 # nobody looks at hundreds of plots, and each costs a tenth of a second: half for its lines and their names
 MOST_PLOTS, MOST_LINES = 24, 240
+MOST_NAMED = 2  # mechanisms in a highlight
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Block:
         start, errors = f"At {', '.join(filter(None, place))}: ", losses.tell_places(found)
         end = "; ".join(filter(None, (self.place, f"errors on {errors}" if errors else "")))
         compared = [row | {"loss": losses.tell(row)} for row in found]
-        for texts, most in ((self.sentences, None), (self.highlights, 3)):
+        for texts, most in ((self.sentences, None), (self.highlights, MOST_NAMED)):
             said = words.claim(compared, setting.baseline, most=most)
             texts.append(f"{start}{said} ({end})." if end else f"{start}{said}.")
 
@@ -94,10 +96,11 @@ class Chapter:
 Fill: TypeAlias = Callable[[Block, select.Setting, plots.Scene], object]
 
 
-def make_blocks(rows: Frame, material: Material, fill: Fill) -> list[Block]:
-    """A block a setting, as ``fill`` fills it; files' names tell settings apart only where there are several."""
+def make_blocks(rows: Frame, material: Material, fill: Fill, *, most: int | None = None) -> list[Block]:
+    """A block a setting, as ``fill`` fills it, of the first so many settings; files' names tell settings apart only
+    where there are several."""
     blocks = []
-    every = list(select.split_settings(rows))
+    every = list(itertools.islice(select.split_settings(rows), most))
     titles = [words.setting_words(setting.key, material.cpus) for setting in every]
     apart = [name for name in select.SETTING if len({str(setting.key[name]) for setting in every}) > 1]
     for number, (setting, title) in enumerate(zip(every, titles, strict=True), 1):

@@ -58,21 +58,21 @@ def _make_step_table(setting: select.Setting, piece: select.Slice, top: Frame) -
     rows = []
     for row in found:
         own = groups[row["label"]]
-        shown = [tables.show_name(row), tables.show_backend(row, ran), tables.show_time(row)]
-        shown += [tables.show_rate(row["tokens_per_s"]), tables.show_speedup(row), tables.show_error(row)]
+        shown = [tables.show_name(row), tables.show_speedup(row), tables.show_time(row)]
+        shown += [tables.show_rate(row["tokens_per_s"]), tables.show_error(row)]
         shown += [
             tables.show_size(row["state_bytes"]),
             _show_capacity(row, beside=len(budgets) > 1),
             *_show_traffic(row),
         ]
         shown += [tables.show_growth(own, column) for column in ("latency_ms", "state_bytes")]
-        rows.append([*shown, *tables.show_pairs(row, 1)])
+        rows.append([*shown, *tables.show_pairs(row, 1), tables.show_backend(row, ran)])
     longest = f"{CAPACITY} in {units.budget(*budgets)}" if len(budgets) == 1 else CAPACITY
-    head = ("Variant", "Backend", "Time a step", "Tokens a second", f"Speedup over {setting.baseline}", tables.ERROR)
-    head = (*head, "State", longest, *TRAFFIC, "Time exponent", "State exponent", *tables.PAIRS)
+    head = ("Variant", f"Speedup over {setting.baseline}", "Time a step", "Tokens a second", tables.ERROR)
+    head = (*head, "State", longest, *TRAFFIC, "Time exponent", "State exponent", *tables.PAIRS, tables.BACKEND)
     caption = f"Decoding after a context of {tables.length_of(top)}"
     notes = (tables.tell_errors(found), tables.tell_gate(found), tables.name_absent(piece.rows, top))
-    return tables.trim(Table(caption, head, rows, 2, tables.note(*notes)))
+    return tables.trim(Table(caption, head, rows, 1, tables.note(*notes), wrapped=(tables.BACKEND,)))
 
 
 def _show_traffic(row: dict[str, Any]) -> list[Shown]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,11 @@ from ... import units
 from ...results.section import Section
 from .. import select, words
 from ..drawing import plots
+from ..drawing.axes import log_limits, y_ticks
 from ..drawing.figures import Line, Panel
 from ..drawing.style import NULL
 from ..gather import Column, Frame
-from ..losses import ROUNDING
+from ..losses import ROUNDING, find_ends
 from ..tables import Shown, Table, show_number, trim
 from .blocks import Block, Chapter, Material, make_blocks
 
@@ -36,8 +38,8 @@ def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
     for piece in select.slice_fidelity(setting.rows):
         found = [_make_table(piece), _make_weight_table(piece), _make_layer_table(piece)]
         block.tables += [table for table in found if table]
-        panel = _make_panel(piece, scene)
-        block.panels += [plots.plan_drawn(panel)] if panel else []
+        panels = (_make_dots(piece, scene), _make_panel(piece, scene))
+        block.panels += [plots.plan_drawn(panel) for panel in panels if panel]
 
 
 def _where(piece: select.Slice) -> str:
@@ -136,7 +138,57 @@ def _after_colon(piece: select.Slice) -> str:
     return f": {where}" if (where := _where(piece)) else ""
 
 
-# -- the plot ------------------------------------------------------------------------------------------------------
+# -- the plots -----------------------------------------------------------------------------------------------------
+
+
+MOST_DOTS = 30  # lines of a plot whose names can still be read
+
+
+def _make_dots(piece: select.Slice, scene: plots.Scene) -> Panel | None:
+    """Mean errors as dots with their intervals over layers, the least below, and what knows nothing as bands."""
+    errors = piece.rows.groupby("label")["relative_error"].apply(list)
+    means = sorted(((sum(own) / len(own), str(label), own) for label, own in errors.items()), reverse=True)
+    exact = [label for mean, label, _ in means if mean < ROUNDING]
+    kept = list(reversed([found for found in means if found[0] >= ROUNDING][:MOST_DOTS]))
+    if not kept:
+        return None
+    lines = tuple(_make_dot(float(i), *found, scene) for i, found in enumerate(kept))
+    values = [x for line in lines for part in (line.x, line.left or (), line.right or ()) for x in part]
+    bands = _find_null_bands(piece.rows)
+    where, limits = _where(piece), log_limits([*values, *(end for band in bands for end in band)])
+    left = len(means) - len(exact) - len(kept)
+    also = f" Exact up to rounding, so not drawn: {words.join(exact)}." if exact else ""
+    also += f" Not drawn: {words.count(left, 'variant')} with smaller errors; they are in the table." if left else ""
+    return Panel(
+        name=words.slug("loss", piece.inputs, words.direction(piece.causal), piece.length, scene.suffix),
+        kind="loss",
+        title=f"Losses: {where}" if where else "Losses",
+        place=scene.place,
+        caption=f"Error against exact attention ({where}), mean and 95% interval over layers. Bands: what predicting "
+        f"the mean of v and zero loses, over layers.{also}",
+        xlabel="relative error",
+        ylabel="",
+        unit="error",
+        lines=lines,
+        ticks={limits[0]: "", limits[1]: "", **y_ticks("error", *limits)},
+        log_y=False,
+        drawn="points",
+        bands=bands,
+        bounds=(-0.6, len(lines) - 0.4),
+        alt=f"Error against exact attention for {words.join(line.label for line in lines)}.",
+    )
+
+
+def _make_dot(place: float, mean: float, label: str, errors: Sequence[float], scene: plots.Scene) -> Line:
+    low, high = find_ends(errors)
+    line = Line(label, scene.looks[label], [mean], [place], note=units.number(mean))
+    return replace(line, left=[low], right=[high]) if low > 0 and math.isfinite(high) else line
+
+
+def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:
+    """The range over layers of what predicting the mean of v loses; and what zero loses, which is 1 by definition."""
+    means = [float(value) for value in rows["mean_value_error"].tolist() if units.there(value) and value > 0]
+    return (*([(min(means), max(means))] if means else []), (1.0, 1.0))
 
 
 def _make_panel(piece: select.Slice, scene: plots.Scene) -> Panel | None:

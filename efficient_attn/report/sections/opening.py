@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...results.trials import gather_overrides
@@ -10,6 +10,7 @@ from .. import words
 from ..gather import Frame, Gathered
 
 MOST_NAMED = 6  # damaged lines
+MOST_JOINED = 3  # processors and versions of torch, in one line
 NOISY = 0.2  # of the rounds: when more of them were disturbed, a page says so before anything else
 
 
@@ -26,6 +27,26 @@ def tell_trials(found: Gathered) -> str:
         changed = gather_overrides(session for session in found.sessions if session["run"] == run)
         told += [f"{run} ran with {' '.join(changed)}"] if changed else []
     return f"A trial, not a result of the suite as it is written: {'; '.join(told)}." if told else ""
+
+
+def tell_place(rows: Frame, found: Gathered) -> str:
+    """When, on which processors and with which torch, and whether the machine was quiet, in one line."""
+    days = sorted({str(session.get("started") or "")[:10] for session in found.sessions} - {""})
+    said = [days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"] if days else []
+    named = [(s.get("environment") or {}) for s in found.sessions]
+    said += [_join_few(dict.fromkeys(str(e["cpu"]) for e in named if e.get("cpu")))]
+    gpus = dict.fromkeys(str(g) for e in named for g in e.get("gpus") or () if isinstance(g, str))
+    said += [_join_few(gpus), _join_few(dict.fromkeys(f"torch {e['torch']}" for e in named if e.get("torch")))]
+    share = find_disturbed(rows)
+    if share is not None:
+        said.append(f"disturbed in {share:.0%} of the rounds" if share > NOISY else "a quiet machine")
+    return " \u00b7 ".join(filter(None, said))
+
+
+def _join_few(names: Iterable[str]) -> str:
+    """All of few names, or the first and how many more."""
+    known = list(names)
+    return words.join(known if len(known) <= MOST_JOINED else [*known[: MOST_JOINED - 1], f"{len(known) - 2} more"])
 
 
 def sum_up(rows: Frame, cpus: dict[str, str]) -> str:

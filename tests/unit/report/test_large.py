@@ -14,7 +14,7 @@ import report_runs as runs
 from efficient_attn import units
 from efficient_attn.report import gather, page, select, tables, write_report
 from efficient_attn.report.drawing import plots, style
-from efficient_attn.report.sections import blocks, speed
+from efficient_attn.report.sections import appendix, blocks, speed
 from efficient_attn.results.rows import Record
 from efficient_attn.results.shards import DamagedRecord
 
@@ -143,3 +143,30 @@ def test_a_report_leaves_the_garbage_collector_as_it_was(enabled: bool, tmp_path
         assert gc.isenabled() == enabled
     finally:
         gc.enable()
+
+
+def test_of_more_rows_than_a_page_holds_it_holds_sums_and_links_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs.write_run(tmp_path / "run", [*runs.speed(), *runs.speed(causal=True), *runs.failures()])
+    whole = page.make_content(gather.gather([run]))
+    assert (whole.rows.count, len(whole.rows.cells), whole.rows.summed) == (48, 48, False)
+    monkeypatch.setattr(appendix, "MOST_ROWS", 20)
+    short = page.make_content(gather.gather([run]))
+    assert (short.rows.count, short.rows.summed) == (48, True)
+    assert len(short.rows.cells) <= 20
+    lines = [dict(zip(short.rows.names, cells, strict=True)) for cells in short.rows.cells]
+    assert sum(int(line["rows"]) for line in lines) == 48
+    linear = [line for line in lines if line["variant"] == "linear" and line["status"] == "ok"]
+    assert {(line["rows"], line["seq_len_min"], line["seq_len_max"]) for line in linear} == {("5", "512", "8192")}
+    html = page.as_html(short)
+    assert 'All 48 rows are in <a href="rows.csv">rows.csv</a>' in html
+    assert ">Rows in short</h2>" in html
+
+
+def test_settings_too_many_for_a_page_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "MOST_SETTINGS", 2)
+    threads = [record for n in (1, 2, 3) for record in runs.speed(lengths=(512, 1024), threads=n)]
+    (details,) = page.make_content(gather.gather([runs.write_run(tmp_path / "run", threads)])).folded
+    assert len(details.blocks) == 2
+    assert details.blocks[-1].note == "1 more setting not shown here: all rows are in rows.csv."

@@ -65,7 +65,7 @@ def test_rows_stay_and_what_can_be_made_again_goes(folder: Path) -> None:
     text = (folder / "speed" / "report.md").read_text()
     assert {f"plots/{name}.png" for name in re.findall(r"\(plots/([\w-]+)\.png\)", text)} == pictures
     assert len(pictures) == MOST_PICTURES
-    assert {name.partition("-")[0] for name in pictures} == {"plots/time", "plots/error", "plots/decode"}
+    assert {name.partition("-")[0] for name in pictures} == {"plots/front", "plots/speedup", "plots/decode"}
     assert "efficient-attn report results/speed --out page" in text
     assert not re.search(r"rows\.csv|/tmp", text + (folder / "decode" / "report.md").read_text())
 

@@ -86,8 +86,8 @@ def test_swapping_is_another_question_and_stands_beside(tmp_path: Path) -> None:
 
 def test_other_sections_leave_trained_rows_alone(tmp_path: Path) -> None:
     found = chapters(tmp_path, [*runs.speed(lengths=(512,)), *seeds("full", (0.9,))])
-    assert set(found) == {"Speed and memory", "Ability"}
-    assert "full" in [row[0].text for row in found["Speed and memory"].blocks[0].tables[0].rows]
+    assert set(found) == {"What to use", "Speed and memory", "Ability"}
+    assert "linear" in [row[0].text for row in found["What to use"].blocks[0].tables[0].rows]
 
 
 def test_a_run_that_trained_nothing_has_no_section(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from efficient_attn.results.rows import Record
 from efficient_attn.results.section import Column, DamagedSection, Section
 
 Cells = list[list[str]]
-BUILT_IN = ["Speed and memory", "Fidelity", "Decoding"]
+BUILT_IN = ["What to use", "Loss against time, memory and state", "Speed and memory", "Decoding", "Fidelity"]
 
 
 def write(tmp_path: Path, records: Iterable[Record], *sections: Any, **about: Any) -> Written:
@@ -51,7 +51,7 @@ def panel(tmp_path: Path, records: Iterable[Record], section: Section) -> Any:
 
 def test_a_section_is_drawn_from_data_alone(tmp_path: Path) -> None:
     written = write(tmp_path, [*runs.speed(lengths=(512, 1024)), *runs.sort()], runs.SORT)
-    assert titles(written)[:2] == ["Speed and memory", "Sorting"]
+    assert titles(written)[:3] == ["What to use", "Speed and memory", "Sorting"]
     html, text = written.page.read_text(), written.markdown.read_text()
     assert '<section id="section-sorting">' in html
     assert '<a href="#section-sorting">Sorting</a>' in html
@@ -94,7 +94,7 @@ def test_only_rows_of_the_task_that_gave_a_result_are_shown(tmp_path: Path) -> N
 
 def test_without_rows_there_is_no_section(tmp_path: Path) -> None:
     written = write(tmp_path, runs.everything(), runs.SORT)
-    assert titles(written)[:4] == [*BUILT_IN, "What did not run"]
+    assert titles(written)[:6] == [*BUILT_IN, "What did not run"]
 
 
 @pytest.mark.sampled(8)
@@ -194,7 +194,7 @@ def test_a_built_in_name_takes_its_place_and_others_follow(tmp_path: Path) -> No
     mine = Section(name="speed", task="speed", title="How fast", layout="speed")
     own = [runs.SORT.as_json(), mine.as_json()]
     written = write(tmp_path, [*runs.everything(), *runs.sort()], *own)
-    assert titles(written)[:4] == ["How fast", "Fidelity", "Decoding", "Sorting"]
+    assert titles(written)[2:6] == ["How fast", "Decoding", "Fidelity", "Sorting"]
     assert '<section id="speed">' in written.page.read_text()
 
 
@@ -238,7 +238,7 @@ def test_runs_that_bring_no_section_have_the_built_in_ones(sections: Any, tmp_pa
     with warnings.catch_warnings():
         warnings.simplefilter("error", DamagedSection)
         written = write_report([run], tmp_path / "out")
-    assert titles(written)[:3] == BUILT_IN
+    assert titles(written)[:5] == BUILT_IN
 
 
 def test_what_data_says_is_never_markup(tmp_path: Path) -> None:
