@@ -58,6 +58,14 @@ def test_a_documents_python_runs(document: str, tmp_path: Path) -> None:
     assert done.code == 0, done.err
 
 
+def test_the_docs_recommend_from_published_rows(tmp_path: Path) -> None:
+    (code,) = _blocks(ROOT / "docs/recommend.md", "python")
+    (tmp_path / "use.py").write_text(code)
+    done = run(tmp_path / "use.py", cwd=ROOT)
+    assert done.code == 0, done.err
+    assert "gqa" in done.out
+
+
 def test_the_docs_swap_a_real_models_attention(tmp_path: Path) -> None:
     from efficient_attn.integrations.models import BUNDLED, NotInstalled
 

@@ -72,8 +72,9 @@ def recommend(known: Known, question: Question, *, here: str | None = None) -> R
     known.quality.check(question)
     found = [(place, curves) for place, curves in known.places if _fits(place, question)]
     machines = tuple(dict.fromkeys(str(place["machine"]) for place, _ in found))
-    if question.machine and found and not any(question.machine in name for name in machines):
-        raise unknown("machine", question.machine, machines)
+    every = sorted({str(place["machine"]) for place, _ in known.places})
+    if question.machine and not any(question.machine in name for name in every):
+        raise unknown("machine", question.machine, every)
     wanted = [at for at in machines if question.machine in at] if question.machine else list(machines)
     if here in wanted:
         wanted = [here]

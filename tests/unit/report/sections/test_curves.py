@@ -73,7 +73,9 @@ def test_scores_stand_against_the_state_where_states_differ(tmp_path: Path) -> N
     rows = [attempt("full", 0.9, state_bytes=32768), attempt("linear", 0.3, state_bytes=2048)]
     full, linear = panels(block(tmp_path, *rows))["state"].lines
     assert (list(full.x), list(linear.x)) == ([32768], [2048])
-    assert "state" not in panels(block(tmp_path, attempt("full", 0.9, state_bytes=1), attempt("mqa", 1, state_bytes=1)))
+    assert "state" not in panels(
+        block(tmp_path / "alike", *(attempt(name, 0.9, state_bytes=1) for name in ("full", "mqa")))
+    )
 
 
 def test_lines_over_lengths_have_bands_where_there_are_seeds(tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""Recommendations over synthetic rows: what is first, what shares a rank, what is left out and why."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_runs as runs
+from learned_runs import attempt
+
+from efficient_attn.errors import UsageError
+from efficient_attn.report.answers.questions import Question
+from efficient_attn.report.answers.recommending import Known, check_rows, recommend
+from efficient_attn.report.gather import gather
+
+WINDOW = "sliding_window:window=128"
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
+    folder = tmp_path_factory.mktemp("run")
+    records = [*runs.speed(lengths=(512, 1024, 4096)), *runs.decode(), *runs.fidelity()]
+    records += [*runs.speed(lengths=(512,), machine="Other-1c-2GiB")]
+    records += [attempt("full", 0.99, task="mqar"), attempt("linear", 0.5, task="mqar")]
+    return Known.of(gather([runs.write_run(folder, records)]).rows)
+
+
+def _ask(known: Known, here: str | None = None, **given: Any) -> Any:
+    return recommend(known, Question(**({"seq_len": 4096, "causal": False, "machine": "Xeon"} | given)), here=here)
+
+
+def test_the_fastest_of_those_that_keep_the_bound_is_first(known: Known) -> None:
+    free, bound = _ask(known), _ask(known, max_error=0.5)
+    fastest = [choice.label for choice in free.choices]
+    assert set(fastest) > {choice.label for choice in bound.choices} >= {"full"}
+    assert free.choices[0].rank == 1
+    speeds = [choice.taken.speedup.value for choice in free.choices]
+    assert speeds == sorted(speeds, reverse=True)
+    for label, why in bound.left_out.items():
+        assert label in fastest
+        assert "error" in why
+
+
+def test_a_loss_is_told_with_where_it_was_measured(known: Known) -> None:
+    found = {choice.label: choice.loss for choice in _ask(known).choices}
+    assert found["full"] == "exact"
+    assert "minilm" in found[WINDOW]
+    assert "N = 256" in found[WINDOW]  # not the length that is asked about
+
+
+def test_interpolated_and_measured_never_look_alike(known: Known) -> None:
+    measured, between = _ask(known), _ask(known, seq_len=2048)
+    assert {choice.taken.how for choice in measured.choices} == {"measured"}
+    assert {(choice.taken.how, choice.taken.between) for choice in between.choices} == {("interpolated", (1024, 4096))}
+    width = {c.label: c.taken.speedup.high / c.taken.speedup.low for c in measured.choices}
+    assert all(c.taken.speedup.high / c.taken.speedup.low > width[c.label] for c in between.choices)
+
+
+def test_beyond_what_was_measured_all_are_left_out(known: Known) -> None:
+    found = _ask(known, seq_len=65536)
+    assert not found.choices
+    assert set(found.left_out.values()) == {"timed at 512, 1K, 4K only"}
+
+
+def test_bounds_on_memory_and_time_are_surely_kept(known: Known) -> None:
+    free = {choice.label: choice.taken for choice in _ask(known).choices}
+    least, most = (f(taken.memory.value for taken in free.values()) for f in (min, max))
+    assert least < most
+    within = _ask(known, memory=int(least))
+    assert [free[choice.label].memory.value for choice in within.choices] == [least]
+    assert all(why.startswith("memory ") for why in within.left_out.values())
+    quick = min(taken.latency.high for taken in free.values())
+    assert len(_ask(known, latency_ms=quick).choices) == 1
+    assert not _ask(known, latency_ms=quick * 0.999).choices
+
+
+def test_what_models_learned_bounds_the_choice(known: Known) -> None:
+    found = _ask(known, min_accuracy={"mqar": 0.95})
+    assert [choice.label for choice in found.choices] == ["full"]
+    assert found.left_out["linear"].startswith("50.0% of mqar on small models")
+    assert found.left_out[WINDOW] == "mqar not measured"
+
+
+def test_a_task_that_nobody_learned_is_named(known: Known) -> None:
+    with pytest.raises(UsageError, match="unknown task of --min-accuracy 'mqra'; did you mean 'mqar'"):
+        _ask(known, min_accuracy={"mqra": 0.9})
+
+
+def test_unlike_machines_are_never_ranked_together(known: Known) -> None:
+    asked = {"seq_len": 512, "machine": None}
+    assert _ask(known, **asked).place["machine"] == "Xeon-x2-15GiB"
+    assert _ask(known, here="Other-1c-2GiB", **asked).place["machine"] == "Other-1c-2GiB"
+    assert _ask(known, seq_len=512, machine="Other").place["machine"] == "Other-1c-2GiB"
+    assert set(_ask(known, **asked).machines) == {"Xeon-x2-15GiB", "Other-1c-2GiB"}
+    with pytest.raises(UsageError, match="unknown machine 'Zen9'"):
+        _ask(known, machine="Zen9")
+
+
+def test_heads_that_share_keys_are_asked_for(known: Known) -> None:
+    decode = {"mode": "decode", "causal": None, "seq_len": 4096, "max_error": 0.1}
+    assert {choice.label for choice in _ask(known, **decode).choices} == {"full"}
+    shared = _ask(known, **decode, kv_heads=1)
+    assert {choice.label.partition(":")[0] for choice in shared.choices} == {"mqa"}
+    assert shared.choices[0].loss == "exact"
+
+
+def test_what_cannot_be_told_apart_shares_a_rank(tmp_path: Path) -> None:
+    near = [("linear", 2.0), ("cosformer", 1.95), ("performer", 1.0), ("full", None)]
+    records = [
+        runs.Record(
+            runs.row(
+                name, mode="forward", seq_len=512, latency_ms=1.0, latency_ms_low=0.9, latency_ms_high=1.1,
+                speedup=ratio, speedup_low=ratio and ratio * 0.95, speedup_high=ratio and ratio * 1.05,
+            )
+        )
+        for name, ratio in near
+    ]  # fmt: skip
+    found = Known.of(gather([runs.write_run(tmp_path, records)]).rows)
+    answer = recommend(found, Question(seq_len=512))
+    assert [(choice.rank, choice.label) for choice in answer.choices] == [
+        (1, "linear"),
+        (1, "cosformer"),
+        (3, "performer"),
+        (3, "full"),
+    ]
+    assert [choice.label for choice in answer.best] == ["linear", "cosformer"]
+
+
+def test_runs_that_time_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="these runs time nothing"):
+        check_rows(Known.of(gather([runs.write_run(tmp_path, runs.fidelity())]).rows))
+
+
+def test_questions_about_published_cells_are_answered_right() -> None:
+    """A sample of the trial."""
+    results = Path(__file__).parents[4] / "results"
+    spec = importlib.util.spec_from_file_location("recommending", results.parent / "suites/trials/recommending.py")
+    assert spec is not None
+    assert spec.loader is not None
+    trial = importlib.util.module_from_spec(spec)
+    sys.modules["recommending"] = trial  # dataclasses look there
+    spec.loader.exec_module(trial)
+    named = [results / name for name in ("quickstart", "linear", "decode")]
+    for found in trial.main(named, 60, 5).values():
+        assert found.asked == 30
+        assert found.right >= 0.9 * (found.asked - found.silent)
+        assert found.silent <= 6
+        assert found.broken == 0

@@ -1,0 +1,55 @@
+"""A recommendation in words and as data."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import report_runs as runs
+
+from efficient_attn.report.answers import telling
+from efficient_attn.report.answers.questions import Question
+from efficient_attn.report.answers.recommending import Known, Recommendation, recommend
+from efficient_attn.report.gather import gather
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
+    folder = tmp_path_factory.mktemp("run")
+    return Known.of(gather([runs.write_run(folder, [*runs.speed(lengths=(512, 1024, 4096)), *runs.fidelity()])]).rows)
+
+
+def _ask(known: Known, seq_len: int) -> Recommendation:
+    return recommend(known, Question(seq_len=seq_len, causal=False))
+
+
+def test_lines_say_how_each_is_known(known: Known) -> None:
+    assert {row[-1] for row in telling.as_rows(_ask(known, 4096))} == {"measured"}
+    assert {row[-1] for row in telling.as_rows(_ask(known, 2048))} == {"INTERPOLATED between 1,024 and 4,096"}
+    assert all(len(row) == len(telling.COLUMNS) for row in telling.as_rows(_ask(known, 2048)))
+
+
+def test_it_says_what_it_holds_for(known: Known) -> None:
+    told = list(telling.conclude(_ask(known, 4096)))
+    assert told[0] == "Holds for batch 1, 4 heads of 64, float32, 1 thread, Xeon-x2-15GiB, not causal."
+    assert any(line.startswith("No bound on what is lost was given") for line in told)
+    assert next(telling.conclude(_ask(known, 9999))) == "No mechanism is known to keep this."
+    nowhere = recommend(known, Question(seq_len=512, device="cuda"))
+    assert list(telling.conclude(nowhere)) == ["Nothing was timed at such a place."]
+
+
+def test_commands_that_would_tell_name_what_was_asked() -> None:
+    asked = Question(seq_len=777, mode="decode", kv_heads=2, max_error=0.1, max_ppl_ratio=1.1, min_accuracy={"mqar": 1})
+    commands = list(telling.list_commands(asked))
+    assert commands[0].startswith("efficient-attn run decode --seq-len 777 --device cpu --kv-heads 2 ")
+    assert [c.split()[2] for c in commands[1:]] == ["fidelity_long", "swap", "accuracy"]
+
+
+def test_data_names_the_rows(known: Known) -> None:
+    data = json.loads(json.dumps(telling.as_json(_ask(known, 2048)), allow_nan=False))
+    first = data["choices"][0]
+    assert (first["how"], first["between"]) == ("interpolated", [1024, 4096])
+    assert {row["length"] for row in first["rows"]} == {1024, 4096}
+    assert all(row["case_key"] and row["run_id"] == "quickstart-1" for row in first["rows"])
+    assert data["commands"] == []
+    assert telling.as_json(_ask(known, 99999))["commands"]

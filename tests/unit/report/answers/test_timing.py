@@ -1,0 +1,103 @@
+"""Times between lengths: laws of interpolation, what is not said, and curves out of rows."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import report_runs as runs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from efficient_attn.report import gather, losses, select
+from efficient_attn.report.answers.timing import Curve, Point, Taken, interpolate, split_places
+from efficient_attn.results.stats import Estimate
+
+
+def _points(values: dict[int, float], around: float = 1.0) -> list[tuple[int, Estimate | None]]:
+    return [(at, Estimate(x, x / around, x * around)) for at, x in values.items()]
+
+
+@given(st.floats(-2, 3), st.floats(0.01, 100), st.integers(513, 4095), st.floats(1.0, 1.5))
+def test_a_power_is_interpolated_exactly(power: float, factor: float, length: int, around: float) -> None:
+    values = {n: factor * n**power for n in (256, 512, 4096, 8192)}
+    found = interpolate(_points(values, around), length, 1.03)
+    assert found is not None
+    assert found.value == pytest.approx(factor * length**power, rel=1e-6)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.value / around * 1.0001  # no narrower than what was measured
+    assert found.high >= found.value * around * 0.9999
+
+
+@given(st.floats(0.1, 10), st.floats(1e-6, 1e-2), st.integers(513, 4095))
+def test_a_curve_that_bends_one_way_lies_within(start: float, slope: float, length: int) -> None:
+    """A fixed cost and one that grows, as memory and short calls have it."""
+
+    def cost(n: int) -> float:
+        return start + slope * n
+
+    found = interpolate(_points({n: cost(n) for n in (256, 512, 4096, 8192)}), length, 1.0)
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low * 0.9999 <= cost(length) <= found.high * 1.0001
+
+
+@pytest.mark.parametrize("lengths", [(256, 512), (2048, 4096), ()])
+def test_beyond_what_was_measured_nothing_is_said(lengths: tuple[int, ...]) -> None:
+    assert interpolate(_points(dict.fromkeys(lengths, 1.0)), 1024, 1.0) is None
+
+
+def _curve(lengths: tuple[int, ...], *, paired: bool = True) -> Curve:
+    one = Estimate(2.0, 1.9, 2.1)
+    points = [Point(n, one if paired else None, Estimate(n / 100), float(n), None, ()) for n in lengths]
+    return Curve("linear", 4, {}, tuple(points))
+
+
+def test_what_was_measured_is_taken_as_it_is() -> None:
+    taken = _curve((512, 1024)).take(1024)
+    assert isinstance(taken, Taken)
+    assert (taken.how, taken.between, taken.latency.value) == ("measured", None, 10.24)
+
+
+def test_what_lies_between_says_between_what() -> None:
+    taken = _curve((512, 2048)).take(1024)
+    assert isinstance(taken, Taken)
+    assert (taken.how, taken.between) == ("interpolated", (512, 2048))
+    assert taken.memory is not None
+    assert taken.memory.value == pytest.approx(1024)
+    assert taken.latency.low is not None
+    assert taken.latency.low < taken.latency.value
+
+
+def test_without_the_baseline_there_is_a_time_and_no_speedup() -> None:
+    taken = _curve((512, 2048), paired=False).take(1024)
+    assert isinstance(taken, Taken)
+    assert taken.speedup is None
+    assert taken.latency.value == pytest.approx(10.24)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "says"), [((512, 1024), "timed at 512, 1K only"), ((128, 65536), "not timed between 128 and 64K")]
+)
+def test_where_nothing_is_known_it_is_said_why(lengths: tuple[int, ...], says: str) -> None:
+    assert _curve(lengths).take(4096 if 65536 in lengths else 2048) == says
+
+
+def test_rows_of_a_mechanism_at_a_place_are_a_curve(tmp_path: Path) -> None:
+    again = runs.write_run(tmp_path / "again", runs.speed(lengths=(1024,), run_id="quickstart-2"))
+    records = [*runs.speed(lengths=(512, 1024)), *runs.speed(causal=True, lengths=(512,))]
+    found = gather.gather([runs.write_run(tmp_path / "run", records), again])
+    places = split_places(losses.add_losses(select.add_labels(found.rows)))
+    assert [place["causal"] for place, _ in places] == [False, True]
+    curves = {curve.label: curve for curve in places[0][1]}
+    full, window = curves["full"], curves["sliding_window:window=128"]
+    assert [point.length for point in full.points] == [512, 1024]
+    assert [point.speedup and point.speedup.value for point in full.points] == [1.0, 1.0]
+    both = window.points[1]
+    assert both.speedup is not None
+    assert both.speedup.low is not None
+    assert len(both.sources) == len({source.run_id for source in both.sources}) == 2
+    assert math.log(both.speedup.value / both.speedup.low) >= 0.03
