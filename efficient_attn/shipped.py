@@ -1,8 +1,33 @@
-"""The files that come with the package: suites and captured data."""
+"""The files that come with the package: suites, captured data and shapes of models."""
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from .errors import unknown
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The attention of a model that people know. kv_heads: None where heads share none. window: keys that a position
+    sees, where they are few; length: positions that it was trained for. source: where that is written."""
+
+    name: str
+    heads: int
+    kv_heads: int | None
+    head_dim: int
+    length: int
+    window: int | None
+    source: str
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The axes of a suite that it sets."""
+        found = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def suites_folder() -> Path:
@@ -15,3 +40,27 @@ def suites_folder() -> Path:
 def suite_names() -> list[str]:
     """The names of the built-in suites."""
     return sorted(p.stem for p in suites_folder().glob("*.toml"))
+
+
+def describe_suite(name: str) -> str:
+    """What a built-in suite is for, in its own words: its description, or else its title."""
+    with (suites_folder() / f"{name}.toml").open("rb") as file:
+        said = tomllib.load(file)
+    return str(said.get("description") or said.get("title") or "")
+
+
+@cache
+def list_shapes() -> tuple[Shape, ...]:
+    """All shapes, as ``suites/data/shapes.toml`` has them."""
+    with (suites_folder() / "data" / "shapes.toml").open("rb") as file:
+        said = tomllib.load(file)
+    fields = ("heads", "kv_heads", "head_dim", "length", "window", "source")
+    return tuple(Shape(name, *(one.get(field) for field in fields)) for name, one in said.items())
+
+
+def find_shape(name: str) -> Shape:
+    """The shape of a model by its name. Raises `UsageError` for one that is not known."""
+    shapes = {shape.name: shape for shape in list_shapes()}
+    if name not in shapes:
+        raise unknown("shape", name, list(shapes))
+    return shapes[name]

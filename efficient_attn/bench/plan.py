@@ -27,8 +27,8 @@ from .task import Task
 class Overrides:
     """What the command line changes in a suite: axes by name, variants, keys of tasks; ``quick`` shrinks it.
 
-    flags: by which flag a key was given, where that was not ``--set``. tasks: only these, of those that the suite asks
-    for.
+    flags: by which flag a key was given, where that was not ``--set``. tasks, parts: only these, of those that the
+    suite has.
     """
 
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -36,6 +36,7 @@ class Overrides:
     keys: Mapping[str, Any] = field(default_factory=dict)
     flags: Mapping[str, str] = field(default_factory=dict)
     tasks: Sequence[str] = ()
+    parts: Sequence[str] = ()
     seed: int | None = None
     quick: bool = False
 
@@ -44,7 +45,13 @@ class Overrides:
         """Each change as the command line says it, ``--seq-len 64,128``; none for the suite as it is written."""
         axes = {f"--{name.replace('_', '-')}": values for name, values in self.axes.items()}
         keys = {self.flags.get(name, f"--set {name}"): value for name, value in self.keys.items()}
-        said = {"--task": self.tasks or None, "--variant": self.variants or None, **axes, "--seed": self.seed}
+        said = {
+            "--task": self.tasks or None,
+            "--part": self.parts or None,
+            "--variant": self.variants or None,
+            **axes,
+            "--seed": self.seed,
+        }
         quick = ("--quick",) if self.quick else ()
         told = (f"{flag} {_write(value)}" for flag, value in said.items() if value is not None)
         set_ = (f"{flag}{'=' if ' ' in flag else ' '}{_write(value)}" for flag, value in keys.items())
@@ -64,15 +71,21 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
     _check_baselines(loaded.name, parts)
     cases: list[Case] = []
     _check_tasks(loaded, overrides.tasks)
+    for name in overrides.parts:
+        if name not in (known := [part.name for part in parts]):
+            raise unknown("part", name, known, where=f"--part: {loaded.name}")
     with_blocks = any(part.block for part in parts)
     for part, every in zip(parts, loaded.wanted, strict=True):
+        if overrides.parts and part.name not in overrides.parts:
+            continue
         wanted = [want for want in every if not overrides.tasks or want.task in overrides.tasks]
         try:
             cases += _plan_part(loaded.name, part, wanted, effort, overrides, with_blocks)
         except UsageError as error:
             raise UsageError(f"{loaded.name}, part {part.name!r}: {error}") from error
     if not cases:
-        raise UsageError(f"{loaded.name}: no part has key-value heads that {', '.join(overrides.variants)} takes")
+        told = ", ".join(overrides.variants) or "a mechanism"
+        raise UsageError(f"{loaded.name}: no part has key-value heads that {told} takes")
     _check_overrides(loaded.name, overrides, cases)
     seen: dict[str, Case] = {}
     for case in cases:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from ..errors import UsageError
-from .verbs import print_json
+from .output import print_json
 
 
 def claims(args: Namespace) -> int:

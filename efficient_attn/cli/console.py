@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from ..patterns.grids import Grid
     from ..registry import Info
     from ..results.rows import Record
+    from ..shipped import Shape
     from ..testing import Outcome
     from ..variants import Entry
 
 
 OUTCOMES = {"passed": "passed", "failed": "failed", "not_claimed": "does not apply"}
+ABLE = ("causal", "decode", "exact")  # what a mechanism can do, as `list` says it
 PLAIN = str.maketrans({units.NONE: "-", units.MICRO: "u"})  # where a terminal knows ASCII only
 
 
@@ -49,9 +51,15 @@ def print_table(
     console.print()
 
 
-def show_catalogue(entries: Sequence[Entry], suites: Sequence[str]) -> None:
-    print_table("Mechanisms", ["name", "family", ""], [[e.name, e.family, e.sentence] for e in entries])
-    print(f"Suites: {', '.join(suites)}")
+def show_catalogue(entries: Sequence[Entry], suites: Mapping[str, str], shapes: Sequence[Shape]) -> None:
+    marks = [["?" if e.able is None else "yes" if word in e.able else units.NONE for word in ABLE] for e in entries]
+    rows = [[e.name, e.family, *can, e.sentence] for e, can in zip(entries, marks, strict=True)]
+    print_table("Mechanisms (exact: a softmax over the keys that are seen)", ["name", "family", *ABLE, ""], rows)
+    print_table(
+        "Suites (efficient-attn plan SUITE says how long one takes)", ["name", ""], [*map(list, suites.items())]
+    )
+    about = [[s.name, str(s.heads), str(s.kv_heads or s.heads), str(s.head_dim), s.source] for s in shapes]
+    print_table("Shapes, for --shape", ["name", "heads", "kv heads", "width", "source"], about)
 
 
 def show_info(about: Info) -> None:

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import claims, recommend, values, verbs
+from . import claims, mechanisms, recommend, values, verbs
 
 AXES: dict[str, tuple[Callable[[str], Any], str]] = {
-    "seq_len": (values.count, "sequence lengths; context lengths when decoding"),
+    "seq_len": (values.length, "sequence lengths, say 1024 or 32K; context lengths when decoding"),
     "causal": (values.truth, "true, false or both"),
-    "dtype": (values.one_of("dtype", ("float32", "float64", "float16", "bfloat16")), "data types"),
+    "dtype": (values.dtype, "data types: float32, bf16, ..."),
     "device": (values.one_of("device", ("cpu", "cuda", "mps")), "devices"),
     "threads": (values.count, "CPU threads"),
     "batch": (values.count, "batch sizes"),
@@ -64,9 +64,9 @@ def make_parser() -> Parser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     known = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
     parser.verbs = known.choices  # type: ignore[assignment]
-    _list(_verb(known, "list", verbs.list_, "show every mechanism and suite"))
-    _info(_verb(known, "info", verbs.info, "describe a mechanism with its options"))
-    _check(_verb(known, "check", verbs.check, "hold a mechanism to what it claims"))
+    _list(_verb(known, "list", mechanisms.list_, "show every mechanism and suite"))
+    _info(_verb(known, "info", mechanisms.info, "describe a mechanism with its options"))
+    _check(_verb(known, "check", mechanisms.check, "hold a mechanism to what it claims"))
     _doctor(_verb(known, "doctor", verbs.doctor, "say how well this machine can measure now"))
     _suite(_verb(known, "plan", verbs.plan, "show what a suite would run, and what that would take"))
     _run(_verb(known, "run", verbs.run, "run a suite and write its page"))
@@ -109,7 +109,8 @@ def _check(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="where to check (default: cpu)")
     verb.add_argument(
         "--dtype",
-        choices=("float64", "float32", "bfloat16", "float16"),
+        type=values.dtype,
+        metavar="DTYPE",
         default="float64",
         help="of all calls (default: float64, with the others where they matter)",
     )
@@ -128,6 +129,10 @@ def _suite(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--task", type=values.list_of(str), metavar="A,B", help="only these of the suite's tasks")
     verb.add_argument(
         "--variant", type=values.list_of(str), metavar="A,B", help="only these mechanisms, or others than the suite's"
+    )
+    verb.add_argument("--part", type=values.list_of(str), metavar="A,B", help="only these of the suite's parts")
+    verb.add_argument(
+        "--shape", type=values.shape, metavar="MODEL", help="heads, key-value heads and width of a model: llama3-8b"
     )
     for name, (kind, text) in AXES.items():
         verb.add_argument(f"--{name.replace('_', '-')}", type=values.list_of(kind), metavar="X,Y", help=text)

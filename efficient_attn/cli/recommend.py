@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from . import values
-from .verbs import print_json
+from .output import print_json
 
 RESULTS = Path("results")  # whose runs are asked where none is named
 
@@ -27,7 +27,8 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--kv-heads", type=values.count, metavar="N", help="the model's (default: as many as heads)")
     for name, text in (("heads", "heads"), ("head-dim", "a head's width"), ("batch", "rows"), ("threads", "threads")):
         verb.add_argument(f"--{name}", type=values.count, metavar="N", help=f"{text} (default: what was measured most)")
-    verb.add_argument("--dtype", choices=("float32", "float64", "float16", "bfloat16"), help="default: as before")
+    verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help="default: as before")
+    verb.add_argument("--shape", type=values.shape, metavar="MODEL", help="heads and width of a model: llama3-8b")
     verb.add_argument("--machine", metavar="NAME", help="a part of its name (default: this one, if rows are of it)")
     verb.add_argument("--max-error", type=values.bound, metavar="X", help="of outputs, against exact attention")
     verb.add_argument("--max-ppl-ratio", type=values.bound, metavar="X", help="perplexity over the model's own: 1.05")
@@ -51,6 +52,8 @@ def recommend(args: Namespace) -> int:
     if len(least) < len(args.min_accuracy):
         raise UsageError("recommend: --min-accuracy names a task twice")
     given = {name: getattr(args, name) for name in asked}
+    for name, value in (args.shape.axes if args.shape else {}).items():
+        given[name] = value if given[name] is None else given[name]
     question = Question(**given, min_accuracy=least, latency_ms=args.latency)
     known = Known.of(gather(_find_runs(args.run)).rows)
     check_rows(known)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, unknown
+from ..shipped import Shape, find_shape
 from ..units import parse_size
 
 
@@ -88,6 +89,15 @@ def length(text: str) -> int:
     return int(number) * thousands
 
 
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
+
+
+def dtype(text: str) -> str:
+    """``bfloat16``, or ``bf16`` for short."""
+    return one_of("dtype", DTYPES)(SHORT.get(text, text))
+
+
 def bound(text: str) -> float:
     """A finite number of at least 0."""
     value = _number(text)
@@ -111,6 +121,14 @@ def milliseconds(text: str) -> float:
         if value is not None and 0 < value < math.inf:
             return value * factor
     raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 50ms, 800us or 2s")
+
+
+def shape(text: str) -> Shape:
+    """A model's shape by its name."""
+    try:
+        return find_shape(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def setting(text: str) -> tuple[str, Any]:

@@ -2,75 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
+from .output import as_text, print_files, print_json, write_file
 from .stopping import stopped, terminable
 
 if TYPE_CHECKING:
     from ..bench.case import Case
     from ..bench.plan import Overrides
     from ..bench.suite import Loaded
-
-
-def list_(args: Namespace) -> int:
-    from ..registry import catalogue
-    from ..shipped import suite_names
-
-    entries, suites = catalogue(family=args.family), suite_names()
-    if args.picture:
-        from .drawing import gallery
-
-        _write(args.picture, gallery([e.name for e in entries], args.picture))
-    drawn = {"picture": str(args.picture)} if args.picture else {}
-    if args.json:
-        mechanisms = [{"name": e.name, "family": e.family, "sentence": e.sentence} for e in entries]
-        return print_json({"mechanisms": mechanisms, "suites": suites} | drawn)
-    from . import console
-
-    console.show_catalogue(entries, suites)
-    _print_files(drawn)
-    return 0
-
-
-def info(args: Namespace) -> int:
-    from ..registry import info
-    from . import console
-
-    about = info(args.name)
-    if args.picture:
-        from .drawing import portrait
-
-        _write(args.picture, portrait(about, args.picture))
-    drawn = {"picture": str(args.picture)} if args.picture else {}
-    if args.json:
-        return print_json(console.info_as_json(about) | drawn)
-    console.show_info(about)
-    _print_files(drawn)
-    return 0
-
-
-def check(args: Namespace) -> int:
-    from ..registry import load_plugin
-    from . import console
-
-    names = load_plugin(args.name) if args.name.endswith(".py") else [args.name]
-    if not names:
-        raise UsageError(f"check: {args.name} registers no mechanism; decorate its class with @ea.register(...)")
-    from ..testing import Subject, run_checks
-
-    how = {"device": args.device, "dtype": args.dtype, "seed": args.seed}
-    outcomes = {name: run_checks(name, backend=args.backend, **how) for name in names}
-    if args.json:
-        print_json({name: [console.outcome_as_json(o) for o in found] for name, found in outcomes.items()})
-    else:
-        console.show_checks(outcomes, {name: Subject(name, backend=args.backend).traits for name in names}, args.seed)
-    return 1 if any(o.status == "failed" for found in outcomes.values() for o in found) else 0
 
 
 def doctor(args: Namespace) -> int:
@@ -188,8 +132,15 @@ def _read_overrides(args: Namespace) -> Overrides:
     often = ("activations", "memory_budget", "model", "text")  # keys with flags of their own
     flags = {name: f"--{name.replace('_', '-')}" for name in often if getattr(args, name) is not None}
     keys = dict(args.set or ()) | {name: getattr(args, name) for name in flags}
-    axes = {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
-    said = {"tasks": args.task or (), "variants": args.variant or (), "seed": args.seed, "quick": args.quick}
+    axes = {name: [value] for name, value in (args.shape.axes if args.shape else {}).items()}
+    axes |= {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
+    said = {
+        "tasks": args.task or (),
+        "parts": args.part or (),
+        "variants": args.variant or (),
+        "seed": args.seed,
+        "quick": args.quick,
+    }
     return Overrides(axes=axes, keys=keys, flags=flags, **said)
 
 
@@ -211,7 +162,7 @@ def report(args: Namespace) -> int:
         raise UsageError(f"report: {out}: cannot be written: {error.strerror or error}") from error
     if args.json:
         return print_json({"page": str(written.page), "markdown": str(written.markdown), "csv": str(written.csv)})
-    _print_files({"page": written.page, "markdown": written.markdown, "table": written.csv})
+    print_files({"page": written.page, "markdown": written.markdown, "table": written.csv})
     return 0
 
 
@@ -236,10 +187,10 @@ def _export(args: Namespace) -> int:
     if len(args.run) > 1 or args.out:
         raise UsageError("report: --export takes one RUN, and writes to the file that it names, without --out")
     for name, file in args.export:
-        _write(file, _as_text(EXPORTS[name](Path(args.run[0]))))
+        write_file(file, as_text(EXPORTS[name](Path(args.run[0]))))
     if args.json:
         return print_json({name: str(file) for name, file in args.export})
-    _print_files(dict(args.export))
+    print_files(dict(args.export))
     return 0
 
 
@@ -263,35 +214,15 @@ def compare(args: Namespace) -> int:
     )
     form = "json" if args.json else args.format
     if form == "json":
-        text = _as_text(comparison.as_json(found))
+        text = as_text(comparison.as_json(found))
     else:
         show = comparison.as_markdown if form == "markdown" else comparison.as_text
         text = show(found, everything=args.all)
     if args.out:
-        _write(Path(args.out), marks.add_mark(text, form))
+        write_file(Path(args.out), marks.add_mark(text, form))
         print(*comparison.conclude(found), f"comparison: {args.out}", sep="\n")
     else:
         print(text, end="")
     if args.fail_on_regression and found.regressed:
         return 1
     return 3 if args.fail_if_blind and found.blind else 0
-
-
-def _print_files(written: Mapping[str, str | Path]) -> None:
-    for what, file in written.items():
-        print(f"{what}: {file}")
-
-
-def _write(file: Path, content: str | bytes) -> None:
-    from ..results import marks
-
-    marks.write(file, content if isinstance(content, bytes) else content.encode())
-
-
-def _as_text(value: Any) -> str:
-    return json.dumps(value, indent=2, default=str) + "\n"
-
-
-def print_json(value: Any) -> int:
-    print(_as_text(value), end="")
-    return 0

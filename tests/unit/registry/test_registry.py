@@ -17,7 +17,7 @@ from efficient_attn.contract.shapes import Dims
 from efficient_attn.patterns import Where
 from efficient_attn.registry import entries
 from efficient_attn.spec import parse
-from efficient_attn.variants import CATALOGUE, FAMILIES
+from efficient_attn.variants import CATALOGUE, FAMILIES, Entry
 from efficient_attn.variants.full.engine import SoftmaxAttention
 
 PLUGIN = '''
@@ -311,3 +311,9 @@ class TestEntryPoints:
         with pytest.raises(ea.UsageError, match="theirs: the entry point no_such_package:Thing failed: ModuleNotFound"):
             ea.create("theirs")
         assert ea.create("full").spec == "full"
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+def test_the_catalogue_says_what_a_mechanism_can_do(entry: Entry) -> None:
+    traits = ea.info(entry.name).traits
+    assert entry.able == {word for word in ("causal", "decode", "exact") if getattr(traits, word)}

@@ -1,0 +1,73 @@
+"""The verbs about mechanisms: list, info, check."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+
+from ..errors import UsageError
+from .output import print_files, print_json, write_file
+
+
+def list_(args: Namespace) -> int:
+    from ..registry import catalogue
+    from ..shipped import describe_suite, list_shapes, suite_names
+
+    entries, suites = catalogue(family=args.family), suite_names()
+    if args.picture:
+        from .drawing import gallery
+
+        write_file(args.picture, gallery([e.name for e in entries], args.picture))
+    drawn = {"picture": str(args.picture)} if args.picture else {}
+    if args.json:
+        mechanisms = [
+            {
+                "name": e.name,
+                "family": e.family,
+                "sentence": e.sentence,
+                "able": None if e.able is None else sorted(e.able),
+            }
+            for e in entries
+        ]
+        told = {"mechanisms": mechanisms, "suites": suites, "shapes": [asdict(shape) for shape in list_shapes()]}
+        return print_json(told | drawn)
+    from . import console
+
+    console.show_catalogue(entries, {name: describe_suite(name) for name in suites}, list_shapes())
+    print_files(drawn)
+    return 0
+
+
+def info(args: Namespace) -> int:
+    from ..registry import info
+    from . import console
+
+    about = info(args.name)
+    if args.picture:
+        from .drawing import portrait
+
+        write_file(args.picture, portrait(about, args.picture))
+    drawn = {"picture": str(args.picture)} if args.picture else {}
+    if args.json:
+        return print_json(console.info_as_json(about) | drawn)
+    console.show_info(about)
+    print_files(drawn)
+    return 0
+
+
+def check(args: Namespace) -> int:
+    from ..registry import load_plugin
+    from . import console
+
+    names = load_plugin(args.name) if args.name.endswith(".py") else [args.name]
+    if not names:
+        raise UsageError(f"check: {args.name} registers no mechanism; decorate its class with @ea.register(...)")
+    from ..testing import Subject, run_checks
+
+    how = {"device": args.device, "dtype": args.dtype, "seed": args.seed}
+    outcomes = {name: run_checks(name, backend=args.backend, **how) for name in names}
+    if args.json:
+        print_json({name: [console.outcome_as_json(o) for o in found] for name, found in outcomes.items()})
+    else:
+        console.show_checks(outcomes, {name: Subject(name, backend=args.backend).traits for name in names}, args.seed)
+    return 1 if any(o.status == "failed" for found in outcomes.values() for o in found) else 0

@@ -1,0 +1,28 @@
+"""What verbs leave behind: JSON, files, and the lines that name them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def print_files(written: Mapping[str, str | Path]) -> None:
+    for what, file in written.items():
+        print(f"{what}: {file}")
+
+
+def write_file(file: Path, content: str | bytes) -> None:
+    from ..results import marks
+
+    marks.write(file, content if isinstance(content, bytes) else content.encode())
+
+
+def as_text(value: Any) -> str:
+    return json.dumps(value, indent=2, default=str) + "\n"
+
+
+def print_json(value: Any) -> int:
+    print(as_text(value), end="")
+    return 0
