@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .cli.session import Run as Run
+    from .cli.session import run as run
     from .contract.capacity import longest_context as longest_context
     from .contract.mask import Mask as Mask
     from .contract.mechanism import Attention as Attention
@@ -42,6 +44,7 @@ _HOME = {
     "LinearAttention": "variants.linear.engine",
     "Mask": "contract.mask",
     "MultiHeadAttention": "layers.multi_head",
+    "Run": "cli.session",
     "SoftmaxAttention": "variants.full.engine",
     "SparseAttention": "variants.sparse.engine",
     "Traits": "contract.traits",
@@ -56,6 +59,7 @@ _HOME = {
     "mean_pool_kv": "layers.grouping",
     "names": "registry",
     "register": "registry",
+    "run": "cli.session",
     "state_bytes": "contract.state",
 }
 _MODULES = ("feature_maps", "patterns", "testing")

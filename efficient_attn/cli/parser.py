@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import claims, mechanisms, recommend, values, verbs
+from . import claims, mechanisms, recommend, runs, values, verbs
 
 AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "seq_len": (values.length, "sequence lengths, say 1024 or 32K; context lengths when decoding"),
@@ -76,6 +76,9 @@ def make_parser() -> Parser:
     recommend.add_options(
         _verb(known, "recommend", recommend.recommend, "say which mechanism to take, by what runs measured")
     )
+    runs.add_options(_verb(known, "runs", runs.runs, "list local runs"), removes=False)
+    text = "take away what can be made again: pages, and what ended runs left to go on from"
+    runs.add_options(_verb(known, "clean", runs.clean, text), removes=True)
     return parser
 
 

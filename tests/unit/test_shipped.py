@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attn import shipped
+from efficient_attn.errors import UsageError
 
 
 def test_built_in_suites_and_data_are_found() -> None:
@@ -35,3 +36,17 @@ def test_a_checkout_reads_the_folder_at_its_top(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "outside.toml").touch()
     assert shipped.suite_names() == ["outside"]
+
+
+def test_every_suite_says_what_it_is_for() -> None:
+    for name in shipped.suite_names():
+        assert len(shipped.describe_suite(name)) > 20, name
+
+
+def test_shapes_name_their_source_and_heads_fit() -> None:
+    for shape in shipped.list_shapes():
+        assert shape.source
+        assert shape.heads % (shape.kv_heads or shape.heads) == 0
+        assert shape.head_dim > 0
+    with pytest.raises(UsageError, match="unknown shape 'mistral'; did you mean 'mistral-7b'"):
+        shipped.find_shape("mistral")

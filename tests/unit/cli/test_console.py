@@ -16,6 +16,7 @@ from efficient_attn.cli import console, summary
 from efficient_attn.registry import catalogue, info
 from efficient_attn.results.frames import frame
 from efficient_attn.results.rows import Record, Row
+from efficient_attn.shipped import list_shapes
 from efficient_attn.testing import Check, Outcome
 
 Capture = pytest.CaptureFixture[str]
@@ -28,13 +29,14 @@ def _printed(capsys: Capture) -> str:
 
 
 def test_the_catalogue_shows_every_mechanism_whole(capsys: Capture) -> None:
-    console.show_catalogue(catalogue(), ["one", "two"])
+    console.show_catalogue(catalogue(), {"one": "The first.", "two": "The second."}, list_shapes())
     text = _printed(capsys)
     for entry in catalogue():
         (line,) = [x for x in text.splitlines() if x.startswith(f"{entry.name} ")]
         assert entry.family in line
         assert entry.sentence in line
-    assert "Suites: one, two" in text
+    assert ["one", "The", "first."] in [line.split() for line in text.splitlines()]
+    assert "llama3-8b" in text
 
 
 def test_a_mechanism_is_described_with_its_options_and_what_it_cannot(capsys: Capture) -> None:

@@ -1,0 +1,63 @@
+"""The verbs ``runs`` and ``clean``: what lies in the folder of local runs, and what of it may go."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from pathlib import Path
+
+from .. import units
+from .output import print_json
+
+LOCAL = Path("results/local")
+COLUMNS = ("run", "suite", "started", "finished", "cases", "size")
+
+
+def add_options(verb: argparse.ArgumentParser, *, removes: bool) -> None:
+    verb.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=LOCAL, help=f"of runs (default: {LOCAL})")
+    if removes:
+        verb.add_argument("--dry-run", action="store_true", help="say what would go, and take nothing away")
+
+
+def runs(args: Namespace) -> int:
+    from ..report.keeping import list_runs
+    from . import console
+
+    found = list(list_runs(args.folder))
+    if args.json:
+        return print_json([kept.as_data() for kept in found])
+    rows = [
+        [
+            str(kept.folder),
+            kept.suite,
+            kept.started[:16].replace("T", " "),
+            "yes" if kept.finished else "no: --resume goes on",
+            ", ".join(f"{count} {status}" for status, count in sorted(kept.statuses.items())),
+            units.size(kept.size),
+        ]
+        for kept in found
+    ]
+    console.print_table("", COLUMNS, rows, right=("size",))
+    return 0
+
+
+def clean(args: Namespace) -> int:
+    """Take away what can be made again: pages, plots, tables, and what ended runs left to go on from."""
+    from ..report.keeping import find_leftovers, list_runs, remove
+
+    found = {}
+    for kept in list_runs(args.folder):
+        paths = find_leftovers(kept)
+        freed = sum(path.lstat().st_size for path in paths)
+        if paths and not args.dry_run:
+            paths = remove(kept)
+        if paths:
+            found[str(kept.folder)] = {"files": [str(path) for path in paths], "bytes": freed}
+    if args.json:
+        return print_json({"dry_run": args.dry_run, "runs": found})
+    would = "would go" if args.dry_run else "gone"
+    for folder, told in found.items():
+        print(f"{folder}: {len(told['files'])} files {would}, {units.size(told['bytes'])}")
+    total = units.size(sum(told["bytes"] for told in found.values())) if found else "nothing"
+    print(f"{total} {would}; rows stay, and `efficient-attn report RUN` makes pages again")
+    return 0

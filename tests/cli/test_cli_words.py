@@ -1,0 +1,45 @@
+"""Words that people use, through the real command: lengths, dtypes, parts and shapes; runs listed and cleaned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import report_runs as runs
+from shell import Command
+
+from efficient_attn.report import write_report
+
+
+def test_a_plan_takes_short_words(command: Command) -> None:
+    done = command(
+        "plan", "quickstart", "--part", "length", "--seq-len", "1K", "--dtype", "bf16", "--shape", "bert-base", "--json"
+    )
+    assert (done.code, done.err) == (0, "")
+    cases = json.loads(done.out)
+    assert {(c["seq_len"], c["dtype"], c["heads"], c["head_dim"]) for c in cases} == {(1024, "bfloat16", 12, 64)}
+
+
+def test_what_was_said_wins_over_a_shape(command: Command) -> None:
+    done = command("plan", "quickstart", "--part", "length", "--shape", "llama3-8b", "--heads", "8", "--json")
+    assert {(c["heads"], c["kv_heads"], c["head_dim"]) for c in json.loads(done.out)} == {(8, 8, 128)}
+
+
+def test_a_part_that_does_not_exist_is_named(command: Command) -> None:
+    done = command("plan", "quickstart", "--part", "lenght")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "unknown part 'lenght'; did you mean 'length'" in done.err
+
+
+def test_runs_are_listed_and_cleaned(command: Command, tmp_path: Path) -> None:
+    folder = runs.write_run(tmp_path / "mine" / "one", runs.speed(lengths=(512,)))
+    write_report([folder], folder)
+    (listed,) = json.loads(command("runs", tmp_path / "mine", "--json").out)
+    assert listed["suite"] == "quickstart"
+    dry = command("clean", tmp_path / "mine", "--dry-run")
+    assert "would go" in dry.out
+    assert (folder / "report.html").is_file()
+    assert "gone" in command("clean", tmp_path / "mine").out
+    assert not (folder / "report.html").exists()
+    assert (folder / "rows.jsonl").is_file()
+    assert command("runs", tmp_path / "nowhere").code == 2

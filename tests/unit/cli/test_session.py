@@ -1,0 +1,57 @@
+"""Runs from Python: what is made, what is asked of it, and names that do not exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import report_runs as runs
+from shell import TINY
+
+import efficient_attn as ea
+
+
+def test_a_suite_is_run_and_asked(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    told = []
+    found = ea.run(
+        tmp_path / "tiny.toml",
+        out=tmp_path / "out",
+        seq_len=[8],
+        progress=lambda record, done, total: told.append((done, total)),
+    )
+    assert set(found.frame["seq_len"]) == {8}
+    assert set(found.frame["variant"]) == {"full", "linear"}
+    assert told == [(1, 2), (2, 2)]
+    assert found.report().is_file()
+    assert "--seq-len 8" in (tmp_path / "out" / "run.json").read_text()  # it says that it is no whole suite
+    assert "out: 2 rows." in found._repr_html_()
+
+
+def test_a_published_run_is_opened_and_asked() -> None:
+    found = ea.Run(Path(__file__).parents[3] / "results" / "decode")
+    verdicts = set(found.claims()["verdict"])
+    assert verdicts & {"reproduced", "contradicted"}
+    answer = found.recommend(seq_len=16384, mode="decode", kv_heads=2, max_error=0.1, machine="Zen5")
+    assert answer.choices[0].label.startswith("gqa")
+
+
+def test_a_notebooks_table_is_escaped(tmp_path: Path) -> None:
+    folder = runs.write_run(tmp_path / "<b>run", runs.speed(lengths=(512,), machine="<script>alert(1)</script>"))
+    shown = ea.Run(folder)._repr_html_()
+    assert "<script>" not in shown
+    assert "<b>run" not in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"seqlen": 8}, "unknown axis 'seqlen'; did you mean 'seq_len'"),
+        ({"part": "nope"}, "unknown part 'nope'"),
+        ({"variant": "fulll"}, "fulll"),
+    ],
+)
+def test_names_that_do_not_exist_are_told(given: dict[str, object], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ea.UsageError, match=says):
+        ea.run("quickstart", out=tmp_path / "out", **given)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()

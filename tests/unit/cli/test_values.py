@@ -1,0 +1,58 @@
+"""What options read: short words, and one line for what does not fit."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from efficient_attn.cli import values
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [
+        (values.length, "1000", 1000),
+        (values.length, "32K", 32768),
+        (values.length, "1k", 1024),
+        (values.dtype, "bf16", "bfloat16"),
+        (values.dtype, "fp16", "float16"),
+        (values.dtype, "float64", "float64"),
+        (values.milliseconds, "50ms", 50.0),
+        (values.milliseconds, "2s", 2000.0),
+        (values.milliseconds, "800us", 0.8),
+        (values.least, "mqar=.95", ("mqar", 0.95)),
+        (values.bound, "0", 0.0),
+    ],
+)
+def test_words_that_people_use(read: Callable[[str], Any], text: str, value: Any) -> None:
+    assert read(text) == pytest.approx(value) if isinstance(value, float) else read(text) == value
+
+
+def test_a_models_shape_is_axes() -> None:
+    assert values.shape("llama3-8b").axes == {"heads": 32, "kv_heads": 8, "head_dim": 128}
+    assert values.shape("bert-base").axes == {"heads": 12, "head_dim": 64}
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (values.length, "0"),
+        (values.length, "K"),
+        (values.length, "1.5K"),
+        (values.length, "-1K"),
+        (values.dtype, "bf-16"),
+        (values.milliseconds, "ms"),
+        (values.milliseconds, "0ms"),
+        (values.milliseconds, "nanms"),
+        (values.least, "=.9"),
+        (values.bound, "inf"),
+        (values.shape, "llama"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(read: Callable[[str], Any], text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError) as found:
+        read(text)
+    assert "\n" not in str(found.value)
