@@ -19,7 +19,7 @@ os.environ.setdefault(
     "EFFICIENT_ATTN_CALIBRATION", "off"
 )  # what is chosen is then the same everywhere, for commands too
 
-SHARE = 8  # one in so many of the tests marked ``sampled``, where the mark names no other number
+SHARE = 10  # one in so many of the tests marked ``sampled``, where the mark names no other number
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

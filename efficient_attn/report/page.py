@@ -7,10 +7,10 @@ import hashlib
 import html
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jinja2
 from markupsafe import Markup, escape
@@ -88,12 +88,18 @@ class Content:
         return [section for section in (*self.sections, *self.folded) if section.intro]
 
 
-def make_content(found: Gathered) -> Content:
-    """The report of these rows: sections only for what was measured, so that any part of a suite makes one."""
+Draw: TypeAlias = Callable[[Sequence[blocks.Block]], None]
+
+
+def make_content(found: Gathered, *, draw: Draw = blocks.draw_plots) -> Content:
+    """The report of these rows: sections only for what was measured, so that any part of a suite makes one.
+
+    draw: gives blocks the plots that they planned, or as many as are wanted.
+    """
     rows = losses.add_losses(select.add_labels(found.rows))
     looks, trials = style.choose_looks(rows["label"]), frozenset(found.trials)
     sections, folded = _make_chapters(found.sections, blocks.Material(rows, found.cpus, looks, trials))
-    blocks.draw_plots([block for section in sections for block in section.blocks])
+    draw([block for section in sections for block in section.blocks])
     every = [section.blocks for section in (*folded, *sections)]
     sentences = choose_findings(every)
     for block in itertools.chain.from_iterable(every):
@@ -150,8 +156,19 @@ def _make_chapters(
     return [chapter for chapter in shown if chapter.blocks], [chapter for chapter in details if chapter.blocks]
 
 
-def as_html(shown: Content) -> str:
-    """One page, from which no request leaves: its policy lets it load nothing and run no script but its own."""
+@dataclass(frozen=True)
+class Within:
+    """Where a page stands in a site: the way to its front page, and the file with the rows, as links."""
+
+    home: str
+    table: str
+
+
+def as_html(shown: Content, *, within: Within | None = None) -> str:
+    """One page, from which no request leaves: its policy lets it load nothing and run no script but its own.
+
+    within: the site that it is a page of; then its rows are a file beside it, and not in the page as well.
+    """
     env = _environment(autoescape=True)
     env.filters |= {
         "breakable": breakable,
@@ -160,8 +177,9 @@ def as_html(shown: Content) -> str:
     }
     script, sheet = (_source(env, name) for name in ("page.js", "style.css"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    body = table_body(shown.rows.cells)
-    return env.get_template("report.html.j2").render(report=shown, body=body, script=script, sheet=sheet, digest=digest)
+    body = "" if within else table_body(shown.rows.cells)
+    known = {"script": script, "sheet": sheet, "digest": digest, "within": within}
+    return env.get_template("report.html.j2").render(report=shown, body=body, **known)
 
 
 def split_place(sentence: str) -> tuple[str, str]:

@@ -120,14 +120,14 @@ def _relative(entry: Entry) -> Mean:
 
 def relate(one: Record, other: Record) -> Mean:
     """The mean of log(one / other) over the rounds that both have, which a session measured in one cell."""
-    mine, theirs = _rounds(one), _rounds(other)
+    mine, theirs = list_rounds(one), list_rounds(other)
     shared = [at for at in mine if at in theirs]
     if not shared:
         return Mean(0.0, math.inf, 0)
     return mean_of([math.log(mine[at] / theirs[at]) for at in shared], [process for process, _ in shared])
 
 
-def _rounds(record: Record) -> dict[tuple[int, int], float]:
+def list_rounds(record: Record) -> dict[tuple[int, int], float]:
     """Round values by process and their place in it, so that a variant with fewer rounds still finds its partners."""
     values, seen = round_values(record), Counter[int]()
     found = {}

@@ -1,0 +1,62 @@
+"""The verb ``publish``: a static site of runs."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+from .output import print_json
+
+if TYPE_CHECKING:
+    from ..report.site.material import Details
+
+RESULTS = Path("results")  # whose published runs are taken where none is named
+SITE = RESULTS / "site"
+
+
+def add_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder (default: all published ones of results/)")
+    verb.add_argument(
+        "--site", type=Path, default=SITE, metavar="DIR", help="where the site goes (default: results/site)"
+    )
+
+
+def publish(args: Namespace) -> int:
+    from ..report.site.folders import check_site
+
+    check_site(args.site)  # before torch is imported
+    runs = [Path(run) for run in args.run] or _find_published()
+    from ..registry import names
+    from ..report.site.publishing import publish as write
+
+    done = write(runs, args.site, details={name: _describe(name) for name in names()})
+    if args.json:
+        return print_json({"site": str(done.site), "runs": done.runs, "pages": done.pages, "bytes": done.size})
+    print(f"site: {done.site / 'index.html'}")
+    print(f"{done.runs} runs, {done.pages} pages, {done.size / 1e6:.2f} MB")
+    return 0
+
+
+def _find_published() -> list[Path]:
+    found = sorted({file.parent for file in RESULTS.glob("*/rows*.jsonl*")})
+    if not found:
+        raise UsageError("publish: no runs in results/ here; name some: efficient-attn publish RUN...")
+    return found
+
+
+def _describe(name: str) -> Details:
+    """What a mechanism says of itself, with its options as they are by default."""
+    from ..registry import info
+    from ..report.site.material import Details
+
+    about = info(name)
+    return Details(
+        options={key: str(value) for key, value in about.options.items()},
+        time=about.growth.time,
+        memory=about.growth.memory,
+        can=tuple(said for claimed, said in about.traits.meanings().values() if claimed),
+        backends=tuple(about.backends),
+    )

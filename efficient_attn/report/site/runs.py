@@ -1,0 +1,105 @@
+"""A run's own page, light enough that a site of many stays small: few plots, its rows as a file beside it."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+import pandas as pd
+
+from .. import page
+from ..drawing import figures, plots
+from ..gather import Frame
+from ..sections.blocks import Block
+from .material import Run
+
+TABLE = "rows.csv.gz"
+MOST_PLOTS = 6  # of a run
+FORMULA = re.compile(r"[=+\-@\t\r]")  # what a spreadsheet takes for a formula begins so
+NOTE = "Plots that stand not here are in the run's own report: efficient-attn report RUN."
+HOME = "../../index.html"
+
+
+@dataclass
+class RunPage:
+    """A run's content and its page. weights: of each plot on it, in bytes."""
+
+    run: Run
+    content: page.Content
+    html: str
+
+    @property
+    def plots(self) -> list[figures.Plot]:
+        return list(self.content.plots)
+
+
+def make_page(run: Run) -> RunPage:
+    content = page.make_content(run.found, draw=draw_few)
+    return RunPage(run, content, _write(content))
+
+
+def draw_few(blocks: Sequence[Block]) -> None:
+    """Of all planned plots those that tell most, as SVG alone."""
+    ranked = sorted((panel for block in blocks for panel in block.panels), key=plots.rank)
+    chosen = {panel.name for panel in ranked[:MOST_PLOTS]}
+    for block in blocks:
+        drawn = (figures.draw(panel.make(), raster=False) for panel in block.panels if panel.name in chosen)
+        block.plots = [replace(plot, svg=shorten(plot.svg)) for plot in drawn]
+        block.note = NOTE if any(panel.name not in chosen for panel in block.panels) else ""
+
+
+def shorten(svg: str) -> str:
+    """The same picture in fewer bytes: no comments, coordinates to a hundredth of a point. Text stays as it is."""
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), svg)
+    return re.sub(r">\s+<", "><", svg)
+
+
+def fit(pages: Sequence[RunPage], room: int) -> None:
+    """Leave plots out until the pages fit into so many bytes: each run's first plots stay longest."""
+    size = sum(len(one.html.encode()) for one in pages)
+    in_turn = [pair for turn in zip_longest(*(_pair(one) for one in pages)) for pair in turn if pair]
+    dropped: dict[int, set[str]] = {}
+    for at, plot in reversed(in_turn):
+        if size <= room:
+            break
+        size -= len(plot.inline.encode())
+        dropped.setdefault(id(at), set()).add(plot.panel.name)
+    for one in pages:
+        _drop(one, dropped.get(id(one), set()))
+
+
+def _pair(one: RunPage) -> list[tuple[RunPage, figures.Plot]]:
+    return [(one, plot) for plot in one.plots]
+
+
+def _drop(one: RunPage, names: set[str]) -> None:
+    if not names:
+        return
+    for block in (block for section in one.content.sections for block in section.blocks):
+        kept = [plot for plot in block.plots if plot.panel.name not in names]
+        if len(kept) < len(block.plots):
+            block.plots, block.note = kept, NOTE
+    one.html = _write(one.content)
+
+
+def _write(content: page.Content) -> str:
+    return page.as_html(content, within=page.Within(HOME, TABLE))
+
+
+def pack_rows(rows: Frame) -> bytes:
+    """The rows as compressed CSV, always the same bytes for the same rows; no cell is a formula to a spreadsheet."""
+    safe = rows.assign(**{name: rows[name].map(_disarm) for name in rows.columns if _holds_text(rows[name])})
+    return gzip.compress(safe.to_csv(index=False).encode(), mtime=0)
+
+
+def _holds_text(values: Any) -> bool:
+    return pd.api.types.is_string_dtype(values.dtype) or values.dtype == object
+
+
+def _disarm(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
