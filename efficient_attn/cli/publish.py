@@ -18,7 +18,7 @@ SITE = RESULTS / "site"
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder (default: all published ones of results/)")
+    verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder (default: all of results/)")
     verb.add_argument(
         "--site", type=Path, default=SITE, metavar="DIR", help="where the site goes (default: results/site)"
     )

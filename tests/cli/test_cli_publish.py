@@ -1,24 +1,39 @@
-"""publish through the real command."""
+"""The verb publish, as people call it."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import report_runs as runs
+import pytest
+import sites
 from shell import Command
 
 
-def test_a_site_is_made_and_foreign_folders_are_left_alone(command: Command, tmp_path: Path) -> None:
-    run = runs.write_run(tmp_path / "one", [*runs.speed(lengths=(512, 1024)), *runs.fidelity()])
-    done = command("publish", run, "--site", tmp_path / "site", "--json")
-    assert (done.code, done.err) == (0, "")
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    sites.write_runs(tmp_path / "results")
+    return tmp_path
+
+
+def test_all_runs_of_results_become_a_site_and_foreign_files_stop_it(here: Path, command: Command) -> None:
+    done = command("publish", "--json")
+    assert done.code == 0, done.err
     told = json.loads(done.out)
-    assert told["runs"] == 1
-    assert (tmp_path / "site" / "index.html").is_file()
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").write_text("mine")
-    done = command("publish", run, "--site", tmp_path / "other")
+    assert told["site"] == "results/site"
+    assert told["runs"] == 2
+    site = here / "results" / "site"
+    assert told["bytes"] < 5_000_000
+    assert "time grows" in next(site.glob("m/linear-????????.html")).read_text().lower()
+    (site / "CNAME").write_text("example.org")
+    stopped = command("publish")
+    assert (stopped.code, stopped.out) == (2, "")
+    told = "results/site: holds CNAME, not made by efficient-attn; move it away, or choose another --site"
+    assert stopped.err == f"efficient-attn: {told}\n"
+
+
+def test_nothing_to_publish_is_one_line(tmp_path: Path, command: Command) -> None:
+    done = command("publish")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "thesis.tex, not made by efficient-attn" in done.err
-    assert command("publish", tmp_path / "nothing").code == 2
+    assert "no runs in results/ here" in done.err
+    assert list(tmp_path.iterdir()) == []

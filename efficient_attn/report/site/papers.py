@@ -7,7 +7,7 @@ import re
 from ..claims.ledger import Source
 
 ARXIV = re.compile(r"https://arxiv\.org/abs/(\d{4}\.\d{4,5})")
-CITED = re.compile(r"(?P<first>\D+?)(?P<others> et al\.)? (?P<year>\d{4})")
+CITED = re.compile(r"(?P<first>\D+?)(?P<others> et al\.)? (?P<year>\d{4})(?:, \w+)?")
 
 
 def make_bibtex(source: Source, name: str) -> str:

@@ -9,6 +9,7 @@ from ... import units
 from .cells import Cell, Timed
 
 USES = ("train", "prompt", "decode")
+FEWEST = 3  # mechanisms: of two there is little to pick
 USE_WORDS = {"train": "training step", "prompt": "reading a prompt", "decode": "decoding a token"}
 QUALITIES = (("", "any"), ("0.0001", "exact"), ("0.1", "error at most 0.1"), ("0.5", "error at most 0.5"))
 
@@ -19,7 +20,7 @@ def make_picker(cells: Iterable[Cell], links: Mapping[str, str]) -> dict[str, An
     for cell in cells:
         key = (cell.use, bool(cell.row.causal), str(cell.row.machine), cell.length)
         held = chosen.get(key)
-        if cell.use in USES and (held is None or _weigh(cell) > _weigh(held)):
+        if cell.use in USES and len(cell.cases) >= FEWEST and (held is None or _weigh(cell) > _weigh(held)):
             chosen[key] = cell
     texts: dict[str, int] = {}
 

@@ -12,7 +12,7 @@ from .material import Details, Material, Run, read_material
 from .pages import Pages
 from .runs import TABLE
 
-MOST_BYTES = 5_000_000  # of a site: plots are left out until it is no larger
+MOST_BYTES = 4_950_000  # of a site without its list of files: plots are left out until it is no larger
 
 
 @dataclass(frozen=True)

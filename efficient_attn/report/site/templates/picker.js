@@ -36,7 +36,7 @@ function line(found, first) {
   return row;
 }
 
-function show(changed) {
+function show() {
   let left = cells.filter((cell) => cell[USE] === use.value);
   const steps = [[machine, MACHINE, (at) => texts[at]], [causal, CAUSAL, (yes) => (yes ? "yes" : "no")], [length, LENGTH, short]];
   for (const [select, at, tell] of steps) {
@@ -58,6 +58,12 @@ function show(changed) {
 
 for (const option of [...use.options]) {
   if (!cells.some((cell) => cell[USE] === option.value)) option.remove();
+}
+// begins where most is known
+const best = cells.reduce((a, b) => (b[CASES].length > a[CASES].length ? b : a));
+for (const [select, at] of [[use, USE], [machine, MACHINE], [causal, CAUSAL], [length, LENGTH]]) {
+  if (select !== use) select.replaceChildren(new Option("", best[at]));
+  select.value = best[at];
 }
 find("picker").hidden = false;
 for (const select of [use, length, causal, machine, quality]) select.addEventListener("change", show);

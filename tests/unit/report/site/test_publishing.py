@@ -1,112 +1,162 @@
-"""A site of small runs: every link leads somewhere, it is swapped whole, and hostile names stay text."""
+"""The site as a whole: complete, linked, the same each time, and deaf to what names say."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import html
+import io
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import report_runs as runs
+import sites
 
 from efficient_attn.errors import UsageError
-from efficient_attn.report.site.publishing import publish
+from efficient_attn.report.site import publishing
+from efficient_attn.report.site.listing import Index
+from efficient_attn.report.site.material import Details
+from efficient_attn.report.site.publishing import MOST_BYTES, publish
 
-HOSTILE = '"><script>alert(1)</script>/../../etc'
-
-
-class Reader(HTMLParser):
-    """Links, names that can be linked to, what would be loaded, and scripts of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.names: set[str] = set()
-        self.loads: list[str] = []
-        self.scripts = 0
-        self.handlers: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        told = {name: value or "" for name, value in attrs}
-        self.names.add(told.get("id", ""))
-        self.scripts += tag == "script" and told.get("type") != "application/json"
-        self.handlers += [name for name in told if name.startswith("on")]
-        if tag == "a" and "href" in told:
-            self.links.append(told["href"])
-        self.loads += [told[name] for name in ("src",) if name in told]
-        self.loads += [told["href"]] if tag == "link" and "href" in told else []
+DETAILS = {"linear": Details({"eps": "1e-06"}, "N d^2", "d^2", ("decodes step by step",), ("chunked", "dense"))}
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    one = runs.write_run(folder / "one", [*runs.speed(), *runs.decode(), *runs.fidelity()])
-    hostile = runs.speed(lengths=(512, 1024), run_id="other-1", suite=HOSTILE, machine=HOSTILE)
-    two = runs.write_run(folder / "two", hostile, runs.about(HOSTILE))
-    publish([one, two], folder / "out")
-    return folder / "out"
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return sites.write_runs(tmp_path_factory.mktemp("runs"))
 
 
-def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
-    pages = {path.relative_to(site): Reader(path.read_text()) for path in site.rglob("*.html")}
-    seen = set()
-    for name, page in pages.items():
-        for link in [*page.links, *page.loads]:
-            if link.startswith("data:"):  # an empty icon, so that none is asked for
-                continue
-            if re.match(r"https?:", link):
-                assert link not in page.loads  # a page may point elsewhere, and loads nothing from there
-                continue
-            address, _, fragment = link.partition("#")
-            target = (site / name.parent / address).resolve() if address else (site / name).resolve()
-            assert target.is_file(), f"{name}: {link}"
-            assert target.is_relative_to(site.resolve())
-            seen.add(target)
-            if fragment and target.suffix == ".html":
-                assert fragment in pages[target.relative_to(site.resolve())].names, f"{name}: {link}"
-    assert {(site / name).resolve() for name in pages} - seen <= {(site / "index.html").resolve()}
+@pytest.fixture(scope="module")
+def site(two: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return publish(two, tmp_path_factory.mktemp("out") / "site", details=DETAILS).site
 
 
-def test_hostile_names_are_text(site: Path) -> None:
-    for path in site.rglob("*.html"):
-        text = path.read_text()
-        page = Reader(text)
-        assert "<script>alert" not in text
-        assert page.scripts <= 1
-        assert page.handlers == []
-        assert "Content-Security-Policy" in text
-    assert all(re.fullmatch(r"[\w./-]+", path.relative_to(site).as_posix()) for path in site.rglob("*"))
+def _read(site: Path) -> dict[str, bytes]:
+    return {path.relative_to(site).as_posix(): path.read_bytes() for path in site.rglob("*") if path.is_file()}
 
 
-def test_the_index_lists_what_there_is(site: Path) -> None:
-    index = json.loads((site / "index.json").read_text())
-    assert json.loads((site / "index.schema.json").read_text())
-    assert len(index["runs"]) == 2
-    assert {one["name"] for one in index["mechanisms"]} >= {"full", "linear", "sliding_window"}
-    for one in (*index["runs"], *index["mechanisms"], *index["leaderboards"], *index["tasks"]):
-        assert (site / one["page"].partition("#")[0]).is_file()
+def test_every_page_is_reached_and_no_link_leads_nowhere(site: Path) -> None:
+    files = _read(site)
+    reached, lost = sites.follow(files)
+    assert lost == []
+    assert {name for name in files if name.endswith(".html")} - reached == set()
+    assert len(reached) > 100, "mechanisms and claims have a page each"
+    assert set(files) - reached == {"files.json"}
+    assert sum(map(len, files.values())) < MOST_BYTES
 
 
-def test_a_run_that_is_taken_away_takes_its_pages(tmp_path: Path) -> None:
-    lengths = {"a": 1024, "b": 2048}
-    made = [runs.write_run(tmp_path / k, runs.speed(lengths=(512, n), run_id=k)) for k, n in lengths.items()]
-    out = tmp_path / "out"
-    publish(made, out)
-    assert len(list((out / "r").iterdir())) == 2
-    publish(made[:1], out)
-    assert len(list((out / "r").iterdir())) == 1
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []  # nothing is left beside it
+def test_heads_titles_and_policies(site: Path) -> None:
+    titles = []
+    for name, data in _read(site).items():
+        if name.endswith(".html"):
+            text, seen = data.decode(), sites.look(data.decode())
+            titles += re.findall(r"<title>(.*?)</title>", text)[:1] if not name.startswith("r/") else []
+            assert seen.tags.count("h1") == 1, name
+            assert "default-src 'none'" in text, name
+            assert 'a class="skip"' in text, name
+            assert len(set(seen.ids)) == len(seen.ids), name
+    assert len(set(titles)) == len(titles)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "r/mine.html"])
-def test_foreign_files_stop_it_before_anything_is_written(name: str, tmp_path: Path) -> None:
-    made, out = runs.write_run(tmp_path / "a", runs.speed(lengths=(512,))), tmp_path / "out"
-    publish([made], out)
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    (out / name).write_text("mine")
-    with pytest.raises(UsageError, match=f"holds {name}, not made by efficient-attn"):
-        publish([made], out)
-    assert (out / name).read_text() == "mine"
-    assert {path: path.read_bytes() for path in before} == before
+def test_publishing_again_gives_the_same_bytes(two: list[Path], site: Path, tmp_path: Path) -> None:
+    before = _read(site)
+    publish(two, site, details=DETAILS)
+    assert _read(site) == before
+    assert [path.name for path in site.parent.iterdir()] == ["site"]
+
+
+def test_a_run_that_is_taken_away_takes_its_pages_along(two: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "site"
+    publish(two[1:], out)
+    (one,) = (out / "r").iterdir()
+    assert json.loads((out / "index.json").read_text())["runs"][0]["digest"] == one.name
+    assert not list(out.glob("b/quickstart-xeon*"))
+
+
+def test_the_index_keeps_its_schema_and_names_files(site: Path) -> None:
+    said = json.loads((site / "index.json").read_text())
+    index = Index.model_validate(said)
+    schema = json.loads((site / said["$schema"]).read_text())
+    assert set(schema["properties"]) == set(said)
+    assert [run.name for run in index.runs] == ["first", "second"]
+    listed = [*index.runs, *index.mechanisms, *index.claims, *index.leaderboards, *index.tasks]
+    assert [one.page for one in listed if not (site / one.page).is_file()] == []
+    for run in index.runs:
+        lines = gzip.decompress((site / run.rows).read_bytes()).decode().splitlines()
+        assert len(lines) == 1 + run.cases
+
+
+def test_a_mechanism_tells_what_it_says_of_itself_and_what_was_measured(site: Path) -> None:
+    (page,) = (site / "m").glob("linear-????????.html")
+    text = page.read_text()
+    assert "<code>eps=1e-06</code>" in text
+    assert "decodes step by step" in text
+    assert "@misc{katharopoulos2020," in text
+    assert "forward, bidirectional, 8K" in text
+
+
+def test_the_front_page_answers(site: Path) -> None:
+    text = (site / "index.html").read_text()
+    data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)[0])
+    assert {cell[0] for cell in data["cells"]} == {"prompt", "decode"}
+    assert text.count('class="faster"') > 9
+    assert text.count("<article") == 6
+    assert "quickstart on Other-x8" in text
+
+
+def test_the_same_run_twice_is_one(two: list[Path], tmp_path: Path) -> None:
+    assert publish([two[1], two[1]], tmp_path / "site").runs == 1
+
+
+def test_no_folder_of_a_run_no_site(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no run"):
+        publish([tmp_path], tmp_path / "site")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    evil = sites.HOSTILE[0]
+    about = runs.about(
+        evil, suite={"name": evil, "title": sites.HOSTILE[4], "baseline": "full"}, command=[*sites.HOSTILE[:5]]
+    )
+    folder = tmp_path_factory.mktemp("evil")
+    run = runs.write_run(folder / "<img src=x onerror=hurt>", sites.hostile_records(), about)
+    publish([run], folder / "out" / "site")
+    assert {path.name for path in folder.iterdir()} == {run.name, "out"}, "nothing is written outside"
+    assert [path.name for path in (folder / "out").iterdir()] == ["site"]
+    return _read(folder / "out" / "site")
+
+
+def test_hostile_names_name_no_files_and_run_nothing(hostile: dict[str, bytes]) -> None:
+    assert [name for name in hostile if not re.fullmatch(r"[a-z0-9./-]+", name) or ".." in name] == []
+    for name, data in hostile.items():
+        if name.endswith(".html"):
+            seen = sites.look(data.decode())
+            assert not seen.handlers, name
+            assert {link for link in seen.links if "example.org" in link or link.startswith("javascript")} == set()
+            assert {"iframe", "base", "img"}.isdisjoint(seen.tags), name
+            assert all(script.get("type") == "application/json" or not script for script in seen.scripts), name
+            assert len(seen.scripts) == {"index.html": 2}.get(name, name.startswith("r/")), name
+    reached, lost = sites.follow(hostile)
+    assert lost == []
+    assert {name for name in hostile if name.endswith(".html")} - reached == set()
+
+
+def test_no_cell_is_a_formula(hostile: dict[str, bytes]) -> None:
+    lines = list(csv.reader(io.StringIO(gzip.decompress(hostile["rows.csv.gz"]).decode())))
+    cells = [cell for line in lines for cell in line if cell and not re.fullmatch(r"-?[\d.e+-]+", cell)]
+    assert [cell for cell in cells if cell[0] in "=+-@\t\r"] == []
+    assert any(cell.startswith("'=HYPERLINK") for cell in cells)
+
+
+def test_plots_are_left_out_until_the_site_is_small_enough(
+    two: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "MOST_BYTES", 1)
+    done = publish(two[1:], tmp_path / "site")
+    (page,) = done.site.glob("r/*/index.html")
+    assert "<figure" not in page.read_text()
+    assert "the run's own report" in html.unescape(page.read_text())

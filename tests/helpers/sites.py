@@ -1,0 +1,125 @@
+"""Small sites for tests, what their pages link to, and names that would like to be more than names."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+
+import report_runs as runs
+
+HURT = "window.hurt=1"
+SHAPES = (
+    "<script>{0}</script>",
+    "</script><script>{0}</script>",
+    "<img src=x onerror='{0}'>",
+    '"><svg onload="{0}">',
+    "' onmouseover='{0}' x='",
+    "</title><script>{0}</script>",
+    "--><script>{0}</script><!--",
+    "{{{{ {0} }}}}{{% raw %}}",
+    "</style><link rel=stylesheet href=http://example.org/{0}>",
+    "javascript:{0}",
+    "=HYPERLINK('http://example.org/{0}')",
+    "@SUM(1)*cmd|'{0}'",
+    "../../../../etc/{0}",
+    "/etc/{0}",
+    "..\\..\\{0}",
+    "\x00\x1b[31m{0}\u202e",
+    "$(touch {0})`{0}`",
+    "<base href=http://example.org/><iframe src=//example.org/{0}>",
+    "\u2028{0}\u2029</SCRIPT ><ScRiPt>{0}//",
+    "a" * 300 + "/{0}\n{0}",
+)
+HOSTILE = tuple(shape.format(f"{HURT}{number}") for number in range(10) for shape in SHAPES)
+
+
+def hostile_records() -> Iterator[runs.Record]:
+    """Each hostile text in the place of a name, a reason or a place; some of the rows timed beside exact attention."""
+    fields = ("reason", "part", "inputs", "options", "suite", "backend_used", "stop_reason", "metric", "cache", "task")
+    for number, text in enumerate(HOSTILE):
+        known = {fields[number // 20]: text, "seq_len": 64 + number, "status": "ok", "mode": "forward"}
+        timed = {"latency_ms": 1.0, "latency_ms_low": 0.9, "latency_ms_high": 1.1, "peak_memory_bytes": 10**6}
+        base = runs.row("full", **(known | timed), speedup=1.0, speedup_low=1.0, speedup_high=1.0)
+        own = runs.row(text, **(known | timed), speedup=2.0, speedup_low=1.9, speedup_high=2.1)
+        third = runs.row("linear", **(known | timed), speedup=3.0, speedup_low=2.9, speedup_high=3.1)
+        for row in (base, own, third):
+            row.machine = HOSTILE[number // 50 * 50]
+            row.baseline = "full"
+            yield runs.Record(row, {"latency_ms": [[1.0 + at / 100] for at in range(6)]})
+
+
+@dataclass
+class Seen(HTMLParser):
+    """What a page refers to, its ids, and its scripts."""
+
+    links: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    scripts: list[dict[str, str | None]] = field(default_factory=list)
+    handlers: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = dict(attrs)
+        self.tags.append(tag)
+        self.ids += [known["id"]] if known.get("id") else []
+        self.handlers += [name for name in known if name.startswith("on")]
+        self.links += [str(known[name]) for name in ("href", "src") if known.get(name) and tag != "use"]
+        if tag == "script":
+            self.scripts.append(known)
+
+
+def look(text: str) -> Seen:
+    seen = Seen()
+    seen.feed(text)
+    return seen
+
+
+def follow(files: Mapping[str, bytes], start: str = "index.html") -> tuple[set[str], list[str]]:
+    """The pages that are reached from the first one, and the links that lead nowhere."""
+    reached, left, lost = {start}, [start], []
+    while left:
+        name = left.pop()
+        seen = look(files[name].decode())
+        for link in seen.links:
+            to, _, anchor = link.partition("#")
+            if link.startswith(("data:", "https://")):
+                continue
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), to)) if to else name
+            if target not in files or (anchor and anchor not in look(files[target].decode()).ids):
+                lost.append(f"{name}: {link}")
+            elif target not in reached:
+                reached.add(target)
+                left += [target] if target.endswith(".html") else []
+    return reached, lost
+
+
+def write_runs(folder: Path) -> list[Path]:
+    """Two small runs on unlike machines, with ranks and losses."""
+    first = runs.write_run(folder / "first", _with_rounds((*runs.speed(), *runs.decode(), *runs.fidelity((0, 2)))))
+    there = {"machine": "Other-x8", "run_id": "other-1"}
+    second = runs.write_run(
+        folder / "second",
+        _with_rounds(runs.speed(lengths=(512, 1024), **there)),
+        runs.about("Other-x8", run_id="other-1"),
+    )
+    return [first, second]
+
+
+def _with_rounds(records: Iterable[runs.Record]) -> Iterator[runs.Record]:
+    """The same with eight rounds of three passes, a baseline that is one, and the part's baseline."""
+    for record in records:
+        row = record.row
+        row.baseline = "full"
+        if row.variant == "full" and row.latency_ms:
+            row.speedup = row.speedup_low = row.speedup_high = 1.0
+        samples = dict(record.samples)
+        if row.latency_ms:
+            times = [row.latency_ms * (1 + 0.004 * ((at * 7) % 5 - 2)) for at in range(8)]
+            samples |= {"latency_ms": [[t, t, t] for t in times], "process": [0] * 4 + [1] * 4}
+        yield runs.Record(row, samples)

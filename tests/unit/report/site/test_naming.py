@@ -1,0 +1,15 @@
+"""Names of files: plain letters, and never one for two."""
+
+from __future__ import annotations
+
+import re
+
+import sites
+
+from efficient_attn.report.site.naming import make_name
+
+
+def test_names_are_plain_and_differ() -> None:
+    names = [make_name(text) for text in sites.HOSTILE] + [make_name("a", "b"), make_name("a-b"), make_name("ab")]
+    assert len(set(names)) == len(set(sites.HOSTILE)) + 3
+    assert all(re.fullmatch(r"[a-z0-9-]{8,49}", name) for name in names)

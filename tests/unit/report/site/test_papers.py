@@ -1,0 +1,47 @@
+"""Sources as BibTeX."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import ledgers
+
+from efficient_attn.report.claims.ledger import Claim, Source, load_ledger
+from efficient_attn.report.site.papers import make_bibtex
+
+CLAIM = Claim.model_validate(ledgers.said({"value": "speedup", "at_least": 2}, date=dt.date(2026, 1, 1)))
+
+
+def _source(**known: str) -> Source:
+    usual = {
+        "title": "Fast & small",
+        "cite": "Wang et al. 2020",
+        "kind": "paper",
+        "url": "https://arxiv.org/abs/2006.04768",
+    }
+    return Source.model_validate(usual | known | {"claim": [CLAIM]})
+
+
+def test_a_paper_is_an_entry() -> None:
+    assert make_bibtex(_source(), "wang2020").splitlines() == [
+        "@misc{wang2020,",
+        "  title = {{Fast \\& small}},",
+        "  author = {Wang and others},",
+        "  year = {2020},",
+        "  eprint = {2006.04768},",
+        "  archivePrefix = {arXiv},",
+        "  url = {https://arxiv.org/abs/2006.04768},",
+        "}",
+    ]
+
+
+def test_braces_end_nothing_and_other_kinds_have_no_entry() -> None:
+    text = make_bibtex(_source(title="a} @evil{b", url="", cite="Rabe and Staats 2021"), "x}y")
+    assert text.startswith("@misc{xy,\n  title = {{a  @evil b}},\n  author = {Rabe and Staats},")
+    assert make_bibtex(_source(kind="textbook"), "a") == ""
+    assert make_bibtex(_source(cite="the internet"), "a") == ""
+
+
+def test_all_papers_of_the_ledger_have_one() -> None:
+    papers = {entry.file: entry.source for entry in load_ledger() if entry.source.kind == "paper"}
+    assert [name for name, source in papers.items() if not make_bibtex(source, name)] == []
