@@ -85,7 +85,7 @@ def length(text: str) -> int:
     """``16384`` or ``16K``, which is the same."""
     number, thousands = (text[:-1], 2**10) if text[-1:] in ("k", "K") else (text, 1)
     if not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens such as 16384 or 16K")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1, such as 16384 or 16K")
     return int(number) * thousands
 
 

@@ -35,7 +35,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "axis flag": ("run quickstart --seq-lenn 64 --out out", ("run", "'--seq-lenn'", "did you mean '--seq-len'?")),
     "negative length flag": ("run quickstart --seq-len -64 --out out", ("--seq-len", "'-64'", "at least 1")),
     "zero length flag": ("run quickstart --seq-len 64,0 --out out", ("--seq-len", "'0'", "at least 1")),
-    "length in words": ("run quickstart --seq-len 1k --out out", ("--seq-len", "'1k'")),
+    "length in words": ("run quickstart --seq-len 1kk --out out", ("--seq-len", "'1kk'")),
     "zero threads": ("run quickstart --threads 0 --out out", ("--threads", "'0'")),
     "causal": ("run quickstart --causal maybe --out out", ("--causal", "'maybe'")),
     "seed": ("run quickstart --seed -1 --out out", ("--seed", "-1")),
