@@ -40,6 +40,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def recommend(args: Namespace) -> int:
+    from ..instruments.environment import name_machine
     from ..report.answers import telling
     from ..report.answers.questions import Question
     from ..report.answers.recommending import Known, check_rows
@@ -57,7 +58,7 @@ def recommend(args: Namespace) -> int:
     question = Question(**given, min_accuracy=least, latency_ms=args.latency)
     known = Known.of(gather(_find_runs(args.run)).rows)
     check_rows(known)
-    found = answer(known, question, here=None if question.machine else _name_machine())
+    found = answer(known, question, here=name_machine())
     if args.json:
         print_json(telling.as_json(found))
         return 0 if found.choices else 1
@@ -81,11 +82,3 @@ def _find_runs(named: list[str]) -> list[Path]:
     if not found:
         raise UsageError("recommend: no runs in results/ here; name some: efficient-attn recommend RUN...")
     return found
-
-
-def _name_machine() -> str:
-    from ..instruments.environment import gpu
-    from ..instruments.environment.identity import identify
-
-    identity = identify(gpu.gpus())
-    return f"{identity['name']}#{identity['digest']}"

@@ -17,7 +17,7 @@ from .gather import Frame
 
 ROUNDING = 1e-4  # errors below are rounding
 NEAR = (0.9, 1.2)  # errors over that of a predictor that knows nothing: about as far off as it
-COLUMNS = ("error", "error_low", "error_high", "error_of_mean", "error_on", "error_how")
+COLUMNS = ("error", "error_low", "error_high", "error_of_mean", "error_on", "error_how", "error_length", "error_causal")
 NOT_MEASURED, EXACT = "not measured", "exact"
 
 _Key: TypeAlias = tuple[str, bool]  # a spec, and whether its heads share keys
@@ -38,10 +38,15 @@ class _Loss:
     on: str
     how: str
 
+    @property
+    def cells(self) -> tuple[Any, ...]:
+        """In the order of ``COLUMNS``."""
+        return self.error, self.low, self.high, self.of_mean, self.on, self.how, self.length, self.causal
+
 
 def add_losses(rows: Frame) -> Frame:
-    """Rows with ``error``, ``error_low``, ``error_high``, ``error_of_mean``, ``error_on`` and ``error_how``: of the
-    same spec in the rows of fidelity.
+    """Rows with ``error``, ``error_low``, ``error_high``, ``error_of_mean``, and in words ``error_on`` and
+    ``error_how``, and ``error_length`` and ``error_causal``: of the same spec in the rows of fidelity.
 
     Where it was measured in several places, that of the row's own dtype and direction, at the greatest length. Empty
     where it was not measured, and for rows that time nothing.
@@ -52,8 +57,7 @@ def add_losses(rows: Frame) -> Frame:
     for key, (mode, dtype, causal) in zip(_name_specs(rows), places, strict=True):
         known = measured.get(key, ()) if units.there(mode) else ()
         best = max(known, key=lambda x: (x.dtype == dtype, x.causal == causal, x.length), default=None)
-        nothing = (*[float("nan")] * 4, None, None)
-        found.append((best.error, best.low, best.high, best.of_mean, best.on, best.how) if best else nothing)
+        found.append(best.cells if best else (*[float("nan")] * 4, None, None, float("nan"), None))
     return rows.join(pd.DataFrame(found, index=rows.index, columns=list(COLUMNS)))
 
 

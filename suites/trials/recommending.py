@@ -2,27 +2,32 @@
 
     python suites/trials/recommending.py [RUN ...] [--questions N] [--seed S]
 
-Half of the questions are about cells that were measured. For the other half the rows at the length that is asked about
-are taken away first, so that all times are interpolated; the truth is what was measured there. An answer is right where
-the truly fastest mechanism that keeps the bounds is first, or shares the first rank. Counted besides: shared first
-ranks, answers that hold a mechanism that breaks a bound, and questions that were not answered.
+A cell is what one session timed side by side; who was the fastest of it, of those that keep the bounds, is the truth.
+Half of the questions are about cells whose rows are there. For the other half all rows of that place and length, of
+whichever run, are taken away first, so that all times are interpolated. Mechanisms that the cell did not time are not
+asked about, because nobody knows the truth of them. An answer is right where the truth is first or shares the first
+rank; a question without an answer counts as wrong. Counted besides: shared first ranks, answers that hold a mechanism
+that breaks a bound, and times that lay outside of their interval.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from efficient_attn.report.answers.quality import find_error
+from efficient_attn import units
 from efficient_attn.report.answers.questions import SHAPE, Question
-from efficient_attn.report.answers.recommending import Known, recommend
-from efficient_attn.report.answers.timing import Curve, Point
+from efficient_attn.report.answers.recommending import Known, Recommendation, recommend
+from efficient_attn.report.answers.timing import PLACE, name_mechanism
 from efficient_attn.report.gather import gather
+from efficient_attn.report.select import add_labels
+from efficient_attn.results.differences import MOSTLY
+from efficient_attn.spec import parse
 
 ERRORS = (None, 0.3, 0.4, 0.5, 0.75, 0.9)
 FEWEST = 3  # mechanisms of a cell that is asked about
@@ -30,50 +35,81 @@ FEWEST = 3  # mechanisms of a cell that is asked about
 
 @dataclass
 class Score:
-    """What came of one kind of question."""
+    """What came of one kind of question. silent: no answer, though one mechanism keeps the bounds. broken: answers that
+    hold what breaks one. times, outside: intervals of times, and those that do not hold what was measured."""
 
     asked: int = 0
     right: int = 0
     tied: int = 0
-    silent: int = 0  # no answer, though one mechanism keeps the bounds
-    broken: int = 0  # answers that hold what breaks a bound
+    silent: int = 0
+    broken: int = 0
+    times: int = 0
+    outside: int = 0
     missed: Counter[str] = field(default_factory=Counter)
 
     def tell(self) -> str:
-        answered = max(1, self.asked - self.silent)
         return (
-            f"{self.asked} asked, {self.silent} not answered; {self.right / max(1, self.asked):.1%} of all and "
-            f"{self.right / answered:.1%} of the answers right, "
-            f"{self.tied / answered:.1%} with a shared first rank; {self.broken} hold what breaks a bound"
+            f"{self.asked} asked, {self.right / self.asked:.1%} right, {self.silent} not answered; "
+            f"{self.tied / max(1, self.asked - self.silent):.1%} of the answers share the first rank; {self.broken} "
+            f"hold what breaks a bound; {self.outside} of {self.times} times outside of their interval"
         )
 
 
-def list_cells(known: Known) -> list[tuple[int, int, bool]]:
-    """Place, length, and whether all mechanisms that were timed there have neighbours on both sides."""
-    found = []
-    for place, (_, curves) in enumerate(known.places):
-        for length in sorted({point.length for curve in curves for point in curve.points}):
-            here = [curve for curve in curves if any(point.length == length for point in curve.points)]
-            ends = [(curve.points[0].length, curve.points[-1].length) for curve in here]
-            if len(here) >= FEWEST:
-                found.append((place, length, all(low < length < high for low, high in ends)))
-    return found
+@dataclass(frozen=True)
+class Cell:
+    """What one session timed side by side. place: which of those that are known; rows: by mechanism."""
+
+    place: int
+    length: int
+    rows: Mapping[tuple[str, int | None], Mapping[str, Any]]
 
 
-def ask(known: Known, place: Mapping[str, Any], length: int, draw: random.Random, curves: Sequence[Curve]) -> Question:
+def list_cells(rows: Any, known: Known) -> list[Cell]:
+    """From the rows themselves, without what the answers are made by."""
+    timed = rows[(rows["status"] == "ok") & (rows["task"] == "speed") & rows["latency_ms"].notna()]
+    places = {tuple(place[name] for name in PLACE): at for at, (place, _) in enumerate(known.places)}
+    found: dict[tuple[Any, ...], dict[tuple[str, int | None], Mapping[str, Any]]] = defaultdict(dict)
+    for one in timed.to_dict("records"):
+        row = {name: value if units.there(value) else None for name, value in one.items()}
+        at = places.get(tuple(row[name] for name in PLACE))
+        calm = (row["contaminated"] or 0) <= MOSTLY * (row["rounds"] or 1)
+        if at is not None and calm and row["fill"] in (None, "full"):
+            found[at, int(row["seq_len"]), row["run_id"], row["part"]][name_mechanism(row)] = row
+    return [Cell(at, length, own) for (at, length, *_), own in found.items() if len(own) >= FEWEST]
+
+
+def list_errors(rows: Any) -> dict[tuple[str, bool], dict[tuple[Any, ...], float]]:
+    """By spec, and whether heads share keys: the mean over layers of each place where an error was measured."""
+    own = rows[(rows["status"] == "ok") & rows["relative_error"].notna() & rows["mode"].isna()]
+    found: dict[tuple[str, bool], dict[tuple[Any, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in own.to_dict("records"):
+        spec = str(parse(row["variant"]).without_backend()), row["kv_heads"] != row["heads"]
+        found[spec][row["dtype"], row["causal"], row["seq_len"], row["inputs"]].append(row["relative_error"])
+    return {spec: {at: sum(x) / len(x) for at, x in each.items()} for spec, each in found.items()}
+
+
+def find_error(errors: Mapping[Any, Mapping[tuple[Any, ...], float]], row: Mapping[str, Any]) -> float | None:
+    """Of its own dtype and direction before others, then at the greatest length, as the documents say."""
+    spec = str(parse(row["variant"]).without_backend())
+    if spec == "full":
+        return 0.0
+    own = errors.get((spec, row["kv_heads"] != row["heads"]), {})
+    best = max(own, key=lambda at: (at[0] == row["dtype"], at[1] == row["causal"], at[2]), default=None)
+    return None if best is None else own[best]
+
+
+def ask(cell: Cell, draw: random.Random, place: Mapping[str, Any]) -> Question:
     """A question about a cell, with bounds that some keep."""
-    here = [point for curve in curves for point in curve.points if point.length == length and point.latency]
-    one = draw.choice(here)
-    memory = int(one.memory * draw.uniform(0.8, 2)) if one.memory and draw.random() < 0.4 else None
-    latency = one.latency.value * draw.uniform(0.8, 2) if one.latency and draw.random() < 0.3 else None
+    one = draw.choice(list(cell.rows.values()))
+    memory = one["peak_memory_bytes"] or one["state_bytes"]
     shape = {name: place[name] if name == "dtype" else _whole(place[name]) for name in SHAPE}
     given = {"mode": place["mode"], "causal": place["causal"], "device": place["device"], **shape}
     return Question(
-        seq_len=length,
+        seq_len=cell.length,
         machine=str(place["machine"]),
         max_error=draw.choice(ERRORS),
-        memory=memory,
-        latency_ms=latency,
+        memory=int(memory * draw.uniform(0.8, 2)) if memory and draw.random() < 0.4 else None,
+        latency_ms=one["latency_ms"] * draw.uniform(0.8, 2) if draw.random() < 0.3 else None,
         **given,
     )
 
@@ -82,81 +118,89 @@ def _whole(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def find_admissible(known: Known, place: int, question: Question) -> dict[str, Point]:
-    """By brute force: every mechanism that was timed in this very cell and surely keeps the bounds there."""
+def find_admissible(cell: Cell, question: Question, errors: Mapping[Any, Any]) -> dict[str, Mapping[str, Any]]:
+    """By brute force: every mechanism of the cell that keeps the bounds there."""
     found = {}
-    setting, curves = known.places[place]
-    for curve in curves:
-        point = next((p for p in curve.points if p.length == question.seq_len and p.latency), None)
-        if point is None or (question.judged and curve.kv_heads not in (None, setting["heads"])):
+    for (label, heads), row in cell.rows.items():
+        if question.judged and heads not in (None, row["heads"]):
             continue
-        error = find_error(curve, question)
-        if question.max_error is not None and (error is None or error.value > question.max_error):
+        error = find_error(errors, row)
+        if question.max_error is not None and (error is None or error > question.max_error):
             continue
-        assert point.latency is not None
-        if question.memory is not None and (point.memory is None or point.memory > question.memory):
+        memory = row["state_bytes"] if row["mode"] == "decode" else row["peak_memory_bytes"]
+        if question.memory is not None and (memory is None or memory > question.memory):
             continue
-        slowest = point.latency.high if point.latency.high is not None else point.latency.value
-        if question.latency_ms is not None and slowest > question.latency_ms:
+        if question.latency_ms is not None and row["latency_ms"] > question.latency_ms:
             continue
-        found[curve.label] = point
+        found[label] = row
     return found
 
 
-def take_away(known: Known, place: int, length: int) -> Known:
-    """The same without what was measured in that cell."""
-    setting, curves = known.places[place]
-    kept = tuple(replace(c, points=tuple(p for p in c.points if p.length != length)) for c in curves)
-    return replace(known, places=((setting, tuple(c for c in kept if c.points)),))
+def narrow(known: Known, cell: Cell, *, left_out: bool) -> Known:
+    """What is known of the cell's mechanisms at its place; without all that was measured at its length."""
+    setting, curves = known.places[cell.place]
+    own = [curve for curve in curves if (curve.label, curve.kv_heads) in cell.rows]
+    if left_out:
+        own = [replace(c, points=tuple(p for p in c.points if p.length != cell.length)) for c in own]
+    return replace(known, places=((setting, tuple(own)),))
+
+
+def has_neighbours(known: Known, cell: Cell) -> bool:
+    """Whether all mechanisms of the cell were timed at shorter and at longer lengths too."""
+    own = narrow(known, cell, left_out=True).places[0][1]
+    return all(c.points and c.points[0].length < cell.length < c.points[-1].length for c in own)
 
 
 def main(runs: Sequence[Path], questions: int, seed: int) -> dict[str, Score]:
-    known = Known.of(gather(runs).rows)
-    cells = list_cells(known)
+    rows = gather(runs).rows
+    known, errors = Known.of(rows), list_errors(rows)
+    cells = list_cells(add_labels(rows), known)
+    inner = [cell for cell in cells if has_neighbours(known, cell)]
     draw = random.Random(seed)
     scores = {"measured": Score(), "left out": Score()}
-    tries = 0
-    while sum(score.asked for score in scores.values()) < questions and tries < 100 * questions:
-        tries += 1
-        kind = min(scores, key=lambda name: scores[name].asked)
-        place, length, _ = draw.choice([cell for cell in cells if cell[2] or kind == "measured"])
-        setting, curves = known.places[place]
-        question = ask(known, setting, length, draw, curves)
-        admissible = find_admissible(known, place, question)
-        if not admissible:
-            continue
-        asked = replace(known, places=(known.places[place],)) if kind == "measured" else take_away(known, place, length)
-        score, answer = scores[kind], recommend(asked, question)
-        score.asked += 1
-        paired = all(point.speedup is not None for point in admissible.values())
-        best = min(admissible, key=lambda label: _pace(admissible[label], paired))
-        first = [choice.label for choice in answer.best]
-        score.silent += not first
-        score.right += best in first
-        score.tied += len(first) > 1
-        measured = {curve.label for curve in curves if any(p.length == length for p in curve.points)}
-        broken = [c.label for c in answer.choices if c.label in measured - admissible.keys()]
-        score.broken += bool(broken)
-        if broken:
-            score.missed[f"{broken} break a bound: {question.tell()}"] += 1
-        if first and best not in first:
-            score.missed[f"{best} before {first[0]} at {length}, {setting['mode']}, {setting['machine']}"] += 1
+    for kind, score in scores.items():
+        while score.asked < questions // 2:
+            cell = draw.choice(cells if kind == "measured" else inner)
+            question = ask(cell, draw, known.places[cell.place][0])
+            if admissible := find_admissible(cell, question, errors):
+                answer = recommend(narrow(known, cell, left_out=kind == "left out"), question)
+                judge(score, cell, question, answer, admissible)
     return scores
 
 
-def _pace(point: Point, paired: bool) -> float:
+def judge(
+    score: Score, cell: Cell, question: Question, answer: Recommendation, admissible: Mapping[str, Mapping[str, Any]]
+) -> None:
+    paired = all(row["speedup"] is not None for row in admissible.values())
+    best = min(admissible, key=lambda name: _pace(admissible[name], paired))
+    first = [choice.label for choice in answer.best]
+    score.asked += 1
+    score.silent += not first
+    score.right += best in first
+    score.tied += len(first) > 1
+    broken = [choice.label for choice in answer.choices if choice.label not in admissible]
+    score.broken += bool(broken)
+    rows = {label: row for (label, _), row in cell.rows.items()}
+    for choice in answer.choices:
+        time = choice.taken.latency
+        score.times += 1
+        score.outside += not (time.low or 0) <= rows[choice.label]["latency_ms"] <= (time.high or 0)
+    if broken:
+        score.missed[f"{broken} break a bound: {question.tell()}"] += 1
+    if best not in first:
+        before = first[0] if first else "nothing"
+        score.missed[f"{before} before {best} at {cell.length}, {question.mode}, {question.machine}"] += 1
+
+
+def _pace(row: Mapping[str, Any], paired: bool) -> float:
     """What decides which is the fastest: the paired speedup where all have one, else the time."""
-    if paired and point.speedup is not None:
-        return 1 / point.speedup.value
-    assert point.latency is not None
-    return point.latency.value
+    return 1 / row["speedup"] if paired else row["latency_ms"]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "runs", nargs="*", type=Path, default=sorted(p.parent for p in Path("results").glob("*/rows.*"))
-    )
+    published = sorted(path.parent for path in Path("results").glob("*/rows.*"))
+    parser.add_argument("runs", nargs="*", type=Path, default=published)
     parser.add_argument("--questions", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     for name, found in main(**vars(parser.parse_args())).items():

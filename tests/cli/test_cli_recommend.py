@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from shell import Command, run
+from shell import Command, loaded, run
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -54,3 +54,10 @@ def test_without_runs_it_says_so(tmp_path: Path) -> None:
     done = run("recommend", "--seq-len", "1024", cwd=tmp_path)
     assert done.code == 2
     assert "no runs in results/ here" in done.err
+
+
+@pytest.mark.slow
+def test_it_answers_without_torch(tmp_path: Path) -> None:
+    found = loaded("recommend", str(RESULTS / "quickstart"), "--seq-len", "1024", cwd=tmp_path)
+    assert {"torch", "matplotlib"} & found == set()
+    assert "efficient_attn.report.answers.recommending" in found

@@ -1,7 +1,7 @@
 """Where a run was made: the machine, the software, the state of the source.
 
 A value that the machine does not say is None, and ``unknown`` holds the reason under its dotted name. Nothing here
-needs Linux: elsewhere more is unknown.
+needs Linux: elsewhere more is unknown. torch comes with `environment` alone.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from . import cgroups, gpu, machine, software
+from . import cgroups, machine
 from .facts import ROOT, known, settle
-from .identity import identify
+from .identity import identify, name_machine
 
-__all__ = ["available_memory", "environment", "load"]
+__all__ = ["available_memory", "environment", "load", "name_machine"]
 
 
 def environment() -> dict[str, Any]:
@@ -25,6 +23,10 @@ def environment() -> dict[str, Any]:
 
     ``machine`` names it in one word, in which the digest of its identity keeps machines of one name apart.
     """
+    import torch
+
+    from . import gpu, software
+
     gpus = gpu.gpus()
     identity = identify(gpus)
     facts = {

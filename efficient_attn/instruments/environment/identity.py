@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,18 @@ def identify(gpus: Sequence[str] = (), root: Path = ROOT) -> dict[str, Any]:
         "gpus": list(gpus),
     }
     return facts | {"name": make_name(facts), "digest": _digest(facts)}
+
+
+def name_machine(root: Path = ROOT) -> str:
+    """What rows call this machine. torch, which alone names GPUs alike everywhere, is asked where there may be some."""
+    drivers = (root / "proc/driver/nvidia", root / "dev/kfd")  # NVIDIA's, AMD's
+    gpus: Sequence[str] = ()
+    if sys.platform == "win32" or any(driver.exists() for driver in drivers):
+        from .gpu import gpus as list_gpus
+
+        gpus = list_gpus()
+    identity = identify(gpus, root)
+    return f"{identity['name']}#{identity['digest']}"
 
 
 def make_name(facts: Mapping[str, Any]) -> str:

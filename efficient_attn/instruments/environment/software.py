@@ -12,8 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from .facts import ROOT, Unknown, known, text
 
 PACKAGES = (
@@ -62,6 +60,8 @@ def python_build() -> dict[str, Any]:
 
 def torch_build() -> dict[str, Any]:
     """What torch says of its own build: libraries, flags, and how it goes parallel."""
+    import torch
+
     return {
         "config": " ".join(torch.__config__.show().split()),
         "parallel": " ".join(torch.__config__.parallel_info().split()),
@@ -75,12 +75,16 @@ def torch_build() -> dict[str, Any]:
 
 def blas() -> str | Unknown:
     """The library that computes torch's matrix products on the CPU."""
+    import torch
+
     _, found, rest = torch.__config__.show().partition("BLAS_INFO=")
     return rest.partition(",")[0].strip() if found else Unknown("torch's build settings name no BLAS_INFO")
 
 
 def threads() -> dict[str, int]:
     """Threads that one operation takes, and operations that may run at once."""
+    import torch
+
     return {"intra": torch.get_num_threads(), "inter": torch.get_num_interop_threads()}
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from ... import units
 from ...errors import UsageError, unknown
 from ...results.stats import mean_of
 from ...spec import parse
-from .. import losses, words
+from .. import losses, select, words
 from ..gather import Frame
 from ..sections.learned import BITS, keep_trained, list_tests
 from .questions import Question
@@ -23,25 +24,49 @@ SHARING = ("gqa", "mqa")  # exact attention of a model whose heads share keys
 
 @dataclass(frozen=True)
 class Found:
-    """A figure that was measured. on: where; what: the bound's name in words. runs: which hold it."""
+    """A figure that was measured. on: where; what: the bound's name in words. runs: which hold it. length, causal: of
+    the calls that it was measured on."""
 
     what: str
     value: float
     on: str
     text: str
     runs: tuple[str, ...] = ()
+    length: int | None = None
+    causal: bool | None = None
+
+    def tell_apart(self, question: Question) -> str:
+        """In what that differs from what is asked: ``not 16,384, not causal``; empty for nothing."""
+        found = [f"not {question.seq_len:,}"] if self.length not in (None, question.seq_len) else []
+        if None not in (self.causal, question.directed) and self.causal != question.directed:
+            found.append("not causal" if question.directed else "not bidirectional")
+        return ", ".join(found)
 
 
 @dataclass(frozen=True)
 class Quality:
-    """All that rows say of quality, by what a question may ask. error: of curves, by their own rows."""
+    """All that rows say of quality, by what a question may ask; worked out where it is asked. Errors are told by
+    curves' own rows."""
 
-    perplexity: Mapping[str, Found]
-    accuracy: Mapping[str, Mapping[str, Found]]
+    rows: Frame
 
     @classmethod
     def of(cls, rows: Frame) -> Quality:
-        return cls(_list_perplexities(rows), _list_accuracies(rows))
+        return cls(rows)
+
+    @cached_property
+    def _labelled(self) -> Frame:
+        return self.rows if "label" in self.rows else select.add_labels(self.rows)
+
+    @cached_property
+    def perplexity(self) -> Mapping[str, Found]:
+        """Over the model's own, by spec."""
+        return _list_perplexities(self._labelled)
+
+    @cached_property
+    def accuracy(self) -> Mapping[str, Mapping[str, Found]]:
+        """By task, and spec."""
+        return _list_accuracies(self._labelled)
 
     def check(self, question: Question) -> None:
         """`UsageError` for a task that nobody learned in these rows."""
@@ -58,22 +83,26 @@ class Quality:
                 return found, "error not measured"
             found.append(error)
             if error.value > question.max_error:
-                return found, f"{error.text} on {error.on}"
+                return found, _tell(error, question)
         if question.max_ppl_ratio is not None:
             ratio = EXACT_RATIO if is_exact(curve, question) else self.perplexity.get(spec)
             if ratio is None:
                 return found, "perplexity in a model not measured"
             found.append(ratio)
             if ratio.value > question.max_ppl_ratio:
-                return found, f"{ratio.text} on {ratio.on}"
+                return found, _tell(ratio, question)
         for task, least in question.min_accuracy.items():
             learned = self.accuracy[task].get(spec)
             if learned is None:
                 return found, f"{task} not measured"
             found.append(learned)
             if learned.value < least:
-                return found, f"{learned.text} on {learned.on}"
+                return found, _tell(learned, question)
         return found, ""
+
+
+def _tell(found: Found, question: Question) -> str:
+    return ", ".join(filter(None, (f"{found.text} on {found.on}", found.tell_apart(question))))
 
 
 EXACT_RATIO = Found("perplexity", 1.0, "any model", "the model's own perplexity")
@@ -95,7 +124,10 @@ def find_error(curve: Curve, question: Question) -> Found | None:
     if not units.there(error):
         return None
     on = f"{curve.row['error_on']}, {curve.row['error_how']}"
-    return Found("error", float(error), on, f"error {units.number(error)}")
+    length, causal = curve.row["error_length"], curve.row["error_causal"]
+    at = int(length) if units.there(length) else None
+    text = f"error {units.number(error)}"
+    return Found("error", float(error), on, text, length=at, causal=bool(causal) if units.there(causal) else None)
 
 
 def _name(curve: Curve) -> str:
@@ -124,7 +156,9 @@ def _list_perplexities(rows: Frame) -> dict[str, Found]:
             ratio = math.exp(float(each["swap.loss"].mean()) - float(base))
             on = f"{inputs}, {int(length):,} tokens"
             runs = tuple(dict.fromkeys(each["run_id"]))
-            found[_name_spec(str(variant))] = Found("perplexity", ratio, on, f"{units.ratio(ratio)} perplexity", runs)
+            causal = each["causal"].iloc[0]
+            told = Found("perplexity", ratio, on, f"{units.ratio(ratio)} perplexity", runs, int(length))
+            found[_name_spec(str(variant))] = replace(told, causal=bool(causal) if units.there(causal) else None)
     return found
 
 
@@ -143,13 +177,12 @@ def _list_accuracies(rows: Frame) -> dict[str, dict[str, Found]]:
                 on = f"small models trained at length {test.length}, {seeds}"
                 runs = tuple(dict.fromkeys(one.chosen["run_id"]))
                 spec = _name_spec(str(one.rows.iloc[0]["variant"]))
-                found.setdefault(task, {})[spec] = Found(task, score.value, on, text, runs)
+                found.setdefault(task, {})[spec] = Found(task, score.value, on, text, runs, test.length)
     asked: Any = rows[(rows["status"] == "ok") & (rows["task"] == "retrieval") & rows["accuracy"].notna()]
     for (inputs, length, variant), part in asked.groupby(["inputs", "seq_len", "variant"], sort=True, dropna=False):
         value = mean_of(part["accuracy"].tolist()).value
         on = f"{inputs}, {int(length):,} tokens"
-        told = Found(
-            "retrieval", value, on, f"{units.percent(value)} of retrieval", tuple(dict.fromkeys(part["run_id"]))
-        )
+        text, runs = f"{units.percent(value)} of retrieval", tuple(dict.fromkeys(part["run_id"]))
+        told = Found("retrieval", value, on, text, runs, int(length))
         found.setdefault("retrieval", {})[_name_spec(str(variant))] = told
     return found

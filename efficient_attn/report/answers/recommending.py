@@ -1,14 +1,14 @@
 """Which mechanism to take: those that keep what a question asks, the fastest first, each with the rows that say so.
 
-Speedups are ranked: each was paired with the same baseline in the same rounds, so that a machine's slow hour does not
-decide. Only where the baseline was not timed times are. Whose interval overlaps with that of the first of a rank
-shares it.
+Times are compared as ratios of what is known from the same lengths of one machine (`pooling`), so that a slow hour does
+not decide. Who cannot be told apart from the first of a rank shares it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import units
@@ -16,11 +16,12 @@ from ...errors import UsageError, unknown
 from ...results.stats import Estimate
 from .. import losses, select
 from ..gather import Frame
+from .pooling import HOURS, QUANTILE
 from .quality import Found, Quality, find_error
 from .questions import SHAPE, Question
 from .timing import Curve, Taken, split_places
 
-SAFE = 1.1  # what is interpolated may take so much more than its interval says, before it may break a bound
+FEWEST = 2  # mechanisms that must be timed on this machine before it is asked
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,19 @@ class Choice:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The answer. place: what its times hold for; None where nothing was timed there. left_out: why, by mechanism."""
+    """The answer. place: what its times hold for; None where nothing was timed there. left_out: why, by mechanism.
+    machines: those of which times are at such places. timed, measured: how many
+    mechanisms' times are known, and by a row at that very length, whatever they lose. here:
+    this machine's name, where it was asked for."""
 
     question: Question
     place: Mapping[str, Any] | None
     choices: tuple[Choice, ...]
     left_out: Mapping[str, str]
     machines: tuple[str, ...]
+    timed: int = 0
+    measured: int = 0
+    here: str | None = None
 
     @property
     def best(self) -> tuple[Choice, ...]:
@@ -58,33 +65,32 @@ class Known:
 
     @classmethod
     def of(cls, rows: Frame) -> Known:
-        """rows: as `gather` gives them."""
-        rows = losses.add_losses(select.add_labels(rows))
-        places = tuple((place, tuple(curves)) for place, curves in split_places(rows))
-        return cls(places, Quality.of(rows))
+        """rows: as `gather` gives them, or as `efficient_attn.load` does."""
+        for column in {"baseline_kv_heads", "mean_value_error"} - {*rows.columns}:
+            rows = rows.assign(**{column: float("nan")})
+        timed = rows[rows["relative_error"].notna() | (rows["task"] == "speed")]
+        places = split_places(losses.add_losses(select.add_labels(timed)))
+        return cls(tuple((place, tuple(curves)) for place, curves in places), Quality.of(rows))
 
 
 def recommend(known: Known, question: Question, *, here: str | None = None) -> Recommendation:
-    """The answer to a question. here: this machine's name, whose rows come before others'.
+    """The answer to a question. here: this machine's name, whose rows come before others' where they time two
+    mechanisms or more; else those of the machine of which most is known are taken.
 
     Raises `UsageError` for a machine of which no row is, and for a task that nobody learned.
     """
     known.quality.check(question)
-    found = [(place, curves) for place, curves in known.places if _fits(place, question)]
-    machines = tuple(dict.fromkeys(str(place["machine"]) for place, _ in found))
     every = sorted({str(place["machine"]) for place, _ in known.places})
     if question.machine and not any(question.machine in name for name in every):
         raise unknown("machine", question.machine, every)
-    wanted = [at for at in machines if question.machine in at] if question.machine else list(machines)
-    if here in wanted:
-        wanted = [here]
-    answers = [
-        _answer(known, question, place, curves, machines) for place, curves in found if place["machine"] in wanted
-    ]
-    if not answers:
-        return Recommendation(question, None, (), {}, machines)
-    # of several places the one of which most is known
-    return max(answers, key=lambda answer: (len(answer.choices), -len(answer.left_out)))
+    found = [(place, curves) for place, curves in known.places if _fits(place, question)]
+    machines = tuple(dict.fromkeys(str(place["machine"]) for place, _ in found))
+    answers = [_answer(known, question, place, curves, machines) for place, curves in found]
+    answers = [a for a in answers if a.place and (question.machine or "") in str(a.place["machine"])]
+    own = [a for a in answers if a.place and a.place["machine"] == here and a.timed >= FEWEST]
+    # of several places the one of which most is known: measured first, else between lengths
+    best = max(own or answers, key=lambda a: (a.measured, a.timed, len(a.choices)), default=None)
+    return replace(best, here=here) if best else Recommendation(question, None, (), {}, machines, here=here)
 
 
 def _fits(place: Mapping[str, Any], question: Question) -> bool:
@@ -93,6 +99,8 @@ def _fits(place: Mapping[str, Any], question: Question) -> bool:
         return False
     if question.directed is not None and place["causal"] != question.directed:
         return False
+    if place["compiled"] or place["cuda_graph"] or place["cache"] not in (None, "warm"):
+        return False  # what nobody can ask for must not be compared with the rest
     return all(getattr(question, name) in (None, place[name]) for name in SHAPE)
 
 
@@ -101,10 +109,13 @@ def _answer(
 ) -> Recommendation:
     kept: list[tuple[Curve, Taken, tuple[Found, ...]]] = []
     left_out: dict[str, str] = {}
+    timed = measured = 0
     for curve in curves:
         if not _has_heads(curve, place, question):
             continue
         taken = curve.take(question.seq_len)
+        timed += not isinstance(taken, str)
+        measured += not isinstance(taken, str) and taken.how == "measured"
         found, why = known.quality.judge(curve, question)
         if isinstance(taken, str):
             why = why or taken
@@ -114,7 +125,7 @@ def _answer(
             left_out[curve.label] = why
         else:
             kept.append((curve, taken, tuple(found)))
-    return Recommendation(question, place, tuple(_rank(kept, question)), left_out, machines)
+    return Recommendation(question, place, tuple(_rank(kept, question)), left_out, machines, timed, measured)
 
 
 def _has_heads(curve: Curve, place: Mapping[str, Any], question: Question) -> bool:
@@ -126,18 +137,17 @@ def _has_heads(curve: Curve, place: Mapping[str, Any], question: Question) -> bo
 
 
 def _exceed(taken: Taken, question: Question) -> str:
-    """Which bound on memory or time is not surely kept."""
-    for bound, found, write in (
-        (question.memory, taken.memory, units.size),
-        (question.latency_ms, taken.latency, units.duration),
+    """Which bound on memory or time is not surely kept: not by all of the interval."""
+    held = taken.state if question.mode == "decode" else taken.memory
+    for what, bound, found, write in (
+        ("memory" if question.mode != "decode" else "state", question.memory, held, units.size),
+        ("time", question.latency_ms, taken.latency, units.duration),
     ):
-        what = "memory" if found is taken.memory else "time"
         if bound is None:
             continue
         if found is None:
             return f"{what} not measured"
-        most = found.high if found.high is not None else found.value
-        if most * (SAFE if taken.how == "interpolated" and write is units.duration else 1.0) > bound:
+        if (found.high if found.high is not None else found.value) > bound:
             return f"{what} {_tell_range(found, write)}" + (", interpolated" if taken.how == "interpolated" else "")
     return ""
 
@@ -148,29 +158,32 @@ def _tell_range(found: Estimate, write: Any) -> str:
 
 
 def _rank(kept: Sequence[tuple[Curve, Taken, tuple[Found, ...]]], question: Question) -> list[Choice]:
-    """The fastest first; who is not surely slower than the first of a rank shares it. By speedups, or where somebody
-    was not timed beside the baseline by times."""
-    paired = all(taken.speedup is not None for _, taken, _ in kept)
-    ordered = sorted(((_pace(taken, paired), *one) for one in kept for taken in one[1:2]), key=lambda one: one[0].value)
+    """The fastest first. Who cannot be told apart from the first of a rank shares it."""
     found: list[Choice] = []
-    rank, most = 0, 0.0
-    for place, (pace, curve, taken, quality) in enumerate(ordered, 1):
-        if rank == 0 or (pace.low if pace.low is not None else pace.value) > most:
-            rank, most = place, pace.high if pace.high is not None else pace.value
+    first: Taken | None = None
+    rank = 0
+    # rounded, so that equal times stand by name whatever order the rows came in
+    ordered = sorted(kept, key=lambda one: (float(f"{one[1].latency.value:.9g}"), one[0].label))
+    for place, (curve, taken, quality) in enumerate(ordered, 1):
+        if first is None or is_slower(taken, first):
+            rank, first = place, taken
         error = find_error(curve, question)
-        loss = (
-            f"{error.text}, on {error.on}" if error and error.value else error.text if error else "error not measured"
-        )
+        loss = "error not measured" if error is None else error.text
+        if error is not None and error.value:
+            loss = ", ".join(filter(None, (f"{loss}, on {error.on}", error.tell_apart(question))))
         found.append(Choice(rank, curve.label, taken, quality, loss))
     return found
 
 
-def _pace(taken: Taken, paired: bool) -> Estimate:
-    """What is ranked, the less the better: the time, in those of the baseline where all have that."""
-    if not paired or taken.speedup is None:
-        return taken.latency
-    value, low, high = (taken.speedup.value, taken.speedup.low, taken.speedup.high)
-    return Estimate(1 / value, 1 / high if high else None, 1 / low if low else None)
+def is_slower(one: Taken, other: Taken) -> bool:
+    """Whether one surely takes longer: the 95% interval of the ratio of their times leaves out 1.
+
+    Times that are known from the same lengths share the machine's hours there, so that their ratio is surer than they.
+    """
+    apart = math.hypot(one.apart, other.apart)
+    if one.between != other.between:  # then their hours are not the same
+        apart = math.hypot(apart, QUANTILE * math.sqrt(2) * HOURS)
+    return math.log(one.latency.value / other.latency.value) > apart
 
 
 def check_rows(known: Known) -> None:

@@ -3,6 +3,7 @@ alike in either."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -10,23 +11,37 @@ from typing import Any
 from ... import units
 from ...results.cleaning import clean
 from ...results.stats import Estimate
+from .quality import Found
 from .questions import Question
 from .recommending import Choice, Recommendation
 
 COLUMNS = ("rank", "mechanism", "speedup", "time", "memory", "state", "what it loses", "how it is known")
 RIGHT = ("rank", "speedup", "time", "memory", "state")
+PARTS = {  # of suites that time a mode
+    "forward": ("quickstart", "length"),
+    "forward_backward": ("quickstart", "training"),
+    "prefill": ("decode", "prompts"),
+    "decode": ("decode", "contexts"),
+}
+GROUPED = "key-value heads"  # the part of decode that takes any number of them
 TIE = "="  # beside a rank that several share
 
 
 def as_rows(found: Recommendation) -> list[list[str]]:
     """A line a choice, the fastest first."""
     shared = [choice.rank for choice in found.choices]
-    return [[clean(text) for text in _row(choice, shared.count(choice.rank) > 1)] for choice in found.choices]
+    tied = [shared.count(choice.rank) > 1 for choice in found.choices]
+    rows = (_row(choice, tie, found.question) for choice, tie in zip(found.choices, tied, strict=True))
+    return [[clean(text) for text in row] for row in rows]
 
 
-def _row(choice: Choice, tied: bool) -> tuple[str, ...]:
+def _tell_found(found: Found, question: Question) -> str:
+    return f"{found.text} ({', '.join(filter(None, (found.on, found.tell_apart(question))))})"
+
+
+def _row(choice: Choice, tied: bool, question: Question) -> tuple[str, ...]:
     taken = choice.taken
-    own = [f"{one.text} ({one.on})" for one in choice.quality if one.what != "error" and one.value != 1.0]
+    own = [_tell_found(one, question) for one in choice.quality if one.what != "error" and one.value != 1.0]
     return (
         f"{choice.rank}{TIE if tied else ''}",
         choice.label,
@@ -60,15 +75,17 @@ def conclude(found: Recommendation) -> Iterator[str]:
     if not found.choices:
         yield "No mechanism is known to keep this."
     yield clean(f"Holds for {_tell_place(place)}.")
+    if found.here not in (None, place["machine"]) and not question.machine:
+        yield clean(f"This machine, {found.here}, has no times of two mechanisms there; that one has most.")
     if len(found.machines) > 1:
         others = ", ".join(name for name in found.machines if name != place["machine"])
         yield clean(f"Unlike machines are not ranked together; --machine NAME asks another: {others}.")
     if not question.judged:
         yield "No bound on what is lost was given: --max-error, --max-ppl-ratio or --min-accuracy TASK=SHARE sets one."
-    if found.choices and all(choice.taken.speedup is not None for choice in found.choices):
-        yield f"{TIE} beside a rank: cannot be told apart by their 95% intervals of speedups, which were paired."
-    elif found.choices:
-        yield f"Ranked by time: {place['baseline']} was not timed beside all of them. {TIE}: cannot be told apart."
+    if any(TIE in row[0] for row in as_rows(found)):
+        yield f"{TIE} beside a rank: cannot be told apart, as the 95% interval of the ratio of their times holds 1."
+    if any(choice.taken.speedup is not None for choice in found.choices):
+        yield clean(f"Speedups are over {place['baseline']}.")
     for why, labels in _group(found.left_out).items():
         yield clean(f"left out: {', '.join(labels)}: {why}")
 
@@ -98,13 +115,15 @@ def _group(left_out: Mapping[str, str]) -> dict[str, list[str]]:
 
 def list_commands(question: Question) -> Iterator[str]:
     """The runs after which the question could be answered."""
-    suite = "decode" if question.mode == "decode" else "promises"
+    suite, part = PARTS[question.mode]
+    part = GROUPED if question.mode == "decode" and question.kv_heads else part
     axes = [f"--seq-len {question.seq_len}", f"--device {question.device}"]
     for name in ("dtype", "batch", "heads", "kv_heads", "head_dim", "threads"):
         value = getattr(question, name)
         axes += [f"--{name.replace('_', '-')} {value}"] if value is not None else []
     axes += [f"--causal {str(question.causal).lower()}"] if question.causal is not None and suite != "decode" else []
-    yield f"efficient-attn run {suite} {' '.join(axes)} --out results/local/asked"
+    axes += ["--variant full,linear"] if question.mode == "prefill" and question.kv_heads else []  # that take any
+    yield f"efficient-attn run {suite} {' '.join(axes)} --part {shlex.quote(part)} --out results/local/asked"
     if question.max_error is not None:
         yield "efficient-attn run fidelity_long --out results/local/errors"
     if question.max_ppl_ratio is not None:

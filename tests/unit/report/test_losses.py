@@ -123,4 +123,4 @@ def test_rows_of_no_time_get_no_losses(tmp_path: Path) -> None:
     one = next(iter(runs.fidelity()))
     found = gather.gather([runs.write_run(tmp_path / "run", [replace(one)])])
     assert losses.add_losses(select.add_labels(found.rows))["error"].isna().all()
-    assert list(losses.add_losses(select.add_labels(found.rows[:0])).columns)[-6:] == list(losses.COLUMNS)
+    assert list(losses.add_losses(select.add_labels(found.rows[:0])).columns)[-8:] == list(losses.COLUMNS)

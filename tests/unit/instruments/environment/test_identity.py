@@ -96,3 +96,7 @@ def test_designs() -> None:
 def test_rows_are_grouped_by_name_and_digest() -> None:
     found = environment()
     assert found["machine"] == f"{found['identity']['name']}#{found['identity']['digest']}"
+
+
+def test_the_machine_is_called_as_in_rows() -> None:
+    assert identity.name_machine() == environment()["machine"]

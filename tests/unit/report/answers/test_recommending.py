@@ -12,9 +12,12 @@ import report_runs as runs
 from learned_runs import attempt
 
 from efficient_attn.errors import UsageError
+from efficient_attn.report.answers import telling
 from efficient_attn.report.answers.questions import Question
 from efficient_attn.report.answers.recommending import Known, check_rows, recommend
 from efficient_attn.report.gather import gather
+from efficient_attn.results.frames import load
+from efficient_attn.results.rows import Record
 
 WINDOW = "sliding_window:window=128"
 
@@ -99,6 +102,75 @@ def test_unlike_machines_are_never_ranked_together(known: Known) -> None:
         _ask(known, machine="Zen9")
 
 
+def test_a_machine_with_one_mechanism_does_not_answer_for_all(known: Known, tmp_path: Path) -> None:
+    alone = runs.row(
+        "full", machine="Lone-1c", mode="forward", seq_len=4096, latency_ms=1.0, latency_ms_low=0.9, latency_ms_high=1.1
+    )
+    both = Known.of(gather([runs.write_run(tmp_path, [*runs.speed(lengths=(4096,)), Record(alone)])]).rows)
+    found = _ask(both, here="Lone-1c", machine=None)
+    assert found.place["machine"] == "Xeon-x2-15GiB"
+    assert any(line.startswith("This machine, Lone-1c, has no times of two") for line in telling.conclude(found))
+    assert _ask(both, here="Lone-1c", machine="Lone").place["machine"] == "Lone-1c"
+
+
+def test_a_place_that_was_measured_comes_before_one_that_was_not(tmp_path: Path) -> None:
+    wide = [
+        record for record in runs.speed(lengths=(1024,), heads=16, kv_heads=16) if "performer" not in record.row.variant
+    ]
+    found = _known_of(tmp_path, [*runs.speed(lengths=(512, 2048)), *wide])
+    assert _ask(found, seq_len=1024).place["heads"] == 16  # three at that length, four around it
+    assert _ask(found, seq_len=1024, heads=4).choices[0].taken.how == "interpolated"
+
+
+def test_what_is_compiled_is_not_compared_with_what_is_not(tmp_path: Path) -> None:
+    rows = [*runs.speed(lengths=(4096,)), *runs.speed(lengths=(4096,), compiled=True)]
+    for record in rows[4:]:
+        record.row.latency_ms *= 0.1
+        record.row.case_key += "-compiled"
+    found = _ask(Known.of(gather([runs.write_run(tmp_path, rows)]).rows))
+    assert not found.place["compiled"]
+    assert all(choice.taken.latency.value > 1 for choice in found.choices if choice.label == "full")
+    assert len(found.choices) == 4
+
+
+def test_decoding_holds_its_state_to_the_bound_on_memory(known: Known) -> None:
+    asked = {"mode": "decode", "causal": None, "seq_len": 4096}
+    states = {choice.label: choice.taken.state.value for choice in _ask(known, **asked).choices}
+    least = min(states.values())
+    kept = {choice.label for choice in _ask(known, **asked, memory=int(least)).choices}
+    assert kept == {label for label, state in states.items() if state == least}
+    assert len(kept) < len(states)
+
+
+def test_a_frame_as_it_is_loaded_answers_alike(tmp_path: Path) -> None:
+    folder = runs.write_run(tmp_path, [*runs.speed(lengths=(512, 2048)), *runs.fidelity()])
+    asked = Question(seq_len=1024, causal=False, max_error=0.5)
+    gathered, loaded = recommend(Known.of(gather([folder]).rows), asked), recommend(Known.of(load(folder)), asked)
+    assert [(c.rank, c.label, c.taken.latency) for c in gathered.choices] == [
+        (c.rank, c.label, c.taken.latency) for c in loaded.choices
+    ]
+    assert loaded.choices
+
+
+def test_ratios_count_where_hours_differ(tmp_path: Path) -> None:
+    """A second session in which all took 1.1 times as long: nobody becomes slower by the hour of its session."""
+    first, second = list(runs.speed(lengths=(4096,))), list(runs.speed(lengths=(4096,), run_id="quickstart-2"))
+    for record in second:
+        for name in ("latency_ms", "latency_ms_low", "latency_ms_high"):
+            setattr(record.row, name, getattr(record.row, name) * 1.1)
+        record.row.case_key += "-again"
+    window = [record for record in first if record.row.variant != "linear"]
+    linear = [record for record in second if record.row.variant in ("full", "linear")]
+    found = {c.label: c.taken for c in _ask(_known_of(tmp_path / "both", [*window, *linear])).choices}
+    alone = {c.label: c.taken for c in _ask(_known_of(tmp_path / "one", first)).choices}
+    ratio, true = (x[WINDOW].latency.value / x["linear"].latency.value for x in (found, alone))
+    assert ratio == pytest.approx(true, rel=0.03)
+
+
+def _known_of(folder: Path, records: list[Record]) -> Known:
+    return Known.of(gather([runs.write_run(folder, records)]).rows)
+
+
 def test_heads_that_share_keys_are_asked_for(known: Known) -> None:
     decode = {"mode": "decode", "causal": None, "seq_len": 4096, "max_error": 0.1}
     assert {choice.label for choice in _ask(known, **decode).choices} == {"full"}
@@ -123,8 +195,8 @@ def test_what_cannot_be_told_apart_shares_a_rank(tmp_path: Path) -> None:
     assert [(choice.rank, choice.label) for choice in answer.choices] == [
         (1, "linear"),
         (1, "cosformer"),
-        (3, "performer"),
         (3, "full"),
+        (3, "performer"),
     ]
     assert [choice.label for choice in answer.best] == ["linear", "cosformer"]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 import report_runs as runs
+from shell import run
 
 from efficient_attn.report.answers import telling
-from efficient_attn.report.answers.questions import Question
+from efficient_attn.report.answers.questions import MODES, Mode, Question
 from efficient_attn.report.answers.recommending import Known, Recommendation, recommend
 from efficient_attn.report.gather import gather
 
@@ -42,7 +45,29 @@ def test_commands_that_would_tell_name_what_was_asked() -> None:
     asked = Question(seq_len=777, mode="decode", kv_heads=2, max_error=0.1, max_ppl_ratio=1.1, min_accuracy={"mqar": 1})
     commands = list(telling.list_commands(asked))
     assert commands[0].startswith("efficient-attn run decode --seq-len 777 --device cpu --kv-heads 2 ")
+    assert "--part 'key-value heads'" in commands[0]
     assert [c.split()[2] for c in commands[1:]] == ["fidelity_long", "swap", "accuracy"]
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("mode", MODES)
+def test_commands_that_would_tell_can_be_planned(mode: Mode, tmp_path: Path) -> None:
+    causal = None if mode in ("decode", "prefill") else True
+    asked = Question(seq_len=777, mode=mode, causal=causal, kv_heads=2, heads=8)
+    words = shlex.split(next(iter(telling.list_commands(asked))))
+    done = run("plan", *words[2 : words.index("--out")], "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    cases = json.loads(done.out)
+    assert {(case["seq_len"], case["kv_heads"], case["mode"]) for case in cases} == {(777, 2, mode)}
+
+
+def test_what_was_measured_elsewhere_says_so(known: Known) -> None:
+    found = {choice.label: choice.loss for choice in _ask(known, 4096).choices}
+    assert found["linear"].endswith("not 4,096")
+    there = recommend(known, Question(seq_len=256, causal=False, max_error=0.5)).left_out["linear"]
+    assert there.startswith("error ")
+    assert "not 256" not in there
 
 
 def test_data_names_the_rows(known: Known) -> None:

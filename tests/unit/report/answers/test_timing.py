@@ -11,18 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from efficient_attn.report import gather, losses, select
-from efficient_attn.report.answers.timing import Curve, Point, Taken, interpolate, split_places
+from efficient_attn.report.answers.timing import (
+    TIME_BEND,
+    Curve,
+    Point,
+    Taken,
+    interpolate,
+    interpolate_bytes,
+    split_places,
+)
 from efficient_attn.results.stats import Estimate
 
 
-def _points(values: dict[int, float], around: float = 1.0) -> list[tuple[int, Estimate | None]]:
-    return [(at, Estimate(x, x / around, x * around)) for at, x in values.items()]
+def _around(value: float, factor: float = 1.0) -> Estimate:
+    return Estimate(value, value / factor, value * factor)
 
 
 @given(st.floats(-2, 3), st.floats(0.01, 100), st.integers(513, 4095), st.floats(1.0, 1.5))
 def test_a_power_is_interpolated_exactly(power: float, factor: float, length: int, around: float) -> None:
-    values = {n: factor * n**power for n in (256, 512, 4096, 8192)}
-    found = interpolate(_points(values, around), length, 1.03)
+    ends = [(n, _around(factor * n**power, around)) for n in (512, 4096)]
+    found = interpolate(*ends, length, TIME_BEND)
     assert found is not None
     assert found.value == pytest.approx(factor * length**power, rel=1e-6)
     assert found.low is not None
@@ -32,22 +40,45 @@ def test_a_power_is_interpolated_exactly(power: float, factor: float, length: in
 
 
 @given(st.floats(0.1, 10), st.floats(1e-6, 1e-2), st.integers(513, 4095))
-def test_a_curve_that_bends_one_way_lies_within(start: float, slope: float, length: int) -> None:
-    """A fixed cost and one that grows, as memory and short calls have it."""
-
-    def cost(n: int) -> float:
-        return start + slope * n
-
-    found = interpolate(_points({n: cost(n) for n in (256, 512, 4096, 8192)}), length, 1.0)
+def test_a_fixed_cost_and_one_that_grows_lie_within(start: float, slope: float, length: int) -> None:
+    """As short calls have it."""
+    found = interpolate((512, _around(start + slope * 512)), (4096, _around(start + slope * 4096)), length, TIME_BEND)
     assert found is not None
     assert found.low is not None
     assert found.high is not None
-    assert found.low * 0.9999 <= cost(length) <= found.high * 1.0001
+    assert found.low * 0.9999 <= start + slope * length <= found.high * 1.0001
 
 
-@pytest.mark.parametrize("lengths", [(256, 512), (2048, 4096), ()])
-def test_beyond_what_was_measured_nothing_is_said(lengths: tuple[int, ...]) -> None:
-    assert interpolate(_points(dict.fromkeys(lengths, 1.0)), 1024, 1.0) is None
+def test_intervals_widen_with_the_distance_from_what_was_measured() -> None:
+    def width(low: int, high: int, length: int) -> float:
+        found = interpolate((low, _around(1.0)), (high, _around(1.0)), length, TIME_BEND)
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        return math.log(found.high / found.low)
+
+    assert width(1024, 2048, 1025) < 0.001
+    assert width(1024, 4096, 1200) < width(1024, 4096, 2048)
+    assert width(512, 8192, 2048) == pytest.approx(4 * width(1024, 4096, 2048))  # the square of the gap
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(513, 4095))
+def test_bytes_that_grow_alike_are_interpolated_exactly(start: int, slope: int, length: int) -> None:
+    found = interpolate_bytes([(n, float(start + slope * n)) for n in (256, 512, 4096, 8192)], length)
+    assert found is not None
+    assert found.value == found.low == found.high == pytest.approx(start + slope * length)
+
+
+def test_bytes_that_grow_in_steps_stay_between_those_that_were_counted() -> None:
+    found = interpolate_bytes([(512, 100.0), (1024, 110.0), (4096, 200.0), (8192, 900.0)], 2048)
+    assert found == Estimate(140.0, 112.0, 175.0)
+    assert interpolate_bytes([(1024, 190.0), (4096, 200.0)], 2048) == Estimate(pytest.approx(193.3, 1e-3), 190.0, 200.0)
+    assert interpolate_bytes([(512, 1.0), (1024, 2.0)], 2048) is None
+    assert interpolate_bytes([(512, 1.0), (4096, None)], 2048) is None
+
+
+def test_what_one_end_lacks_is_not_interpolated() -> None:
+    assert interpolate((512, None), (4096, _around(1.0)), 1024, TIME_BEND) is None
 
 
 def _curve(lengths: tuple[int, ...], *, paired: bool = True) -> Curve:
