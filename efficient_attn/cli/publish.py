@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 RESULTS = Path("results")  # whose published runs are taken where none is named
 SITE = RESULTS / "site"
+CELLS = 32  # a side of a pattern's picture
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -49,14 +50,22 @@ def _find_published() -> list[Path]:
 
 def _describe(name: str) -> Details:
     """What a mechanism says of itself, with its options as they are by default."""
+    from ..patterns.grids import views
     from ..registry import info
     from ..report.site.material import Details
+    from ..report.site.shapes import Square
+    from .console import tell_kept
 
     about = info(name)
+    directions = about.traits.directions
+    grids = views(about.pattern, directions=directions, rows=CELLS, columns=CELLS) if about.pattern else []
     return Details(
         options={key: str(value) for key, value in about.options.items()},
         time=about.growth.time,
         memory=about.growth.memory,
         can=tuple(said for claimed, said in about.traits.meanings().values() if claimed),
+        limits=about.traits.unclaimed,
         backends=tuple(about.backends),
+        opening=" ".join(about.doc.partition("\n\n")[0].split()),
+        squares=tuple(Square(g.direction, g.geometry.n, tell_kept(g), g.shares) for g in grids),
     )

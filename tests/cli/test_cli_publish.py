@@ -25,6 +25,11 @@ def test_all_runs_of_results_become_a_site_and_foreign_files_stop_it(here: Path,
     site = here / "results" / "site"
     assert told["bytes"] < 5_000_000
     assert "time grows" in next(site.glob("m/linear-????????.html")).read_text().lower()
+    reformer = next(site.glob("m/reformer-????????.html")).read_text()
+    assert "<dt>Limits</dt><dd>no strict causality, " in reformer
+    assert "@misc{kitaev2020," in reformer
+    assert '<svg class="pattern"' not in reformer
+    assert next(site.glob("m/bigbird-????????.html")).read_text().count('<svg class="pattern"') == 2
     (site / "CNAME").write_text("example.org")
     stopped = command("publish")
     assert (stopped.code, stopped.out) == (2, "")

@@ -22,19 +22,26 @@ from ..claims.ledger import load_ledger
 from ..gather import Frame, Gathered, gather
 from .cells import Cell, list_cells
 from .naming import digest, make_name
+from .shapes import Square
 
 PEER = "peer_"  # how other libraries' mechanisms are called
 
 
 @dataclass(frozen=True)
 class Details:
-    """What a mechanism says of itself once it is made: options with their defaults, growth, what it can do."""
+    """What a mechanism says of itself once it is made: options with their defaults, growth, what it can do.
+
+    limits: what it does not promise. opening: its docstring's first paragraph. squares: its pattern, if it has one.
+    """
 
     options: Mapping[str, str] = field(default_factory=dict)
     time: str = ""
     memory: str = ""
     can: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    opening: str = ""
+    squares: tuple[Square, ...] = ()
 
 
 @dataclass(frozen=True)

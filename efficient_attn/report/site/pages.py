@@ -23,7 +23,7 @@ from ..drawing import figures, plots, style
 from ..gather import Frame
 from ..sections import tradeoffs
 from ..sections.blocks import Material as Shown
-from . import families, papers, picking, strips
+from . import families, papers, picking, shapes, strips
 from .cells import Cell, Leaderboard, Timed, list_leaderboards
 from .material import PEER, Material, Mechanism, Run
 from .naming import make_name
@@ -68,7 +68,7 @@ class Pages:
         )
         self.env.filters |= {"breakable": page.breakable, "size": units.size, "short": units.short_length}
         self.env.globals |= {"made": MARK, "site": self, "material": material, "table": TABLE}
-        self.env.globals |= {"family_of": families.BY_NAME, "count": words.count}
+        self.env.globals |= {"draw_pattern": shapes.draw_pattern, "family_of": families.BY_NAME, "count": words.count}
 
     def render(self) -> Iterator[tuple[str, str]]:
         """Every page with its address within the site."""
@@ -179,7 +179,10 @@ class Pages:
     def _mechanism(self, one: Mechanism) -> str:
         claims = [j for j in self.material.judgement.claims if j.entry.claim.mechanism == one.name]
         sources = {j.entry.file: j.entry.source for j in claims}
-        bibtex = [text for text in (papers.make_bibtex(source, name) for name, source in sources.items()) if text]
+        own = papers.find_papers(one.details.opening if one.details else "")
+        named = [s for s in sources.items() if not any(s[1].url.endswith(paper.arxiv) for paper in own)]
+        bibtex = [text for text in (papers.make_bibtex(source, name) for name, source in named) if text]
+        bibtex = [*(paper.bibtex for paper in own), *bibtex]
         lines = self._list_own(one.name)
         return self._fill(
             "mechanism", 1, one=one, claims=claims, bibtex=bibtex, lines=lines[:MOST_LINES], count_lines=len(lines)

@@ -1,12 +1,17 @@
-"""Sources of claims as BibTeX, where they say which paper they are."""
+"""Papers as BibTeX: sources of claims, where they say which paper they are, and those that mechanisms name."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
 
 from ..claims.ledger import Source
 
 ARXIV = re.compile(r"https://arxiv\.org/abs/(\d{4}\.\d{4,5})")
+NAMED = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 CITED = re.compile(r"(?P<first>\D+?)(?P<others> et al\.)? (?P<year>\d{4})(?:, \w+)?")
 
 
@@ -23,6 +28,34 @@ def make_bibtex(source: Source, name: str) -> str:
         fields["url"] = source.url
     lines = (f"  {field} = {{{text}}}," for field, text in fields.items())
     return "\n".join([f"@misc{{{re.sub(r'[^a-z0-9_]', '', name.lower())},", *lines, "}"])
+
+
+class Paper(NamedTuple):
+    """A line of ``papers.toml``, in which text is BibTeX already. arxiv: its number there."""
+
+    arxiv: str
+    key: str
+    authors: str
+    title: str
+    year: int
+
+    @property
+    def bibtex(self) -> str:
+        fields = {"title": f"{{{self.title}}}", "author": self.authors, "year": self.year, "eprint": self.arxiv}
+        fields |= {"archivePrefix": "arXiv", "url": f"https://arxiv.org/abs/{self.arxiv}"}
+        return "\n".join([f"@misc{{{self.key},", *(f"  {name} = {{{text}}}," for name, text in fields.items()), "}"])
+
+
+def find_papers(text: str) -> list[Paper]:
+    """Those whose numbers a text names, ``arXiv:2006.04768``, as far as the table has them."""
+    known = _read_papers()
+    return [known[number] for number in dict.fromkeys(NAMED.findall(text)) if number in known]
+
+
+@cache
+def _read_papers() -> dict[str, Paper]:
+    text = (files(__package__ or "") / "papers.toml").read_text(encoding="utf-8")
+    return {arxiv: Paper(arxiv, *paper) for arxiv, paper in tomllib.loads(text).items()}
 
 
 def _escape(text: str) -> str:

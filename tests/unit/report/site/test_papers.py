@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import datetime as dt
+from pathlib import Path
 
 import ledgers
 
+import efficient_attn
 from efficient_attn.report.claims.ledger import Claim, Source, load_ledger
-from efficient_attn.report.site.papers import make_bibtex
+from efficient_attn.report.site.papers import NAMED, find_papers, make_bibtex
 
 CLAIM = Claim.model_validate(ledgers.said({"value": "speedup", "at_least": 2}, date=dt.date(2026, 1, 1)))
 
@@ -45,3 +48,29 @@ def test_braces_end_nothing_and_other_kinds_have_no_entry() -> None:
 def test_all_papers_of_the_ledger_have_one() -> None:
     papers = {entry.file: entry.source for entry in load_ledger() if entry.source.kind == "paper"}
     assert [name for name, source in papers.items() if not make_bibtex(source, name)] == []
+
+
+def test_papers_that_a_docstring_names_are_entries_each_once() -> None:
+    (linformer, big_bird) = find_papers(
+        "Wang, arXiv:2006.04768; Zaheer, arXiv:2007.14062, arXiv:2006.04768; 9999.99999"
+    )
+    assert big_bird.key == "zaheer2020"
+    assert linformer.bibtex.splitlines()[:3] == [
+        "@misc{wang2020,",
+        "  title = {{Linformer: Self-Attention with Linear Complexity}},",
+        "  author = {Wang, Sinong and Li, Belinda Z. and Khabsa, Madian and Fang, Han and Ma, Hao},",
+    ]
+
+
+def test_every_paper_of_the_catalogues_first_paragraphs_is_known() -> None:
+    """Read from the sources, for making all mechanisms takes seconds."""
+    files = sorted((Path(efficient_attn.__file__).parent / "variants").glob("*/[a-z]*.py"))
+    openings = [
+        (ast.get_docstring(node) or "").partition("\n\n")[0]
+        for f in files
+        for node in ast.parse(f.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    named = {number for text in openings for number in NAMED.findall(text)}
+    assert len(named) > 20
+    assert {number for number in named if not find_papers(f"arXiv:{number}")} == set()

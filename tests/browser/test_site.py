@@ -1,0 +1,88 @@
+"""The site in a real browser: hostile names run nothing and ask for nothing, and the picker answers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import report_runs as runs
+import sites
+from axe_playwright_python.sync_playwright import Axe
+from playwright import sync_api
+
+from efficient_attn.report.site.publishing import publish
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[sync_api.Browser]:
+    # a check that is skipped unseen is no check: without a browser it fails
+    assert CHROMIUM, "no chromium found: install it (apt-get install chromium) to check the site"
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evil")
+    evil = sites.HOSTILE[0]
+    about = runs.about(evil, suite={"name": evil, "title": sites.HOSTILE[4], "baseline": "full"})
+    run = runs.write_run(folder / "<img src=x onerror=window.hurt=1>", sites.hostile_records(), about)
+    return publish([run], folder / "site").site
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    return publish(sites.write_runs(folder), folder / "site").site
+
+
+def test_200_hostile_names_run_nothing_and_ask_for_nothing(browser: sync_api.Browser, hostile: Path) -> None:
+    assert len(set(sites.HOSTILE)) == 200
+    context = browser.new_context()
+    page = context.new_page()
+    asked: list[str] = []
+    complaints: list[str] = []
+    page.on("request", lambda it: asked.append(it.url))
+    page.on("console", lambda it: complaints.append(it.text))
+    page.on("pageerror", lambda it: complaints.append(str(it)))
+    page.on("dialog", lambda it: complaints.append(it.message))
+    # of mechanisms and tasks, which are many alike, every tenth
+    every = sorted(hostile.rglob("*.html"))
+    alike = [path for path in every if path.parent.name in ("m", "c", "t")]
+    shown = [path for path in every if path not in alike] + alike[::10]
+    assert len(shown) > 20
+    for path in shown:
+        page.goto(path.as_uri())
+        page.evaluate("document.querySelectorAll('details').forEach(it => { it.open = true })")
+        page.evaluate("document.querySelectorAll('*').forEach(it => it.dispatchEvent(new MouseEvent('mouseover')))")
+        assert page.evaluate("window.hurt") is None, path.name
+    page.goto((hostile / "index.html").as_uri())
+    for chosen in page.locator("select").all():
+        for value in chosen.locator("option").evaluate_all("all => all.map(it => it.value)")[:8]:
+            chosen.select_option(value)
+            assert page.evaluate("window.hurt") is None
+    inside = hostile.as_uri()
+    assert [url for url in asked if not url.startswith((inside, "data:"))] == []
+    assert complaints == []
+    context.close()
+
+
+def test_axe_finds_nothing_serious_and_nothing_is_wider_than_the_screen(browser: sync_api.Browser, small: Path) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    for name in ("index.html", "b/*.html", "m/linear-????????.html", "c/*.html", "t/*.html"):
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.goto(next(small.glob(name)).as_uri())
+        found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+        told = [(it["id"], it["impact"], it["nodes"][0]["html"][:120]) for it in found]
+        assert not [it for it in told if it[1] in ("serious", "critical")], name
+        for width in (390, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+    page.close()
