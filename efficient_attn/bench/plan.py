@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -28,7 +29,8 @@ class Overrides:
     """What the command line changes in a suite: axes by name, variants, keys of tasks; ``quick`` shrinks it.
 
     flags: by which flag a key was given, where that was not ``--set``. tasks, parts: only these, of those that the
-    suite has.
+    suite has. shape: the model whose sizes the axes are; of a suite's variants those that insist on other key-value
+    heads are then left out, with a warning.
     """
 
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -37,6 +39,7 @@ class Overrides:
     flags: Mapping[str, str] = field(default_factory=dict)
     tasks: Sequence[str] = ()
     parts: Sequence[str] = ()
+    shape: str | None = None
     seed: int | None = None
     quick: bool = False
 
@@ -122,6 +125,7 @@ def _plan_part(
     blocks = _choose_variants(part.block, overrides.variants)
     grids = _make_grids(part, overrides)
     cases: list[Case] = []
+    unfit: dict[str, None] = {}
     for want in wanted:
         task = find_task(want.target)
         keys = {**want.keys, **_own_keys(task, overrides.keys)}
@@ -143,10 +147,15 @@ def _plan_part(
         for cell, kv_heads in dict.fromkeys(planned):  # what does not depend on the shape is judged once
             # what is asked for by name stands in every part whose key-value heads it takes; a suite's own has to fit
             named = blocks if cell.of_blocks else specs
-            mine = [s for s in named if not overrides.variants or takes(cell, s, kv_heads)]
+            choosy = overrides.variants or overrides.shape
+            mine = [s for s in named if not choosy or takes(cell, s, kv_heads)]
+            unfit |= dict.fromkeys(s for s in named if s not in mine and not overrides.variants)
             budgets = grids[0]["budget"] if task.mechanisms else (None,)
             fitted = fit_all(cell, mine if task.mechanisms else [want.task], kv_heads, budgets)
             cases += [make_case(cell, spec, kv_heads, budget) for spec, budget in fitted]
+    if unfit:
+        told = f"left out of part {part.name!r}: {', '.join(unfit)}"
+        warnings.warn(f"--shape {overrides.shape}: {told}: other key-value heads than the model's", stacklevel=2)
     return _name_baselines(cases)
 
 

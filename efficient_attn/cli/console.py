@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..contract.traits import Traits
     from ..patterns import Pattern
     from ..patterns.grids import Grid
+    from ..peers.catalogue import Peer
     from ..registry import Info
     from ..results.rows import Record
     from ..shipped import Shape
@@ -51,12 +52,17 @@ def print_table(
     console.print()
 
 
-def show_catalogue(entries: Sequence[Entry], suites: Mapping[str, str], shapes: Sequence[Shape]) -> None:
+def show_catalogue(
+    entries: Sequence[Entry], suites: Mapping[str, str], shapes: Sequence[Shape], peers: Sequence[Peer]
+) -> None:
     marks = [["?" if e.able is None else "yes" if word in e.able else units.NONE for word in ABLE] for e in entries]
     rows = [[e.name, e.family, *can, e.sentence] for e, can in zip(entries, marks, strict=True)]
     print_table("Mechanisms (exact: a softmax over the keys that are seen)", ["name", "family", *ABLE, ""], rows)
     print_table(
         "Suites (efficient-attn plan SUITE says how long one takes)", ["name", ""], [*map(list, suites.items())]
+    )
+    print_table(
+        "Other libraries, with --plugin", ["name", "plug-in", "library"], [[p.name, p.plugin, p.library] for p in peers]
     )
     about = [[s.name, str(s.heads), str(s.kv_heads or s.heads), str(s.head_dim), s.source] for s in shapes]
     print_table("Shapes, for --shape", ["name", "heads", "kv heads", "width", "source"], about)
@@ -153,12 +159,15 @@ def show_plan(cases: Sequence[Case]) -> None:
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         c, p = case.cell, case.cell.place
-        groups.setdefault((c.part, p.mode or c.task, p.device, p.dtype, case.variant), []).append(case)
+        kv_heads = p.heads if case.kv_heads is None else case.kv_heads
+        heads = f"{p.heads} x {p.head_dim}" if kv_heads == p.heads else f"{p.heads}/{kv_heads} x {p.head_dim}"
+        groups.setdefault((c.part, p.mode or c.task, p.device, p.dtype, heads, case.variant), []).append(case)
     rows = []
-    for (part, mode, device, dtype, variant), members in groups.items():
+    for known, members in groups.items():
         lengths = sorted({c.cell.place.seq_len for c in members})
-        rows.append([part, mode, device, dtype, variant, " ".join(map(str, lengths)), str(len(members))])
-    print_table("Plan", ["part", "measures", "device", "dtype", "variant", "lengths", "cases"], rows, right=["cases"])
+        rows.append([*known, " ".join(map(str, lengths)), str(len(members))])
+    columns = ["part", "measures", "device", "dtype", "heads", "variant", "lengths", "cases"]
+    print_table("Plan", columns, rows, right=["cases"])
     print(f"{len(cases)} cases")
 
 

@@ -10,6 +10,7 @@ from .output import print_files, print_json, write_file
 
 
 def list_(args: Namespace) -> int:
+    from ..peers.catalogue import PEERS
     from ..registry import catalogue
     from ..shipped import describe_suite, list_shapes, suite_names
 
@@ -30,10 +31,11 @@ def list_(args: Namespace) -> int:
             for e in entries
         ]
         told = {"mechanisms": mechanisms, "suites": suites, "shapes": [asdict(shape) for shape in list_shapes()]}
+        told |= {"peers": [peer._asdict() for peer in PEERS]}
         return print_json(told | drawn)
     from . import console
 
-    console.show_catalogue(entries, {name: describe_suite(name) for name in suites}, list_shapes())
+    console.show_catalogue(entries, {name: describe_suite(name) for name in suites}, list_shapes(), PEERS)
     print_files(drawn)
     return 0
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import units
-from ..errors import UsageError, unknown
+from ..errors import UsageError
+from .values import SHORT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,6 +80,7 @@ def run(
     part: str | Sequence[str] = (),
     seed: int | None = None,
     quick: bool = False,
+    shape: str | None = None,
     settings: Mapping[str, Any] | None = None,
     progress: Callable[[Any, int, int], Any] = lambda record, done, total: None,
     **axes: Any,
@@ -86,25 +88,25 @@ def run(
     """Run a suite, as ``efficient-attn run`` does, and get its folder to ask.
 
     suite: a built-in suite's name, or a TOML file. out: where rows go, by default ``results/local/SUITE-TIME``; resume:
-    go on in it. variant, task, part: only these. seed, quick: as on the command line. settings: keys of tasks.
-    progress: told each record, the cases done and those planned. All other keywords are axes, a value or several:
+    go on in it. variant, task, part: only these. seed, quick, shape: as on the command line. settings: keys of tasks.
+    progress: told each record, the cases done and those planned. All other keywords are axes, one value or several:
     ``run("quickstart", seq_len=[512, 1024], device="cpu")``.
 
     Workers are processes of their own, which import the program's main module: a script calls this below ``if __name__
     == "__main__":``. Raises `UsageError` for what does not exist, and for a folder that holds something else.
     """
     from ..bench import run as running
-    from ..bench.asked import DEFAULTS
     from ..bench.plan import Overrides, make_plan
     from ..bench.suite import load_suite
+    from ..shipped import find_shape
     from ..tasks import TABLE
 
-    for name in axes:
-        if name not in DEFAULTS:
-            raise unknown("axis", name, list(DEFAULTS), where="run")
+    sizes = find_shape(shape).axes if shape else {}
+    checked = _check_axes({name: _list(value) for name, value in (sizes | axes).items()})
     loaded = load_suite(str(suite), TABLE)
     overrides = Overrides(
-        axes={name: _list(value) for name, value in axes.items()},
+        axes=checked,
+        shape=shape,
         variants=_list(variant),
         tasks=_list(task),
         parts=_list(part),
@@ -119,6 +121,20 @@ def run(
     if not any(outcome.statuses.values()):
         raise UsageError(f"run: {loaded.name} has no cases")
     return Run(outcome.folder)
+
+
+def _check_axes(axes: dict[str, list[Any]]) -> dict[str, Any]:
+    """The axes as a suite would have them, with dtypes' short names; `UsageError` for what none could."""
+    from pydantic import ValidationError
+
+    from ..bench.grids import Axes
+    from ..bench.problems import tell_problem
+
+    given = axes | {"dtype": [SHORT.get(one, one) for one in axes["dtype"]]} if "dtype" in axes else axes
+    try:
+        return Axes.model_validate(given).model_dump(exclude_none=True)
+    except ValidationError as error:
+        raise tell_problem("run", error, lambda table: Axes.model_fields) from error
 
 
 def _list(value: Any) -> list[Any]:

@@ -135,6 +135,7 @@ def _read_overrides(args: Namespace) -> Overrides:
     axes = {name: [value] for name, value in (args.shape.axes if args.shape else {}).items()}
     axes |= {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
     said = {
+        "shape": args.shape and args.shape.name,
         "tasks": args.task or (),
         "parts": args.part or (),
         "variants": args.variant or (),

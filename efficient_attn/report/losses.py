@@ -79,7 +79,7 @@ def tell(row: Mapping[str, Any]) -> str:
 
 def is_exact(row: Mapping[str, Any]) -> bool:
     """Whether a row is exact attention by its name, which is what errors are measured against."""
-    return _name_spec(str(row["variant"])) == "full"
+    return name_spec(str(row["variant"])) == "full"
 
 
 def tell_places(rows: Iterable[Mapping[str, Any]], *, whole: bool = False) -> str:
@@ -116,13 +116,13 @@ def find_ends(errors: Sequence[float]) -> tuple[float, float]:
 def _name_specs(rows: Frame) -> list[_Key]:
     """What tells the rows' specs apart: the mechanism with its options, whatever runs it, and shared heads."""
     variants = rows["variant"].tolist()
-    known = {variant: _name_spec(variant) for variant in set(variants)}
+    known = {variant: name_spec(variant) for variant in set(variants)}
     heads = zip(rows["kv_heads"].tolist(), rows["heads"].tolist(), strict=True)
     shared = [units.there(kv) and units.there(all_) and kv != all_ for kv, all_ in heads]
     return [(known[variant], one) for variant, one in zip(variants, shared, strict=True)]
 
 
-def _name_spec(variant: str) -> str:
+def name_spec(variant: str) -> str:
     """A spec in its canonical form, without a backend; a text that is none as it is."""
     try:
         return str(parse(variant).without_backend())

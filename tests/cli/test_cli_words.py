@@ -43,3 +43,10 @@ def test_runs_are_listed_and_cleaned(command: Command, tmp_path: Path) -> None:
     assert not (folder / "report.html").exists()
     assert (folder / "rows.jsonl").is_file()
     assert command("runs", tmp_path / "nowhere").code == 2
+
+
+def test_of_a_suite_what_has_other_key_value_heads_than_the_model_is_left_out_and_told(command: Command) -> None:
+    done = command("plan", "quickstart", "--shape", "llama3-8b", "--part", "length,decoding")
+    assert done.code == 0
+    assert "32/8 x 128" in done.out
+    assert "--shape llama3-8b: left out of part 'decoding': gqa:kv_heads=2, mqa: other key-value heads" in done.err

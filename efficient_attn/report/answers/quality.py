@@ -10,15 +10,15 @@ from functools import cached_property
 from typing import Any
 
 from ... import units
-from ...errors import UsageError, unknown
+from ...errors import unknown
 from ...results.stats import mean_of
-from ...spec import parse
 from .. import losses, select, words
 from ..gather import Frame
-from ..sections.learned import BITS, keep_trained, list_tests
+from ..sections.learned import keep_trained, list_tests
 from .questions import Question
 from .timing import Curve
 
+SHARES = ("accuracy", "share of whole sequences")  # metrics that count right ones
 SHARING = ("gqa", "mqa")  # exact attention of a model whose heads share keys
 
 
@@ -131,15 +131,7 @@ def find_error(curve: Curve, question: Question) -> Found | None:
 
 
 def _name(curve: Curve) -> str:
-    return _name_spec(str(curve.row["variant"]))
-
-
-def _name_spec(variant: str) -> str:
-    """In its canonical form, whatever runs it: all backends of a mechanism lose alike. What is no spec as it is."""
-    try:
-        return str(parse(variant).without_backend())
-    except UsageError:
-        return variant
+    return losses.name_spec(str(curve.row["variant"]))
 
 
 def _list_perplexities(rows: Frame) -> dict[str, Found]:
@@ -148,7 +140,7 @@ def _list_perplexities(rows: Frame) -> dict[str, Found]:
         return {}
     own = rows[(rows["status"] == "ok") & (rows["task"] == "swap") & rows["layer"].isna() & rows["swap.loss"].notna()]
     found: dict[str, Found] = {}
-    for (inputs, length), part in own.groupby(["inputs", "seq_len"], sort=True):
+    for (length, inputs), part in own.groupby(["seq_len", "inputs"], sort=True):
         base = part.loc[part["is_baseline"], "swap.loss"].mean()
         if not math.isfinite(base):
             continue
@@ -158,7 +150,7 @@ def _list_perplexities(rows: Frame) -> dict[str, Found]:
             runs = tuple(dict.fromkeys(each["run_id"]))
             causal = each["causal"].iloc[0]
             told = Found("perplexity", ratio, on, f"{units.ratio(ratio)} perplexity", runs, int(length))
-            found[_name_spec(str(variant))] = replace(told, causal=bool(causal) if units.there(causal) else None)
+            found[losses.name_spec(str(variant))] = replace(told, causal=bool(causal) if units.there(causal) else None)
     return found
 
 
@@ -166,7 +158,7 @@ def _list_accuracies(rows: Frame) -> dict[str, dict[str, Found]]:
     """By task, and spec: the mean over seeds at the best learning rate; and of a trained model, by ``retrieval``."""
     found: dict[str, dict[str, Found]] = {}
     for test in sorted(list_tests(keep_trained(rows)), key=lambda test: test.length):
-        if test.metric == BITS:
+        if test.metric not in SHARES:
             continue
         task = test.name.split(",")[0]
         for one in test.tried:
@@ -176,7 +168,7 @@ def _list_accuracies(rows: Frame) -> dict[str, dict[str, Found]]:
                 seeds = words.count(len(one.chosen), "seed")
                 on = f"small models trained at length {test.length}, {seeds}"
                 runs = tuple(dict.fromkeys(one.chosen["run_id"]))
-                spec = _name_spec(str(one.rows.iloc[0]["variant"]))
+                spec = losses.name_spec(str(one.rows.iloc[0]["variant"]))
                 found.setdefault(task, {})[spec] = Found(task, score.value, on, text, runs, test.length)
     asked: Any = rows[(rows["status"] == "ok") & (rows["task"] == "retrieval") & rows["accuracy"].notna()]
     for (inputs, length, variant), part in asked.groupby(["inputs", "seq_len", "variant"], sort=True, dropna=False):
@@ -184,5 +176,5 @@ def _list_accuracies(rows: Frame) -> dict[str, dict[str, Found]]:
         on = f"{inputs}, {int(length):,} tokens"
         text, runs = f"{units.percent(value)} of retrieval", tuple(dict.fromkeys(part["run_id"]))
         told = Found("retrieval", value, on, text, runs, int(length))
-        found.setdefault("retrieval", {})[_name_spec(str(variant))] = told
+        found.setdefault("retrieval", {})[losses.name_spec(str(variant))] = told
     return found

@@ -13,6 +13,7 @@ import pytest
 
 import efficient_attn as ea
 from efficient_attn.cli import console, summary
+from efficient_attn.peers.catalogue import PEERS
 from efficient_attn.registry import catalogue, info
 from efficient_attn.results.frames import frame
 from efficient_attn.results.rows import Record, Row
@@ -29,7 +30,7 @@ def _printed(capsys: Capture) -> str:
 
 
 def test_the_catalogue_shows_every_mechanism_whole(capsys: Capture) -> None:
-    console.show_catalogue(catalogue(), {"one": "The first.", "two": "The second."}, list_shapes())
+    console.show_catalogue(catalogue(), {"one": "The first.", "two": "The second."}, list_shapes(), PEERS)
     text = _printed(capsys)
     for entry in catalogue():
         (line,) = [x for x in text.splitlines() if x.startswith(f"{entry.name} ")]
@@ -37,6 +38,7 @@ def test_the_catalogue_shows_every_mechanism_whole(capsys: Capture) -> None:
         assert entry.sentence in line
     assert ["one", "The", "first."] in [line.split() for line in text.splitlines()]
     assert "llama3-8b" in text
+    assert "performer-pytorch" in text
 
 
 def test_a_mechanism_is_described_with_its_options_and_what_it_cannot(capsys: Capture) -> None:
@@ -107,7 +109,7 @@ def test_a_plan_shows_groups_and_counts(capsys: Capture) -> None:
     console.show_plan(planted.plan(planted.TINY.replace("[16]", "[16, 32, 64]")))
     text = _printed(capsys)
     (line,) = [x for x in text.splitlines() if x.startswith("all ")]
-    assert line.split() == ["all", "forward", "cpu", "float32", "full", "16", "32", "64", "3"]
+    assert line.split() == ["all", "forward", "cpu", "float32", "2", "x", "8", "full", "16", "32", "64", "3"]
     assert text.rstrip().endswith("3 cases")
 
 

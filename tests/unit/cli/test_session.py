@@ -46,7 +46,11 @@ def test_a_notebooks_table_is_escaped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"seqlen": 8}, "unknown axis 'seqlen'; did you mean 'seq_len'"),
+        ({"seqlen": 8}, "unknown key 'seqlen'; did you mean 'seq_len'"),
+        ({"seq_len": ["1K"]}, "run: seq_len"),
+        ({"dtype": "float23"}, "unknown value 'float23'"),
+        ({"heads": 0}, "run: heads"),
+        ({"shape": "llama"}, "unknown shape 'llama'"),
         ({"part": "nope"}, "unknown part 'nope'"),
         ({"variant": "fulll"}, "fulll"),
     ],
@@ -55,3 +59,10 @@ def test_names_that_do_not_exist_are_told(given: dict[str, object], says: str, t
     with pytest.raises(ea.UsageError, match=says):
         ea.run("quickstart", out=tmp_path / "out", **given)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
+
+
+def test_short_words_and_shapes_are_those_of_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    found = ea.run(tmp_path / "tiny.toml", out=tmp_path / "out", seq_len=8, dtype="bf16", shape="smollm2")
+    rows = found.frame
+    assert {(r.dtype, r.heads, r.kv_heads, r.head_dim) for r in rows.itertuples()} == {("bfloat16", 9, 3, 64)}

@@ -1,0 +1,36 @@
+"""The list of peers, readable without torch and without their libraries."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Peer(NamedTuple):
+    """A peer, the plug-in that registers it, and whose implementation it is."""
+
+    name: str
+    plugin: str
+    library: str
+
+
+def _peer(name: str, file: str, library: str) -> Peer:
+    """A file of this folder is a plug-in."""
+    return Peer(name, f"efficient_attn.peers.{file}", library)
+
+
+# held to what the plug-ins register by a test
+PEERS = (
+    _peer("peer_local_attention", "sparse", "local-attention"),
+    _peer("peer_longformer", "sparse", "transformers"),
+    _peer("peer_bigbird", "sparse", "transformers"),
+    _peer("peer_flex_sliding_window", "flex", "torch's flex_attention"),
+    _peer("peer_flex_longformer", "flex", "torch's flex_attention"),
+    _peer("peer_flex_strided", "flex", "torch's flex_attention"),
+    _peer("peer_linear_transformer", "linear", "linear-attention-transformer"),
+    _peer("peer_performer", "linear", "performer-pytorch"),
+    _peer("peer_simple_gla", "fla", "flash-linear-attention"),
+    _peer("peer_fla_linear", "fla", "flash-linear-attention"),
+    _peer("peer_linformer", "low_rank", "linformer"),
+    _peer("peer_nystromformer", "low_rank", "transformers"),
+    _peer("peer_reformer", "hashed", "reformer-pytorch"),
+)

@@ -1,0 +1,13 @@
+"""The list of peers: what the plug-ins register, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+import efficient_attn as ea
+from efficient_attn.peers.catalogue import PEERS
+
+
+@pytest.mark.parametrize("plugin", sorted({peer.plugin for peer in PEERS}))
+def test_the_list_has_what_a_plugin_registers(plugin: str) -> None:
+    assert sorted(peer.name for peer in PEERS if peer.plugin == plugin) == sorted(ea.load_plugin(plugin))
