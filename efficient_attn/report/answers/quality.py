@@ -36,8 +36,8 @@ class Found:
     causal: bool | None = None
 
     def tell_apart(self, question: Question) -> str:
-        """In what that differs from what is asked: ``not 16,384, not causal``; empty for nothing."""
-        found = [f"not {question.seq_len:,}"] if self.length not in (None, question.seq_len) else []
+        """In what that differs from what is asked: ``not at 16,384, not causal``; empty for nothing."""
+        found = [f"not at {question.seq_len:,}"] if self.length not in (None, question.seq_len) else []
         if None not in (self.causal, question.directed) and self.causal != question.directed:
             found.append("not causal" if question.directed else "not bidirectional")
         return ", ".join(found)
@@ -102,7 +102,7 @@ class Quality:
 
 
 def _tell(found: Found, question: Question) -> str:
-    return ", ".join(filter(None, (f"{found.text} on {found.on}", found.tell_apart(question))))
+    return "; ".join(filter(None, (f"{found.text} on {found.on}", found.tell_apart(question))))
 
 
 EXACT_RATIO = Found("perplexity", 1.0, "any model", "the model's own perplexity")

@@ -170,7 +170,7 @@ def _rank(kept: Sequence[tuple[Curve, Taken, tuple[Found, ...]]], question: Ques
         error = find_error(curve, question)
         loss = "error not measured" if error is None else error.text
         if error is not None and error.value:
-            loss = ", ".join(filter(None, (f"{loss}, on {error.on}", error.tell_apart(question))))
+            loss = "; ".join(filter(None, (f"{loss}, on {error.on}", error.tell_apart(question))))
         found.append(Choice(rank, curve.label, taken, quality, loss))
     return found
 

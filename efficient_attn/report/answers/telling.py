@@ -36,7 +36,7 @@ def as_rows(found: Recommendation) -> list[list[str]]:
 
 
 def _tell_found(found: Found, question: Question) -> str:
-    return f"{found.text} ({', '.join(filter(None, (found.on, found.tell_apart(question))))})"
+    return f"{found.text} ({'; '.join(filter(None, (found.on, found.tell_apart(question))))})"
 
 
 def _row(choice: Choice, tied: bool, question: Question) -> tuple[str, ...]:

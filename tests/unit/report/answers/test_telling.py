@@ -64,10 +64,10 @@ def test_commands_that_would_tell_can_be_planned(mode: Mode, tmp_path: Path) -> 
 
 def test_what_was_measured_elsewhere_says_so(known: Known) -> None:
     found = {choice.label: choice.loss for choice in _ask(known, 4096).choices}
-    assert found["linear"].endswith("not 4,096")
+    assert found["linear"].endswith("; not at 4,096")
     there = recommend(known, Question(seq_len=256, causal=False, max_error=0.5)).left_out["linear"]
     assert there.startswith("error ")
-    assert "not 256" not in there
+    assert "not at 256" not in there
 
 
 def test_data_names_the_rows(known: Known) -> None:
