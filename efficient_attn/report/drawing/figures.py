@@ -6,7 +6,6 @@ matplotlib's objects only, never pyplot: no global figure, no window, and the sa
 from __future__ import annotations
 
 import io
-import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -16,17 +15,15 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from ...results.marks import MARK
 from ...results.section import Kind, Unit
-from . import clipping, levels
-from .axes import even_limits, log_limits, share, spread, thin, x_limits, y_ticks
-from .style import FAINT, GRID, INK, Look
+from .axes import even_limits, log_limits, share, spread, x_limits
+from .strokes import bar_width, draw_frame, draw_values, pen
+from .style import FAINT, INK, Look
 
 WIDTH, LEFT, AXES, TOP, BOTTOM, LINE = 5.85, 0.92, 2.6, 0.36, 0.52, 0.158  # inches; LINE is a label's line of text
 PLACE_LINE, PLACE_LETTERS = 0.12, 84  # inches that a line about the place takes, and its letters at most
@@ -163,12 +160,7 @@ def _bounds(panel: Panel) -> tuple[float, float]:
 def _set_beside(lines: Sequence[Line]) -> tuple[Line, ...]:
     """Each line's x moved to where its bars stand, around the mark that all of them share."""
     middle = (len(lines) - 1) / 2
-    return tuple(replace(n, x=[x + (i - middle) * _bar_width(len(lines)) for x in n.x]) for i, n in enumerate(lines))
-
-
-def _bar_width(count: int) -> float:
-    """A bar's width where so many stand beside each other."""
-    return 0.8 / count
+    return tuple(replace(n, x=[x + (i - middle) * bar_width(len(lines)) for x in n.x]) for i, n in enumerate(lines))
 
 
 def _make_figure(panel: Panel) -> Figure:
@@ -178,91 +170,14 @@ def _make_figure(panel: Panel) -> Figure:
     height = tall + TOP + PLACE_LINE * len(place) + BOTTOM
     figure = Figure(figsize=(WIDTH, height))
     axes = figure.add_axes((LEFT / WIDTH, BOTTOM / height, AXES / WIDTH, tall / height))
-    _draw_frame(axes, panel)
+    draw_frame(axes, panel)
     title = {"fontsize": 10, "fontweight": "bold", "color": INK, "va": "top"}
     figure.text(LEFT / WIDTH, 1 - 0.1 / height, panel.title, **title)
     below = {"fontsize": 7.2, "color": FAINT, "va": "top", "linespacing": 1.15}
     figure.text(LEFT / WIDTH, 1 - (TOP - 0.07) / height, "\n".join(place), **below)
-    levels.draw_levels(axes, panel)
-    _draw_intervals(axes, panel)
-    if len(panel.front) > 1:
-        axes.add_line(Line2D(*zip(*panel.front, strict=True), color=FAINT, linewidth=0.8, zorder=2.2))
-    for line in panel.lines:
-        if panel.drawn == "bars":
-            _draw_bars(axes, line, _bar_width(len(panel.lines)))
-        else:
-            axes.add_line(Line2D(line.x, line.y, zorder=3, markevery=_every(line), **_pen(line.look, panel.drawn)))
-    clipping.draw_clipped(axes, panel, {line.label: _pen(line.look) for line in panel.lines})
+    draw_values(axes, panel)
     _name_ends(axes, panel, labels, LINE / tall)
     return figure
-
-
-def _draw_frame(axes: Axes, panel: Panel) -> None:
-    """Scales, ticks at the lengths that were measured, and a quiet grid."""
-    assert panel.bounds is not None
-    axes.set_xlabel(panel.xlabel, color=INK)
-    axes.set_ylabel(panel.ylabel, color=INK)
-    if panel.log_x:
-        axes.set_xscale("log", base=2)
-    if panel.log_y:
-        axes.set_yscale("log")
-    across = x_limits(panel.ticks, log=panel.log_x, margin=panel.margin)
-    axes.set_xlim(*across)
-    axes.set_ylim(*panel.bounds)
-    ticks = y_ticks(panel.unit, *panel.bounds, log=panel.log_y) if panel.ylabel else {}
-    for axis, found in ((axes.xaxis, thin(panel.ticks, across, log=panel.log_x)), (axes.yaxis, ticks)):
-        axis.set_major_locator(FixedLocator(list(found)))
-        axis.set_major_formatter(FixedFormatter(list(found.values())))
-        axis.set_minor_locator(NullLocator())
-    axes.grid(True, color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=FAINT, labelcolor=INK, length=3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(FAINT)
-
-
-def _draw_intervals(axes: Axes, panel: Panel) -> None:
-    """All intervals, as bars, along lines also as bands between them; one artist each, which costs less than many."""
-    bands, bars, fills, colours = [], [], [], []
-    for line in panel.lines:
-        if line.low and line.high:
-            ends = list(zip(line.x, line.low, line.high, strict=True))
-            if panel.drawn == "line":
-                bands.append([(x, low) for x, low, _ in ends] + [(x, high) for x, _, high in reversed(ends)])
-                fills.append(line.look.colour)
-            few = ends[:: _every(line)]
-            bars += [[(x, low), (x, high)] for x, low, high in few]
-            colours += [line.look.colour] * len(few)
-        if line.left and line.right:
-            bars += [[(low, y), (high, y)] for low, high, y in zip(line.left, line.right, line.y, strict=True)]
-            colours += [line.look.colour] * len(line.y)
-    axes.add_collection(PolyCollection(bands, facecolors=fills, alpha=0.16, linewidths=0, zorder=2), autolim=False)
-    axes.add_collection(LineCollection(bars, colors=colours, linewidths=1.1, zorder=2.5), autolim=False)
-
-
-def _every(line: Line) -> int:
-    """Of how many points one gets a marker: more than two dozen would run together."""
-    return math.ceil(len(line.x) / 24)
-
-
-def _draw_bars(axes: Axes, line: Line, wide: float) -> None:
-    face = "white" if line.look.hollow else line.look.colour
-    for x, y in zip(line.x, line.y, strict=True):
-        look = {"facecolor": face, "edgecolor": line.look.colour, "linewidth": 1.1, "zorder": 3}
-        axes.add_patch(Rectangle((x - 0.46 * wide, 0.0), 0.92 * wide, y, **look))
-
-
-def _pen(look: Look, drawn: Kind = "line") -> dict[str, Any]:
-    return {
-        "color": look.colour,
-        "linestyle": look.line if drawn == "line" else "none",
-        "linewidth": 1.5,
-        "marker": "s" if drawn == "bars" else look.marker or "None",
-        "markersize": 4.6,
-        "markerfacecolor": "white" if look.hollow else look.colour,
-        "markeredgecolor": look.colour,
-        "markeredgewidth": 1.1,
-    }
 
 
 def _name_ends(axes: Axes, panel: Panel, labels: Sequence[str], step: float) -> None:
@@ -280,7 +195,7 @@ def _name_ends(axes: Axes, panel: Panel, labels: Sequence[str], step: float) -> 
     axes.add_artist(LineCollection(threads, colors=FAINT, linewidths=0.5, linestyles=(0, (1, 4)), gid=THREADS, **free))
     for line, text, at in zip(panel.lines, labels, places, strict=True):
         axes.add_artist(
-            Line2D([1.045, 1.08, 1.115], [at, at, at], markevery=[1], **_pen(line.look, panel.drawn), **free)
+            Line2D([1.045, 1.08, 1.115], [at, at, at], markevery=[1], **pen(line.look, panel.drawn), **free)
         )
         style = {"fontsize": 8.7, "color": INK, "va": "center", "linespacing": 1.12}
         axes.text(1.135, at, text, transform=axes.transAxes, **style)
