@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import claims, mechanisms, publish, recommend, runs, values, verbs
+from . import claims, mechanisms, plot, publish, recommend, runs, values, verbs
 
 AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "seq_len": (values.length, "sequence lengths, say 1024 or 32K; context lengths when decoding"),
@@ -73,6 +73,7 @@ def make_parser() -> Parser:
     _report(_verb(known, "report", verbs.report, "make a page, a Markdown file and plots of runs"))
     _compare(_verb(known, "compare", verbs.compare, "say what became faster or slower from one run to another"))
     _claims(_verb(known, "claims", claims.claims, "hold published claims to what runs measured"))
+    plot.add_options(_verb(known, "plot", plot.plot, "draw a figure for a paper, or write its table in LaTeX"))
     publish.add_options(_verb(known, "publish", publish.publish, "make a site of runs that people can put anywhere"))
     recommend.add_options(
         _verb(known, "recommend", recommend.recommend, "say which mechanism to take, by what runs measured")

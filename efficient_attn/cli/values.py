@@ -123,6 +123,18 @@ def milliseconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 50ms, 800us or 2s")
 
 
+INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72.27}  # TeX's points
+
+
+def inches(text: str) -> float:
+    """``3.3in``, ``8.4cm``, ``84mm`` or ``240pt``."""
+    for unit, factor in INCHES.items():
+        value = _number(text.removesuffix(unit)) if text.endswith(unit) else None
+        if value is not None and 0 < value < math.inf:
+            return value * factor
+    raise argparse.ArgumentTypeError(f"{text!r} is not a width such as 3.3in, 8.4cm, 84mm or 240pt")
+
+
 def shape(text: str) -> Shape:
     """A model's shape by its name."""
     try:

@@ -124,6 +124,11 @@ def split_settings(rows: Frame) -> Iterator[Setting]:
         yield Setting(dict(zip(SETTING, values, strict=True)), part)
 
 
+def name_place(place: Mapping[str, Any]) -> str:
+    """A setting's columns with ``mode`` and ``causal`` as one text: what is missing equals itself there."""
+    return str([str(place[name]) for name in (*SETTING, "mode", "causal")])
+
+
 def _split_directions(rows: Frame) -> list[tuple[Any, Frame]]:
     return sorted(_split(rows, "causal"), key=lambda part: (part[0] is None, part[0]))
 

@@ -44,12 +44,13 @@ def share(value: float, low: float, high: float, *, log: bool = True) -> float:
     return (scale(value) - scale(low)) / (scale(high) - scale(low))
 
 
-def thin(ticks: Mapping[float, str], limits: tuple[float, float], *, log: bool) -> dict[float, str]:
-    """As many of the marks of the x axis as can be read side by side, the last among them."""
+def thin(ticks: Mapping[float, str], limits: tuple[float, float], *, log: bool, wide: float = 1.0) -> dict[float, str]:
+    """As many of the marks of the x axis as can be read side by side, the last among them; none that says nothing, for
+    that is a limit only. wide: a letter's width over that on a page."""
     kept: list[float] = []
-    for value in sorted(ticks, reverse=True):
+    for value in sorted((value for value, text in ticks.items() if text), reverse=True):
         letters = len(ticks[value]) + len(ticks[kept[-1]]) if kept else 0
-        near = share(value, *limits, log=log) + 0.015 * letters + 0.03
+        near = share(value, *limits, log=log) + (0.015 * letters + 0.03) * wide
         if not kept or near < share(kept[-1], *limits, log=log):
             kept.append(value)
     return {value: ticks[value] for value in reversed(kept)}

@@ -14,21 +14,16 @@ from html import escape
 from typing import Any
 
 import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from ...results.marks import MARK
 from ...results.section import Kind, Unit
-from .axes import even_limits, log_limits, share, spread, x_limits
-from .strokes import bar_width, draw_frame, draw_values, pen
+from .axes import even_limits, log_limits
+from .strokes import bar_width, draw_frame, draw_values, name_ends
 from .style import FAINT, INK, Look
 
 WIDTH, LEFT, AXES, TOP, BOTTOM, LINE = 5.85, 0.92, 2.6, 0.36, 0.52, 0.158  # inches; LINE is a label's line of text
 PLACE_LINE, PLACE_LETTERS = 0.12, 84  # inches that a line about the place takes, and its letters at most
-GAP = 0.02  # of the axes: between a line's last point and the thread to its name, so that no thread looks like data
-THREADS = "threads"  # the id of the threads in an SVG
 SPACE = "\u00a0"  # an SVG would drop plain spaces at a line's start
 # svg.hashsalt makes ids a function of the content; text stays text, so that it can be found and read aloud
 SETTINGS: Any = {
@@ -176,29 +171,8 @@ def _make_figure(panel: Panel) -> Figure:
     below = {"fontsize": 7.2, "color": FAINT, "va": "top", "linespacing": 1.15}
     figure.text(LEFT / WIDTH, 1 - (TOP - 0.07) / height, "\n".join(place), **below)
     draw_values(axes, panel)
-    _name_ends(axes, panel, labels, LINE / tall)
+    name_ends(axes, panel, labels, LINE / tall)
     return figure
-
-
-def _name_ends(axes: Axes, panel: Panel, labels: Sequence[str], step: float) -> None:
-    """Each line's name beside its last point, moved as little as keeps names apart.
-
-    A dotted thread leads from the name towards the point: grey, and ending before it, for it is no data.
-    """
-    assert panel.bounds is not None
-    limits = x_limits(panel.ticks, log=panel.log_x, margin=panel.margin)
-    across = [share(line.x[-1], *limits, log=panel.log_x) for line in panel.lines]
-    up = [share(line.y[-1], *panel.bounds, log=panel.log_y) for line in panel.lines]
-    places = spread(up, [(text.count("\n") + 1) * step for text in labels])
-    free = {"transform": axes.transAxes, "clip_on": False}
-    threads = [[(x + GAP, y), (1.015, y), (1.04, at)] for x, y, at in zip(across, up, places, strict=True)]
-    axes.add_artist(LineCollection(threads, colors=FAINT, linewidths=0.5, linestyles=(0, (1, 4)), gid=THREADS, **free))
-    for line, text, at in zip(panel.lines, labels, places, strict=True):
-        axes.add_artist(
-            Line2D([1.045, 1.08, 1.115], [at, at, at], markevery=[1], **pen(line.look, panel.drawn), **free)
-        )
-        style = {"fontsize": 8.7, "color": INK, "va": "center", "linespacing": 1.12}
-        axes.text(1.135, at, text, transform=axes.transAxes, **style)
 
 
 def _wrap(line: Line) -> str:

@@ -38,7 +38,7 @@ def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
     for piece in select.slice_fidelity(setting.rows):
         found = [_make_table(piece), _make_weight_table(piece), _make_layer_table(piece)]
         block.tables += [table for table in found if table]
-        panels = (_make_dots(piece, scene), _make_panel(piece, scene))
+        panels = (make_dots(piece, scene), _make_panel(piece, scene))
         block.panels += [plots.plan_drawn(panel) for panel in panels if panel]
 
 
@@ -144,7 +144,7 @@ def _after_colon(piece: select.Slice) -> str:
 MOST_DOTS = 30  # lines of a plot whose names can still be read
 
 
-def _make_dots(piece: select.Slice, scene: plots.Scene) -> Panel | None:
+def make_dots(piece: select.Slice, scene: plots.Scene) -> Panel | None:
     """Mean errors as dots with their intervals over layers, the least below, and what knows nothing as bands."""
     errors = piece.rows.groupby("label")["relative_error"].apply(list)
     means = sorted(((sum(own) / len(own), str(label), own) for label, own in errors.items()), reverse=True)

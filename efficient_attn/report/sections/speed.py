@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from ...results.section import Section
 from .. import select, tables, words
@@ -37,7 +36,7 @@ def make_chapter(section: Section, material: Material) -> Chapter:
 
 def make_details(section: Section, material: Material, boards: Sequence[Board]) -> Chapter:
     """The same rows as tables, for those who open them: every speedup, and what each variant costs at one length."""
-    fill = partial(_fill_tables, {_name_place(board.place): board for board in boards})
+    fill = partial(_fill_tables, {select.name_place(board.place): board for board in boards})
     rows = _select_rows(section, material)
     blocks = make_blocks(rows, material, fill, most=MOST_SETTINGS)
     left = rows.groupby(select.SETTING, dropna=False, sort=False).ngroups - MOST_SETTINGS
@@ -55,15 +54,11 @@ def _fill_plots(block: Block, setting: select.Setting, scene: plots.Scene) -> No
     block.panels += plots.plan_over_length(setting, (plots.SPEEDUP, MEMORY, TIME), scene)
 
 
-def _name_place(place: Mapping[str, Any]) -> str:
-    return str([str(place[name]) for name in (*select.SETTING, "mode", "causal")])
-
-
 def _fill_tables(boards: Mapping[str, Board], block: Block, setting: select.Setting, scene: plots.Scene) -> None:
     for piece, top in find_tops(setting):
         block.say(setting, piece, top)
         block.tables.append(_make_table(setting, piece, top))
-        board = boards.get(_name_place(setting.key | {"mode": piece.mode, "causal": piece.causal}))
+        board = boards.get(select.name_place(setting.key | {"mode": piece.mode, "causal": piece.causal}))
         where = words.slice_words(piece.mode, piece.causal)
         every = make_map(board, f"Speedup over {setting.baseline} at all lengths: {where}") if board else None
         block.tables += [every] if every else []

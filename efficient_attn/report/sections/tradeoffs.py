@@ -13,6 +13,7 @@ from .. import select, words
 from ..answers.decisions import Board
 from ..answers.fronts import Placed, find_front, list_points
 from ..drawing import plots
+from ..drawing.axes import log_limits, y_ticks
 from ..drawing.figures import Line, Panel
 from ..drawing.style import FAINT, Look
 from ..losses import ROUNDING
@@ -29,8 +30,11 @@ INTRO = (
 FLOOR = 0.5  # of the smallest loss that is no rounding: there stands what is exact
 
 
+Cost = Literal["time", "memory", "state"]
+
+
 class _Axis(NamedTuple):
-    cost: Literal["time", "memory", "state"]
+    cost: Cost
     title: str
     late: int
 
@@ -56,21 +60,29 @@ def make_chapter(boards: Sequence[Board], material: Material) -> Chapter:
 
 def _plan(board: Board, axis: _Axis, scene: plots.Scene) -> Iterator[plots.Planned]:
     """A plot where at least two mechanisms lose more than rounding; states are decoding's."""
-    mode, causal = board.place["mode"], board.place["causal"]
-    if (axis.cost == "state") != (mode == "decode") and axis.cost != "time":
+    if (axis.cost == "state") != (board.place["mode"] == "decode") and axis.cost != "time":
         return
     length = board.lengths[-1]
     placed = find_front(list_points(board, length, axis.cost))
     if sum(each.point.loss.value >= ROUNDING for each in placed) < 2:
         return
+    title, name = _name(board, axis)
+    make = partial(draw_front, board, axis.cost, placed, scene)
+    yield plots.Planned(words.slug(name, scene.suffix), "front", title, len(placed), make, axis.late)
+
+
+def _name(board: Board, axis: _Axis) -> tuple[str, str]:
+    """The plot's title, and what its file's name begins with."""
+    mode, causal = board.place["mode"], board.place["causal"]
     where = words.slice_words(mode, None if mode == "decode" else causal)
-    name = words.slug("front", axis.cost, mode, words.direction(causal), scene.suffix)
-    title = f"Loss against {axis.title}: {where}, {units.short_length(length)}"
-    make = partial(_draw, board, axis, placed, name, title, scene)
-    yield plots.Planned(name, "front", title, len(placed), make, axis.late)
+    title = f"Loss against {axis.title}: {where}, {units.short_length(board.lengths[-1])}"
+    return title, words.slug("front", axis.cost, mode, words.direction(causal))
 
 
-def _draw(board: Board, axis: _Axis, placed: Sequence[Placed], name: str, title: str, scene: plots.Scene) -> Panel:
+def draw_front(board: Board, cost: Cost, placed: Sequence[Placed], scene: plots.Scene) -> Panel:
+    """A board's mechanisms as points, at its longest length; through those that nothing beats in both goes a line."""
+    axis = next(axis for axis in AXES if axis.cost == cost)
+    title, name = _name(board, axis)
     least = min(each.point.loss.value for each in placed if each.point.loss.value >= ROUNDING)
     floor = least * FLOOR
     lines = tuple(_make_line(each, floor, scene) for each in placed)
@@ -78,7 +90,7 @@ def _draw(board: Board, axis: _Axis, placed: Sequence[Placed], name: str, title:
     front = sorted((line.x[0], line.y[0]) for line, each in zip(lines, placed, strict=True) if each.standing == "front")
     costs = [x for line in lines for part in (line.x, line.left or (), line.right or ()) for x in part]
     return Panel(
-        name=name,
+        name=words.slug(name, scene.suffix),
         kind="front",
         title=title,
         place=scene.place,
@@ -119,8 +131,9 @@ def _keep_falling(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float
 
 
 def _mark(costs: Sequence[float]) -> dict[float, str]:
-    """Marks of the axis: its ends, and 1, where the baseline stands."""
-    return {value: units.ratio(value) for value in sorted({min(costs), 1.0, max(costs)})}
+    """Marks of the axis: round ones between its ends, and 1, where the baseline stands."""
+    limits = log_limits(costs, 1.0)
+    return dict.fromkeys(limits, "") | y_ticks("ratio", *limits) | {1.0: units.ratio(1.0)}
 
 
 def _tell(placed: Sequence[Placed]) -> str:
