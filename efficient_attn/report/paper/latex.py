@@ -16,7 +16,7 @@ SPECIAL = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': r"\textquotedblright{}",
     "'": r"\textquotesingle{}",
     "`": r"\textasciigrave{}",
     "\u2013": "--",

@@ -18,7 +18,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb
 
 from efficient_attn.report import gather, losses, page, select
-from efficient_attn.report.drawing import axes, figures, plots, style
+from efficient_attn.report.drawing import axes, figures, plots, strokes, style
 from efficient_attn.report.drawing.ladders import Ladder
 from efficient_attn.report.drawing.maps import Map
 from efficient_attn.report.sections import blocks, decoding, speed
@@ -176,13 +176,13 @@ def _draw_axes(shown: figures.Panel) -> Axes:
 def test_threads_to_names_do_not_look_like_data() -> None:
     """Exact attention, measured up to 1024, ends there; what leads to its name is grey, dotted, and apart from it."""
     drawn = _draw_axes(panel(line("full", 1, 4), line("linear", 1, 2, 4, 8, 16)))
-    (threads,) = [a for a in drawn.collections if a.get_gid() == figures.THREADS]
+    (threads,) = [a for a in drawn.collections if a.get_gid() == strokes.THREADS]
     assert isinstance(threads, LineCollection)
     assert {to_hex(colour) for colour in threads.get_colors()} == {style.FAINT}  # type: ignore[arg-type]
     assert all(dashes for _, dashes in threads.get_linestyles())  # type: ignore[misc]
     starts = [path.vertices[0] for path in threads.get_paths()]
     ends = [drawn.transAxes.inverted().transform(drawn.transData.transform(x)) for x in ((1024, 4), (8192, 16))]
-    assert [start[0] - end[0] for start, end in zip(starts, ends, strict=True)] == pytest.approx([figures.GAP] * 2)
+    assert [start[0] - end[0] for start, end in zip(starts, ends, strict=True)] == pytest.approx([strokes.GAP] * 2)
     lines = [line for line in drawn.lines if line.get_label() != "full" and len(line.get_xdata()) in (2, 5)]
     assert sorted(max(line.get_xdata()) for line in lines) == [1024, 8192]  # type: ignore[type-var]
 
