@@ -44,6 +44,7 @@ def draw(panel: Panel, form: Form, *, width: float, bold: Collection[str] = (), 
     """The panel as a file of this form. width: inches. bold: labels whose lines stand out. told: whether the place
     stands above it, as it must where the caption does not say it."""
     settled = panel.settle()
+    settled = replace(settled, lines=tuple(sorted(settled.lines, key=lambda line: -line.y[-1])))  # as at their ends
     with matplotlib.rc_context(PRINTED | {"font.size": TEXT[width >= WIDE]}):
         figure = _make_figure(settled if told else replace(settled, place=""), width, bold)
         out = io.BytesIO()
@@ -65,7 +66,7 @@ def _make_figure(panel: Panel, width: float, bold: Collection[str]) -> Figure:
     below = 0 if rows or beside else math.ceil(len(names) / across)
     high = ROW * max(name.count("\n") + 0.9 for name in names)  # of a row
     tall = high * max(len(names), 3) if rows else max(TALL * width * (0.85 if beside else 1), 1.2, high * len(names))
-    place = textwrap.wrap(panel.place, int(width * 72 / PLACE / 0.58))
+    place = textwrap.wrap(panel.place, int(width * 72 / PLACE / 0.58), break_on_hyphens=False)
     figure = Figure(figsize=(width, tall + 0.5 + ROW * below + 0.09 * len(place)), layout="constrained")
     axes = figure.add_subplot()
     draw_frame(axes, panel)

@@ -11,7 +11,7 @@ from ... import units
 from ...results.stats import Estimate
 from .. import losses, select, words
 from ..answers.crossovers import tell as tell_passing
-from ..answers.decisions import Decision
+from ..answers.decisions import Decision, choose_lengths
 from ..answers.fronts import find_front, list_points
 from ..drawing import plots
 from ..drawing.figures import Panel
@@ -164,11 +164,11 @@ def _make_memory(place: Place, labels: Sequence[str], looks: Mapping[str, Look])
     groups = select.split_variants(place.rows)
     own = {str(label) for label in place.rows.loc[place.rows["is_baseline"].astype(bool), "label"]}
     found = {one.label: one for one in place.board.decisions} if place.board else {}
-    measured = {int(n) for label in labels for n in select.order_series(groups[label], kind.column)[0]}
-    lengths = [n for n in _find_lengths(place) if n in measured] or sorted(measured)[-1:]
+    used = {label: dict(zip(*select.order_series(groups[label], kind.column), strict=True)) for label in groups}
+    lengths = choose_lengths({int(n) for label in labels for n in used[label]})
     body = []
-    for label in [*sorted(own), *labels]:
-        at = dict(zip(*select.order_series(groups[label], kind.column), strict=True))
+    for label in [*sorted(label for label in own if used[label]), *labels]:
+        at = used[label]
         loss = Cell(losses.EXACT) if label in own and label == "full" else Cell(losses.NOT_MEASURED)
         loss = _show_loss(found[label]) if label in found else loss
         body.append((Cell(label), *(Cell(units.size(at.get(float(n)))) for n in lengths), loss))
