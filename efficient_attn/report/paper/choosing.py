@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,13 @@ class Place:
     rows: Frame
     baseline: str = ""
     board: Board | None = None
+
+    @property
+    def always(self) -> frozenset[str]:
+        """The baseline's labels: it is a line or a level of every figure of times and memory."""
+        return (
+            frozenset(self.rows.loc[self.rows["is_baseline"].astype(bool), "label"]) if self.baseline else frozenset()
+        )
 
     def tell(self) -> str:
         """``forward, causal, cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine M2-x8``."""
@@ -131,14 +138,24 @@ def _answers(label: str, text: str) -> bool:
         return False
 
 
-def choose_labels(ranked: Sequence[str], asked: Asked, most: int) -> tuple[list[str], list[str]]:
+def choose_labels(
+    ranked: Sequence[str], asked: Asked, most: int, always: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
     """Of labels, those to show, in their order, and those that are left out. Without ``only`` the first so many, and
-    all that are highlighted. `UsageError` for more than can be told apart."""
-    named = {label for text in asked.only for label in find(text, ranked)}
-    if len(named) > most:
+    all that are highlighted. always: labels that are shown in any case, so that naming them changes nothing.
+    `UsageError` for more than can be told apart, and for none.
+    """
+    known = [*ranked, *(label for label in always if label not in ranked)]
+    named = {label for text in asked.only for label in find(text, known)}
+    if asked.only and not named.intersection(ranked):
+        raise UsageError(
+            f"plot: --only names what is shown in any case ({words.join(sorted(named))}), and nothing else"
+        )
+    if len(named.intersection(ranked)) > most:
         raise UsageError(f"plot: --only names {len(named)} mechanisms; at most {most} can be told apart in one figure")
-    marked = {label for text in asked.highlight for label in find(text, named or ranked)}
-    wanted = named or marked.union([label for label in ranked if label not in marked][: max(0, most - len(marked))])
+    marked = {label for text in asked.highlight for label in find(text, named.union(always) if named else known)}
+    chosen = marked.intersection(ranked)
+    wanted = named or chosen.union([label for label in ranked if label not in chosen][: max(0, most - len(chosen))])
     return [label for label in ranked if label in wanted], [label for label in ranked if label not in wanted]
 
 

@@ -71,11 +71,14 @@ def make(runs: Sequence[Path], request: Request) -> Made:
     kept = choosing.keep_rows(rows, request.where)
     listed = choosing.list_judged(kept) if figure.judged else choosing.list_timed(kept)
     place, others = choosing.choose_place(listed, figure.count, request.figure)
-    labels, left = choosing.choose_labels(figure.rank(place), request, figure.most)
+    labels, left = choosing.choose_labels(figure.rank(place), request, figure.most, place.always)
     exhibit = figure.make(place, labels, looks)
     every = [cells[0].said for cells in exhibit.body] + [line.label for line in exhibit.panel.lines]
     every = list(dict.fromkeys(every))
-    bold = frozenset(label for text in request.highlight for label in choosing.find(text, every))
+    marked = (label for text in request.highlight for label in choosing.find(text, [*every, *place.always]))
+    bold = frozenset(label for label in marked if label in every)
+    if request.highlight and not bold:
+        raise UsageError(f"plot: --highlight {request.highlight[0]}: the level of this figure, not a line of it")
     names = choosing.read_labels(request.labels, every)
     tried = any(run in found.trials for run in place.rows["run_id"])
     told = ", ".join(filter(None, ("trial" if tried else "", place.tell())))

@@ -53,6 +53,15 @@ def test_without_only_the_first_are_shown_and_the_highlighted() -> None:
         choosing.choose_labels(LABELS, Asked(only=("gqa",), highlight=("linear",)), most=3)
 
 
+def test_what_is_always_there_may_be_named() -> None:
+    asked = Asked(only=("full", "linear"), highlight=("full",))
+    kept, left = choosing.choose_labels(LABELS[1:], asked, most=1, always={"full"})
+    assert kept == ["linear"]
+    assert len(left) == 4
+    with pytest.raises(UsageError, match="and nothing else"):
+        choosing.choose_labels(LABELS[1:], Asked(only=("full",)), most=3, always={"full"})
+
+
 def test_labels_may_hold_what_specs_hold() -> None:
     names = choosing.read_labels(["sliding_window:window=128=Ours (w=128)", "linear = Linear"], LABELS)
     assert names["sliding_window:window=128"] == "Ours (w=128)"
