@@ -158,10 +158,11 @@ def _make_chapters(
 
 @dataclass(frozen=True)
 class Within:
-    """Where a page stands in a site: the way to its front page, and the file with the rows, as links."""
+    """Where a page stands in a site: the way to its front page, the file with the rows, the style sheet, as links."""
 
     home: str
     table: str
+    sheet: str
 
 
 def as_html(shown: Content, *, within: Within | None = None) -> str:

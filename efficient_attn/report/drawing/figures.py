@@ -120,7 +120,7 @@ class Plot:
         """The SVG as a part of a page: every id its own, no prolog, sized by the page, described for screen readers."""
         name = self.panel.name
         body = self.svg[self.svg.index("<svg") :]
-        body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+        body = re.sub(r"<metadata>.*?</metadata>|<style type.*?</style>", "", body, flags=re.DOTALL)
         body = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", body)
         box = re.search(r'viewBox="[^"]*"', body)
         about = f'<svg {box[0] if box else ""} role="img" aria-labelledby="t-{name}">'

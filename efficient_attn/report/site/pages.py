@@ -27,9 +27,10 @@ from . import families, papers, picking, shapes, strips
 from .cells import Cell, Leaderboard, Timed, list_leaderboards
 from .material import PEER, Material, Mechanism, Run
 from .naming import make_name
-from .runs import TABLE, shorten
+from .runs import SHEET, TABLE
+from .squeezing import shorten
 
-SHEET = "style.css"
+OWN_SHEET = "site.css"
 MOST_LINES = 60  # of a mechanism's rows on its page; all are in the table beside the site's front page
 MOST_CELLS = 24  # tables of a leaderboard's page
 
@@ -72,7 +73,8 @@ class Pages:
 
     def render(self) -> Iterator[tuple[str, str]]:
         """Every page with its address within the site."""
-        yield SHEET, self.sheet
+        for name in (SHEET, OWN_SHEET):
+            yield name, f"{self._source(name)}/* {MARK} */\n"
         yield "index.html", self._front()
         for board in self.boards:
             shown = board.cells[:MOST_CELLS]
@@ -86,10 +88,6 @@ class Pages:
 
     def _fill(self, template: str, depth: int, **known: Any) -> str:
         return self.env.get_template(f"{template}.html.j2").render(root="../" * depth, **known)
-
-    @cached_property
-    def sheet(self) -> str:
-        return "\n".join(self._source(name) for name in ("style.css", "site.css")) + f"/* {MARK} */\n"
 
     def _source(self, name: str) -> str:
         assert self.env.loader is not None

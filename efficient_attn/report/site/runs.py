@@ -6,7 +6,7 @@ import gzip
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import count, zip_longest
 from typing import Any
 
 import pandas as pd
@@ -16,12 +16,14 @@ from ..drawing import figures, plots
 from ..gather import Frame
 from ..sections.blocks import Block
 from .material import Run
+from .squeezing import shorten
 
 TABLE = "rows.csv.gz"
 MOST_PLOTS = 6  # of a run
 FORMULA = re.compile(r"[=+\-@\t\r]")  # what a spreadsheet takes for a formula begins so
 NOTE = "Plots that stand not here are in the run's own report: efficient-attn report RUN."
-HOME = "../../index.html"
+SHEET = "style.css"  # the report's own, which all pages of a site share
+HOME = "../.."
 
 
 @dataclass
@@ -45,18 +47,16 @@ def make_page(run: Run) -> RunPage:
 def draw_few(blocks: Sequence[Block]) -> None:
     """Of all planned plots those that tell most, as SVG alone."""
     ranked = sorted((panel for block in blocks for panel in block.panels), key=plots.rank)
-    chosen = {panel.name for panel in ranked[:MOST_PLOTS]}
+    chosen, numbers = {panel.name for panel in ranked[:MOST_PLOTS]}, count()
     for block in blocks:
         drawn = (figures.draw(panel.make(), raster=False) for panel in block.panels if panel.name in chosen)
-        block.plots = [replace(plot, svg=shorten(plot.svg)) for plot in drawn]
+        block.plots = [_squeeze(plot, next(numbers)) for plot in drawn]
         block.note = NOTE if any(panel.name not in chosen for panel in block.panels) else ""
 
 
-def shorten(svg: str) -> str:
-    """The same picture in fewer bytes: no comments, coordinates to a hundredth of a point. Text stays as it is."""
-    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), svg)
-    return re.sub(r">\s+<", "><", svg)
+def _squeeze(plot: figures.Plot, number: int) -> figures.Plot:
+    """Smaller, its ids by its number on the page: its name, which says all, would stand at each."""
+    return replace(plot, panel=replace(plot.panel, name=f"p{number}"), svg=shorten(plot.svg))
 
 
 def fit(pages: Sequence[RunPage], room: int) -> None:
@@ -88,7 +88,7 @@ def _drop(one: RunPage, names: set[str]) -> None:
 
 
 def _write(content: page.Content) -> str:
-    return page.as_html(content, within=page.Within(HOME, TABLE))
+    return page.as_html(content, within=page.Within(f"{HOME}/index.html", TABLE, f"{HOME}/{SHEET}"))
 
 
 def pack_rows(rows: Frame) -> bytes:
