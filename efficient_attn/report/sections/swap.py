@@ -43,7 +43,7 @@ def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
         if single.any():
             _fill_layers(block, piece[single], where, words.slug("layers", inputs, length, scene.suffix), scene)
         piece = piece[~single]
-        lines = list(_summarise(piece))
+        lines = list(summarise(piece))
         if not lines:
             continue
         block.tables.append(_make_table(lines, where, piece["swap.segment"].nunique()))
@@ -54,7 +54,7 @@ def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
 # -- segments taken together ---------------------------------------------------------------------------------------
 
 
-def _summarise(rows: Frame) -> Iterator[dict[str, Any]]:
+def summarise(rows: Frame) -> Iterator[dict[str, Any]]:
     """Of each variant what its segments say together; of a budget, the closest to the model as it is first."""
     own = rows[rows["is_baseline"]].set_index("swap.segment")
     budgets, found = select.find_budgets(rows), []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from ..drawing import figures, plots, style
 from ..gather import Frame
 from ..sections import tradeoffs
 from ..sections.blocks import Material as Shown
-from . import families, papers, picking, shapes, strips
+from . import families, papers, picking, scores, shapes, strips
 from .cells import Cell, Leaderboard, Timed, list_leaderboards
 from .material import PEER, Material, Mechanism, Run
 from .naming import make_name
@@ -105,8 +106,8 @@ class Pages:
         return f"t/{make_name(task)}.html"
 
     def link_variant(self, variant: str) -> str:
-        """The page of a spec's mechanism, of a union the first; empty where there is none."""
-        found = self.material.mechanisms.get(variant.partition("|")[0].partition(":")[0])
+        """The page of a spec's or a label's mechanism, of a union the first; empty where there is none."""
+        found = self.material.mechanisms.get(re.split(r"[|:]| \(", variant, maxsplit=1)[0])
         return found.link if found else ""
 
     def run_of(self, run_id: Any) -> Run | None:
@@ -219,7 +220,11 @@ class Pages:
     def _task(self, task: str) -> str:
         rows = self.material.rows[self.material.rows["task"] == task]
         sections = [section for section in self.material.found.sections if section.task == task]
-        return self._fill("task", 1, task=task, sections=sections, lines=self._count_runs(rows), total=len(rows))
+        cpus = self.material.found.cpus
+        lines = self._count_runs(rows)
+        found = [board for run, *_ in lines for board in scores.list_scoreboards(run, task, cpus)]
+        timed = any(cell.row.task == task for cell in self.material.cells)
+        return self._fill("task", 1, task=task, sections=sections, lines=lines, found=found, timed=timed)
 
     def _count_runs(self, rows: Frame) -> list[tuple[Run, int, int, Sequence[str]]]:
         """Of each run its rows of a task, those with a result, and their mechanisms."""
