@@ -7,7 +7,6 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -24,9 +23,9 @@ from ..drawing import figures, plots, style
 from ..gather import Frame
 from ..sections import tradeoffs
 from ..sections.blocks import Material as Shown
-from . import families, papers, picking, scores, shapes, strips
+from . import beside, families, papers, picking, scores, shapes, strips
 from .cells import Cell, Leaderboard, Timed, list_leaderboards
-from .material import PEER, Material, Mechanism, Run
+from .material import Material, Mechanism, Run
 from .naming import make_name
 from .runs import SHEET, TABLE
 from .squeezing import shorten
@@ -34,18 +33,6 @@ from .squeezing import shorten
 OWN_SHEET = "site.css"
 MOST_LINES = 60  # of a mechanism's rows on its page; all are in the table beside the site's front page
 MOST_CELLS = 24  # tables of a leaderboard's page
-
-
-@dataclass(frozen=True)
-class Beside:
-    """Ours against one mechanism of another library, over all cells in which both were timed."""
-
-    ours: str
-    theirs: str
-    cells: int
-    faster: int
-    slower: int
-    speedup: str
 
 
 class Pages:
@@ -127,7 +114,7 @@ class Pages:
             "strips": strips.list_strips(self.material.boards, self.material.found.cpus),
             "families": self._list_families(),
             "others": [one for one in self.material.mechanisms.values() if not one.is_listed],
-            "beside": list(self._list_beside()),
+            "beside": list(beside.list_beside(self.material.cells, self.material.found.cpus)),
             "verdicts": self._count_verdicts(),
             "script": Markup(script),
             "digest": digest,
@@ -157,21 +144,6 @@ class Pages:
     def _count_verdicts(self) -> list[tuple[str, list[Judged]]]:
         claims = self.material.judgement.claims
         return [(verdict, [one for one in claims if one.verdict == verdict]) for verdict in VERDICTS]
-
-    def _list_beside(self) -> Iterator[Beside]:
-        """Ours over theirs: where a cell's baseline is another library's."""
-        found: dict[tuple[str, str], list[Timed]] = defaultdict(list)
-        for cell in self.material.cells:
-            theirs = [one for one in cell.cases if one.row.speedup == one.row.speedup_low == one.row.speedup_high == 1]
-            if len(theirs) == 1 and theirs[0].row.variant.startswith(PEER):
-                for one in cell.cases:
-                    if not one.row.variant.startswith(PEER) and one.row.speedup:
-                        found[one.label, theirs[0].label].append(one)
-        for (ours, theirs), several in sorted(found.items()):
-            values = sorted(one.row.speedup or 0.0 for one in several)
-            said = [words.verdict(one.row.speedup_low, one.row.speedup_high) for one in several]
-            told = units.ratio(values[0]) + (f" to {units.ratio(values[-1])}" if len(values) > 1 else "")
-            yield Beside(ours, theirs, len(several), said.count("faster"), said.count("slower"), told)
 
     # -- the others ------------------------------------------------------------------------------------------------
 
