@@ -16,6 +16,7 @@ from ...spec import names_in
 from ...variants import FAMILIES, Entry
 from .. import losses, select
 from ..answers.decisions import Board, make_decisions
+from ..answers.timing import Curve, split_places
 from ..claims.evidence import Evidence, read_evidence
 from ..claims.judging import Judgement, judge
 from ..claims.ledger import load_ledger
@@ -133,6 +134,11 @@ class Material:
     def run_of(self) -> Mapping[str, Run]:
         """The run in which each session's rows are."""
         return {str(each): run for run in self.runs for each in run.found.rows["run_id"].dropna().unique()}
+
+    @cached_property
+    def places(self) -> list[tuple[dict[str, Any], list[Curve]]]:
+        """All places at which something was timed, with their mechanisms' times over lengths."""
+        return split_places(self.rows)
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:

@@ -106,8 +106,9 @@ class Pages:
         links = {name: one.link for name, one in self.material.mechanisms.items()}
         script = self._source("picker.js")
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        material = self.material
         known = {
-            "picker": picking.make_picker(self.material.cells, links),
+            "picker": picking.make_picker(self.material.cells, material.places, links, material.found.cpus),
             "uses": picking.USE_WORDS,
             "qualities": picking.QUALITIES,
             "front": self._draw_front(),
