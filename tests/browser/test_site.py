@@ -74,11 +74,30 @@ def test_200_hostile_names_run_nothing_and_ask_for_nothing(browser: sync_api.Bro
     context.close()
 
 
+def test_the_picker_tells_what_is_measured_from_what_is_not(browser: sync_api.Browser, small: Path) -> None:
+    page = browser.new_page()
+    page.goto((small / "index.html").as_uri())
+    page.select_option("#use", "decode")
+    told = page.locator("#length option").all_inner_texts()
+    assert told == ["1K", "2K, interpolated", "4K", "8K, interpolated", "16K"]
+    for length, how in (("4096", "measured"), ("8192", "interpolated")):
+        page.select_option("#length", length)
+        rows = page.locator("#picked tr")
+        assert {row.get_attribute("class") for row in rows.all()} == {how}
+        assert all(how in row.inner_text() for row in rows.all())
+        assert ("\u2248" in rows.first.inner_text()) == (how == "interpolated")
+        assert ("Nobody measured 8K here" in page.locator("#asked").inner_text()) == (how == "interpolated")
+    page.close()
+
+
 def test_axe_finds_nothing_serious_and_nothing_is_wider_than_the_screen(browser: sync_api.Browser, small: Path) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 844})
     for name in ("index.html", "b/*.html", "m/linear-????????.html", "c/*.html", "t/*.html"):
         page.set_viewport_size({"width": 390, "height": 844})
         page.goto(next(small.glob(name)).as_uri())
+        if name == "index.html":
+            page.select_option("#use", "decode")
+            page.select_option("#length", "8192")  # interpolated
         found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
         told = [(it["id"], it["impact"], it["nodes"][0]["html"][:120]) for it in found]
         assert not [it for it in told if it[1] in ("serious", "critical")], name

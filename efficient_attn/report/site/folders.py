@@ -18,7 +18,7 @@ from ...results import marks
 from .naming import digest
 
 FILES = "files.json"  # what the site consists of, with digests: anything else in its folder is somebody else's
-LOCK = "lock"
+LOCK, NEW, OLD = "lock", "site", "old"  # what a publisher keeps in a folder beside the site while it works
 EXCHANGE, HERE = 2, -100  # renameat2's flag, and its word for the current folder
 
 
@@ -28,17 +28,13 @@ def replace_site(site: Path, files: Mapping[str, bytes]) -> None:
     try:
         site.parent.mkdir(parents=True, exist_ok=True)
         _sweep(site)
-        work = site.with_name(f".{site.name}.{secrets.token_hex(8)}.tmp")
-        work.mkdir()
-        lock = FileLock(work / LOCK, fallback_to_soft=False)
-        lock.acquire(blocking=False)
+        work, lock = _open_work(site)
         try:
-            _write_all(work / "site", files)
+            _write_all(work / NEW, files)
             check_site(site)  # again: writing took a while
-            _swap(work / "site", site)
+            _swap(work / NEW, site)
         finally:
-            lock.release()
-            shutil.rmtree(work)
+            _remove(work, lock)
     except OSError as error:
         raise UsageError(f"{site}: cannot be written: {error.strerror or error}; choose another --site") from error
 
@@ -95,12 +91,13 @@ def _swap(new: Path, site: Path) -> None:
         os.rename(new, site)
     elif not _exchange(new, site):
         # a system that cannot exchange two names: a kill between these lines leaves the old site under the other name
-        old = new.with_name("old")
-        os.rename(site, old)
+        old = new.with_name(OLD)
         try:
+            os.rename(site, old)
             os.rename(new, site)
-        except OSError:
-            os.rename(old, site)
+        except BaseException:  # an interrupt too: what is not put back would be cleaned away
+            if old.is_dir() and not site.exists():
+                os.rename(old, site)
             raise
 
 
@@ -110,10 +107,32 @@ def _exchange(one: Path, other: Path) -> bool:
     return call is not None and call(HERE, os.fsencode(one), HERE, os.fsencode(other), EXCHANGE) == 0
 
 
+def _open_work(site: Path) -> tuple[Path, FileLock]:
+    """A folder of one's own beside the site, held by its lock for as long as one lives."""
+    while True:
+        work = site.with_name(f".{site.name}.{secrets.token_hex(8)}.tmp")
+        work.mkdir()
+        lock = FileLock(work / LOCK, fallback_to_soft=False)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:  # somebody swept it before it was locked
+            continue
+        return work, lock
+
+
+def _remove(work: Path, lock: FileLock) -> None:
+    """The lock goes last, so that whatever a kill leaves of it is still known to be nobody's."""
+    for name in (NEW, OLD):
+        if (work / name).exists():
+            shutil.rmtree(work / name)
+    lock.release()
+    shutil.rmtree(work, ignore_errors=True)  # a sweeper may be quicker
+
+
 def _sweep(site: Path) -> None:
     """Remove what killed publishers left beside the site: what nobody holds. What another builds now stays."""
     for left in site.parent.glob(f".{glob.escape(site.name)}.{'[0-9a-f]' * 16}.tmp"):
-        if left.is_symlink() or not (left / LOCK).is_file():
+        if left.is_symlink() or not left.is_dir() or {path.name for path in left.iterdir()} - {LOCK, NEW, OLD}:
             continue
         lock = FileLock(left / LOCK, fallback_to_soft=False)
         try:
@@ -121,8 +140,7 @@ def _sweep(site: Path) -> None:
         except Timeout:
             continue
         try:
-            if not site.exists() and (left / "old").is_dir():
-                os.rename(left / "old", site)
+            if not site.exists() and (left / OLD).is_dir():
+                os.rename(left / OLD, site)
         finally:
-            lock.release()
-        shutil.rmtree(left)
+            _remove(left, lock)

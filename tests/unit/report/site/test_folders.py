@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -66,6 +68,47 @@ def test_a_full_disk_between_two_names_gives_the_old_site_back(tmp_path: Path, m
     assert (site / "index.html").read_bytes() == b"old"
 
 
+def test_an_interrupt_between_two_names_gives_the_old_site_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    replace_site(site, OLD)
+    rename = folders.os.rename
+
+    def interrupt(one: Path, other: Path) -> None:
+        rename(one, other)
+        if one == site:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
+    monkeypatch.setattr(folders.os, "rename", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        replace_site(site, NEW)
+    assert (site / "index.html").read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [site]
+
+
+def test_a_folder_that_was_swept_before_it_was_locked_is_no_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = iter(["f" * 16, "0" * 16])
+    monkeypatch.setattr(folders.secrets, "token_hex", lambda _: next(names))
+    monkeypatch.setattr(folders, "_sweep", lambda _: None)
+    swept, mkdir, held = tmp_path / f".site.{'f' * 16}.tmp", Path.mkdir, []
+
+    def sweep(path: Path, *args: Any, **known: Any) -> None:
+        mkdir(path, *args, **known)
+        if path == swept and not held:
+            held.append((swept / "lock").open("w"))
+            fcntl.flock(held[0], fcntl.LOCK_EX)
+
+    monkeypatch.setattr(Path, "mkdir", sweep)
+    replace_site(tmp_path / "site", NEW)
+    held[0].close()
+    assert (tmp_path / "site" / "index.html").read_bytes() == b"new"
+    assert {path.name for path in tmp_path.iterdir()} == {"site", swept.name}
+
+
 def test_what_a_killed_one_left_is_swept_and_what_another_builds_is_not(tmp_path: Path) -> None:
     site = tmp_path / "site"
     dead, alive = (tmp_path / f".site.{letter * 16}.tmp" for letter in "ab")
@@ -73,11 +116,17 @@ def test_what_a_killed_one_left_is_swept_and_what_another_builds_is_not(tmp_path
         (folder / "site").mkdir(parents=True)
         (folder / "lock").touch()
     (tmp_path / ".site.other.tmp").mkdir()
+    bare, foreign = (tmp_path / f".site.{letter * 16}.tmp" for letter in "de")
+    bare.mkdir()  # killed before it was locked, or after its lock was gone
+    foreign.mkdir()
+    (foreign / "mine").touch()
     lock = FileLock(alive / "lock")
     with lock:
         replace_site(site, NEW)
     assert not dead.exists()
+    assert not bare.exists()
     assert alive.exists()
+    assert (foreign / "mine").exists()
     assert (tmp_path / ".site.other.tmp").exists()
 
 

@@ -97,11 +97,24 @@ def test_a_mechanism_tells_what_it_says_of_itself_and_what_was_measured(site: Pa
     assert "forward, bidirectional, 8K" in text
 
 
+def test_a_task_lists_its_scores_and_speed_its_leaderboards(site: Path) -> None:
+    (fidelity,), (speed,) = (list((site / "t").glob(f"{name}-????????.html")) for name in ("fidelity", "speed"))
+    text = fidelity.read_text()
+    rows = re.findall(r'<tr(?: class="\w+")?><th scope="row" class="text">(.*?)</th><td>(.*?)</td>', text)
+    assert [re.sub("<.*?>", "", name) for name, _ in rows[:2]] == ["full baseline", "sliding_window:window=128"]
+    assert re.findall(r'href="\.\./m/[a-z-]+[0-9a-f]{8}\.html"', rows[1][0])
+    assert rows[1][1].startswith("0.0")
+    assert "Relative error (less is better)" in text
+    assert "../b/quickstart-" in speed.read_text()
+
+
 def test_the_front_page_answers(site: Path) -> None:
     text = (site / "index.html").read_text()
     data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)[0])
     assert {cell[0] for cell in data["cells"]} == {"prompt", "decode"}
     assert text.count('class="faster"') > 9
+    lengths = {cell[3]: {data["texts"][case[9]] for case in cell[7]} for cell in data["cells"] if cell[0] == "decode"}
+    assert lengths == {1024: {""}, 2048: {"1K and 4K"}, 4096: {""}, 8192: {"4K and 16K"}, 16384: {""}}
     assert text.count("<article") == 6
     assert "quickstart on Other-x8" in text
 
