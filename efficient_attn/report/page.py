@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache
 from typing import Any, TypeAlias
 
 import jinja2
@@ -171,11 +171,6 @@ def as_html(shown: Content, *, within: Within | None = None) -> str:
     within: the site that it is a page of; then its rows are a file beside it, and not in the page as well.
     """
     env = _environment(autoescape=True)
-    env.filters |= {
-        "breakable": breakable,
-        "split_place": split_place,
-        "of_family": partial(name_family, shown.families),
-    }
     script, sheet = (_source(env, name) for name in ("page.js", "style.css"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     body = "" if within else table_body(shown.rows.cells)
@@ -193,9 +188,10 @@ def split_place(sentence: str) -> tuple[str, str]:
     return sentence, ""
 
 
-def name_family(families: Mapping[str, str], label: str) -> Markup:
+@jinja2.pass_context
+def name_family(context: Mapping[str, Any], label: str) -> Markup:
     """A table row's family, for those who filter by it; nothing where its first cell names no variant."""
-    found = families.get(label)
+    found = context["report"].families.get(label)
     return Markup(' data-family="{}"').format(found) if found else Markup("")
 
 
@@ -211,7 +207,6 @@ def as_markdown(shown: Content, *, published: str = "") -> str:
     published: the folder of a published run, which holds neither page nor table.
     """
     env = _environment(autoescape=False)
-    env.filters |= {"md": markdown_text, "fence": fence}
     text = env.get_template("report.md.j2").render(report=shown, most_rows=MOST_MARKDOWN_ROWS, published=published)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
@@ -233,12 +228,16 @@ def fence(text: str) -> str:
     return "`" * max(3, len(longest[-1]) + 1 if longest else 0)
 
 
+@cache
 def _environment(*, autoescape: bool) -> jinja2.Environment:
+    """One for all pages: reading the template takes as long as filling it."""
     loader = jinja2.PackageLoader("efficient_attn.report", "templates")
     env = jinja2.Environment(
         loader=loader, autoescape=autoescape, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     env.globals["made"] = MARK
+    env.filters |= {"breakable": breakable, "split_place": split_place, "of_family": name_family}
+    env.filters |= {"md": markdown_text, "fence": fence}
     return env
 
 

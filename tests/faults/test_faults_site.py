@@ -58,6 +58,7 @@ def _kill(folder: Path, moment: Moment, share: float) -> int:
     while not moment(share, folder / "out", begun) and _lives(pid):
         assert (folder / "out" / "site" / "index.html").is_file(), "there is a site at any time"
         assert time.monotonic() - begun < LIMIT_S
+        time.sleep(0.0003)
     os.kill(pid, signal.SIGKILL)
     return wait(pid)
 

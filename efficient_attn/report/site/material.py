@@ -85,11 +85,6 @@ class Run:
         return str(self.last.get("started") or "")[:10]
 
     @cached_property
-    def labelled(self) -> Frame:
-        """Its rows as its own page shows them."""
-        return select.add_labels(self.found.rows)
-
-    @cached_property
     def machines(self) -> tuple[str, ...]:
         return tuple(sorted(map(str, self.found.rows["machine"].dropna().unique())))
 

@@ -37,11 +37,12 @@ class Scoreboard:
 
 def list_scoreboards(run: Run, task: str, cpus: Mapping[str, str]) -> Iterator[Scoreboard]:
     """All of a task in a run; none where its rows are times."""
-    rows = run.labelled[run.labelled["task"] == task]
+    rows = run.found.rows[run.found.rows["task"] == task]
     sections = {section.name: section for section in (*page.BUILT_IN, *run.found.sections)}
     own = next((one for one in sections.values() if one.task == task), None)
     if not len(rows) or (own is not None and own.layout in TIMED):
         return
+    rows = select.add_labels(rows)
     material = Material(rows, dict(cpus), {}, frozenset(run.found.trials))
     trained = learned.keep_trained(rows)
     if len(trained):
