@@ -146,6 +146,7 @@ def _make_chapters(
     for section in sorted(sections.values(), key=lambda section: section.layout != "effects"):
         chapter = LAYOUTS.get(section.layout, plain).make_chapter(section, material)
         chapter.anchor = section.name if section.name in built_in else words.slug("section", section.name)
+        chapter.task = section.task if (material.rows["task"] == section.task).any() else None
         made[section.name] = chapter
         if chapter.blocks and section.layout == "effects":
             material = replace(material, rows=material.rows[~effects.select_rows(section, material.rows)])

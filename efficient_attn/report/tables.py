@@ -31,7 +31,7 @@ class Shown(NamedTuple):
 @dataclass(frozen=True)
 class Table:
     """What both pages print. The first column names its row; all but ``text_columns`` stand to the right. folded: for
-    those who open it. wrapped: further columns of text, by their heads."""
+    those who open it. wrapped: further columns of text, by their heads. mode: of all its rows, where they share one."""
 
     caption: str
     head: tuple[str, ...]
@@ -40,6 +40,7 @@ class Table:
     note: str = ""
     folded: bool = False
     wrapped: tuple[str, ...] = ()
+    mode: str | None = None
 
     def is_text(self, column: int) -> bool:
         return column < self.text_columns or self.head[column] in self.wrapped

@@ -119,6 +119,29 @@ def test_filters_hide_rows_and_the_csv_holds_what_is_shown(page: sync_api.Page) 
     assert all("linear" in line or "performer" in line for line in lines[1:])
 
 
+def test_filters_by_mode_and_task_hide_tables_plots_and_chapters(page: sync_api.Page) -> None:
+    open_all(page)
+    lists = {label.inner_text().split()[0]: label.locator("select") for label in page.locator(".filters label").all()}
+
+    def see(part: str) -> set[str | None]:
+        return {it.get_attribute(f"data-{part}") for it in page.locator(f"[data-{part}]:visible").all()}
+
+    assert see("task") >= {"speed", "fidelity"}
+    assert see("mode") >= {"forward", "decode"}
+    lists["mode"].select_option("decode")
+    assert see("mode") == {"decode"}
+    assert page.locator("#decoding").is_visible()
+    assert not page.locator("#speed").is_visible(), "nothing is left of it"
+    assert not page.locator('nav a[href="#speed"]').is_visible()
+    assert page.locator("#fidelity").is_visible(), "of fidelity no mode is known"
+    lists["task"].select_option("fidelity")
+    assert see("task") == {"fidelity"}
+    lists["mode"].select_option("")
+    lists["task"].select_option("")
+    assert see("mode") >= {"forward", "decode"}
+    assert page.locator("#speed").is_visible()
+
+
 def test_cells_that_a_spreadsheet_would_run_are_text_in_the_csv(browser: sync_api.Browser, tmp_path: Path) -> None:
     rows = [runs.Record(runs.row(name, status="error", reason='=HYPERLINK("x")', seq_len=64)) for name in ("a", "=b")]
     page = browser.new_page()

@@ -109,11 +109,12 @@ class Panel(Picture):
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawn picture: the SVG goes into the page, both files beside it."""
+    """A drawn picture: the SVG goes into the page, both files beside it. mode: of all that it shows, if it is one."""
 
     panel: Picture
     svg: str
     png: bytes = field(repr=False)
+    mode: str | None = None
 
     @property
     def inline(self) -> str:

@@ -50,7 +50,10 @@ class Scene:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plot that can be drawn. Its values are gathered by ``make`` only, for of many plots few are drawn."""
+    """A plot that can be drawn. Its values are gathered by ``make`` only, for of many plots few are drawn.
+
+    mode: of all that it shows, where that is one.
+    """
 
     name: str
     kind: str
@@ -59,6 +62,7 @@ class Planned:
     make: Callable[[], Picture]
     late: int = 0  # its kind's
     flat: bool = False  # over one length only: points above each other
+    mode: str | None = None
 
 
 def plan_over_length(setting: select.Setting, kinds: tuple[Kind, ...], scene: Scene) -> Iterator[Planned]:
@@ -106,7 +110,7 @@ def _plan_by_family(
             panel = _make_panel(name, title, scene.place, setting, kind, drawn, common(), over, lengths)
             return turn_flat(panel, lengths[0], common()) if flat else panel
 
-        return Planned(name, kind.name, title, count, make, kind.late, flat=flat)
+        return Planned(name, kind.name, title, count, make, kind.late, flat=flat, mode=piece.mode)
 
     rows = piece.rows
     lengths = sorted(set(rows["seq_len"].tolist()))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import pandas as pd
 
+from ... import units
 from .. import losses, select, tables, words
 from ..drawing import figures, plots
 from ..drawing.style import Look
@@ -41,7 +42,8 @@ class Material:
 class Block:
     """What is said of one setting: sentences, tables, plots.
 
-    apart: what tells it from the others of its section. place: what its numbers hold for.
+    apart: what tells it from the others of its section. place: what its numbers hold for. device: where they were all
+    measured, as rows name it.
     """
 
     setting: str
@@ -53,6 +55,7 @@ class Block:
     plots: list[figures.Plot] = field(default_factory=list)
     note: str = ""
     highlights: list[str] = field(default_factory=list)
+    device: str | None = None
 
     @property
     def aligned(self) -> bool:
@@ -76,7 +79,9 @@ class Block:
 
     def draw(self, chosen: set[str], limit: str) -> None:
         """Draw the chosen panels and say which were left out, and for which limit."""
-        self.plots = [figures.draw(panel.make()) for panel in self.panels if panel.name in chosen]
+        self.plots = [
+            replace(figures.draw(panel.make()), mode=panel.mode) for panel in self.panels if panel.name in chosen
+        ]
         left = [panel.title for panel in self.panels if panel.name not in chosen]
         if left:
             few = words.join(left[:4] + ([f"{len(left) - 4} more"] if len(left) > 4 else []))
@@ -85,12 +90,13 @@ class Block:
 
 @dataclass
 class Chapter:
-    """A section as the page shows it; nothing is shown of one without blocks."""
+    """A section as the page shows it; nothing is shown of one without blocks. task: of all its rows, if it is one."""
 
     title: str
     intro: str
     blocks: list[Block]
     anchor: str = ""
+    task: str | None = None
 
 
 Fill: TypeAlias = Callable[[Block, select.Setting, plots.Scene], object]
@@ -108,6 +114,7 @@ def make_blocks(rows: Frame, material: Material, fill: Fill, *, most: int | None
         title = title if titles.count(title) == 1 else f"{title} \u00b7 against {setting.baseline}"
         place = material.name_place(setting)
         block = Block(title, words.setting_words({name: setting.key[name] for name in apart}, material.cpus), place)
+        block.device = str(setting.key["device"]) if units.there(setting.key["device"]) else None
         fill(block, setting, plots.Scene(material.looks, f"{number}{device}" if len(every) > 1 else "", place))
         blocks += [block] if block.tables or block.panels else []
     return blocks

@@ -37,14 +37,19 @@ def make_chapter(boards: Sequence[Board], material: Material) -> Chapter:
     seen: set[tuple[str, bool]] = set()
     for board in ordered[:MOST_BOARDS]:
         title = words.setting_words(dict(board.place), material.cpus)
-        block, kind = blocks.setdefault(title, Block(title)), (board.place["mode"], board.place["causal"])
+        block, kind = blocks.setdefault(title, _begin(title, board)), (board.place["mode"], board.place["causal"])
         table = _make_table(board, f"against {board.baseline}" if several else "")
         block.tables.append(replace(table, folded=kind in seen or len(seen) >= MOST_OPEN))
         seen.add(kind)
     left = len(ordered) - MOST_BOARDS
     if left > 0:
         list(blocks.values())[-1].note = f"{words.count(left, 'more place')} not shown here: all rows are in rows.csv."
-    return Chapter(TITLE, INTRO, list(blocks.values()), ANCHOR)
+    return Chapter(TITLE, INTRO, list(blocks.values()), ANCHOR, "speed")
+
+
+def _begin(title: str, board: Board) -> Block:
+    device = board.place["device"]
+    return Block(title, device=str(device) if units.there(device) else None)
 
 
 def _rank(board: Board) -> tuple[int, ...]:
@@ -60,7 +65,7 @@ def _make_table(board: Board, where: str) -> Table:
     speedups = [f"{'After' if mode == 'decode' else 'At'} {units.short_length(n)}" for n in board.lengths]
     head = ("Mechanism", "Faster from", *speedups, "Loss", "Memory", "State")
     body = [_make_line(decision, board) for decision in board.decisions[:MOST_LINES]]
-    return tables.trim(Table(caption, head, body, note=_make_note(board), wrapped=("Faster from", "Loss")))
+    return tables.trim(Table(caption, head, body, note=_make_note(board), wrapped=("Faster from", "Loss"), mode=mode))
 
 
 def _make_line(decision: Decision, board: Board) -> list[Shown]:
@@ -121,7 +126,8 @@ def make_map(board: Board, caption: str) -> Table | None:
     shown, left = board.decisions[:MOST_SHADED], len(board.decisions) - MOST_SHADED
     body = [[Shown(d.label, d.label), *(_shade(d.speedups, n) for n in lengths)] for d in shown]
     more = f"{left} more with smaller speedups are in rows.csv." if left > 0 else ""
-    return Table(caption, ("Mechanism", *map(units.short_length, lengths)), body, note=tables.note(SHADES, more))
+    head = ("Mechanism", *map(units.short_length, lengths))
+    return Table(caption, head, body, note=tables.note(SHADES, more), mode=board.place["mode"])
 
 
 SHADES = "Shades: an interval above 1 or below it, in steps of 1.5, 4 and 16 times. Without a shade it holds 1."

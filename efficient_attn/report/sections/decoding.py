@@ -72,7 +72,7 @@ def _make_step_table(setting: select.Setting, piece: select.Slice, top: Frame) -
     head = (*head, "State", longest, *TRAFFIC, "Time exponent", "State exponent", *tables.PAIRS, tables.BACKEND)
     caption = f"Decoding after a context of {tables.length_of(top)}"
     notes = (tables.tell_errors(found), tables.tell_gate(found), tables.name_absent(piece.rows, top))
-    return tables.trim(Table(caption, head, rows, 1, tables.note(*notes), wrapped=(tables.BACKEND,)))
+    return tables.trim(Table(caption, head, rows, 1, tables.note(*notes), wrapped=(tables.BACKEND,), mode="decode"))
 
 
 def _show_traffic(row: dict[str, Any]) -> list[Shown]:

@@ -42,7 +42,7 @@ def make_details(section: Section, material: Material, boards: Sequence[Board]) 
     left = rows.groupby(select.SETTING, dropna=False, sort=False).ngroups - MOST_SETTINGS
     if left > 0 and blocks:
         blocks[-1].note = f"{words.count(left, 'more setting')} not shown here: all rows are in rows.csv."
-    return Chapter(DETAILS, INTRO + explain(blocks, tables.SAID), blocks, DETAILS_ANCHOR)
+    return Chapter(DETAILS, INTRO + explain(blocks, tables.SAID), blocks, DETAILS_ANCHOR, section.task)
 
 
 def _select_rows(section: Section, material: Material) -> Frame:
@@ -81,8 +81,5 @@ def _make_table(setting: select.Setting, piece: select.Slice, top: Frame) -> Tab
     where = words.slice_words(piece.mode, piece.causal)
     notes = (PREFILL_SAID if prefill else "", tables.tell_errors(found), tables.tell_gate(found))
     caption = f"{where[:1].upper()}{where[1:]} at length {tables.length_of(top)}"
-    return tables.trim(
-        Table(
-            caption, head, rows, 1, tables.note(*notes, tables.name_absent(piece.rows, top)), wrapped=(tables.BACKEND,)
-        )
-    )
+    said = tables.note(*notes, tables.name_absent(piece.rows, top))
+    return tables.trim(Table(caption, head, rows, 1, said, wrapped=(tables.BACKEND,), mode=piece.mode))

@@ -55,7 +55,7 @@ def make_chapter(boards: Sequence[Board], material: Material) -> Chapter:
         planned = [plan for axis in AXES for plan in _plan(board, axis, scene)]
         if planned:
             blocks.setdefault(title, Block(title, place=scene.place)).panels += planned
-    return Chapter(TITLE, INTRO, list(blocks.values()), ANCHOR)
+    return Chapter(TITLE, INTRO, list(blocks.values()), ANCHOR, "speed")
 
 
 def _plan(board: Board, axis: _Axis, scene: plots.Scene) -> Iterator[plots.Planned]:
@@ -68,7 +68,9 @@ def _plan(board: Board, axis: _Axis, scene: plots.Scene) -> Iterator[plots.Plann
         return
     title, name = _name(board, axis)
     make = partial(draw_front, board, axis.cost, placed, scene)
-    yield plots.Planned(words.slug(name, scene.suffix), "front", title, len(placed), make, axis.late)
+    yield plots.Planned(
+        words.slug(name, scene.suffix), "front", title, len(placed), make, axis.late, mode=board.place["mode"]
+    )
 
 
 def _name(board: Board, axis: _Axis) -> tuple[str, str]:

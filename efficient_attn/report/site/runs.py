@@ -49,8 +49,8 @@ def draw_few(blocks: Sequence[Block]) -> None:
     ranked = sorted((panel for block in blocks for panel in block.panels), key=plots.rank)
     chosen, numbers = {panel.name for panel in ranked[:MOST_PLOTS]}, count()
     for block in blocks:
-        drawn = (figures.draw(panel.make(), raster=False) for panel in block.panels if panel.name in chosen)
-        block.plots = [_squeeze(plot, next(numbers)) for plot in drawn]
+        drawn = ((panel, figures.draw(panel.make(), raster=False)) for panel in block.panels if panel.name in chosen)
+        block.plots = [replace(_squeeze(plot, next(numbers)), mode=panel.mode) for panel, plot in drawn]
         block.note = NOTE if any(panel.name not in chosen for panel in block.panels) else ""
 
 

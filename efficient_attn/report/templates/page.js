@@ -73,7 +73,8 @@ for (const found of painters) {
   }
 }
 
-// -- filters: a choice hides the rows that have another value, and says nothing of those that have none
+// -- filters: a choice hides what has another value (rows; tables, plots and chapters that are of one), and says nothing
+// of what has none; what is empty then goes too
 const asked = ["family", "mechanism", "device", "mode", "task", "status"];
 const rows = []; // [element, what is known of it]
 const raw = document.querySelector("table.raw");
@@ -90,13 +91,32 @@ if (raw) {
 for (const row of new Set([...every.map((pair) => pair[0]), ...document.querySelectorAll("tr[data-family]")])) {
   if (row.dataset.family) rows.push([row, { family: row.dataset.family, mechanism: row.cells[0].textContent.split(/[:|( ]/)[0] }]);
 }
+for (const part of document.querySelectorAll("[data-task], [data-mode], [data-device]")) {
+  const { task, mode, device } = part.dataset;
+  rows.push([part, { task, mode, device }]);
+}
+const around = [...document.querySelectorAll(".block"), ...document.querySelectorAll("section")];
+const emptied = new Set();
+const hideEmpty = () => {
+  for (const one of around) {
+    const own = [...one.querySelectorAll("table, figure")];
+    if (!one.hidden && own.length && own.every((it) => it.closest("[hidden]"))) {
+      one.hidden = true;
+      emptied.add(one);
+    }
+  }
+  for (const link of document.querySelectorAll("nav a")) link.hidden = Boolean(document.getElementById(link.hash.slice(1))?.hidden);
+};
 const chosen = {};
 const told = make("output", {});
 const apply = () => {
+  for (const one of emptied) one.hidden = false;
+  emptied.clear();
   for (const [row, known] of rows) {
     const hide = asked.some((name) => chosen[name] && known[name] !== undefined && known[name] !== chosen[name]);
     if (row.hidden !== hide) row.hidden = hide;
   }
+  hideEmpty();
   paintSome();
   const own = every.filter((pair) => pair[1] === raw);
   told.textContent = `${own.filter((pair) => !pair[0].hidden).length} of ${own.length} rows are chosen.`;
@@ -114,7 +134,7 @@ const choices = asked.flatMap((name) => {
 });
 if (raw && choices.length) {
   const bar = make("div", { className: "filters" }, ...choices, told);
-  document.querySelector("main").prepend(make("details", {}, make("summary", {}, "Filter all tables"), bar));
+  document.querySelector("main").prepend(make("details", {}, make("summary", {}, "Filter tables and plots"), bar));
 }
 
 // -- what a table shows, as CSV; a cell that a spreadsheet would take for a formula gets a quote before it
