@@ -53,7 +53,7 @@ def test_a_section_is_drawn_from_data_alone(tmp_path: Path) -> None:
     written = write(tmp_path, [*runs.speed(lengths=(512, 1024)), *runs.sort()], runs.SORT)
     assert titles(written)[:3] == ["What to use", "Speed and memory", "Sorting"]
     html, text = written.page.read_text(), written.markdown.read_text()
-    assert '<section id="section-sorting">' in html
+    assert f'<section id="section-sorting" data-task="{runs.SORT.task}">' in html
     assert '<a href="#section-sorting">Sorting</a>' in html
     for shown in (html, text):
         assert "Seconds that a sort takes. The median of its rounds." in shown
@@ -195,7 +195,7 @@ def test_a_built_in_name_takes_its_place_and_others_follow(tmp_path: Path) -> No
     own = [runs.SORT.as_json(), mine.as_json()]
     written = write(tmp_path, [*runs.everything(), *runs.sort()], *own)
     assert titles(written)[2:6] == ["How fast", "Decoding", "Fidelity", "Sorting"]
-    assert '<section id="speed">' in written.page.read_text()
+    assert '<section id="speed" data-task="speed">' in written.page.read_text()
 
 
 def test_a_layout_of_a_newer_version_is_drawn_plain(tmp_path: Path) -> None:
