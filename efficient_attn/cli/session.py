@@ -53,12 +53,15 @@ class Run:
         return pd.DataFrame(telling.as_json(found))
 
     def recommend(self, **asked: Any) -> Recommendation:
-        """The mechanisms that keep what is asked, the fastest first; keywords as of `questions.Question`."""
+        """The mechanisms that keep what is asked, the fastest first; keywords as of `questions.Question`.
+        `UsageError` for a run that times nothing, or nothing that was undisturbed."""
         from ..report.answers.questions import Question
-        from ..report.answers.recommending import Known, recommend
+        from ..report.answers.recommending import Known, check_rows, recommend
         from ..report.gather import gather
 
-        return recommend(Known.of(gather([self.folder]).rows), Question(**asked))
+        known = Known.of(gather([self.folder]).rows)
+        check_rows(known)
+        return recommend(known, Question(**asked))
 
     def _repr_html_(self) -> str:
         """A table for notebooks: the first rows' most used columns."""

@@ -58,6 +58,25 @@ def test_a_documents_python_runs(document: str, tmp_path: Path) -> None:
     assert done.code == 0, done.err
 
 
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    """In a kernel of its own, from the first cell to the last; what is in git has no output that could be outdated."""
+    book = nbformat.read(ROOT / "docs/first_run.ipynb", as_version=4)
+    nbformat.validate(book)
+    code = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert not [cell for cell in code if cell.outputs or cell.execution_count]
+    NotebookClient(book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = {cell.id: "".join(str(output.get("text", output.get("data"))) for output in cell.outputs) for cell in code}
+    assert "retention" in shown["registry"]
+    assert float(ast.literal_eval(shown["own"])["text/plain"]) < 1e-5
+    assert "<table" in shown["run"]
+    assert "image/png" in shown["plot"]
+    assert "reproduced" in shown["claims"]
+    assert "linear" in shown["recommend"] or "disturbed by other programs" in shown["recommend"]
+    assert (tmp_path / "first_run/report.html").is_file()
+    rows = ea.load(tmp_path / "first_run")
+    assert set(rows["status"]) <= {"ok", "skipped", "unsupported"}
+
+
 def test_the_docs_recommend_from_published_rows(tmp_path: Path) -> None:
     (code,) = _blocks(ROOT / "docs/recommend.md", "python")
     (tmp_path / "use.py").write_text(code)

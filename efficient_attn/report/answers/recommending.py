@@ -13,6 +13,7 @@ from typing import Any
 
 from ... import units
 from ...errors import UsageError, unknown
+from ...results.differences import MOSTLY
 from ...results.stats import Estimate
 from .. import losses, select
 from ..gather import Frame
@@ -58,10 +59,12 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Known:
-    """Rows made ready for many questions."""
+    """Rows made ready for many questions. disturbed: how many rows timed something while other programs ran in most
+    of their rounds; these say nothing of places."""
 
     places: tuple[tuple[Mapping[str, Any], tuple[Curve, ...]], ...]
     quality: Quality
+    disturbed: int = 0
 
     @classmethod
     def of(cls, rows: Frame) -> Known:
@@ -70,7 +73,8 @@ class Known:
             rows = rows.assign(**{column: float("nan")})
         timed = rows[rows["relative_error"].notna() | (rows["task"] == "speed")]
         places = split_places(losses.add_losses(select.add_labels(timed)))
-        return cls(tuple((place, tuple(curves)) for place, curves in places), Quality.of(rows))
+        disturbed = int((timed["contaminated"].fillna(0) > MOSTLY * timed["rounds"].fillna(1)).sum())
+        return cls(tuple((place, tuple(curves)) for place, curves in places), Quality.of(rows), disturbed)
 
 
 def recommend(known: Known, question: Question, *, here: str | None = None) -> Recommendation:
@@ -189,6 +193,7 @@ def is_slower(one: Taken, other: Taken) -> bool:
 def check_rows(known: Known) -> None:
     """`UsageError` where no row times anything."""
     if not known.places:
-        raise UsageError(
-            "recommend: these runs time nothing; give runs of suites such as quickstart, promises or decode"
-        )
+        told = f"all {known.disturbed} timed rows were disturbed by other programs; measure on a quiet machine"
+        if not known.disturbed:
+            told = "these runs time nothing; give runs of suites such as quickstart, promises or decode"
+        raise UsageError(f"recommend: {told}")

@@ -206,6 +206,15 @@ def test_runs_that_time_nothing_are_refused(tmp_path: Path) -> None:
         check_rows(Known.of(gather([runs.write_run(tmp_path, runs.fidelity())]).rows))
 
 
+def test_runs_that_were_disturbed_are_refused_for_that(tmp_path: Path) -> None:
+    records = list(runs.speed(lengths=(512,)))
+    for record in records:
+        record.row.rounds, record.row.contaminated = 8, 8
+    found = Known.of(gather([runs.write_run(tmp_path, records)]).rows)
+    with pytest.raises(UsageError, match="all 4 timed rows were disturbed by other programs"):
+        check_rows(found)
+
+
 def test_questions_about_published_cells_are_answered_right() -> None:
     """A sample of the trial."""
     results = Path(__file__).parents[4] / "results"
