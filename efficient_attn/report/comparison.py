@@ -9,6 +9,7 @@ from typing import Any
 
 from ..results.compare import KINDS, Change, Comparison
 from ..units import number
+from . import markdown
 from .case_names import shorten
 from .words import count
 
@@ -60,15 +61,15 @@ def as_text(found: Comparison, *, everything: bool = False) -> str:
 def as_markdown(found: Comparison, *, everything: bool = False) -> str:
     """A summary and a table; what is not certain and what only one run holds is folded away."""
     short, shared = _name_cases(found)
-    title, *notes = _introduce(found, shared, "bold")
-    first, *more = conclude(found)
+    title, *notes = map(markdown.plain, _introduce(found, shared, "bold"))
+    first, *more = map(markdown.plain, conclude(found))
     lines = [f"**{first}**", "", *more, "", title, *(f"\n> {text}" for text in notes)]
     shown = _choose(found, everything)
     lines += _make_table([change for change in shown if change.kind != "inconclusive"], short)
     if unclear := [change for change in shown if change.kind == "inconclusive"]:
         lines += _fold(f"{len(unclear)} inconclusive", _make_table(unclear, short))
     for names, where in _list_elsewhere(found):
-        lines += _fold(f"{len(names)} {where}", ["", *_cap([f"- `{short[name]}`" for name in names])])
+        lines += _fold(f"{len(names)} {where}", ["", *_cap([f"- {markdown.code(short[name])}" for name in names])])
     return "\n".join(lines) + "\n"
 
 
@@ -224,13 +225,12 @@ def _line_up(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _make_table(changes: Sequence[Change], short: Mapping[str, str]) -> list[str]:
     if not changes:
         return []
-    rows = [(f"`{short[c.name]}`", *_list_cells(c, lambda text: f"**{text}**"), _tell_notes(c)) for c in changes]
-    body = ["| " + " | ".join(_escape(text) for text in row) + " |" for row in rows]
+    rows = [
+        (markdown.code(short[c.name]), *_list_cells(c, lambda text: f"**{text}**"), markdown.plain(_tell_notes(c)))
+        for c in changes
+    ]
+    body = [f"| {' | '.join(row)} |" for row in rows]
     return ["", f"| {' | '.join(HEAD)} | |", "|---|---|---|---|---|", *_cap(body)]
-
-
-def _escape(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")  # a union of mechanisms has bars in its name
 
 
 def _cap(lines: Sequence[str]) -> list[str]:
@@ -238,4 +238,4 @@ def _cap(lines: Sequence[str]) -> list[str]:
 
 
 def _fold(title: str, lines: Sequence[str]) -> list[str]:
-    return ["", f"<details><summary>{title}</summary>", *lines, "", "</details>"]
+    return ["", f"<details><summary>{markdown.plain(title)}</summary>", *lines, "", "</details>"]

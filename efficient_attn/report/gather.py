@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ Column: TypeAlias = Any
 Curve: TypeAlias = tuple[tuple[float, float], ...]
 Weights: TypeAlias = tuple[tuple[float, ...], ...]
 
+FORMULA = re.compile(r"[=+\-@\t\r]")  # what a spreadsheet takes for a formula begins so
 MOST_TOKENS = 64  # of an alignment: more would be no picture
 
 
@@ -50,7 +52,7 @@ class Gathered:
 
     @property
     def csv(self) -> str:
-        return self.loaded.to_csv(index=False)
+        return as_csv(self.loaded)
 
     @property
     def trials(self) -> dict[str, tuple[str, ...]]:
@@ -63,6 +65,20 @@ class Gathered:
         """What each machine's processor is called, where its environment says so."""
         found = (s.get("environment") or {} for s in self.sessions)
         return {str(e["machine"]): str(e["cpu"]) for e in found if e.get("machine") and e.get("cpu")}
+
+
+def as_csv(rows: Frame) -> str:
+    """The rows as a table in which no cell is a formula to a spreadsheet: what would be one begins with a quote."""
+    safe = {name: rows[name].map(_disarm) for name in rows.columns if any(map(_is_formula, rows[name].unique()))}
+    return rows.assign(**safe).to_csv(index=False)
+
+
+def _is_formula(value: Any) -> bool:
+    return isinstance(value, str) and FORMULA.match(value) is not None
+
+
+def _disarm(value: Any) -> Any:
+    return f"'{value}" if _is_formula(value) else value
 
 
 def gather(runs: Sequence[Path]) -> Gathered:

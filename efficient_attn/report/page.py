@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from markupsafe import Markup, escape
 
 from ..results.marks import MARK
 from ..results.section import Section
-from . import losses, select, tables, words
+from . import losses, markdown, select, tables, words
 from .answers.decisions import make_decisions
 from .drawing import figures, style
 from .gather import Gathered
@@ -217,18 +216,6 @@ def breakable(text: object) -> Markup:
     return Markup(re.sub(r"([:|])(?=\w)", r"\1<wbr>", str(escape(text))))
 
 
-def markdown_text(text: object) -> str:
-    """Text that Markdown shows as it is, in a table's cell as well: no markup, no line breaks."""
-    plain = html.escape(" ".join(str(text).split()), quote=False)
-    return re.sub(r"([\\`*\[\]|~])", r"\\\1", plain)
-
-
-def fence(text: str) -> str:
-    """A code fence longer than any run of backticks in the text."""
-    longest: Sequence[str] = sorted(re.findall(r"`+", text), key=len)
-    return "`" * max(3, len(longest[-1]) + 1 if longest else 0)
-
-
 @cache
 def _environment(*, autoescape: bool) -> jinja2.Environment:
     """One for all pages: reading the template takes as long as filling it."""
@@ -238,7 +225,7 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
     )
     env.globals["made"] = MARK
     env.filters |= {"breakable": breakable, "split_place": split_place, "of_family": name_family}
-    env.filters |= {"md": markdown_text, "fence": fence}
+    env.filters |= {"md": markdown.plain, "fence": markdown.fence}
     return env
 
 

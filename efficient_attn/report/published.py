@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..results import marks, store
 from ..results.packing import check_whole, pack
 from ..results.shards import shards
-from . import page
+from . import markdown, page
 from .command import tell_command
 from .drawing.figures import Plot
 from .gather import Frame, Gathered, gather
@@ -121,14 +121,14 @@ def _describe(name: str, found: Gathered) -> list[str]:
     sizes = [_tell_range(rows, column) for column in ("batch", "heads", "head_dim")]
     return [
         f"[{name}]({name}/{MARKDOWN})",
-        page.markdown_text(suite.get("name") or "not known"),
-        page.markdown_text(suite.get("title") or ""),
-        page.markdown_text(" and ".join(sorted(rows["machine"].dropna().unique()))),
+        markdown.plain(suite.get("name") or "not known"),
+        markdown.plain(suite.get("title") or ""),
+        markdown.plain(" and ".join(sorted(rows["machine"].dropna().unique()))),
         ", ".join(sorted(rows["dtype"].dropna().unique())),
         *sizes,
         f"{(rows['status'] == 'ok').sum()} of {len(rows)}",
         str(last.get("started") or "")[:10],
-        page.markdown_text(environment.get("torch") or "not known"),
+        markdown.plain(environment.get("torch") or "not known"),
         _tell_commit(last),
         f"`{made_with}`",
     ]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from functools import cache
 from pathlib import Path
 
+import nbformat
 import planted
 import pytest
+from nbclient import NotebookClient
 from shell import Done, run
+
+import efficient_attn as ea
 
 pytestmark = pytest.mark.slow
 

@@ -34,7 +34,7 @@ WIDE = 4.5  # inches from which on letters are larger
 TEXT, PLACE = (7.0, 8.0), 5.4  # points: letters in a column and wider, and the line about the place
 TALL, ROW = 0.62, 0.165  # of the width: the axes' height; inches: a line of names
 HANDLE = 0.42  # inches that a legend's mark takes beside its name
-BESIDE, ROWS = 0.36, 0.4  # of the width, that names at the right may take, and those at the left before they break
+BESIDE, ROWS, WHOLE = 0.36, 0.4, 0.75  # of the width, for names at the right, at the left in lines, and below at most
 DPI = 300
 # TrueType in PDFs: publishers refuse the fonts of type 3 that would be there otherwise
 PRINTED: Any = SETTINGS | {"pdf.fonttype": 42, "axes.linewidth": 0.6, "lines.markersize": 3.6}
@@ -59,7 +59,7 @@ def draw(panel: Panel, form: Form, *, width: float, bold: Collection[str] = (), 
 
 def _make_figure(panel: Panel, width: float, bold: Collection[str]) -> Figure:
     size, rows = TEXT[width >= WIDE], not panel.ylabel  # rows: points above each other
-    names = _name_lines(panel, size, ROWS * width if rows else math.inf)
+    names = _name_lines(panel, size, (ROWS if rows else WHOLE) * width)
     longest = max(_measure(part, size) for name in names for part in name.split("\n"))
     beside = not rows and longest + HANDLE <= BESIDE * width
     across = 1 if rows or beside else max(1, int(width / (longest + HANDLE + 0.1)))
@@ -92,7 +92,7 @@ def _make_figure(panel: Panel, width: float, bold: Collection[str]) -> Figure:
 def _name_lines(panel: Panel, size: float, most: float) -> list[str]:
     """What each line is called; where points stand above each other, in lines of about so many inches."""
     if panel.ylabel:
-        return [f"{line.label}  {line.note}".rstrip() for line in panel.lines]
+        return [f"{_cut(line.label, size, most)}  {line.note}".rstrip() for line in panel.lines]
     return [_break(line.label, size, most) for line in panel.lines]
 
 
@@ -104,7 +104,15 @@ def _break(label: str, size: float, most: float) -> str:
             out.append(part)
         else:
             out[-1] += part
-    return "\n".join(out)
+    return "\n".join(_cut(part, size, most) for part in out)
+
+
+def _cut(text: str, size: float, most: float) -> str:
+    """As much of a text as there is room for; the caption and the table have all of it."""
+    count = len(text)
+    while count > 1 and _measure(text[:count], size) > most:
+        count = count * 9 // 10
+    return text if count == len(text) else f"{text[:count].rstrip()}\u2026"
 
 
 def _measure(text: str, size: float) -> float:

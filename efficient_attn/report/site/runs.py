@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import gzip
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count, zip_longest
-from typing import Any
-
-import pandas as pd
 
 from .. import page
 from ..drawing import figures, plots
-from ..gather import Frame
+from ..gather import Frame, as_csv
 from ..sections.blocks import Block
 from .material import Run
 from .squeezing import shorten
 
 TABLE = "rows.csv.gz"
 MOST_PLOTS = 6  # of a run
-FORMULA = re.compile(r"[=+\-@\t\r]")  # what a spreadsheet takes for a formula begins so
 NOTE = "Plots that stand not here are in the run's own report: efficient-attn report RUN."
 SHEET = "style.css"  # the report's own, which all pages of a site share
 HOME = "../.."
@@ -92,14 +87,5 @@ def _write(content: page.Content) -> str:
 
 
 def pack_rows(rows: Frame) -> bytes:
-    """The rows as compressed CSV, always the same bytes for the same rows; no cell is a formula to a spreadsheet."""
-    safe = rows.assign(**{name: rows[name].map(_disarm) for name in rows.columns if _holds_text(rows[name])})
-    return gzip.compress(safe.to_csv(index=False).encode(), mtime=0)
-
-
-def _holds_text(values: Any) -> bool:
-    return pd.api.types.is_string_dtype(values.dtype) or values.dtype == object
-
-
-def _disarm(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
+    """The rows as compressed CSV, always the same bytes for the same rows."""
+    return gzip.compress(as_csv(rows).encode(), mtime=0)

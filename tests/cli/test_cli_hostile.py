@@ -1,0 +1,143 @@
+"""200 hostile texts as names, options, reasons and places of rows, through every command that tells of runs.
+
+The pages in a browser: tests/browser/test_site.py and test_page.py.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import report_runs as runs
+import sites
+from shell import Done, run
+
+NAME = "<img src=x onerror=window.hurt=1>"  # the run's folder
+TOLD = (
+    *(("claims",), ("claims", "--json")),
+    *(("compare",), ("compare", "--all", "--format", "markdown"), ("compare", "--json")),
+    *(("recommend", "--seq-len", "64"), ("recommend", "--seq-len", "64", "--json")),
+)
+DRAWN = [(figure, f"{figure}.{end}") for figure in ("speed", "memory", "crossover") for end in ("svg", "tex")]
+WRITTEN = (
+    ("report",),
+    *(("plot", "--figure", figure, "--out", name) for figure, name in DRAWN),
+    *(("report", "--export", f"{form}={form}.json") for form in ("pytest-benchmark", "github-action")),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run, and all that commands write of it beside it."""
+    folder = tmp_path_factory.mktemp("evil") / "inside"
+    evil = sites.HOSTILE[0]
+    about = runs.about(evil, suite={"name": evil, "title": sites.HOSTILE[4], "baseline": "full"})
+    runs.write_run(folder / NAME, sites.hostile_records(), about)
+    before = {*folder.parent.rglob("*")}
+    for verb, *options in WRITTEN:
+        done = tell(folder, verb, *options)
+        assert (done.code, done.err) == (0, ""), (verb, options)
+    made = {path.relative_to(folder).parts[0] for path in {*folder.parent.rglob("*")} - before}
+    assert made == {NAME, *(it[-1].partition("=")[2] or it[-1] for it in WRITTEN[1:])}, "nothing outside"
+    return folder
+
+
+def tell(folder: Path, verb: str, *options: str) -> Done:
+    given = (NAME, NAME) if verb == "compare" else (NAME,)
+    return run(verb, *given, *options, cwd=folder)
+
+
+def is_shown(text: str) -> bool:
+    """Whether a terminal shows a text and does nothing else: no control characters, nothing that turns it round."""
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("asked", TOLD, ids=" ".join)
+def test_a_terminal_only_shows_it(folder: Path, asked: tuple[str, ...]) -> None:
+    before = {*folder.parent.rglob("*")}
+    done = tell(folder, *asked)
+    assert done.code == 0
+    assert done.out
+    assert is_shown(done.out + done.err)
+    if "--json" in asked:
+        json.loads(done.out)
+    if "markdown" in asked:
+        check_markdown(done.out)
+    assert {*folder.parent.rglob("*")} == before
+
+
+def check_markdown(text: str) -> None:
+    """No markup but our own: tags are escaped, and so is what could begin a link, but for pictures beside the page."""
+    plain = re.sub(r"^(`{3,})[^\n]*\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    plain = re.sub(r"(?<![\\`])(`+)(?!`).*?(?<!`)\1(?!`)", "", plain)  # code: as many backticks as it began with
+    assert re.findall(r"<(?!!--|br>|/?details>|/?summary>)[a-zA-Z/!?]", plain) == []
+    links = re.findall(r"(?<!\\)\]\(([^)\s]*)", plain)
+    assert {link for link in links if not link.startswith(("plots/", "#"))} <= {"rows.csv", "report.html"}
+
+
+def test_the_markdown_page_has_no_markup_of_theirs(folder: Path) -> None:
+    text = (folder / NAME / "report.md").read_text()
+    check_markdown(text)
+    assert is_shown(text)
+
+
+def test_no_cell_of_the_table_is_a_formula(folder: Path) -> None:
+    table = list(csv.reader(io.StringIO((folder / NAME / "rows.csv").read_text())))
+    assert len(table) == 601
+    texts = [cell for line in table[1:] for cell in line if not re.fullmatch(r"-?[\d.e+-]+", cell)]
+    assert [cell for cell in texts if cell.startswith(("=", "+", "-", "@", "\t", "\r"))] == []
+    assert [cell for cell in texts if cell.startswith("'=HYPERLINK")], "it is there, as text"
+
+
+class Page(HTMLParser):
+    """The scripts of a page, what it refers to, and handlers in its tags."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.scripts, self.links, self.handlers = 0, set[str](), set[str]()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.scripts += tag == "script"
+        self.links |= {value or "" for name, value in attrs if name in ("src", "href", "action", "srcset")}
+        self.handlers |= {name for name, _ in attrs if name.startswith("on")}
+
+
+def test_the_page_has_one_script_and_asks_for_nothing(folder: Path) -> None:
+    found = Page((folder / NAME / "report.html").read_text())
+    assert found.scripts == 1
+    assert found.handlers == set()
+    assert {link for link in found.links if not link.startswith("#")} <= {"rows.csv", "report.md", "data:,"}
+
+
+def test_pictures_are_pictures(folder: Path) -> None:
+    drawn = [*folder.glob("*.svg"), *(folder / NAME / "plots").glob("*.svg")]
+    assert len(drawn) > 5
+    for path in drawn:
+        every = list(ET.parse(path).getroot().iter())
+        tags = {str(it.tag).rpartition("}")[2] for it in every}
+        assert not tags & {"script", "foreignObject", "image", "a", "iframe"}
+        assert not {name for it in every for name in it.attrib if name.rpartition("}")[2].startswith("on")}
+        links = {it.attrib[name] for it in every for name in it.attrib if name.endswith("href")}
+        assert all(link.startswith("#") for link in links)
+
+
+def test_latex_carries_nothing_out(folder: Path) -> None:
+    ours = {"begin", "end", "centering", "small", "caption", "label", "toprule", "midrule", "bottomrule", "scriptsize"}
+    for path in folder.glob("*.tex"):
+        text = path.read_text()
+        assert is_shown(text)
+        body = "\n".join(line for line in text.split("\n") if not line.startswith("%"))
+        assert {it for it in re.findall(r"\\([a-zA-Z]+)", body) if not it.startswith("text")} <= ours
+        assert re.findall(r"(?<!\\)[%#$^~]", body.replace(r"\\", "")) == []
+
+
+def test_exports_are_json(folder: Path) -> None:
+    for form in ("pytest-benchmark", "github-action"):
+        assert json.loads((folder / f"{form}.json").read_text())
