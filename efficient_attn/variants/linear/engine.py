@@ -177,7 +177,7 @@ class LinearAttention(Attention):
         causal = mask.causal and start < m - 1
         out = []
         for lane in self._split_lanes(q, k, valid, **inputs):
-            if is_short(recipe, lane.rows, keys, causal):
+            if is_short(recipe, lane.rows, keys, causal, weighed=self.weighs_keys):
                 out.append(attend_short(recipe, lane.rows, keys, values, folded, lane.logs, causal))
             elif causal:
                 out.append(attend_causal(recipe, lane, keys, values, folded))

@@ -8,11 +8,14 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.contract.mask import Mask
-from efficient_attn.kernels.linear.short import LONGEST, is_short
+from efficient_attn.kernels.linear import short
+from efficient_attn.kernels.linear.short import LONGEST, LONGEST_CUT, LONGEST_WEIGHED, is_short
 from efficient_attn.testing.compare import assert_close
 from efficient_attn.variants.linear import engine
 
-SPECS = ["linear", "cosformer", "performer:n_features=16", "random_feature:n_features=8", "taylor"]
+SPECS = ["linear", "cosformer", "performer:n_features=16", "random_feature:n_features=8", "taylor", "retention"]
+SPECS += ["retention:normalised=true"]
+APART = ("early", "late")  # where queries stand on no keys, fading weights have nothing to be relative to
 MASKS = {
     "plain": Mask(),
     "causal": Mask(causal=True),
@@ -31,9 +34,13 @@ def answer(attn: ea.Attention, mask: Mask, n: int = 30) -> tuple[Tensor, ...]:
     return out, *torch.autograd.grad((out * torch.linspace(-1, 1, 8, dtype=out.dtype)).sum(), leaves)
 
 
+@pytest.mark.parametrize("lanes", [4, 3], ids=["all", "groups"])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("spec", SPECS)
-def test_is_what_the_stretches_and_the_oracle_give(spec: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_what_the_stretches_and_the_oracle_give(
+    spec: str, mask: str, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short, "_count_lanes", lambda *_: lanes)
     made = [
         ea.create(spec, dims=ea.Dims(heads=4, kv_heads=2, head_dim=8, max_len=64), backend=b) for b in (None, "dense")
     ]
@@ -41,16 +48,18 @@ def test_is_what_the_stretches_and_the_oracle_give(spec: str, mask: str, monkeyp
         pytest.skip("it has no such direction")
     taken: list[bool] = []
     real = engine.is_short
-    monkeypatch.setattr(engine, "is_short", lambda *given: taken.append(real(*given)) or taken[-1])
-    at_once, oracle = (answer(attn, MASKS[mask]) for attn in made)
-    assert taken == [True]
-    monkeypatch.setattr(engine, "is_short", lambda *_: False)
-    for got, by_stretches, want in zip(at_once, answer(made[0], MASKS[mask]), oracle, strict=True):
+    monkeypatch.setattr(engine, "is_short", lambda *given, **said: taken.append(real(*given, **said)) or taken[-1])
+    found, oracle = (answer(attn, MASKS[mask]) for attn in made)
+    assert set(taken) == {not (spec.startswith("retention") and mask in APART)}
+    monkeypatch.setattr(engine, "is_short", lambda *_, **said: False)
+    for got, by_stretches, want in zip(found, answer(made[0], MASKS[mask]), oracle, strict=True):
         assert_close(got, by_stretches, f"{spec}, {mask}: stretches")
         assert_close(got, want, f"{spec}, {mask}: oracle")
 
 
-def test_a_gate_has_its_gradient() -> None:
+@pytest.mark.parametrize("lanes", [2, 1], ids=["all", "groups"])
+def test_a_gate_has_its_gradient(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short, "_count_lanes", lambda *_: lanes)
     attn, dense = (
         ea.create("random_feature:gated=true:n_features=8", dims=ea.Dims(heads=2, head_dim=8), backend=b)
         for b in (None, "dense")
@@ -67,11 +76,12 @@ def test_a_gate_has_its_gradient() -> None:
         assert_close(got, want, "gates")
 
 
-def test_what_is_long_wide_decaying_or_in_cpp_is_not_short() -> None:
-    def short(spec: str, n: int, m: int, heads: int, causal: bool) -> bool:
+def test_what_is_long_wide_or_in_cpp_is_not_short() -> None:
+    def short(spec: str, n: int, m: int, heads: int, *, causal: bool, start: int = 0) -> bool:
         attn = ea.create(spec, dims=ea.Dims(heads=heads, head_dim=64))
-        recipe = attn._recipe(0, 0, None)  # pyright: ignore
-        return is_short(recipe, torch.zeros(heads, 1, n, 64), torch.zeros(heads, m, 64), causal)
+        recipe = attn._recipe(start, 0, None)  # pyright: ignore
+        q, k = torch.zeros(heads, 1, n, 64), torch.zeros(heads, m, 64)
+        return is_short(recipe, q, k, causal, weighed=attn.weighs_keys)
 
     assert short("linear", LONGEST, LONGEST, 4, causal=False)
     assert not short("linear", LONGEST, LONGEST, 4, causal=True)
@@ -79,4 +89,13 @@ def test_what_is_long_wide_decaying_or_in_cpp_is_not_short() -> None:
     assert not short("linear", LONGEST + 1, 8, 1, causal=False)
     assert not short("linear", 8, LONGEST + 1, 1, causal=False)
     assert not short("linear", LONGEST, LONGEST, 16, causal=False)
-    assert not short("retention", 8, 8, 1, causal=True)
+    assert short("linear", LONGEST_CUT, LONGEST_CUT, 256, causal=True), "in groups"
+    assert not short("linear", LONGEST_CUT + 1, LONGEST_CUT + 1, 256, causal=True)
+    assert short("performer:n_features=64", LONGEST_WEIGHED, LONGEST_WEIGHED, 256, causal=True)
+    assert not short("performer:n_features=64", LONGEST_CUT, LONGEST_CUT, 256, causal=True)
+    assert not short("performer:n_features=8192", LONGEST_WEIGHED, LONGEST_WEIGHED, 1, causal=True), (
+        "a lane is too much"
+    )
+    assert short("retention", LONGEST_WEIGHED, LONGEST_WEIGHED, 1, causal=True)
+    assert not short("retention", LONGEST_WEIGHED + 1, LONGEST_WEIGHED + 1, 1, causal=True)
+    assert not short("retention", 8, 8, 1, causal=True, start=1)
