@@ -122,12 +122,14 @@ class Claim(_Table):
 
 
 class Source(_Table):
-    """A paper, textbook or library, and its claims. name: the file's. cite: how it is named where there is no room."""
+    """A paper, textbook or library, and its claims. name: the file's. cite: how it is named where there is no room.
+    checked: what was found when its figures were looked up, and what they are of."""
 
     title: str
     cite: str
     kind: Literal["paper", "textbook", "library"]
     url: str = ""
+    checked: str = ""
     claim: tuple[Claim, ...] = Field(min_length=1)
 
 
