@@ -123,6 +123,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in folder.rglob("*")}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("line", "says"), WRONG.values(), ids=WRONG)
 def test_bad_input_gets_one_line_and_exit_code_2(
     line: str, says: tuple[str, ...], command: Any, tmp_path: Path

@@ -56,6 +56,7 @@ OPTIONS = (
     "reformer:n_hashes=1:bucket_size=1000",
 )
 SAMPLE = ("full", "gqa:kv_heads=2", "longformer", "linear", "linformer", "reformer")  # one a family
+SLOW = ("additive",)  # all N x M x D sums at once: seconds a law
 SPECS = (*ea.names(), *OPTIONS, *(() if building.library("scan")[1] else NATIVE))
 
 
@@ -67,8 +68,8 @@ def _mark(spec: str, *share: object) -> object:
 def _share(spec: str) -> int:
     """One in so many laws is tried of a spec: of one a family most, of options fewest."""
     if spec in SAMPLE:
-        return 2
-    return 40 if spec in (*OPTIONS, *NATIVE) else 5
+        return 3
+    return 60 if spec in (*OPTIONS, *NATIVE, *SLOW) else 7
 
 
 MARKED = [_mark(spec, _share(spec), spec) for spec in SPECS]  # a share of its own: each is tried each time

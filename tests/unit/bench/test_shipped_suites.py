@@ -44,6 +44,7 @@ def _planned(name: str) -> list[Case]:
     return make_plan(load_suite(name))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", suite_names())
 def test_it_plans(name: str) -> None:
@@ -55,6 +56,7 @@ def test_it_plans(name: str) -> None:
     assert len({case.key for case in cases}) == len(cases)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", suite_names())
 def test_quick_is_smaller(name: str) -> None:

@@ -52,6 +52,7 @@ def _some_time(holds: Callable[[], bool]) -> bool:
     return any(holds() for _ in range(8))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("own_time")
 @pytest.mark.parametrize(("rows", "columns"), [(512, 512), (2048, 64), (64, 2048)])
 def test_no_product_is_faster(rows: int, columns: int) -> None:

@@ -63,6 +63,7 @@ def test_positions_are_each_rows_own(positions: Any, norm: Any) -> None:
         assert torch.equal(found, recompute(model, prompt[None], 12)[0])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "attention",
     [

@@ -145,6 +145,7 @@ CLASSICS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("spec", CLASSICS)
 def test_little_is_computed_that_does_not_count(spec: str, causal: bool, monkeypatch) -> None:

@@ -198,6 +198,7 @@ def test_a_picture_says_what_its_numbers_hold_for() -> None:
     assert figures.draw(panel(line("full", 1, 4))).svg.count("<text") < svg.count("<text")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("run", sorted(path.parent.name for path in (ROOT / "results").glob("*/run.json")))
 def test_every_axis_of_a_published_run_has_a_name_and_marks(run: str) -> None:
     found = gather.gather([ROOT / "results" / run])
