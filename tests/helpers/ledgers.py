@@ -25,7 +25,7 @@ def said(rule: dict[str, Any], rows: dict[str, Any] | None = None, **known: Any)
 
 def entry(rule: dict[str, Any], rows: dict[str, Any] | None = None, **known: Any) -> Entry:
     claim = Claim.model_validate(said(rule, rows, **known))
-    return Entry("a", Source(title="A", cite="A 2026", kind="paper", claim=(claim,)), claim, True)
+    return Entry("a", Source(title="A", cite="A 2026", kind="paper", checked="Table 2.", claim=(claim,)), claim, True)
 
 
 FAST = 'value = "speedup", at_least = 2'

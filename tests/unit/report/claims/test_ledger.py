@@ -28,6 +28,11 @@ def test_the_ledger_that_ships_is_large_and_each_claim_stands_once() -> None:
     assert max(counted.values()) == MOST
 
 
+def test_every_source_says_where_its_figures_were_looked_up() -> None:
+    found = {entry.file: entry.source.checked for entry in SHIPPED}
+    assert {name for name, text in found.items() if not re.fullmatch(r"[^\n]{20,300}\.", text)} == set()
+
+
 @pytest.mark.parametrize("command", sorted({entry.claim.run for entry in SHIPPED}))
 def test_what_would_measure_a_claim_is_a_command(command: str) -> None:
     program, *words = shlex.split(command)

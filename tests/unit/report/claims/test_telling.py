@@ -59,7 +59,7 @@ def test_json_holds_the_claim_and_every_machine() -> None:
     found = _told({"value": "speedup", "at_least": 4}, *pair(5.0), *pair(9.0, machine="M1", run_id="s"))
     (told,) = json.loads(json.dumps(as_json(found), allow_nan=False))
     assert (told["id"], told["verdict"], told["counts"]) == ("a-claim", "reproduced", True)
-    assert told["source"]["cite"] == "A 2026"
+    assert (told["source"]["cite"], told["source"]["checked"]) == ("A 2026", "Table 2.")
     assert [m["machine"] for m in told["machines"]] == ["M1", "Xeon-x2-15GiB"]
     assert told["measured"] == told["machines"][1]
     assert told["measured"]["low"] < told["measured"]["value"] < told["measured"]["high"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
+import re
+import unicodedata
 from pathlib import Path
 
 import ledgers
@@ -12,6 +14,7 @@ import efficient_attn
 from efficient_attn.report.claims.ledger import Claim, Source, load_ledger
 from efficient_attn.report.site.papers import NAMED, find_papers, make_bibtex
 
+ABS = "https://arxiv.org/abs/"
 CLAIM = Claim.model_validate(ledgers.said({"value": "speedup", "at_least": 2}, date=dt.date(2026, 1, 1)))
 
 
@@ -48,6 +51,23 @@ def test_braces_end_nothing_and_other_kinds_have_no_entry() -> None:
 def test_all_papers_of_the_ledger_have_one() -> None:
     papers = {entry.file: entry.source for entry in load_ledger() if entry.source.kind == "paper"}
     assert [name for name, source in papers.items() if not make_bibtex(source, name)] == []
+
+
+def _plain(title: str) -> str:
+    """Without LaTeX, accents and what is large or small."""
+    letters = unicodedata.normalize("NFD", re.sub(r"[{}]|\\\W?", "", title))
+    return "".join(letter for letter in letters if not unicodedata.combining(letter)).lower()
+
+
+def test_the_ledger_and_the_table_of_papers_say_the_same() -> None:
+    sources = {entry.source.url: entry.source for entry in load_ledger()}
+    pairs = [(one, paper) for url, one in sources.items() for paper in find_papers(url.replace(ABS, "arXiv:"))]
+    assert len(pairs) > 15
+    for source, paper in pairs:
+        assert _plain(source.title) == _plain(paper.title)
+        first = paper.authors.partition(",")[0].strip("{}")
+        assert source.cite.startswith(first)
+        assert source.cite.endswith(str(paper.year))
 
 
 def test_papers_that_a_docstring_names_are_entries_each_once() -> None:

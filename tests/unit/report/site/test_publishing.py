@@ -97,6 +97,13 @@ def test_a_mechanism_tells_what_it_says_of_itself_and_what_was_measured(site: Pa
     assert "forward, bidirectional, 8K" in text
 
 
+def test_a_claim_tells_where_its_figures_were_looked_up(site: Path) -> None:
+    (page,) = (site / "c").glob("nystrom-six-steps*.html")
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html.unescape(page.read_text())))
+    assert facts["Says"] == "about 6 iterations in all experiments"
+    assert facts["Looked up"].startswith('O(N): the abstract. Six: "for all our experiments')
+
+
 def test_a_task_lists_its_scores_and_speed_its_leaderboards(site: Path) -> None:
     (fidelity,), (speed,) = (list((site / "t").glob(f"{name}-????????.html")) for name in ("fidelity", "speed"))
     text = fidelity.read_text()
