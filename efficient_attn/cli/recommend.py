@@ -15,7 +15,14 @@ RESULTS = Path("results")  # whose runs are asked where none is named
 
 def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder (default: all in results/)")
-    verb.add_argument("--seq-len", type=values.length, required=True, metavar="N", help="tokens, say 16384 or 16K")
+    verb.add_argument(
+        "--seq-len",
+        type=values.length,
+        action=values.Once,
+        required=True,
+        metavar="N",
+        help="tokens, say 16384 or 16K",
+    )
     verb.add_argument(
         "--mode",
         choices=("forward", "forward_backward", "prefill", "decode"),
@@ -30,13 +37,16 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help="default: as before")
     verb.add_argument("--shape", type=values.shape, metavar="MODEL", help="heads and width of a model: llama3-8b")
     verb.add_argument("--machine", metavar="NAME", help="a part of its name (default: this one, if rows are of it)")
-    verb.add_argument("--max-error", type=values.bound, metavar="X", help="of outputs, against exact attention")
-    verb.add_argument("--max-ppl-ratio", type=values.bound, metavar="X", help="perplexity over the model's own: 1.05")
+    for name, kind, unit, text in (
+        ("max-error", values.bound, "X", "of outputs, against exact attention"),
+        ("max-ppl-ratio", values.bound, "X", "perplexity over the model's own: 1.05"),
+        ("memory", values.size, "SIZE", "the most that a call may take: 2GB"),
+        ("latency", values.milliseconds, "TIME", "the most: 50ms, 800us or 2s"),
+    ):
+        verb.add_argument(f"--{name}", type=kind, action=values.Once, metavar=unit, help=text)
     verb.add_argument(
         "--min-accuracy", type=values.least, action="append", default=[], metavar="TASK=SHARE", help="of models trained"
     )
-    verb.add_argument("--memory", type=values.size, metavar="SIZE", help="the most that a call may take: 2GB")
-    verb.add_argument("--latency", type=values.milliseconds, metavar="TIME", help="the most: 50ms, 800us or 2s")
 
 
 def recommend(args: Namespace) -> int:

@@ -170,6 +170,17 @@ def picture(text: str) -> Path:
     return Path(text)
 
 
+class Once(argparse.Action):
+    """An option with one value, without a default: given twice it is refused, for nobody can tell which was meant."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        if getattr(namespace, self.dest, None) is not None:
+            raise argparse.ArgumentError(self, "given twice; give it once")
+        setattr(namespace, self.dest, values)
+
+
 def _toml(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]

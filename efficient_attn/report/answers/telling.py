@@ -11,7 +11,7 @@ from typing import Any
 from ... import units
 from ...results.cleaning import clean
 from ...results.stats import Estimate
-from .quality import Found
+from .quality import DOUBT, Found
 from .questions import Question
 from .recommending import Choice, Recommendation
 
@@ -36,7 +36,7 @@ def as_rows(found: Recommendation) -> list[list[str]]:
 
 
 def _tell_found(found: Found, question: Question) -> str:
-    return f"{found.text} ({'; '.join(filter(None, (found.on, found.tell_apart(question))))})"
+    return f"{found.text} ({'; '.join(filter(None, (found.on, found.tell_apart(question), found.tell_doubt())))})"
 
 
 def _row(choice: Choice, tied: bool, question: Question) -> tuple[str, ...]:
@@ -86,8 +86,17 @@ def conclude(found: Recommendation) -> Iterator[str]:
         yield f"{TIE} beside a rank: cannot be told apart, as the 95% interval of the ratio of their times holds 1."
     if any(choice.taken.speedup is not None for choice in found.choices):
         yield clean(f"Speedups are over {place['baseline']}.")
+    if any(one.sure is False for choice in found.choices for one in choice.quality) or _doubts(found.left_out.values()):
+        yield (
+            f"{DOUBT}: the value decides, but not all of its 95% interval, over seeds, segments of text or questions, "
+            "lies on the same side of the bound."
+        )
     for why, labels in _group(found.left_out).items():
         yield clean(f"left out: {', '.join(labels)}: {why}")
+
+
+def _doubts(reasons: Iterable[str]) -> bool:
+    return any(f"; {DOUBT}: " in why for why in reasons)
 
 
 def _tell_place(place: Mapping[str, Any]) -> str:

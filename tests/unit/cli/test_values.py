@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from efficient_attn.cli import values
+from efficient_attn.cli.parser import make_parser
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,14 @@ def test_what_does_not_fit_is_one_line(read: Callable[[str], Any], text: str) ->
     with pytest.raises(argparse.ArgumentTypeError) as found:
         read(text)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("twice", ["--seq-len 8", "--max-error 0", "--max-ppl-ratio 2", "--memory 1GB", "--latency 1s"])
+def test_a_bound_given_twice_is_refused(twice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even with the same value, and 0 is one."""
+    once = ["recommend", "--seq-len", "8"] if "seq-len" not in twice else ["recommend"]
+    assert make_parser().parse_args([*once, *twice.split()]).verb == "recommend"
+    with pytest.raises(SystemExit, match="2"):
+        make_parser().parse_args([*once, *twice.split(), *twice.split()])
+    said = f"efficient-attn recommend: argument {twice.split()[0]}: given twice; give it once\n"
+    assert capsys.readouterr().err == said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import report_runs as runs
 from learned_runs import attempt
 
 from efficient_attn.report import gather, select
-from efficient_attn.report.answers.quality import Quality, is_exact
+from efficient_attn.report.answers.quality import Found, Quality, is_exact
 from efficient_attn.report.answers.questions import Question
 from efficient_attn.report.answers.timing import Curve
 from efficient_attn.results.rows import Record
@@ -60,3 +61,55 @@ def test_shared_keys_are_exact_for_a_model_that_shares_them(
 ) -> None:
     curve = Curve(variant, kv_heads, {"variant": variant}, ())
     assert is_exact(curve, Question(seq_len=8, kv_heads=asked)) is exact
+
+
+def _read(variant: str, losses: Sequence[float]) -> Iterator[Record]:
+    for segment, loss in enumerate(losses):
+        record = _swap(variant, loss)
+        record.row.extra["swap.segment"], record.row.case_key = segment, f"{variant}/{segment}"
+        yield record
+
+
+def test_a_perplexitys_interval_is_over_pairs_of_segments(tmp_path: Path) -> None:
+    """The segments differ far more than what the mechanism adds to each."""
+    records = [*_read("full", (1.0, 2.0, 3.0)), *_read("linear", (1.09, 2.1, 3.11))]
+    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).perplexity["linear"]
+    assert found.value == pytest.approx(math.exp(0.1))
+    half = 4.3027 * 0.01 / math.sqrt(3)  # Student's t with two degrees of freedom
+    assert (found.low, found.high) == pytest.approx((math.exp(0.1 - half), math.exp(0.1 + half)), rel=1e-4)
+
+
+def test_scores_have_intervals_over_seeds_or_questions(tmp_path: Path) -> None:
+    asked = Record(runs.row("full", task="retrieval", inputs="model", seq_len=512, accuracy=0.5))
+    asked.row.extra = {"retrieval.accuracy_low": 0.4, "retrieval.accuracy_high": 0.6}
+    several = [
+        Record(runs.row("linear", task="retrieval", inputs="model", seq_len=512, accuracy=share, layer=layer))
+        for layer, share in enumerate((0.25, 0.75))
+    ]
+    learned = [attempt("full", 0.9, task="mqar"), attempt("full", 0.8, "best", 1, task="mqar")]
+    records = [*learned, attempt("linear", 0.9, task="mqar"), asked, *several]
+    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).accuracy
+    ends = {(task, spec): (one.low, one.high) for task, each in found.items() for spec, one in each.items()}
+    assert ends["retrieval", "full"] == (0.4, 0.6)
+    assert ends["retrieval", "linear"] == (0.0, 1.0)  # of two so unlike: anything, but no more than all
+    assert ends["mqar", "full"] == pytest.approx((0.85 - 12.706 * 0.05, 1.0), abs=1e-3)
+    assert ends["mqar", "linear"] == (None, None)  # one seed
+
+
+@pytest.mark.parametrize(
+    ("ends", "least", "sure"),
+    [
+        ((0.93, 0.97), 0.93, True),  # the bound itself keeps it
+        ((0.93, 0.97), 0.94, False),
+        ((0.93, 0.97), 0.96, False),  # 0.95 does not keep it, 0.97 would
+        ((0.93, 0.97), 0.97, False),
+        ((0.93, 0.97), 0.98, True),  # surely not kept
+        ((None, None), 0.94, None),
+    ],
+)
+def test_a_value_is_not_sure_where_its_interval_says_otherwise(
+    ends: tuple[float | None, float | None], least: float, sure: bool | None
+) -> None:
+    found = Found("mqar", 0.95, "", "", low=ends[0], high=ends[1]).held_to(lambda value: value >= least)
+    assert found.sure is sure
+    assert found.tell_doubt() == ("not surely: 93.0%\u201397.0%" if sure is False else "")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import report_runs as runs
+from learned_runs import attempt
 from shell import run
 
 from efficient_attn.report.answers import telling
@@ -78,3 +79,28 @@ def test_data_names_the_rows(known: Known) -> None:
     assert all(row["case_key"] and row["run_id"] == "quickstart-1" for row in first["rows"])
     assert data["commands"] == []
     assert telling.as_json(_ask(known, 99999))["commands"]
+
+
+def test_what_a_value_decides_but_not_its_interval_is_told_apart(tmp_path: Path) -> None:
+    window = "sliding_window:window=128"
+    scores = {"full": (0.99, 0.99), "linear": (0.94, 0.96), window: (0.89, 0.91)}
+    learned = [
+        attempt(name, score, kind, seed, task="mqar")
+        for name, pair in scores.items()
+        for seed, (kind, score) in enumerate(zip(("grid", "best"), pair, strict=True))
+    ]
+    rows = gather([runs.write_run(tmp_path, [*runs.speed(lengths=(4096,)), *learned])]).rows
+    found = recommend(Known.of(rows), Question(seq_len=4096, causal=False, min_accuracy={"mqar": 0.93}))
+    loses = {row[1]: row[-2] for row in telling.as_rows(found)}
+    assert {choice.label: choice.quality[0].sure for choice in found.choices} == {"full": True, "linear": False}
+    assert "not surely" not in loses["full"]
+    assert loses["linear"].endswith("; not at 4,096; not surely: 82.3%\u2013100%)")
+    assert found.left_out[window].endswith("; not surely: 77.3%\u2013100%")
+    assert any(line.startswith("not surely: the value decides") for line in telling.conclude(found))
+    told = {choice["mechanism"]: choice["quality"][0] for choice in telling.as_json(found)["choices"]}
+    assert (told["full"]["sure"], told["linear"]["sure"]) == (True, False)
+    assert told["linear"]["low"] == pytest.approx(0.823, abs=1e-3)
+
+
+def test_nothing_is_in_doubt_where_intervals_agree(known: Known) -> None:
+    assert not [line for line in telling.conclude(_ask(known, 4096)) if "not surely" in line]
