@@ -19,5 +19,6 @@ def unknown(what: str, name: object, choices: Iterable[str], *, where: str = "")
     known = sorted(choices)
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    listing = f" (choices: {', '.join(known) or 'none'})" if len(known) <= 12 or not near else ""
+    named = ", ".join(repr(choice) if "," in choice else choice for choice in known)
+    listing = f" (choices: {named or 'none'})" if len(known) <= 12 or not near else ""
     return UsageError(f"{where + ': ' if where else ''}unknown {what} {str(name)!r}{hint}{listing}")

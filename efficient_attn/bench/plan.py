@@ -74,12 +74,10 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
     _check_baselines(loaded.name, parts)
     cases: list[Case] = []
     _check_tasks(loaded, overrides.tasks)
-    for name in overrides.parts:
-        if name not in (known := [part.name for part in parts]):
-            raise unknown("part", name, known, where=f"--part: {loaded.name}")
+    chosen = _find_parts(loaded.name, overrides.parts, [part.name for part in parts])
     with_blocks = any(part.block for part in parts)
     for part, every in zip(parts, loaded.wanted, strict=True):
-        if overrides.parts and part.name not in overrides.parts:
+        if chosen and part.name not in chosen:
             continue
         wanted = [want for want in every if not overrides.tasks or want.task in overrides.tasks]
         try:
@@ -213,6 +211,24 @@ def _check_baselines(name: str, parts: Sequence[Part]) -> None:
     for part in parts:
         if part.baseline is not None and part.baseline not in known:
             raise unknown("baseline", part.baseline, known, where=name)
+
+
+def _find_parts(suite: str, asked: Sequence[str], known: Sequence[str]) -> set[str]:
+    """The parts that were asked for. A list on the command line is cut at its commas: what makes a name is put together
+    again, ``growth, causal`` for one, and of two ways the longer name is taken."""
+    whole = {_even(name): name for name in known}
+    left, found = [piece for name in asked for piece in _even(name).split(", ")], set[str]()
+    while left:
+        ends = [end for end in range(len(left), 0, -1) if ", ".join(left[:end]) in whole]
+        if not ends:
+            raise unknown("part", left[0], known, where=f"--part: {suite}")
+        found.add(whole[", ".join(left[: ends[0]])])
+        left = left[ends[0] :]
+    return found
+
+
+def _even(name: str) -> str:
+    return ", ".join(piece.strip() for piece in name.split(","))
 
 
 def _check_overrides(name: str, overrides: Overrides, cases: Sequence[Case]) -> None:

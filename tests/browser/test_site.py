@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import hostile
 import pytest
-import report_runs as runs
 import sites
 from axe_playwright_python.sync_playwright import Axe
 from playwright import sync_api
@@ -29,12 +29,9 @@ def browser() -> Iterator[sync_api.Browser]:
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def evil(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evil")
-    evil = sites.HOSTILE[0]
-    about = runs.about(evil, suite={"name": evil, "title": sites.HOSTILE[4], "baseline": "full"})
-    run = runs.write_run(folder / "<img src=x onerror=window.hurt=1>", sites.hostile_records(), about)
-    return publish([run], folder / "site").site
+    return publish([hostile.write_run(folder)], folder / "site").site
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +40,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return publish(sites.write_runs(folder), folder / "site").site
 
 
-def test_200_hostile_names_run_nothing_and_ask_for_nothing(browser: sync_api.Browser, hostile: Path) -> None:
-    assert len(set(sites.HOSTILE)) == 200
+def test_200_hostile_names_run_nothing_and_ask_for_nothing(browser: sync_api.Browser, evil: Path) -> None:
+    assert len(set(hostile.HOSTILE)) == 200
     context = browser.new_context()
     page = context.new_page()
     asked: list[str] = []
@@ -54,7 +51,7 @@ def test_200_hostile_names_run_nothing_and_ask_for_nothing(browser: sync_api.Bro
     page.on("pageerror", lambda it: complaints.append(str(it)))
     page.on("dialog", lambda it: complaints.append(it.message))
     # of mechanisms and tasks, which are many alike, every tenth
-    every = sorted(hostile.rglob("*.html"))
+    every = sorted(evil.rglob("*.html"))
     alike = [path for path in every if path.parent.name in ("m", "c", "t")]
     shown = [path for path in every if path not in alike] + alike[::10]
     assert len(shown) > 20
@@ -63,12 +60,12 @@ def test_200_hostile_names_run_nothing_and_ask_for_nothing(browser: sync_api.Bro
         page.evaluate("document.querySelectorAll('details').forEach(it => { it.open = true })")
         page.evaluate("document.querySelectorAll('*').forEach(it => it.dispatchEvent(new MouseEvent('mouseover')))")
         assert page.evaluate("window.hurt") is None, path.name
-    page.goto((hostile / "index.html").as_uri())
+    page.goto((evil / "index.html").as_uri())
     for chosen in page.locator("select").all():
         for value in chosen.locator("option").evaluate_all("all => all.map(it => it.value)")[:8]:
             chosen.select_option(value)
             assert page.evaluate("window.hurt") is None
-    inside = hostile.as_uri()
+    inside = evil.as_uri()
     assert [url for url in asked if not url.startswith((inside, "data:"))] == []
     assert complaints == []
     context.close()

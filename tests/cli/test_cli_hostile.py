@@ -13,13 +13,13 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
 
+import hostile
 import pytest
-import report_runs as runs
-import sites
 from shell import Done, run
 
-NAME = "<img src=x onerror=window.hurt=1>"  # the run's folder
+NAME = hostile.FOLDER
 TOLD = (
+    *(("runs",), ("runs", "--json")),
     *(("claims",), ("claims", "--json")),
     *(("compare",), ("compare", "--all", "--format", "markdown"), ("compare", "--json")),
     *(("recommend", "--seq-len", "64"), ("recommend", "--seq-len", "64", "--json")),
@@ -36,9 +36,7 @@ WRITTEN = (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run, and all that commands write of it beside it."""
     folder = tmp_path_factory.mktemp("evil") / "inside"
-    evil = sites.HOSTILE[0]
-    about = runs.about(evil, suite={"name": evil, "title": sites.HOSTILE[4], "baseline": "full"})
-    runs.write_run(folder / NAME, sites.hostile_records(), about)
+    hostile.write_run(folder)
     before = {*folder.parent.rglob("*")}
     for verb, *options in WRITTEN:
         done = tell(folder, verb, *options)
@@ -49,8 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tell(folder: Path, verb: str, *options: str) -> Done:
-    given = (NAME, NAME) if verb == "compare" else (NAME,)
-    return run(verb, *given, *options, cwd=folder)
+    given = {"compare": (NAME, NAME), "runs": (".",)}
+    return run(verb, *given.get(verb, (NAME,)), *options, cwd=folder)
 
 
 def is_shown(text: str) -> bool:

@@ -31,6 +31,17 @@ def test_a_part_that_does_not_exist_is_named(command: Command) -> None:
     assert "unknown part 'lenght'; did you mean 'length'" in done.err
 
 
+def test_a_part_may_have_a_comma_in_its_name(command: Command) -> None:
+    def plan(parts: str) -> set[str]:
+        done = command("plan", "linear", "--part", parts, "--json")
+        return {case["part"] for case in json.loads(done.out)}
+
+    assert plan("growth, causal") == {"growth, causal"}
+    assert plan("growth,growth,causal,decoding") == {"growth", "growth, causal", "decoding"}
+    done = command("plan", "linear", "--part", "causal")
+    assert "did you mean 'growth, causal'? (choices: compiled, crossover, 'crossover, causal'," in done.err
+
+
 def test_runs_are_listed_and_cleaned(command: Command, tmp_path: Path) -> None:
     folder = runs.write_run(tmp_path / "mine" / "one", runs.speed(lengths=(512,)))
     write_report([folder], folder)

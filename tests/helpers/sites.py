@@ -1,4 +1,4 @@
-"""Small sites for tests, what their pages link to, and names that would like to be more than names."""
+"""Small sites for tests, and what their pages link to."""
 
 from __future__ import annotations
 
@@ -9,46 +9,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import report_runs as runs
-
-HURT = "window.hurt=1"
-SHAPES = (
-    "<script>{0}</script>",
-    "</script><script>{0}</script>",
-    "<img src=x onerror='{0}'>",
-    '"><svg onload="{0}">',
-    "' onmouseover='{0}' x='",
-    "</title><script>{0}</script>",
-    "--><script>{0}</script><!--",
-    "{{{{ {0} }}}}{{% raw %}}",
-    "</style><link rel=stylesheet href=http://example.org/{0}>",
-    "javascript:{0}",
-    "=HYPERLINK('http://example.org/{0}')",
-    "@SUM(1)*cmd|'{0}'",
-    "../../../../etc/{0}",
-    "/etc/{0}",
-    "..\\..\\{0}",
-    "\x00\x1b[31m{0}\u202e",
-    "$(touch {0})`{0}`",
-    "<base href=http://example.org/><iframe src=//example.org/{0}>",
-    "\u2028{0}\u2029</SCRIPT ><ScRiPt>{0}//",
-    "a" * 300 + "/{0}\n{0}",
-)
-HOSTILE = tuple(shape.format(f"{HURT}{number}") for number in range(10) for shape in SHAPES)
-
-
-def hostile_records() -> Iterator[runs.Record]:
-    """Each hostile text in the place of a name, a reason or a place; some of the rows timed beside exact attention."""
-    fields = ("reason", "part", "inputs", "options", "suite", "backend_used", "stop_reason", "metric", "cache", "task")
-    for number, text in enumerate(HOSTILE):
-        known = {fields[number // 20]: text, "seq_len": 64 + number, "status": "ok", "mode": "forward"}
-        timed = {"latency_ms": 1.0, "latency_ms_low": 0.9, "latency_ms_high": 1.1, "peak_memory_bytes": 10**6}
-        base = runs.row("full", **(known | timed), speedup=1.0, speedup_low=1.0, speedup_high=1.0)
-        own = runs.row(text, **(known | timed), speedup=2.0, speedup_low=1.9, speedup_high=2.1)
-        third = runs.row("linear", **(known | timed), speedup=3.0, speedup_low=2.9, speedup_high=3.1)
-        for row in (base, own, third):
-            row.machine = HOSTILE[number // 50 * 50]
-            row.baseline = "full"
-            yield runs.Record(row, {"latency_ms": [[1.0 + at / 100] for at in range(6)]})
 
 
 @dataclass

@@ -10,8 +10,8 @@ import json
 import re
 from pathlib import Path
 
+import hostile
 import pytest
-import report_runs as runs
 import sites
 
 from efficient_attn.errors import UsageError
@@ -137,22 +137,18 @@ def test_no_folder_of_a_run_no_site(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    evil = sites.HOSTILE[0]
-    about = runs.about(
-        evil, suite={"name": evil, "title": sites.HOSTILE[4], "baseline": "full"}, command=[*sites.HOSTILE[:5]]
-    )
+def evil(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("evil")
-    run = runs.write_run(folder / "<img src=x onerror=hurt>", sites.hostile_records(), about)
+    run = hostile.write_run(folder)
     publish([run], folder / "out" / "site")
     assert {path.name for path in folder.iterdir()} == {run.name, "out"}, "nothing is written outside"
     assert [path.name for path in (folder / "out").iterdir()] == ["site"]
     return _read(folder / "out" / "site")
 
 
-def test_hostile_names_name_no_files_and_run_nothing(hostile: dict[str, bytes]) -> None:
-    assert [name for name in hostile if not re.fullmatch(r"[a-z0-9./-]+", name) or ".." in name] == []
-    for name, data in hostile.items():
+def test_hostile_names_name_no_files_and_run_nothing(evil: dict[str, bytes]) -> None:
+    assert [name for name in evil if not re.fullmatch(r"[a-z0-9./-]+", name) or ".." in name] == []
+    for name, data in evil.items():
         if name.endswith(".html"):
             seen = sites.look(data.decode())
             assert not seen.handlers, name
@@ -160,13 +156,13 @@ def test_hostile_names_name_no_files_and_run_nothing(hostile: dict[str, bytes]) 
             assert {"iframe", "base", "img"}.isdisjoint(seen.tags), name
             assert all(script.get("type") == "application/json" or not script for script in seen.scripts), name
             assert len(seen.scripts) == {"index.html": 2}.get(name, name.startswith("r/")), name
-    reached, lost = sites.follow(hostile)
+    reached, lost = sites.follow(evil)
     assert lost == []
-    assert {name for name in hostile if name.endswith(".html")} - reached == set()
+    assert {name for name in evil if name.endswith(".html")} - reached == set()
 
 
-def test_no_cell_is_a_formula(hostile: dict[str, bytes]) -> None:
-    lines = list(csv.reader(io.StringIO(gzip.decompress(hostile["rows.csv.gz"]).decode())))
+def test_no_cell_is_a_formula(evil: dict[str, bytes]) -> None:
+    lines = list(csv.reader(io.StringIO(gzip.decompress(evil["rows.csv.gz"]).decode())))
     cells = [cell for line in lines for cell in line if cell and not re.fullmatch(r"-?[\d.e+-]+", cell)]
     assert [cell for cell in cells if cell[0] in "=+-@\t\r"] == []
     assert any(cell.startswith("'=HYPERLINK") for cell in cells)
