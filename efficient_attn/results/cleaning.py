@@ -1,20 +1,21 @@
-"""Text as it may be shown: no control characters, no halves of characters."""
+"""Text as it may be shown: no control characters, no halves of characters, nothing that cannot be seen."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Any
 
-# control characters, what turns the direction of text around, and lone surrogates, which no encoding takes
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SPACE = re.compile("[\t\n\v\f\r\x85\u2028\u2029]+")
 
 
 def clean(text: str) -> str:
-    """The text in one line."""
+    """The text in one line, without control characters, what turns its direction round or has no width, and lone
+    surrogates, which no encoding takes."""
     if text.isprintable():
         return text
-    return _CONTROL.sub("", _SPACE.sub(" ", text))
+    # of what is not printable only spaces of another width stay
+    return "".join(c for c in _SPACE.sub(" ", text) if c.isprintable() or unicodedata.category(c) == "Zs")
 
 
 def clean_lines(text: str) -> str:

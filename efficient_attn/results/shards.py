@@ -17,6 +17,7 @@ from ..errors import UsageError
 from .rows import NewerSchemaError, Record
 
 ROWS, PACKED = "rows.jsonl", ".gz"
+DIGEST = re.compile("#[0-9a-f]+$")  # at the end of a case's key
 ROWS_NAME = re.compile(r"(rows.*)\.jsonl(\.gz)?")
 
 
@@ -87,4 +88,4 @@ def _read_line(path: Path, number: int, data: bytes) -> Record | Damage:
 
 def stem(case_key: str) -> str:
     """What a case is called whatever its sources were: the key without its digest."""
-    return case_key.partition("#")[0]
+    return DIGEST.sub("", case_key)  # a part's name may hold a "#" too

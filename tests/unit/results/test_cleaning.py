@@ -13,6 +13,7 @@ TEXTS = {
     "\x1b[31mred\x1b[0m\x00\x07": "[31mred[0m",
     "half \ud800 and \udcff": "half  and ",
     "\u202egnp.exe\u2066": "gnp.exe",
+    "lin\u200bear\ufeff \u061cfull": "linear full",
     "\x85\x9b1m\x7f": " 1m",
 }
 

@@ -142,6 +142,7 @@ def test_all_shards_are_read_by_name_the_default_one_first(tmp_path: Path) -> No
 def test_a_stem_is_what_stands_before_the_digest() -> None:
     assert stem("suite/part/full/n8#abc") == "suite/part/full/n8"
     assert stem("no digest") == "no digest"
+    assert stem("suite/part #2/full/n8#abc") == "suite/part #2/full/n8"
 
 
 def test_the_latest_of_a_case_is_read_in_the_place_of_the_first(tmp_path: Path) -> None:
