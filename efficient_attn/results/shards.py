@@ -17,7 +17,7 @@ from ..errors import UsageError
 from .rows import NewerSchemaError, Record
 
 ROWS, PACKED = "rows.jsonl", ".gz"
-DIGEST = re.compile("#[0-9a-f]+$")  # at the end of a case's key
+DIGEST = re.compile("#[^#/]*$")  # at the end of a case's key
 ROWS_NAME = re.compile(r"(rows.*)\.jsonl(\.gz)?")
 
 
