@@ -214,20 +214,22 @@ def _check_baselines(name: str, parts: Sequence[Part]) -> None:
 
 
 def _find_parts(suite: str, asked: Sequence[str], known: Sequence[str]) -> set[str]:
-    """The parts that were asked for. A list on the command line is cut at its commas: what makes a name is put together
-    again, ``growth, causal`` for one, and of two ways the longer name is taken."""
-    whole = {_even(name): name for name in known}
-    left, found = [piece for name in asked for piece in _even(name).split(", ")], set[str]()
-    while left:
-        ends = [end for end in range(len(left), 0, -1) if ", ".join(left[:end]) in whole]
-        if not ends:
-            raise unknown("part", left[0], known, where=f"--part: {suite}")
-        found.add(whole[", ".join(left[: ends[0]])])
-        left = left[ends[0] :]
+    """The parts that were asked for, by texts that each hold a name, or several with commas between them. A name may
+    hold commas too, as ``growth, causal`` does: of all that fit, the longest is taken."""
+    whole, found = {_even(name): name for name in known}, set[str]()
+    for text in asked:
+        left = _even(text).split(", ")
+        while left:
+            fitting = [end for end in range(len(left), 0, -1) if ", ".join(left[:end]) in whole]
+            if not fitting:
+                raise unknown("part", left[0], known, where=f"--part: {suite}")
+            found.add(whole[", ".join(left[: fitting[0]])])
+            left = left[fitting[0] :]
     return found
 
 
 def _even(name: str) -> str:
+    """A name with one space after each comma, however it was typed."""
     return ", ".join(piece.strip() for piece in name.split(","))
 
 

@@ -135,7 +135,7 @@ def _suite(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--variant", type=values.list_of(str), metavar="A,B", help="only these mechanisms, or others than the suite's"
     )
-    verb.add_argument("--part", type=values.list_of(str), metavar="A,B", help="only these of the suite's parts")
+    verb.add_argument("--part", metavar="A,B", help="only these of the suite's parts")
     verb.add_argument(
         "--shape", type=values.shape, metavar="MODEL", help="heads, key-value heads and width of a model: llama3-8b"
     )

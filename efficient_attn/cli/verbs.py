@@ -137,7 +137,7 @@ def _read_overrides(args: Namespace) -> Overrides:
     said = {
         "shape": args.shape and args.shape.name,
         "tasks": args.task or (),
-        "parts": args.part or (),
+        "parts": () if args.part is None else (args.part,),  # cut where names are known, as they may hold commas
         "variants": args.variant or (),
         "seed": args.seed,
         "quick": args.quick,

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
+from ..results.cleaning import clean
+
 
 def tell_command(command: Any) -> str:
     """A command line. Where results went is left out if it was an absolute path; of other such paths the name stays."""
-    return command if isinstance(command, str) else shlex.join(_shorten(map(str, command or ())))
+    return clean(command if isinstance(command, str) else shlex.join(_shorten(map(str, command or ()))))
 
 
 def _shorten(words: Iterable[str]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from . import folders, listing, runs
 from .material import Details, Material, Run, read_material
 from .pages import Pages
 from .runs import TABLE
+from .squeezing import drop_ends
 
 MOST_BYTES = 4_950_000  # of a site without its list of files: plots are left out until it is no larger
 
@@ -43,7 +44,7 @@ def publish(paths: Sequence[Path], site: Path, *, details: Mapping[str, Details]
 def make_site(material: Material) -> dict[str, bytes]:
     """All files of a site by their address."""
     pages = Pages(material)
-    files = {name: text.encode() for name, text in pages.render()}
+    files = {name: drop_ends(text).encode() for name, text in pages.render()}
     for run in material.runs:
         files[f"r/{run.digest}/{TABLE}"] = runs.pack_rows(run.found.loaded)
     files[TABLE] = runs.pack_rows(material.found.loaded)

@@ -12,7 +12,7 @@ from ..drawing import figures, plots
 from ..gather import Frame, as_csv
 from ..sections.blocks import Block
 from .material import Run
-from .squeezing import shorten
+from .squeezing import drop_ends, shorten
 
 TABLE = "rows.csv.gz"
 MOST_PLOTS = 6  # of a run
@@ -83,7 +83,7 @@ def _drop(one: RunPage, names: set[str]) -> None:
 
 
 def _write(content: page.Content) -> str:
-    return page.as_html(content, within=page.Within(f"{HOME}/index.html", TABLE, f"{HOME}/{SHEET}"))
+    return drop_ends(page.as_html(content, within=page.Within(f"{HOME}/index.html", TABLE, f"{HOME}/{SHEET}")))
 
 
 def pack_rows(rows: Frame) -> bytes:

@@ -30,6 +30,10 @@ def test_a_suite_is_told_by_its_name() -> None:
     assert tell_command(["efficient-attn", "run", "/tmp/x/my.toml"]) == "efficient-attn run my.toml"
 
 
+def test_it_is_one_line() -> None:
+    assert tell_command([*RUN, "--set", "a=\tb\nc"]) == "efficient-attn run quickstart --set 'a= b c'"
+
+
 def test_what_is_no_list_stays() -> None:
     assert tell_command("run") == "run"
     assert tell_command(None) == ""

@@ -1,8 +1,8 @@
-"""Plots in fewer bytes: what they show stays."""
+"""Pages and plots in fewer bytes: what they show stays."""
 
 from __future__ import annotations
 
-from efficient_attn.report.site.squeezing import shorten
+from efficient_attn.report.site.squeezing import drop_ends, shorten
 
 
 def test_a_shortened_picture_keeps_its_text() -> None:
@@ -24,3 +24,9 @@ def test_a_style_that_repeats_is_a_rule_and_one_that_does_not_stays() -> None:
     rule = f"<style>.plot svg .{name}{{fill:none;stroke:#123}}</style>"
     path = f'<path class="{name}"/>'
     assert short == f'<svg viewBox="0 0 1 1">{rule}{path}{path}<text style="fill: red">a</text></svg>'
+
+
+def test_only_end_tags_go_that_a_browser_adds_by_itself() -> None:
+    rows = "<thead><tr><th>a</th></tr></thead><tbody><tr><td>&lt;/td&gt;</td></tr></tbody>"
+    short = drop_ends(f"<table>{rows}</table><ul><li>b</li></ul><p>c</p>")
+    assert short == "<table><thead><tr><th>a<tbody><tr><td>&lt;/td&gt;</table><ul><li>b</ul><p>c</p>"
