@@ -45,7 +45,13 @@ ADVICE = (
     Advice("a long text, what matters is near", "sliding_window:window=128", "forward", 8192, False),
     Advice("a long text, and any answer will do", "linear", "forward", 8192, False),
     Advice("training on texts of some thousand tokens", "sliding_window:window=128", "forward_backward", 4096),
-    Advice("decoding after a long context", "gqa:kv_heads=2", "decode", 16384, needs="nothing, once trained with it"),
+    Advice(
+        "decoding after a long context",
+        "gqa:kv_heads=2",
+        "decode",
+        16384,
+        needs="not measured: a model is trained with it",
+    ),
     Advice("a stream that does not end", "sliding_window:window=128", "decode", 16384),
 )
 
