@@ -5,13 +5,13 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from sampling import SAMPLES, SHARE, choose_sample, commit_number
 
 from efficient_attn.instruments import seal, timing
 
@@ -19,26 +19,40 @@ os.environ.setdefault(
     "EFFICIENT_ATTN_CALIBRATION", "off"
 )  # what is chosen is then the same everywhere, for commands too
 
-SHARE = 10  # one in so many of the tests marked ``sampled``, where the mark names no other number
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--sample", type=int, metavar="SEED", help=f"one in {SHARE} of the tests marked `sampled`")
+    text = f"run sample K of {SAMPLES} of the tests marked `sampled`, or `commit`: the sample of this commit"
+    parser.addoption("--sample", metavar="K", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Replace ``--sample commit`` by its number, before workers are started that could see another commit."""
+    given = config.getoption("--sample")
+    if given is None:
+        return
+    number = commit_number(config.rootpath) if given == "commit" else given
+    if not str(number).isdigit():
+        raise pytest.UsageError(f"--sample takes `commit` or a number from 0 to {SAMPLES - 1}, not {given!r}")
+    config.option.sample = int(number) % SAMPLES
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    number = config.getoption("--sample")
+    if number is not None:  # at the end, as `-q` hides the header
+        terminalreporter.write_line(f"sample {number} of {SAMPLES}; to repeat it: SAMPLE={number} tox")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the cases of each test function that are marked ``sampled``, keep one in so many, drawn by ``--sample``."""
-    seed = config.getoption("--sample")
+    """Of the cases of each test function that are marked ``sampled``, keep those of the sample that is asked for."""
+    number = config.getoption("--sample")
     groups = defaultdict(list)
-    for item in items if seed is not None else ():
+    for item in items if number is not None else ():
         if mark := item.get_closest_marker("sampled"):
-            groups[item.nodeid.partition("[")[0], *mark.args].append(item)
-    left = set()
-    for (_, *share), group in groups.items():
-        group.sort(key=lambda item: zlib.crc32(f"{seed} {item.nodeid}".encode()))
-        left.update(group[-(-len(group) // (share[0] if share else SHARE)) :])
-    config.hook.pytest_deselected(items=[item for item in items if item in left])
-    items[:] = [item for item in items if item not in left]
+            share, *rest = mark.args or (SHARE,)
+            groups[item.nodeid.partition("[")[0], *rest, share].append(item.nodeid)
+    left = {name for names in groups.values() for name in names} - choose_sample(groups, number or 0)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
+    items[:] = [item for item in items if item.nodeid not in left]
 
 
 @pytest.hookimpl(wrapper=True)

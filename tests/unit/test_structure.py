@@ -53,6 +53,7 @@ NAMED_OTHERWISE = {
     "test_docs.py": "docs/ and README",
     "test_figures.py": "README's figures",
     "test_packaging.py": "what is installed",
+    "test_sampling.py": "which tests a run holds",
     "test_structure.py": "all of the package",
     "testing/test_kit.py": "the kit as a whole",
 }
