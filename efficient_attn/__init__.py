@@ -9,13 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cli.session import Run as Run
-    from .cli.session import run as run
+    from .cli.python_api import Run as Run
+    from .cli.python_api import run as run
     from .contract.capacity import longest_context as longest_context
+    from .contract.decode_state import state_bytes as state_bytes
     from .contract.mask import Mask as Mask
     from .contract.mechanism import Attention as Attention
     from .contract.shapes import Dims as Dims
-    from .contract.state import state_bytes as state_bytes
     from .contract.traits import Growth as Growth
     from .contract.traits import Input as Input
     from .contract.traits import Traits as Traits
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from .registry import register as register
     from .registry.call import attention as attention
     from .results.frames import load as load
-    from .variants.full.engine import SoftmaxAttention as SoftmaxAttention
-    from .variants.linear.engine import LinearAttention as LinearAttention
-    from .variants.sparse.engine import SparseAttention as SparseAttention
+    from .variants.full.softmax_attention import SoftmaxAttention as SoftmaxAttention
+    from .variants.linear.linear_attention import LinearAttention as LinearAttention
+    from .variants.sparse.sparse_attention import SparseAttention as SparseAttention
 
 _HOME = {
     "Attention": "contract.mechanism",
@@ -41,12 +41,12 @@ _HOME = {
     "FeatureMap": "feature_maps",
     "Growth": "contract.traits",
     "Input": "contract.traits",
-    "LinearAttention": "variants.linear.engine",
+    "LinearAttention": "variants.linear.linear_attention",
     "Mask": "contract.mask",
     "MultiHeadAttention": "layers.multi_head",
-    "Run": "cli.session",
-    "SoftmaxAttention": "variants.full.engine",
-    "SparseAttention": "variants.sparse.engine",
+    "Run": "cli.python_api",
+    "SoftmaxAttention": "variants.full.softmax_attention",
+    "SparseAttention": "variants.sparse.sparse_attention",
     "Traits": "contract.traits",
     "UnsupportedError": "errors",
     "UsageError": "errors",
@@ -59,8 +59,8 @@ _HOME = {
     "mean_pool_kv": "layers.grouping",
     "names": "registry",
     "register": "registry",
-    "run": "cli.session",
-    "state_bytes": "contract.state",
+    "run": "cli.python_api",
+    "state_bytes": "contract.decode_state",
 }
 _MODULES = ("feature_maps", "patterns", "testing")
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from efficient_attn.bench.case import Case
-from efficient_attn.bench.gate import gate
-from efficient_attn.bench.plan import make_plan
-from efficient_attn.bench.suite import load_suite
-from efficient_attn.bench.workload import Workload
+from efficient_attn.bench.measuring.verification import gate
+from efficient_attn.bench.measuring.workload import Workload
+from efficient_attn.bench.planning.plan import make_plan
+from efficient_attn.bench.planning.suite import load_suite
 from efficient_attn.instruments.environment.devices import why_absent
 from efficient_attn.tasks import TABLE
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from sampling import SAMPLES, SHARE, choose_sample, commit_number
 
-from efficient_attn.instruments import seal, timing
+from efficient_attn.instruments import integrity, timing
 
 os.environ.setdefault(
     "EFFICIENT_ATTN_CALIBRATION", "off"
@@ -100,7 +100,7 @@ SEALED = ("test_seal.py", "test_guard.py", "test_faults_cheats.py")
 def _open_seal(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Tests may replace what measures, except where it is tested that nobody may."""
     if request.node.path.name not in SEALED:
-        monkeypatch.setattr(seal, "_parts", {})
+        monkeypatch.setattr(integrity, "_parts", {})
 
 
 @pytest.fixture

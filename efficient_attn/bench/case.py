@@ -15,13 +15,13 @@ from ..contract.shapes import Dims, Shape
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.named import baseline_options, check_layer, find_baseline
 from ..registry import class_of, create, effective_options, entry_of
-from ..results.cleaning import clean
 from ..results.rows import Row
+from ..results.sanitize import clean
 from ..spec import Spec, parse
-from .place import Cell
+from .config import Cell
 from .sources import PACKAGE, digest, fingerprint, trace
-from .tables import find_task
 from .task import Task
+from .task_registry import find_task
 
 PROTOCOL = 4  # raise it when measuring changes so that old and new numbers should not stand side by side
 

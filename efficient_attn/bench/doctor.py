@@ -10,21 +10,22 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..instruments.ceilings import ceiling, timer_overhead, timer_resolution
 from ..instruments.disturbance import Watch
-from ..instruments.environment.facts import Unknown, known
 from ..instruments.environment.gpu import gpus, sensors
+from ..instruments.environment.readings import Unknown, known
 from ..instruments.memory import canary
+from ..instruments.roofline import ceiling, timer_overhead, timer_resolution
 from ..instruments.timing import BLOCK_S
 from ..results.exchange import round_values
 from ..results.stats import MARGIN, Estimate, paired_ratio, quantile_t, verdict
 from .case import make_case
-from .cell import measure
-from .choosing import look_at_choices
-from .conditions import Conditions
-from .expect import guess_call
-from .place import Cell, Effort, Place
-from .prepare import prepare
+from .config import Cell, Effort, Place
+from .measuring.conditions import Conditions
+from .measuring.group import measure
+from .measuring.kernel_choices import look_at_choices
+from .measuring.preparation import prepare
+from .measuring.workload import Workload
+from .planning.cost_estimate import guess_call
 from .readiness import (
     Diagnosis,
     Finding,
@@ -35,7 +36,6 @@ from .readiness import (
     look_at_virtualisation,
 )
 from .task import Task
-from .workload import Workload
 
 ROUNDS = 8  # of an ordinary run, for which the noise floor is given
 DTYPE = {"cuda": "bfloat16"}  # of the trials; elsewhere float32

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ..instruments.disturbance import OTHERS, Disturbance
 from ..instruments.environment import available_memory, cgroups, machine, software
-from ..instruments.environment.facts import known
+from ..instruments.environment.readings import known
 
 Level = Literal["ok", "note", "problem"]
 GOOD_GOVERNORS = (None, "performance")  # None: virtual machines often do not tell

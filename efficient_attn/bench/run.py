@@ -17,27 +17,27 @@ from typing import Any
 from ..engines.job import Died, Limits
 from ..engines.local import Local, Method, choose_method
 from ..errors import UsageError
-from ..instruments import seal
+from ..instruments import integrity
 from ..instruments.allocator import settings
 from ..instruments.disturbance import Disturbance
 from ..instruments.environment import available_memory, environment, load
 from ..instruments.environment.devices import why_absent
 from ..results import checkpoints
+from ..results.overrides import TRIAL
 from ..results.rows import NO_FAILURE, Record
 from ..results.section import Section
 from ..results.shards import stem
 from ..results.store import Writer, about
-from ..results.trials import TRIAL
-from . import choosing
 from .case import PROTOCOL, Case, group_by_cell
-from .cell import measure
-from .conditions import PRELOAD, Conditions
-from .design import list_sections
-from .physics import list_ceilings, look
-from .place import Cell
+from .config import Cell
+from .measuring import kernel_choices
+from .measuring.conditions import PRELOAD, Conditions
+from .measuring.group import measure
+from .measuring.plausibility import list_ceilings, look
+from .planning.experimental_design import list_sections
+from .planning.suite import Loaded
 from .readiness import glance
-from .suite import Loaded
-from .tables import find_task
+from .task_registry import find_task
 
 SPARE = 0.9  # of the memory that is free: what a worker may take where nobody says otherwise
 ALIKE = ("machine", "torch")  # what must not differ between the sessions of one folder
@@ -92,7 +92,7 @@ def run(
     cell whose cases are timed in turns is measured whole even when some are there already, because speedups are paired;
     what was written stays as it is.
     """
-    seal.mend()  # a plug-in's own clock or statistics are a matter of its cases, in their workers
+    integrity.mend()  # a plug-in's own clock or statistics are a matter of its cases, in their workers
     with Writer(folder, resume=resume) as writer:
         wanted = {c.key for c in cases if _missing(writer.done.get(c.key), retry_failed)}
         missing = [(cell, found) for cell, members in group_by_cell(cases) if (found := _choose(cell, members, wanted))]
@@ -191,13 +191,13 @@ class _Session:
         self.writer.describe(self.about)
         return conditions
 
-    def _settle_choices(self, planned: Sequence[Cell]) -> choosing.Choices:
+    def _settle_choices(self, planned: Sequence[Cell]) -> kernel_choices.Choices:
         """By which timings forms of kernels are chosen, in this session and in all later ones of its folder."""
         threads = dict.fromkeys(cell.place.threads for cell in planned if cell.place.device == "cpu")
         if not threads:
             return {}
-        found = choosing.settle(self.engine, threads, about(self.writer.folder))
-        self.about["choices"] = choosing.as_json(found)
+        found = kernel_choices.settle(self.engine, threads, about(self.writer.folder))
+        self.about["choices"] = kernel_choices.as_json(found)
         return found
 
     def _glance(self, planned: Sequence[Cell]) -> None:
@@ -266,4 +266,4 @@ def _now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
-seal.close()
+integrity.close()

@@ -241,7 +241,7 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _named(text: str) -> list[Import]:
-    """The module that a text like ``efficient_attn.kernels.dense:wide`` names; what is not there leads nowhere."""
+    """The module that a text like ``efficient_attn.kernels.dense:widen`` names; what is not there leads nowhere."""
     found = re.fullmatch(r"([A-Za-z_]\w*(?:\.\w+)+)(?::\w+)?", text)
     return [Import(0, found[1])] if found else []
 

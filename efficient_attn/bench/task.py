@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict
 
 from ..results.rows import Record, Row
 from ..results.section import Section
-from .place import Cell
+from .config import Cell
 
 if TYPE_CHECKING:
-    from ..instruments.ceilings import Ceiling
-    from .asked import Asked
+    from ..instruments.roofline import Ceiling
     from .case import Case
-    from .jobs import Prepared
-    from .workload import Workload
+    from .measuring.jobs import Prepared
+    from .measuring.workload import Workload
+    from .planning.request import Asked
 
 
 class Keys(BaseModel):

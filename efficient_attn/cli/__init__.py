@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import UnsupportedError, UsageError, unknown
 from .parser import make_parser
-from .stopping import stopped
+from .signals import stopped
 from .verbs import load_sealed
 
 # what torch's profiler and its allocator say on stderr is not for our readers; told before torch is imported

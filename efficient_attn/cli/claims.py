@@ -19,45 +19,45 @@ def claims(args: Namespace) -> int:
     if not args.run:
         raise UsageError("claims: needs at least one run's folder, or --check FILE")
     entries = ledger.load_ledger([Path(file) for file in args.claims])  # mistakes are told before runs are read
-    from ..report.claims import evidence, judging, telling
+    from ..report.claims import claims_text, evidence, verdicts
 
     rows = evidence.read_evidence([Path(run) for run in args.run])
-    known = [*_list_added(), *rows.added]
+    known = [*_list_added(), *rows.task_columns]
     for entry in entries:
-        ledger.check_added(entry.claim, known, entry.file)
-    found = judging.judge(entries, rows)
+        ledger.check_task_columns(entry.claim, known, entry.file)
+    found = verdicts.evaluate_claims(entries, rows)
     if args.json:
-        return print_json(telling.as_json(found))
+        return print_json(claims_text.as_json(found))
     from . import console
 
-    console.print_table("Claims", telling.COLUMNS, telling.as_rows(found))
-    print(*telling.conclude(found), sep="\n")
+    console.print_table("Claims", claims_text.COLUMNS, claims_text.as_rows(found))
+    print(*claims_text.summarise(found), sep="\n")
     return 0
 
 
 def _check(args: Namespace) -> int:
     """Say of each claim which hash is right, and fail where one is not."""
-    from ..report.claims.ledger import check_added, list_wrong, read_source
+    from ..report.claims.ledger import check_task_columns, list_wrong_hashes, read_source
 
     sources, known = {file: read_source(Path(file)) for file in args.check}, _list_added()
     for file, found in sources.items():
         for claim in found.claim:
-            check_added(claim, known, file)
+            check_task_columns(claim, known, file)
     if args.json:
-        right = {file: {claim.id: claim.right_hash for claim in found.claim} for file, found in sources.items()}
+        right = {file: {claim.id: claim.expected_hash for claim in found.claim} for file, found in sources.items()}
         print_json(right)
     else:
         for file, found in sources.items():
-            wrong = list_wrong(found)
+            wrong = list_wrong_hashes(found)
             print(f"{file}: {len(found.claim)} claims, {len(wrong) or 'none'} with a wrong hash")
             for claim in wrong:
-                print(f'{claim.id}: hash = "{claim.right_hash}"')
-    return 2 if any(list_wrong(found) for found in sources.values()) else 0
+                print(f'{claim.id}: hash = "{claim.expected_hash}"')
+    return 2 if any(list_wrong_hashes(found) for found in sources.values()) else 0
 
 
 def _list_added() -> list[str]:
     """The columns that tasks add, as frames name them."""
-    from ..bench.tables import find_task, list_tasks
+    from ..bench.task_registry import find_task, list_tasks
     from ..tasks import TABLE
 
     tasks = {name: find_task(target) for name, target in list_tasks(TABLE).items()}

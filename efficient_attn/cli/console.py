@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ..bench.case import Case
     from ..contract.traits import Traits
     from ..patterns import Pattern
-    from ..patterns.grids import Grid
+    from ..patterns.rasterize import Grid
     from ..peers.catalogue import Peer
     from ..registry import Info
+    from ..resources import Shape
     from ..results.rows import Record
-    from ..shipped import Shape
     from ..testing import Outcome
     from ..variants import Entry
 
@@ -79,7 +79,7 @@ def show_info(about: Info) -> None:
     told = [[name, "yes" if claimed else "no", said] for name, (claimed, said) in about.traits.meanings().items()]
     print_table("", ["trait", "claimed", "meaning"], told)
     if about.pattern is not None:
-        from ..patterns.grids import views
+        from ..patterns.rasterize import views
 
         found = views(about.pattern, directions=about.traits.directions, rows=ROWS, columns=COLUMNS)
         print("\n".join(pattern_lines(found, plain=not _can_print(BLOCKS + BOX, sys.stdout))))
@@ -144,7 +144,7 @@ def info_as_json(about: Info) -> dict[str, Any]:
 
 def _pattern_as_json(pattern: Pattern, directions: Sequence[bool]) -> dict[str, Any]:
     """At the length that is drawn, which share of the pairs is kept in each direction."""
-    from ..patterns.grids import views
+    from ..patterns.rasterize import views
 
     found = views(pattern, directions=directions, rows=ROWS, columns=COLUMNS)
     kept = {grid.direction: grid.share for grid in found}

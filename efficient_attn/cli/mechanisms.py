@@ -12,11 +12,11 @@ from .output import print_files, print_json, write_file
 def list_(args: Namespace) -> int:
     from ..peers.catalogue import PEERS
     from ..registry import catalogue
-    from ..shipped import describe_suite, list_shapes, suite_names
+    from ..resources import describe_suite, list_shapes, suite_names
 
     entries, suites = catalogue(family=args.family), suite_names()
     if args.picture:
-        from .drawing import gallery
+        from .pattern_pictures import gallery
 
         write_file(args.picture, gallery([e.name for e in entries], args.picture))
     drawn = {"picture": str(args.picture)} if args.picture else {}
@@ -46,7 +46,7 @@ def info(args: Namespace) -> int:
 
     about = info(args.name)
     if args.picture:
-        from .drawing import portrait
+        from .pattern_pictures import portrait
 
         write_file(args.picture, portrait(about, args.picture))
     drawn = {"picture": str(args.picture)} if args.picture else {}

@@ -14,9 +14,9 @@ def print_files(written: Mapping[str, str | Path]) -> None:
 
 
 def write_file(file: Path, content: str | bytes) -> None:
-    from ..results import marks
+    from ..results import file_marks
 
-    marks.write(file, content if isinstance(content, bytes) else content.encode())
+    file_marks.write(file, content if isinstance(content, bytes) else content.encode())
 
 
 def as_text(value: Any) -> str:

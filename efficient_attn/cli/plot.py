@@ -12,7 +12,7 @@ from . import values
 from .output import print_json, write_file
 
 if TYPE_CHECKING:
-    from ..report.paper.making import Format
+    from ..report.paper.export import FileFormat
 
 FIGURES = ("speed", "memory", "front", "crossover", "loss")
 FORMATS = ("pdf", "svg", "png", "tex")
@@ -57,41 +57,41 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 def plot(args: Namespace) -> int:
     form, out = _choose_file(args)
-    from ..report.paper.making import Request, make
+    from ..report.paper.export import FigureRequest, make_figure
 
-    request = Request(
+    request = FigureRequest(
         figure=args.figure,
-        form=form,
+        file_format=form,
         width=args.width,
         against=args.against,
-        told=not args.bare,
+        show_config=not args.bare,
         only=tuple(args.only),
         highlight=tuple(args.highlight),
         labels=tuple(args.label),
-        where={
+        filters={
             name: value
             for name in (*NAMED, *SIZES, "dtype", "mode", "causal")
             if (value := getattr(args, name)) is not None
         },
     )
-    made = make([Path(run) for run in args.run], request)
+    made = make_figure([Path(run) for run in args.run], request)
     write_file(out, made.data)
     if args.json:
-        said = {"file": str(out), "caption": made.caption, "place": made.place, "shown": made.shown}
-        return print_json(said | {"left_out": made.left_out, "others": made.others})
+        said = {"file": str(out), "caption": made.caption, "place": made.config_text, "shown": made.labels}
+        return print_json(said | {"left_out": made.left_out, "others": made.alternatives})
     print(f"{'table' if form == 'tex' else 'figure'}: {out}", f"caption: {made.caption}", sep="\n")
     if made.left_out:
         print(f"left out: {', '.join(made.left_out)}; choose with --only")
-    if made.others:
-        print("measured as well:", *made.others, sep="\n  ")
+    if made.alternatives:
+        print("measured as well:", *made.alternatives, sep="\n  ")
     return 0
 
 
-def _choose_file(args: Namespace) -> tuple[Format, Path]:
+def _choose_file(args: Namespace) -> tuple[FileFormat, Path]:
     """The format and the file, which must not contradict each other."""
     ending = args.out.suffix.lower().removeprefix(".") if args.out else ""
     form = args.format or ending or "pdf"
     if form not in FORMATS or (ending and ending != form):
         told = f"plot: --out {args.out}: its ending has to be .{args.format or ', .'.join(FORMATS)}"
         raise UsageError(told)
-    return cast("Format", form), args.out or Path(f"{args.figure}.{form}")
+    return cast("FileFormat", form), args.out or Path(f"{args.figure}.{form}")

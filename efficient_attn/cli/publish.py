@@ -11,7 +11,7 @@ from ..errors import UsageError
 from .output import print_json
 
 if TYPE_CHECKING:
-    from ..report.site.material import Details
+    from ..report.site.site_data import MechanismDetails
 
 RESULTS = Path("results")  # whose published runs are taken where none is named
 SITE = RESULTS / "site"
@@ -26,12 +26,12 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def publish(args: Namespace) -> int:
-    from ..report.site.folders import check_site
+    from ..report.site.site_folder import check_site
 
     check_site(args.site)  # before torch is imported
     runs = [Path(run) for run in args.run] or _find_published()
     from ..registry import names
-    from ..report.site.publishing import publish as write
+    from ..report.site.build import publish as write
 
     done = write(runs, args.site, details={name: _describe(name) for name in names()})
     if args.json:
@@ -48,24 +48,24 @@ def _find_published() -> list[Path]:
     return found
 
 
-def _describe(name: str) -> Details:
+def _describe(name: str) -> MechanismDetails:
     """What a mechanism says of itself, with its options as they are by default."""
-    from ..patterns.grids import views
+    from ..patterns.rasterize import views
     from ..registry import info
-    from ..report.site.material import Details
-    from ..report.site.shapes import Square
+    from ..report.site.pattern_svg import PatternGrid
+    from ..report.site.site_data import MechanismDetails
     from .console import tell_kept
 
     about = info(name)
     directions = about.traits.directions
     grids = views(about.pattern, directions=directions, rows=CELLS, columns=CELLS) if about.pattern else []
-    return Details(
+    return MechanismDetails(
         options={key: str(value) for key, value in about.options.items()},
         time=about.growth.time,
         memory=about.growth.memory,
-        can=tuple(said for claimed, said in about.traits.meanings().values() if claimed),
+        features=tuple(said for claimed, said in about.traits.meanings().values() if claimed),
         limits=about.traits.unclaimed,
         backends=tuple(about.backends),
-        opening=" ".join(about.doc.partition("\n\n")[0].split()),
-        squares=tuple(Square(g.direction, g.geometry.n, tell_kept(g), g.shares) for g in grids),
+        summary=" ".join(about.doc.partition("\n\n")[0].split()),
+        patterns=tuple(PatternGrid(g.direction, g.geometry.n, tell_kept(g), g.shares) for g in grids),
     )

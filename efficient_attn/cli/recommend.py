@@ -51,10 +51,10 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 def recommend(args: Namespace) -> int:
     from ..instruments.environment import name_machine
-    from ..report.answers import telling
-    from ..report.answers.questions import Question
-    from ..report.answers.recommending import Known, check_rows
-    from ..report.answers.recommending import recommend as answer
+    from ..report.answers import recommendation_text
+    from ..report.answers.recommendation import RecommendationData, check_rows
+    from ..report.answers.recommendation import recommend as answer
+    from ..report.answers.requirements import Requirements
     from ..report.gather import gather
 
     asked = ("seq_len", "mode", "causal", "device", "kv_heads", "heads", "head_dim", "batch", "threads", "dtype")
@@ -65,21 +65,23 @@ def recommend(args: Namespace) -> int:
     given = {name: getattr(args, name) for name in asked}
     for name, value in (args.shape.axes if args.shape else {}).items():
         given[name] = value if given[name] is None else given[name]
-    question = Question(**given, min_accuracy=least, latency_ms=args.latency)
-    known = Known.of(gather(_find_runs(args.run)).rows)
+    question = Requirements(**given, min_accuracy=least, latency_ms=args.latency)
+    known = RecommendationData.of(gather(_find_runs(args.run)).rows)
     check_rows(known)
-    found = answer(known, question, here=name_machine())
+    found = answer(known, question, local_machine=name_machine())
     if args.json:
-        print_json(telling.as_json(found))
+        print_json(recommendation_text.as_json(found))
         return 0 if found.choices else 1
     from . import console
 
-    print(f"{question.tell()}\n")
+    print(f"{question.describe()}\n")
     if found.choices:
-        console.print_table("", telling.COLUMNS, telling.as_rows(found), right=telling.RIGHT)
-    print(*telling.conclude(found), sep="\n")
+        console.print_table(
+            "", recommendation_text.COLUMNS, recommendation_text.as_rows(found), right=recommendation_text.RIGHT
+        )
+    print(*recommendation_text.list_notes(found), sep="\n")
     if not found.choices:
-        print("To know more:", *telling.list_commands(question), sep="\n  ")
+        print("To know more:", *recommendation_text.list_commands(question), sep="\n  ")
     return 0 if found.choices else 1
 
 

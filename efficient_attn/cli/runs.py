@@ -20,7 +20,7 @@ def add_options(verb: argparse.ArgumentParser, *, removes: bool) -> None:
 
 
 def runs(args: Namespace) -> int:
-    from ..report.keeping import list_runs
+    from ..report.run_folders import list_runs
     from . import console
 
     found = list(list_runs(args.folder))
@@ -43,14 +43,14 @@ def runs(args: Namespace) -> int:
 
 def clean(args: Namespace) -> int:
     """Take away what can be made again: pages, plots, tables, and what ended runs left to go on from."""
-    from ..report.keeping import find_leftovers, list_runs, remove
+    from ..report.run_folders import find_removable_files, list_runs, remove_derived_files
 
     found = {}
     for kept in list_runs(args.folder):
-        paths = find_leftovers(kept)
+        paths = find_removable_files(kept)
         freed = sum(path.lstat().st_size for path in paths)
         if paths and not args.dry_run:
-            paths = remove(kept)
+            paths = remove_derived_files(kept)
         if paths:
             found[str(kept.folder)] = {"files": [str(path) for path in paths], "bytes": freed}
     if args.json:

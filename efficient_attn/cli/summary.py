@@ -47,19 +47,21 @@ def show_results(rows: Any, *, trial: Sequence[str] = ()) -> None:
 def _show_learned(rows: Any, mark: str) -> None:
     """Scores of models that were trained, by task, as the report's page has them."""
     from ..report import select
-    from ..report.sections.learned import keep_trained, list_tests, order_labels
+    from ..report.sections.trained_scores import filter_trained, list_tests, order_labels
 
-    trained = keep_trained(rows)
+    trained = filter_trained(rows)
     if trained.empty:
         return
-    tests = [test for test in list_tests(select.add_labels(trained.assign(baseline_kv_heads=None))) if test.tried]
+    tests = [
+        test for test in list_tests(select.add_labels(trained.assign(baseline_kv_heads=None))) if test.scored_results
+    ]
     cells = []
     for label in order_labels(tests):
-        shown = [[one.show().text for one in test.found if one.label == label] for test in tests]
+        shown = [[one.show_score().text for one in test.results if one.label == label] for test in tests]
         cells.append([label, *(texts[0] if texts else units.NONE for texts in shown)])
-    columns = ["variant", *(test.head for test in tests)]
+    columns = ["variant", *(test.heading for test in tests)]
     print_table(f"learned, mean over seeds with its 95% interval{mark}", columns, cells, right=columns[1:])
-    for told in filter(None, (test.tell() for test in tests)):
+    for told in filter(None, (test.describe_ranking() for test in tests)):
         print(told)
 
 
@@ -126,11 +128,11 @@ def show_statuses(statuses: Counter[str]) -> None:
 
 def show_rounds(rows: Any) -> None:
     """How many rounds were measured, and which share of them something else on the machine disturbed."""
-    from ..report.sections.opening import NOISY, find_disturbed
+    from ..report.sections.header import NOISY_SHARE, compute_disturbed_share
 
-    share = find_disturbed(rows)
+    share = compute_disturbed_share(rows)
     if share is None:
         return
     said = f"{share:.0%} disturbed by something else on the machine" if share else "none disturbed"
-    noisy = "; too many to trust small differences: measure again when it is quiet" if share > NOISY else ""
+    noisy = "; too many to trust small differences: measure again when it is quiet" if share > NOISY_SHARE else ""
     print(f"rounds: {int(rows.rounds[rows.status == 'ok'].sum())}, {said}{noisy}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..shipped import Shape, find_shape
+from ..resources import Shape, find_shape
 from ..units import parse_size
 
 

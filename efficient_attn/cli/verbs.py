@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from .output import as_text, print_files, print_json, write_file
-from .stopping import stopped, terminable
+from .signals import stopped, terminable
 
 if TYPE_CHECKING:
     from ..bench.case import Case
-    from ..bench.plan import Overrides
-    from ..bench.suite import Loaded
+    from ..bench.planning.plan import Overrides
+    from ..bench.planning.suite import Loaded
 
 
 def doctor(args: Namespace) -> int:
@@ -32,11 +32,11 @@ def doctor(args: Namespace) -> int:
 
 
 def plan(args: Namespace) -> int:
-    from ..bench.suite import load_suite
+    from ..bench.planning.suite import load_suite
     from ..tasks import TABLE
 
     cases = _make_plan(load_suite(args.suite, TABLE), args)
-    from ..bench.expect import expected
+    from ..bench.planning.cost_estimate import expected
 
     expectation = expected(cases)
     if args.json:
@@ -60,14 +60,14 @@ def run(args: Namespace) -> int:
 def _run(args: Namespace) -> int:
     if args.retry_failed and not args.resume:
         raise UsageError("run: --retry-failed needs --resume: a new run has no failed cases")
-    from ..bench.suite import load_suite
+    from ..bench.planning.suite import load_suite
     from ..engines.job import Limits
     from ..engines.local import Local, choose_method
     from ..tasks import TABLE
 
     loaded = load_suite(args.suite, TABLE, load=load_sealed)  # a typing error is answered before torch is imported
     # its server imports torch, and all that measures, while this process does
-    Local(args.start_method or choose_method(), preload=("efficient_attn.bench.jobs",)).start()
+    Local(args.start_method or choose_method(), preload=("efficient_attn.bench.measuring.jobs",)).start()
     cases = _make_plan(loaded, args)
     from ..bench.run import default_folder, run
     from . import console, summary
@@ -96,8 +96,8 @@ def _run(args: Namespace) -> int:
         print(f"efficient-attn: {repaired}", file=sys.stderr)
     from ..report import write_report
     from ..results.frames import load
+    from ..results.overrides import gather_overrides
     from ..results.store import about
-    from ..results.trials import gather_overrides
 
     written, trial = write_report([folder], folder), gather_overrides(about(folder))
     if args.json:
@@ -121,13 +121,13 @@ def load_sealed(plugin: str) -> None:
 
 
 def _make_plan(loaded: Loaded, args: Namespace) -> list[Case]:
-    from ..bench.plan import make_plan
+    from ..bench.planning.plan import make_plan
 
     return make_plan(loaded, _read_overrides(args))
 
 
 def _read_overrides(args: Namespace) -> Overrides:
-    from ..bench.plan import Overrides
+    from ..bench.planning.plan import Overrides
 
     often = ("activations", "memory_budget", "model", "text")  # keys with flags of their own
     flags = {name: f"--{name.replace('_', '-')}" for name in often if getattr(args, name) is not None}
@@ -170,10 +170,10 @@ def report(args: Namespace) -> int:
 def _keep_published(args: Namespace) -> int:
     if len(args.run) > 1 or args.out or args.export:
         raise UsageError("report: --published takes one folder of runs, without --out and --export")
-    from ..report.published import keep_published
+    from ..report.published import update_published
 
     try:
-        runs = [str(run) for run in keep_published(Path(args.run[0]))]
+        runs = [str(run) for run in update_published(Path(args.run[0]))]
     except OSError as error:
         raise UsageError(f"report: {error.filename or args.run[0]}: {error.strerror or error}") from error
     if args.json:
@@ -196,8 +196,8 @@ def _export(args: Namespace) -> int:
 
 
 def compare(args: Namespace) -> int:
-    from ..report import comparison
-    from ..results import marks
+    from ..report import comparison_text
+    from ..results import file_marks
     from ..results.compare import compare
     from ..results.exchange import read_run
 
@@ -215,13 +215,13 @@ def compare(args: Namespace) -> int:
     )
     form = "json" if args.json else args.format
     if form == "json":
-        text = as_text(comparison.as_json(found))
+        text = as_text(comparison_text.as_json(found))
     else:
-        show = comparison.as_markdown if form == "markdown" else comparison.as_text
-        text = show(found, everything=args.all)
+        show = comparison_text.as_markdown if form == "markdown" else comparison_text.as_text
+        text = show(found, include_all=args.all)
     if args.out:
-        write_file(Path(args.out), marks.add_mark(text, form))
-        print(*comparison.conclude(found), f"comparison: {args.out}", sep="\n")
+        write_file(Path(args.out), file_marks.add_mark(text, form))
+        print(*comparison_text.summarise_comparison(found), f"comparison: {args.out}", sep="\n")
     else:
         print(text, end="")
     if args.fail_on_regression and found.regressed:

@@ -7,8 +7,8 @@ from bisect import bisect_right
 import torch
 
 from ..errors import UsageError
+from .decode_state import state_bytes
 from .mechanism import Attention
-from .state import state_bytes
 
 FAR, APART = 2**30, 2**10  # a state of the same size at two lengths that far out, and that far apart, does not grow
 

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UnsupportedError, UsageError
-from .admission import Admitted, check_dropout, check_dtype, look_at
+from .autocast import autocasts, keep_on_graph, run_cast, step_cast
 from .budget import Budget
+from .call_checks import Admitted, check_dropout, check_dtype, look_at
+from .decode_state import cache_dtype
 from .mask import CAUSAL, EVERYTHING, MASK_FIELDS, Mask, blank
-from .modes import autocasts, keep_on_graph, run_cast, step_cast
 from .origin import Origin
-from .packing import run_alone
+from .packed_sequences import run_alone
+from .row_starts import advance_begun, make_starts, put_starts
 from .shapes import Dims, Sample, Shape, Values, ask_nothing, draw_sample, held_bytes
-from .starts import advance_begun, make_starts, put_starts
-from .state import cache_dtype
 from .traits import Growth, Traits
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .environment import cgroups, load
-from .environment.facts import ROOT, known, number, table
+from .environment.readings import ROOT, known, number, table
 from .timing import WAITED
 
 SHORTEST = 0.2  # seconds; the kernel counts in ticks of 10 ms, which say too little of a shorter time

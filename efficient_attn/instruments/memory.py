@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from .collection import no_collection
+from .garbage import no_collection
 
 MARK = "efficient_attn::mark"
 KERNELS = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention", "mkldnn")

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import torch
 
-from .collection import no_collection
-from .guard import Meddled
+from .garbage import no_collection
+from .global_state import Meddled
 
 PASSES = 3  # passes of a mechanism in a round, at least, unless the budget does not allow it
 MOST_PASSES = 15

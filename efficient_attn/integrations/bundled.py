@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from .models import BUNDLED, Sizes, check_folder, describe
+from .model_info import BUNDLED, Sizes, check_folder, describe
 
 SUMS = "checksums.json"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
-from ..shipped import suites_folder
+from ..resources import suites_folder
 
 BUILT_IN = "sotu"
 

@@ -28,10 +28,10 @@ from ..errors import UnsupportedError, UsageError
 from ..patterns import Band
 from ..registry import create, names, rename_backend
 from ..spec import parse
-from ..variants.full.engine import SoftmaxAttention
-from ..variants.sparse.engine import SparseAttention
-from .masking import ModelMask, describe_mask
-from .states import find_layer
+from ..variants.full.softmax_attention import SoftmaxAttention
+from ..variants.sparse.sparse_attention import SparseAttention
+from .model_masks import ModelMask, describe_mask
+from .state_cache import find_layer
 
 PREFIX = "efficient_attn:"
 OTHERS = ("sdpa", "flash", "flex_attention", "paged", "eager")  # parts of names by which transformers takes another way

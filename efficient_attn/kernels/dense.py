@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def wide(x: Tensor) -> Tensor:
+def widen(x: Tensor) -> Tensor:
     """Half precision becomes float32; float32 and float64 stay."""
     return x.float() if x.element_size() < 4 else x
 
@@ -20,8 +20,8 @@ def expand_heads(x: Tensor, heads: int) -> Tensor:
 def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
     """Softmax over the allowed keys; a row that may see none gets weights of zero."""
     scores = scores.masked_fill(~allowed, float("-inf"))
-    top = scores.amax(-1, keepdim=True)
-    weights = torch.exp(scores - top.masked_fill(top.isinf(), 0))
+    row_max = scores.amax(-1, keepdim=True)
+    weights = torch.exp(scores - row_max.masked_fill(row_max.isinf(), 0))
     total = weights.sum(-1, keepdim=True)
     return weights / total.masked_fill(total == 0, 1)
 
@@ -33,12 +33,12 @@ def softmax_attention(
 
     dropout: the probability with which a weight becomes zero; the others are divided by 1 - dropout.
     """
-    wq, wk, wv = wide(q), wide(expand_heads(k, q.shape[1])), wide(expand_heads(v, q.shape[1]))
+    wq, wk, wv = widen(q), widen(expand_heads(k, q.shape[1])), widen(expand_heads(v, q.shape[1]))
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    return softmax_of(wq @ wk.mT * factor, wv, allowed, dropout=dropout).to(q.dtype)
+    return attend_with_scores(wq @ wk.mT * factor, wv, allowed, dropout=dropout).to(q.dtype)
 
 
-def softmax_of(scores: Tensor, v: Tensor, allowed: Tensor, *, dropout: float = 0.0) -> Tensor:
+def attend_with_scores(scores: Tensor, v: Tensor, allowed: Tensor, *, dropout: float = 0.0) -> Tensor:
     """softmax(scores) v over the ``allowed`` pairs, as in `softmax_attention`; all of one dtype."""
     weights = masked_softmax(scores, allowed)
     return (F.dropout(weights, dropout) if dropout else weights) @ v

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch._functorch.utils import unwrap_dead_wrappers
 
-from ..contract.modes import autocasts
+from ..contract.autocast import autocasts
 from ..errors import UnsupportedError
-from .traced import make_op, transformed
+from .custom_ops import in_functorch_transform, make_op
 
 
 class KernelFunction(torch.autograd.Function):
@@ -25,16 +25,16 @@ class KernelFunction(torch.autograd.Function):
     def apply(cls, *args: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Without the detours of torch's own `apply`, which reads the signature of `forward` in every call, for
         defaults, of which kernels have none: 50 microseconds. Where no gradient is wanted nothing is kept."""
-        if transformed():
+        if in_functorch_transform():
             return super().apply(*args)
         if not (torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)):
             return cls.forward(*args)
-        plain: Any = super(torch.autograd.Function, cls)
-        return plain.apply(*unwrap_dead_wrappers(args))
+        base: Any = super(torch.autograd.Function, cls)
+        return base.apply(*unwrap_dead_wrappers(args))
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return one_by_one(cls.apply, info, in_dims, *args)
+        return vmap_serially(cls.apply, info, in_dims, *args)
 
 
 class SoftmaxFunction(KernelFunction):
@@ -45,18 +45,18 @@ class SoftmaxFunction(KernelFunction):
     """
 
     kernel: ClassVar[str]  # its name, as a sentence begins with it
-    tensors: ClassVar[int] = 4  # q, k, v and a mask
-    differentiated: ClassVar[int] = 3
+    n_tensors: ClassVar[int] = 4  # q, k, v and a mask
+    n_differentiated: ClassVar[int] = 3
     gradients: ClassVar[Callable[..., tuple[Tensor, ...]]]
 
     @classmethod
     def setup_context(cls, ctx: Any, inputs: Any, output: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        _keep(ctx, inputs, output, cls.tensors, cls.differentiated)
+        _save_for_backward(ctx, inputs, output, cls.n_tensors, cls.n_differentiated)
 
     @classmethod
     def backward(cls, ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        given = (grads[0], *ctx.saved_tensors, *ctx.how)
-        return *differentiate_once(cls.kernel, cls.gradients, *given), *[None] * ctx.others
+        arguments = (grads[0], *ctx.saved_tensors, *ctx.how)
+        return *differentiate_once(cls.kernel, cls.gradients, *arguments), *[None] * ctx.others
 
 
 def make_softmax_op(
@@ -64,15 +64,15 @@ def make_softmax_op(
     run: Callable[..., tuple[Tensor, Tensor]],
     gradients: Callable[..., tuple[Tensor, ...]],
     *,
-    tensors: int = 4,
-    differentiated: int = 3,
+    n_tensors: int = 4,
+    n_differentiated: int = 3,
     shapes: Callable[..., tuple[Tensor, Tensor]] | None = None,
 ) -> Any:
     """A `SoftmaxFunction`'s ``forward`` and ``gradients``, whose signatures have types, as an op and that of its
     backward pass: ``efficient_attn::name`` and ``name_backward``. shapes: of what ``run`` returns, where not q's."""
 
-    def backward_shapes(_: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-        return tuple(x.new_empty(x.shape) for x in given[:differentiated])
+    def backward_shapes(_: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.new_empty(x.shape) for x in tensors[:n_differentiated])
 
     op = make_op(name, run, shapes or _softmax_shapes)
     op_backward = make_op(f"{name}_backward", gradients, backward_shapes)
@@ -80,16 +80,16 @@ def make_softmax_op(
     def backward(ctx: Any, *grads: Tensor) -> Any:
         return *op_backward(grads[0], *ctx.saved_tensors, *ctx.how), *[None] * ctx.others
 
-    def keep(ctx: Any, inputs: Any, output: Any) -> None:
-        _keep(ctx, inputs, output, tensors, differentiated)
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _save_for_backward(ctx, inputs, output, n_tensors, n_differentiated)
 
-    op.register_autograd(backward, setup_context=keep)
+    op.register_autograd(backward, setup_context=setup_context)
     return op
 
 
-def _keep(ctx: Any, inputs: Any, output: Any, tensors: int, differentiated: int) -> None:
-    ctx.how, ctx.others = inputs[tensors:], len(inputs) - differentiated
-    ctx.save_for_backward(*inputs[:tensors], *output)
+def _save_for_backward(ctx: Any, inputs: Any, output: Any, n_tensors: int, n_differentiated: int) -> None:
+    ctx.how, ctx.others = inputs[n_tensors:], len(inputs) - n_differentiated
+    ctx.save_for_backward(*inputs[:n_tensors], *output)
     ctx.mark_non_differentiable(output[1])
 
 
@@ -97,24 +97,24 @@ def _softmax_shapes(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
 
 
-def one_by_one(run: Callable[..., Any], info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+def vmap_serially(run: Callable[..., Any], info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
     """The rule by which vmap has ``run`` serve the members of its batch, one after another."""
 
-    def serve(i: int) -> Any:
+    def run_member(i: int) -> Any:
         return run(*(x if d is None else x.select(d, i) for x, d in zip(args, in_dims, strict=True)))
 
-    found = [serve(i) for i in range(info.batch_size)]
-    if isinstance(found[0], Tensor):
-        return torch.stack(found), 0
-    parts = list(zip(*found, strict=True))
-    dims = tuple(None if part[0] is None else 0 for part in parts)
-    return tuple(None if part[0] is None else torch.stack(part) for part in parts), dims
+    results = [run_member(i) for i in range(info.batch_size)]
+    if isinstance(results[0], Tensor):
+        return torch.stack(results), 0
+    outputs = list(zip(*results, strict=True))
+    dims = tuple(None if output[0] is None else 0 for output in outputs)
+    return tuple(None if output[0] is None else torch.stack(output) for output in outputs), dims
 
 
-class _Once(KernelFunction):
+class _FirstDerivative(KernelFunction):
     @staticmethod
-    def forward(kernel: str, gradients: Callable[..., Any], *given: Any) -> Any:
-        return gradients(*given)
+    def forward(kernel: str, gradients: Callable[..., Any], *arguments: Any) -> Any:
+        return gradients(*arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -125,12 +125,12 @@ class _Once(KernelFunction):
         raise UnsupportedError(f"{ctx.kernel} has no second derivative; backend=dense has one")
 
 
-def differentiate_once(kernel: str, gradients: Callable[..., Any], grad: Tensor, *given: Any) -> Any:
+def differentiate_once(kernel: str, gradients: Callable[..., Any], grad: Tensor, *arguments: Any) -> Any:
     """``gradients(grad, *given)``, for a kernel's backward pass: without autocast, and an error if autograd should
     differentiate what comes out. kernel: its name, as a sentence begins with it."""
     if autocasts(grad):
         with torch.autocast(grad.device.type, enabled=False):
-            return differentiate_once(kernel, gradients, grad, *given)
+            return differentiate_once(kernel, gradients, grad, *arguments)
     if not torch.is_grad_enabled():
-        return gradients(grad, *given)
-    return _Once.apply(kernel, gradients, grad, *given)
+        return gradients(grad, *arguments)
+    return _FirstDerivative.apply(kernel, gradients, grad, *arguments)

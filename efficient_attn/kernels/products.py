@@ -14,74 +14,74 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from .choices.contest import Calls, Contest, Point
-from .choices.desk import choose
+from .autotuning.autotuner import choose
+from .autotuning.candidates import Candidates, Tunable, TuningPoint
 from .derivatives import KernelFunction
 
-AT_ONCE = 2**18  # numbers of the larger operand at which forms are timed: as many as kernels take at a time
-LARGE = 128  # by rule: the least width of both factors from which on oneDNN's rate makes up for its calls
+OPERAND_ELEMENTS = 2**18  # numbers of the larger operand at which forms are timed: as many as kernels take at a time
+LARGE_WIDTH = 128  # by rule: the least width of both factors from which on oneDNN's rate makes up for its calls
 
 
-def rows_times(x: Tensor, w: Tensor) -> Tensor:
+def multiply_rows(x: Tensor, w: Tensor) -> Tensor:
     """``x [B, R, K] @ w [B, K, C]``; no gradient. oneDNN would first copy an x whose rows are columns in memory."""
-    return _rows_by_head(x, w) if x.stride(2) == 1 and _by_head("rows", x, *w.shape) else x @ w
+    return _multiply_rows_by_head(x, w) if x.stride(2) == 1 and _choose_by_head("rows", x, *w.shape) else x @ w
 
 
 def add_products(total: Tensor, x: Tensor, y: Tensor) -> None:
     """Add ``x^T y`` of ``x [B, R, K], y [B, R, C]`` to ``total [B, K, C]``; no gradient."""
-    if _by_head("sums", x, *total.shape):
-        _sums_by_head(total, x, y)
+    if _choose_by_head("sums", x, *total.shape):
+        _add_products_by_head(total, x, y)
     else:
         total.baddbmm_(x.mT, y)
 
 
-def add_flat(total: Tensor, a: Tensor, b: Tensor) -> None:
+def add_matrix_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     """Add ``a @ b`` of two matrices to ``total``; no gradient."""
-    if _by_head("flat", a[None], 1, *b.shape):
-        total += times(a, b)
+    if _choose_by_head("flat", a[None], 1, *b.shape):
+        total += multiply_onednn(a, b)
     else:
         total.addmm_(a, b)
 
 
-def _rows_by_head(x: Tensor, w: Tensor) -> Tensor:
-    return torch.stack([times(a, b) for a, b in zip(x, w, strict=True)])
+def _multiply_rows_by_head(x: Tensor, w: Tensor) -> Tensor:
+    return torch.stack([multiply_onednn(a, b) for a, b in zip(x, w, strict=True)])
 
 
-def _sums_by_head(total: Tensor, x: Tensor, y: Tensor) -> None:
-    for a, b, to in zip(x, y, total, strict=True):
+def _add_products_by_head(total: Tensor, x: Tensor, y: Tensor) -> None:
+    for a, b, target in zip(x, y, total, strict=True):
         if a.shape[1] < b.shape[1]:  # the narrower one is turned: that is a copy
-            to += times(a.mT, b)
+            target += multiply_onednn(a.mT, b)
         else:
-            to += times(b.mT, a).mT
+            target += multiply_onednn(b.mT, a).mT
 
 
-def times(a: Tensor, b: Tensor) -> Tensor:
+def multiply_onednn(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` of two matrices through oneDNN; no gradient."""
     if not (b.is_contiguous() or b.mT.is_contiguous()):  # with rows apart oneDNN would take a thousand times as long
         b = b.contiguous()
     return torch.ops.mkldnn._linear_pointwise(a, b.mT, None, "none", [], "")
 
 
-def along(x: Tensor, directions: Tensor) -> Tensor:
+def project_onto(x: Tensor, directions: Tensor) -> Tensor:
     """Products ``[.., m]`` of ``x [.., D]`` with ``directions [m, D]``, with a gradient."""
     rows = x.reshape(1, -1, x.shape[-1])
-    if directions.requires_grad or not _by_head("flat", rows, 1, *directions.mT.shape):
+    if directions.requires_grad or not _choose_by_head("flat", rows, 1, *directions.mT.shape):
         return x @ directions.mT
-    return cast(Tensor, _Along.apply(x, directions))
+    return cast(Tensor, _ProjectOntoFunction.apply(x, directions))
 
 
-def across(x: Tensor, directions: Tensor) -> Tensor:
+def combine_directions(x: Tensor, directions: Tensor) -> Tensor:
     """``x [.., m] @ directions [m, D]``; no gradient."""
     rows = x.reshape(1, -1, x.shape[-1])
-    if not _by_head("flat", rows, 1, *directions.shape):
+    if not _choose_by_head("flat", rows, 1, *directions.shape):
         return (rows[0] @ directions).view(*x.shape[:-1], -1)
-    return times(rows[0], directions).view(*x.shape[:-1], -1)
+    return multiply_onednn(rows[0], directions).view(*x.shape[:-1], -1)
 
 
-class _Along(KernelFunction):
+class _ProjectOntoFunction(KernelFunction):
     @staticmethod
     def forward(x: Tensor, directions: Tensor) -> Tensor:
-        return _flat_times(x, directions.mT)
+        return _multiply_flat(x, directions.mT)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -91,18 +91,18 @@ class _Along(KernelFunction):
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (directions,) = ctx.saved_tensors
         (grad,) = grads
-        return grad @ directions if torch.is_grad_enabled() else _flat_times(grad, directions), None
+        return grad @ directions if torch.is_grad_enabled() else _multiply_flat(grad, directions), None
 
 
-def _flat_times(x: Tensor, w: Tensor) -> Tensor:
-    return times(x.reshape(-1, x.shape[-1]), w).view(*x.shape[:-1], -1)
+def _multiply_flat(x: Tensor, w: Tensor) -> Tensor:
+    return multiply_onednn(x.reshape(-1, x.shape[-1]), w).view(*x.shape[:-1], -1)
 
 
-def _by_head(kind: str, x: Tensor, heads: int, inner: int, columns: int) -> bool:
-    return on_onednn(x) and choose(PRODUCTS, kind, heads, x.shape[1], inner, columns) == "by_head"
+def _choose_by_head(kind: str, x: Tensor, heads: int, inner: int, columns: int) -> bool:
+    return can_use_onednn(x) and choose(PRODUCTS, kind, heads, x.shape[1], inner, columns) == "by_head"
 
 
-def on_onednn(x: Tensor) -> bool:
+def can_use_onednn(x: Tensor) -> bool:
     """Whether a tensor's products may go through oneDNN; what is compiled has the compiler's own."""
     fits = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.compiler.is_compiling()
     return fits and has_onednn()
@@ -116,43 +116,46 @@ def has_onednn() -> bool:
 # -- the contest ---------------------------------------------------------------------------------------------------
 
 
-def _prepare(point: Point) -> Calls:
+def _make_candidates(point: TuningPoint) -> Candidates:
     """The calls of a point, whose sizes are heads, rows, inner width and columns."""
     heads, rows, inner, columns = point.sizes
     x, w = torch.ones(heads, rows, inner), torch.ones(heads, inner, columns)
     if point.kind == "sums":
         y = torch.ones(heads, rows, columns)
-        calls = {"batched": lambda: w.baddbmm_(x.mT, y), "by_head": lambda: _sums_by_head(w, x, y)}
+        candidates = {"batched": lambda: w.baddbmm_(x.mT, y), "by_head": lambda: _add_products_by_head(w, x, y)}
     elif point.kind == "rows":
-        calls = {"batched": lambda: x @ w, "by_head": lambda: _rows_by_head(x, w)}
+        candidates = {"batched": lambda: x @ w, "by_head": lambda: _multiply_rows_by_head(x, w)}
     else:
-        flat, one = x[0], w[0].mT.contiguous()
-        calls = {"batched": lambda: flat @ one.mT, "by_head": lambda: times(flat, one.mT)}
-    return calls if has_onednn() else {"batched": calls["batched"]}
+        flat, matrix = x[0], w[0].mT.contiguous()
+        candidates = {"batched": lambda: flat @ matrix.mT, "by_head": lambda: multiply_onednn(flat, matrix.mT)}
+    return candidates if has_onednn() else {"batched": candidates["batched"]}
 
 
-def _rule(point: Point) -> str:
+def _choose_by_rule(point: TuningPoint) -> str:
     """One head after another where oneDNN has wider vectors than a BLAS may know, and matrices are large."""
     _, rows, inner, columns = point.sizes
-    wider = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    large = rows >= LARGE and (point.kind == "flat" or min(inner, columns) >= LARGE)
-    return "by_head" if wider and large else "batched"
+    has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    is_large = rows >= LARGE_WIDTH and (point.kind == "flat" or min(inner, columns) >= LARGE_WIDTH)
+    return "by_head" if has_avx512 and is_large else "batched"
 
 
-def _list_points() -> tuple[Point, ...]:
+def _list_points() -> tuple[TuningPoint, ...]:
     """As many rows as make an operand of `AT_ONCE` numbers, and few: what is known first is what is used most."""
     widths = ((64, 64), (32, 32), (128, 128), (256, 64), (64, 256))
-    several = [
-        Point(kind, (heads, AT_ONCE // (heads * max(wide)), *wide))
-        for wide, heads, kind in product(widths, (4, 32, 1), ("rows", "sums"))
+    batched_points = [
+        TuningPoint(kind, (heads, OPERAND_ELEMENTS // (heads * max(factor_widths)), *factor_widths))
+        for factor_widths, heads, kind in product(widths, (4, 32, 1), ("rows", "sums"))
     ]
-    return (*several, *(Point("flat", (1, rows, width, 256)) for width in (64, 32, 128) for rows in (1024, 128)))
+    return (
+        *batched_points,
+        *(TuningPoint("flat", (1, rows, width, 256)) for width in (64, 32, 128) for rows in (1024, 128)),
+    )
 
 
-PRODUCTS = Contest(
+PRODUCTS = Tunable(
     name="products",
-    forms=("batched", "by_head"),
+    implementations=("batched", "by_head"),
     points=_list_points(),
-    prepare=_prepare,
-    rule=_rule,
+    make_candidates=_make_candidates,
+    rule=_choose_by_rule,
 )

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..contract.autocast import autocasts
 from ..contract.mask import EVERYTHING, Mask
 from ..contract.mechanism import Attention
-from ..contract.modes import autocasts
 from ..contract.shapes import Dims, Shape
 from ..contract.traits import Input
 from ..errors import UnsupportedError, UsageError

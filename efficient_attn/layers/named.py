@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import registry
 from ..errors import UsageError, unknown
-from ..registry.making import convert
+from ..registry.factory import convert
 from ..spec import Spec, parse
 from .baselines import GRU, LSTM, LSTMN, Baseline, Convolution, Dense
 from .multi_head import MultiHeadAttention

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..contract.mask import Mask
 from ..contract.mechanism import Attention
 from ..errors import UnsupportedError, UsageError
-from ..kernels.rotary import turn
+from ..kernels.rotary import rotate
 
 How = Literal["add", "concat"]
 BASE = 10_000.0
@@ -169,7 +169,7 @@ class Rotary(Positions):
 
     def place_queries(self, q: Tensor, start: int | Tensor) -> Tensor:
         turned = self._count_turned(q.shape[-1])
-        return turn(q, *self._turns(start, q, turned), self.pairs == "adjacent")
+        return rotate(q, *self._turns(start, q, turned), self.pairs == "adjacent")
 
     def place_keys(self, k: Tensor, start: int | Tensor) -> Tensor:
         return self.place_queries(k, start)

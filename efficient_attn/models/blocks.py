@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..contract.mask import Mask
-from ..contract.starts import Starts, make_starts
+from ..contract.row_starts import Starts, make_starts
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.weights import draw_evenly, projection
 from .config import Config, require

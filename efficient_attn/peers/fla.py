@@ -19,7 +19,7 @@ from ..contract.mask import Mask
 from ..contract.mechanism import Attention
 from ..contract.traits import Growth, Traits
 from ..errors import UsageError
-from ..kernels.dense import wide
+from ..kernels.dense import widen
 from ..registry import register
 from . import library_file
 
@@ -71,8 +71,8 @@ class PeerSimpleGLA(Attention):
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         i = torch.arange(q.shape[2], device=q.device)
         logs = _log_decays(q.shape[1], q.device)[:, None, None] * (i[:, None] - i).clamp(min=0)
-        scores = wide(q) @ wide(k).mT * q.shape[-1] ** -0.5
-        return (scores * logs.exp().tril().to(scores.dtype) @ wide(v)).to(q.dtype)
+        scores = widen(q) @ widen(k).mT * q.shape[-1] ** -0.5
+        return (scores * logs.exp().tril().to(scores.dtype) @ widen(v)).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, _ = q.shape
@@ -121,9 +121,9 @@ class PeerFlaLinear(Attention):
         return n * (CHUNK + (self.dims.head_dim or 64))
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        rows, keys = F.elu(wide(q)) + 1, F.elu(wide(k)) + 1
+        rows, keys = F.elu(widen(q)) + 1, F.elu(widen(k)) + 1
         weights = (rows @ keys.mT * q.shape[-1] ** -0.5).tril()
-        return (weights / (weights.sum(-1, keepdim=True) + 1e-10) @ wide(v)).to(q.dtype)
+        return (weights / (weights.sum(-1, keepdim=True) + 1e-10) @ widen(v)).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n = q.shape[2]

@@ -10,7 +10,7 @@ from ..contract.mechanism import Attention
 from ..contract.shapes import Sample, Shape
 from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
-from ..kernels.dense import wide
+from ..kernels.dense import widen
 from ..registry import register
 from . import library
 from .hosting import drawing_from
@@ -95,8 +95,8 @@ class PeerReformer(Attention):
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         self._refuse(q, k, mask)
-        counts = self._counts(k.flatten(0, 1)).unflatten(0, k.shape[:2]).to(wide(q).dtype)
-        rows, keys = wide(k), torch.nn.functional.normalize(wide(k), dim=-1)
+        counts = self._counts(k.flatten(0, 1)).unflatten(0, k.shape[:2]).to(widen(q).dtype)
+        rows, keys = widen(k), torch.nn.functional.normalize(widen(k), dim=-1)
         i = torch.arange(q.shape[2], device=q.device)
         scores = (rows @ keys.mT * q.shape[-1] ** -0.5).masked_fill(i[:, None] == i, SELF_SCORE)
         # a round's weights, and the rounds weighed by their sums of exponentials: together one softmax over all that
@@ -109,7 +109,7 @@ class PeerReformer(Attention):
         top = seen.detach().amax(-1, keepdim=True)
         sums = top + (counts * (seen - top).exp()).sum(-1, keepdim=True).log()
         share = (sums - sums.logsumexp(2, keepdim=True)).exp()
-        return ((counts * (seen - sums).exp() * share).sum(2) @ wide(v)).to(q.dtype)
+        return ((counts * (seen - sums).exp() * share).sum(2) @ widen(v)).to(q.dtype)
 
     def _counts(self, x: Tensor) -> Tensor:
         """``[B, rounds, N, N]``: how often a round's query finds a key. Asks the library for hash codes only."""

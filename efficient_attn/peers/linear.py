@@ -14,7 +14,7 @@ from ..contract.mechanism import Attention
 from ..contract.shapes import Dims
 from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
-from ..kernels.dense import wide
+from ..kernels.dense import widen
 from ..registry import register
 from . import library
 from .hosting import drawing_from
@@ -58,13 +58,13 @@ class PeerLinearTransformer(Attention):
         return (n + m) * (self.dims.head_dim or 64) / 2
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        rows = wide(q).softmax(-1) * q.shape[-1] ** -0.5
+        rows = widen(q).softmax(-1) * q.shape[-1] ** -0.5
         if not mask.causal:
-            return (rows @ wide(k).softmax(-2).mT @ wide(v)).to(q.dtype)
+            return (rows @ widen(k).softmax(-2).mT @ widen(v)).to(q.dtype)
         bucket = torch.arange(q.shape[2], device=q.device) // self.bucket_size
         seen = bucket[:, None] > bucket if self.bucket_size > 1 else bucket[:, None] >= bucket
-        weights = (rows @ wide(k).exp().mT).masked_fill(~seen, 0)
-        return (weights / weights.sum(-1, keepdim=True).clamp(min=1e-3) @ wide(v)).to(q.dtype)
+        weights = (rows @ widen(k).exp().mT).masked_fill(~seen, 0)
+        return (weights / weights.sum(-1, keepdim=True).clamp(min=1e-3) @ widen(v)).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, width = q.shape[2:]
@@ -124,10 +124,10 @@ class PeerPerformer(Attention):
         total = weights.sum(-1, keepdim=True)
         if mask.causal:
             total = total + 1e-6 * rows.sum(-1, keepdim=True)
-        return (weights / total @ wide(v)).to(q.dtype)
+        return (weights / total @ widen(v)).to(q.dtype)
 
     def _features(self, x: Tensor, over: tuple[int, ...]) -> Tensor:
-        scaled = wide(x) * x.shape[-1] ** -0.25
+        scaled = widen(x) * x.shape[-1] ** -0.25
         products = scaled @ self.projection.to(scaled.dtype).mT
         top = products.amax(over, keepdim=True).detach()
         raised = (products - scaled.square().sum(-1, keepdim=True) / 2 - top).exp() + 1e-4

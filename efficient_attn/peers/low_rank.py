@@ -12,7 +12,7 @@ from ..contract.mechanism import Attention
 from ..contract.shapes import Dims
 from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
-from ..kernels.dense import wide
+from ..kernels.dense import widen
 from ..registry import register
 from . import library
 from .hosting import Handed, handing
@@ -68,8 +68,8 @@ class PeerLinformer(Attention):
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         self._refuse_long(k)
         along = slice(k.shape[2])
-        keys, values = wide(self.proj_k[along]).mT @ wide(k), wide(self.proj_v[along]).mT @ wide(v)
-        return ((wide(q) @ keys.mT * q.shape[-1] ** -0.5).softmax(-1) @ values).to(q.dtype)
+        keys, values = widen(self.proj_k[along]).mT @ widen(k), widen(self.proj_v[along]).mT @ widen(v)
+        return ((widen(q) @ keys.mT * q.shape[-1] ** -0.5).softmax(-1) @ values).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         _refuse_narrow_values(self, q, v)
@@ -142,7 +142,7 @@ class PeerNystromformer(Attention):
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         if reason := self.why_not_at(q.shape[2]):
             raise UnsupportedError(f"{self.label}: {reason}")
-        rows, keys, values = wide(q) * q.shape[-1] ** -0.25, wide(k) * q.shape[-1] ** -0.25, wide(v)
+        rows, keys, values = widen(q) * q.shape[-1] ** -0.25, widen(k) * q.shape[-1] ** -0.25, widen(v)
         if q.shape[2] == self.n_landmarks:
             return ((rows @ keys.mT).softmax(-1) @ values).to(q.dtype)
         few_rows, few_keys = (x.unflatten(2, (self.n_landmarks, -1)).mean(3) for x in (rows, keys))

@@ -18,10 +18,10 @@ from ..contract.mask import Mask
 from ..contract.mechanism import Attention
 from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
-from ..kernels.dense import masked_softmax, wide
+from ..kernels.dense import masked_softmax, widen
 from ..patterns import Pattern
 from ..registry import register
-from ..variants.sparse.engine import pattern_attention
+from ..variants.sparse.sparse_attention import pattern_attention
 from . import library
 from .hosting import Handed, handing
 
@@ -211,8 +211,8 @@ class PeerBigBird(Attention):
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         blocks = self.block_counts(q.shape[1], q.shape[2]).to(q.device)
         counts = blocks.repeat_interleave(self.block_size, 1).repeat_interleave(self.block_size, 2)
-        scores = wide(q) @ wide(k).mT * q.shape[-1] ** -0.5 + counts.log()
-        return (masked_softmax(scores, counts > 0) @ wide(v)).to(q.dtype)
+        scores = widen(q) @ widen(k).mT * q.shape[-1] ** -0.5 + counts.log()
+        return (masked_softmax(scores, counts > 0) @ widen(v)).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape

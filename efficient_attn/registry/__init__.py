@@ -3,9 +3,9 @@
 Reading names needs no torch; a mechanism's module is imported when it is created or described.
 """
 
-from .describing import Info, effective_options, info
+from .description import Info, effective_options, info
 from .entries import GROUP, catalogue, class_of, entry_of, load_plugin, names, plugins, register
-from .making import RESERVED, create, rename_backend
+from .factory import RESERVED, create, rename_backend
 
 __all__ = [
     "GROUP",

@@ -12,7 +12,7 @@ from ..contract.mask import Mask
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims, Shape
 from ..errors import UnsupportedError, UsageError
-from .making import create
+from .factory import create
 
 
 def attention(

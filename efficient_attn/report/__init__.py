@@ -9,10 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .write import Written as Written
+    from .write import ReportPaths as ReportPaths
     from .write import write_report as write_report
 
-__all__ = ["Written", "write_report"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["ReportPaths", "write_report"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

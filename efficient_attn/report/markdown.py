@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 
 
-def plain(text: object) -> str:
+def escape_markdown(text: object) -> str:
     """Text that Markdown shows as it is, in a table's cell as well: no markup, no line breaks."""
     safe = " ".join(str(text).split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*\[\]|~]|^>)", r"\\\1", safe)
 
 
-def fence(text: str) -> str:
+def make_fence(text: str) -> str:
     """A code fence longer than any run of backticks in the text."""
-    return "`" * max(3, _longest(text) + 1)
+    return "`" * max(3, _find_longest_backtick_run(text) + 1)
 
 
-def code(text: str) -> str:
+def format_code(text: str) -> str:
     """Text as code in a line, in a table's cell as well."""
-    line, ticks = " ".join(text.split()).replace("|", "\\|"), "`" * (_longest(text) + 1)
+    line, ticks = " ".join(text.split()).replace("|", "\\|"), "`" * (_find_longest_backtick_run(text) + 1)
     return f"{ticks}{line}{ticks}" if ticks == "`" else f"{ticks} {line} {ticks}"
 
 
-def _longest(text: str) -> int:
+def _find_longest_backtick_run(text: str) -> int:
     return max(map(len, re.findall(r"`+", text)), default=0)

@@ -14,24 +14,24 @@ from typing import Any, TypeAlias
 import jinja2
 from markupsafe import Markup, escape
 
-from ..results.marks import MARK
+from ..results.file_marks import MARK
 from ..results.section import Section
-from . import losses, markdown, select, tables, words
-from .answers.decisions import make_decisions
+from . import approximation_errors, formatting, markdown, select, tables
+from .answers.decision_table import make_decision_tables
 from .drawing import figures, style
-from .gather import Gathered
+from .gather import ReportData
 from .sections import (
     ability,
     appendix,
-    blocks,
-    complexity,
-    deciding,
-    decoding,
-    effects,
-    fidelity,
-    opening,
-    plain,
+    approximation,
+    decisions,
+    decode_cost,
+    generic,
+    growth_exponents,
+    header,
+    main_effects,
     retrieval,
+    section_blocks,
     speed,
     swap,
     tradeoffs,
@@ -41,14 +41,14 @@ MOST_FINDINGS = 3  # at the top; all comparisons stand beside their tables
 MOST_MARKDOWN_ROWS = 200  # more than these belong into rows.csv: code hosts stop rendering long Markdown
 
 # a section's layout and the module that makes it; whatever is not here is drawn from its data alone
-LAYOUTS = {
+SECTION_MODULES = {
     "speed": speed,
-    "fidelity": fidelity,
-    "decoding": decoding,
-    "effects": effects,
+    "fidelity": approximation,
+    "decoding": decode_cost,
+    "effects": main_effects,
     "swap": swap,
     "retrieval": retrieval,
-    "complexity": complexity,
+    "complexity": growth_exponents,
     "ability": ability,
 }
 BUILT_IN = (
@@ -63,18 +63,18 @@ class Content:
     """Everything that both pages show, in order. folded: chapters for those who open them, at the end."""
 
     title: str
-    trial: str
-    place: str
+    override_notice: str
+    environment_line: str
     summary: str
-    damaged: str
-    noisy: str
-    sentences: list[str]
-    sections: list[blocks.Chapter]
-    folded: list[blocks.Chapter]
-    missing: tables.Table | None
-    rows: appendix.Rows
+    damage_notice: str
+    noise_notice: str
+    findings: list[str]
+    sections: list[section_blocks.Chapter]
+    folded: list[section_blocks.Chapter]
+    missing: tables.ReportTable | None
+    rows: appendix.RowListing
     families: dict[str, str]
-    environment: tables.Table | None
+    environment: tables.ReportTable | None
     sessions: list[dict[str, Any]]
 
     @property
@@ -82,56 +82,58 @@ class Content:
         return (plot for section in self.sections for block in section.blocks for plot in block.plots)
 
     @property
-    def readings(self) -> list[blocks.Chapter]:
+    def explained_sections(self) -> list[section_blocks.Chapter]:
         """The sections that have to be explained."""
         return [section for section in (*self.sections, *self.folded) if section.intro]
 
 
-Draw: TypeAlias = Callable[[Sequence[blocks.Block]], None]
+DrawPlots: TypeAlias = Callable[[Sequence[section_blocks.SectionBlock]], None]
 
 
-def make_content(found: Gathered, *, draw: Draw = blocks.draw_plots) -> Content:
+def make_content(data: ReportData, *, draw: DrawPlots = section_blocks.draw_planned_plots) -> Content:
     """The report of these rows: sections only for what was measured, so that any part of a suite makes one.
 
     draw: gives blocks the plots that they planned, or as many as are wanted.
     """
-    rows = losses.add_losses(select.add_labels(found.rows))
-    looks, trials = style.choose_looks(rows["label"]), frozenset(found.trials)
-    sections, folded = _make_chapters(found.sections, blocks.Material(rows, found.cpus, looks, trials))
+    rows = approximation_errors.add_errors(select.add_labels(data.rows))
+    looks, overridden_runs = style.choose_looks(rows["label"]), frozenset(data.overrides)
+    sections, folded = _make_chapters(
+        data.sections, section_blocks.SectionData(rows, data.cpus, looks, overridden_runs)
+    )
     draw([block for section in sections for block in section.blocks])
-    every = [section.blocks for section in (*folded, *sections)]
-    sentences = choose_findings(every)
-    for block in itertools.chain.from_iterable(every):
-        block.sentences = [text for text in block.sentences if text not in sentences]
-    known = rows[rows["family"].notna()].drop_duplicates("label")
+    blocks_by_section = [section.blocks for section in (*folded, *sections)]
+    findings = choose_findings(blocks_by_section)
+    for block in itertools.chain.from_iterable(blocks_by_section):
+        block.sentences = [text for text in block.sentences if text not in findings]
+    labelled_rows = rows[rows["family"].notna()].drop_duplicates("label")
     return Content(
-        title=opening.make_title(found),
-        trial=opening.tell_trials(found),
-        place=opening.tell_place(rows, found),
-        summary=opening.sum_up(rows, found.cpus),
-        damaged=opening.tell_damage(found.damaged),
-        noisy=opening.warn_of_noise(rows, found.sessions),
-        sentences=sentences,
+        title=header.make_title(data),
+        override_notice=header.describe_overrides(data),
+        environment_line=header.describe_environment(rows, data),
+        summary=header.summarise_rows(rows, data.cpus),
+        damage_notice=header.describe_damage(data.damaged),
+        noise_notice=header.describe_noise(rows, data.sessions),
+        findings=findings,
         sections=sections,
         folded=folded,
-        missing=appendix.list_lost(rows, found.cpus),
-        rows=appendix.list_rows(found.loaded.assign(mean_value_error=found.rows["mean_value_error"])),
-        families=dict(zip(*(known[name].tolist() for name in ("label", "family")), strict=True)),
-        environment=appendix.list_environments((s["run"], s.get("environment") or {}) for s in found.sessions),
-        sessions=[appendix.describe_session(session) for session in found.sessions],
+        missing=appendix.list_missing(rows, data.cpus),
+        rows=appendix.list_rows(data.loaded.assign(mean_value_error=data.rows["mean_value_error"])),
+        families=dict(zip(*(labelled_rows[name].tolist() for name in ("label", "family")), strict=True)),
+        environment=appendix.list_environments((s["run"], s.get("environment") or {}) for s in data.sessions),
+        sessions=[appendix.describe_session(session) for session in data.sessions],
     )
 
 
-def choose_findings(chapters: Sequence[Sequence[blocks.Block]]) -> list[str]:
+def choose_findings(chapters: Sequence[Sequence[section_blocks.SectionBlock]]) -> list[str]:
     """What the page says first: of each chapter the first highlight, then of each the second, while there is room."""
-    found = [[text for block in chapter for text in block.highlights] for chapter in chapters]
-    in_turn = (text for turn in itertools.zip_longest(*found) for text in turn if text)
-    return list(dict.fromkeys(in_turn))[:MOST_FINDINGS]
+    highlights_by_section = [[text for block in chapter for text in block.highlights] for chapter in chapters]
+    interleaved = (text for highlights in itertools.zip_longest(*highlights_by_section) for text in highlights if text)
+    return list(dict.fromkeys(interleaved))[:MOST_FINDINGS]
 
 
 def _make_chapters(
-    brought: Sequence[Section], material: blocks.Material
-) -> tuple[list[blocks.Chapter], list[blocks.Chapter]]:
+    task_sections: Sequence[Section], material: section_blocks.SectionData
+) -> tuple[list[section_blocks.Chapter], list[section_blocks.Chapter]]:
     """The sections that have something to show, and those that are folded.
 
     First decisions and fronts, then the built-in ones, then what tasks brought.
@@ -139,25 +141,28 @@ def _make_chapters(
     What is brought under a built-in one's name takes its place. A design's rows are not shown twice: of points that
     differ in everything, each would be a table and a plot.
     """
-    sections = {section.name: section for section in (*BUILT_IN, *brought)}
+    sections = {section.name: section for section in (*BUILT_IN, *task_sections)}
     built_in = {section.name for section in BUILT_IN}
-    made: dict[str, blocks.Chapter] = {}
+    chapters_by_name: dict[str, section_blocks.Chapter] = {}
     for section in sorted(sections.values(), key=lambda section: section.layout != "effects"):
-        chapter = LAYOUTS.get(section.layout, plain).make_chapter(section, material)
-        chapter.anchor = section.name if section.name in built_in else words.slug("section", section.name)
+        chapter = SECTION_MODULES.get(section.layout, generic).make_chapter(section, material)
+        chapter.anchor = section.name if section.name in built_in else formatting.make_slug("section", section.name)
         chapter.task = section.task if (material.rows["task"] == section.task).any() else None
-        made[section.name] = chapter
+        chapters_by_name[section.name] = chapter
         if chapter.blocks and section.layout == "effects":
-            material = replace(material, rows=material.rows[~effects.select_rows(section, material.rows)])
-    boards = make_decisions(material.rows)
-    first = [deciding.make_chapter(boards, material), tradeoffs.make_chapter(boards, material)]
-    details = [speed.make_details(s, material, boards) for s in sections.values() if s.layout == "speed"]
-    shown = [*first, *(made[name] for name in sections)]
-    return [chapter for chapter in shown if chapter.blocks], [chapter for chapter in details if chapter.blocks]
+            material = replace(material, rows=material.rows[~main_effects.select_design_rows(section, material.rows)])
+    decision_tables = make_decision_tables(material.rows)
+    decision_chapters = [
+        decisions.make_chapter(decision_tables, material),
+        tradeoffs.make_chapter(decision_tables, material),
+    ]
+    details = [speed.make_details(s, material, decision_tables) for s in sections.values() if s.layout == "speed"]
+    chapters = [*decision_chapters, *(chapters_by_name[name] for name in sections)]
+    return [chapter for chapter in chapters if chapter.blocks], [chapter for chapter in details if chapter.blocks]
 
 
 @dataclass(frozen=True)
-class Within:
+class SiteLinks:
     """Where a page stands in a site: the way to its front page, the file with the rows, the style sheet, as links."""
 
     home: str
@@ -165,70 +170,70 @@ class Within:
     sheet: str
 
 
-def as_html(shown: Content, *, within: Within | None = None) -> str:
+def as_html(content: Content, *, site_links: SiteLinks | None = None) -> str:
     """One page, from which no request leaves: its policy lets it load nothing and run no script but its own.
 
     within: the site that it is a page of; then its rows are a file beside it, and not in the page as well.
     """
-    env = _environment(autoescape=True)
-    script, sheet = (_source(env, name) for name in ("page.js", "style.css"))
+    env = _make_environment(autoescape=True)
+    script, sheet = (_read_template(env, name) for name in ("page.js", "style.css"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    body = "" if within else table_body(shown.rows.cells)
-    known = {"script": script, "sheet": sheet, "digest": digest, "within": within}
-    return env.get_template("report.html.j2").render(report=shown, body=body, **known)
+    body = "" if site_links else make_table_body(content.rows.cells)
+    variables = {"script": script, "sheet": sheet, "digest": digest, "within": site_links}
+    return env.get_template("report.html.j2").render(report=content, body=body, **variables)
 
 
-def split_place(sentence: str) -> tuple[str, str]:
+def split_config(sentence: str) -> tuple[str, str]:
     """A finding, and what it holds for: what stands in brackets at its end, which may hold brackets."""
     depth = 0
-    for at in range(len(sentence) - 2, 0, -1) if sentence.endswith(").") else ():
-        depth += {")": 1, "(": -1}.get(sentence[at], 0)
+    for index in range(len(sentence) - 2, 0, -1) if sentence.endswith(").") else ():
+        depth += {")": 1, "(": -1}.get(sentence[index], 0)
         if not depth:
-            return sentence[: at - 1] + ".", sentence[at:-1]
+            return sentence[: index - 1] + ".", sentence[index:-1]
     return sentence, ""
 
 
 @jinja2.pass_context
-def name_family(context: Mapping[str, Any], label: str) -> Markup:
+def make_family_attribute(context: Mapping[str, Any], label: str) -> Markup:
     """A table row's family, for those who filter by it; nothing where its first cell names no variant."""
-    found = context["report"].families.get(label)
-    return Markup(' data-family="{}"').format(found) if found else Markup("")
+    family = context["report"].families.get(label)
+    return Markup(' data-family="{}"').format(family) if family else Markup("")
 
 
-def table_body(rows: Sequence[Sequence[str]]) -> Markup:
+def make_table_body(rows: Sequence[Sequence[str]]) -> Markup:
     """Escaped table rows. In one piece and each text once: a template would take a second for 10,000 rows."""
-    safe = {text: str(escape(text)) for text in {text for row in rows for text in row}}
-    return Markup("".join(f"<tr><td>{'</td><td>'.join(safe[text] for text in row)}</td></tr>\n" for row in rows))
+    escaped = {text: str(escape(text)) for text in {text for row in rows for text in row}}
+    return Markup("".join(f"<tr><td>{'</td><td>'.join(escaped[text] for text in row)}</td></tr>\n" for row in rows))
 
 
-def as_markdown(shown: Content, *, published: str = "") -> str:
+def as_markdown(content: Content, *, published: str = "") -> str:
     """The same tables in GitHub's Markdown, with the plots as images beside it.
 
     published: the folder of a published run, which holds neither page nor table.
     """
-    env = _environment(autoescape=False)
-    text = env.get_template("report.md.j2").render(report=shown, most_rows=MOST_MARKDOWN_ROWS, published=published)
+    env = _make_environment(autoescape=False)
+    text = env.get_template("report.md.j2").render(report=content, most_rows=MOST_MARKDOWN_ROWS, published=published)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def breakable(text: object) -> Markup:
+def add_word_breaks(text: object) -> Markup:
     """Escaped text that may break where an option begins, so that long names fit narrow screens."""
     return Markup(re.sub(r"([:|])(?=\w)", r"\1<wbr>", str(escape(text))))
 
 
 @cache
-def _environment(*, autoescape: bool) -> jinja2.Environment:
+def _make_environment(*, autoescape: bool) -> jinja2.Environment:
     """One for all pages: reading the template takes as long as filling it."""
     loader = jinja2.PackageLoader("efficient_attn.report", "templates")
     env = jinja2.Environment(
         loader=loader, autoescape=autoescape, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     env.globals["made"] = MARK
-    env.filters |= {"breakable": breakable, "split_place": split_place, "of_family": name_family}
-    env.filters |= {"md": markdown.plain, "fence": markdown.fence}
+    env.filters |= {"breakable": add_word_breaks, "split_place": split_config, "of_family": make_family_attribute}
+    env.filters |= {"md": markdown.escape_markdown, "fence": markdown.make_fence}
     return env
 
 
-def _source(env: jinja2.Environment, name: str) -> str:
+def _read_template(env: jinja2.Environment, name: str) -> str:
     assert env.loader is not None
     return env.loader.get_source(env, name)[0]

@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..results import marks, store
-from ..results.packing import check_whole, pack
+from ..results import file_marks, store
+from ..results.compression import check_whole, pack
 from ..results.shards import shards
 from . import markdown, page
-from .command import tell_command
+from .command_line import format_command
 from .drawing.figures import Plot
-from .gather import Frame, Gathered, gather
-from .write import MARKDOWN, PLOTS, check_report, replace_report
+from .gather import Frame, ReportData, gather
+from .write import MARKDOWN_FILE, PLOTS_FOLDER, check_report, replace_report
 
 MOST_PICTURES = 3
-COLOURS = 128  # of a kept picture, whose lines and letters have a few and shades between them
-INDEX = "README.md"
-HEAD = (
+PNG_COLOURS = 128  # of a kept picture, whose lines and letters have a few and shades between them
+INDEX_FILE = "README.md"
+INDEX_COLUMNS = (
     *("run", "suite", "what", "machine", "dtype", "batch", "heads", "head size"),
     *("cases that gave a result", "measured", "torch", "commit", "made with"),
 )
-FOLLOWS = """
+INDEX_FOOTER = """
 Each folder keeps the rows with their raw samples (`rows.jsonl.gz`), the environment (`run.json`), and a report with at
 most {most} pictures. `efficient-attn report {name}/NAME --out page` makes the web page, with every plot;
 `efficient_attn.load` and `efficient-attn compare` read the folders as they are. `efficient-attn report --published
@@ -38,7 +38,7 @@ class ChangedSources(UserWarning):
     """A published run that was not measured from a commit as it is."""
 
 
-def keep_published(folder: Path) -> list[Path]:
+def update_published(folder: Path) -> list[Path]:
     """Trim every run that stands in a folder to what git keeps, and list them all in its ``README.md``.
 
     Returns the runs. All are looked at before one is touched. Raises `UsageError` for a folder without runs, and for a
@@ -47,7 +47,7 @@ def keep_published(folder: Path) -> list[Path]:
     runs = sorted(path for path in folder.glob("*") if path.is_dir() and not path.is_symlink() and shards(path))
     if not runs:
         raise UsageError(f"{folder}: holds no runs; name the folder that holds the runs' folders")
-    marks.check_free(folder / INDEX)
+    file_marks.check_free(folder / INDEX_FILE)
     for run in runs:
         _check_finished(run)
         check_whole(run)
@@ -55,10 +55,10 @@ def keep_published(folder: Path) -> list[Path]:
     lines = []
     for run in runs:
         pack(run)
-        found = gather([run])
-        replace_report(run, _make_report(found, f"{folder.resolve().name}/{run.name}"))
-        lines.append(_describe(run.name, found))
-    marks.write(folder / INDEX, _make_index(lines, folder.resolve().name).encode())
+        data = gather([run])
+        replace_report(run, _make_report(data, f"{folder.resolve().name}/{run.name}"))
+        lines.append(_describe_run(run.name, data))
+    file_marks.write(folder / INDEX_FILE, _make_index(lines, folder.resolve().name).encode())
     return runs
 
 
@@ -66,91 +66,95 @@ def _check_finished(run: Path) -> None:
     sessions = store.about(run)
     if not sessions or not sessions[-1].get("finished"):
         raise UsageError(f"{run}: has not finished; go on with it first: run SUITE --resume --out {run}")
-    changed = [git for git in map(_git, sessions) if git.get("digest")]
-    if changed:
-        told = f"measured from changes that are in no commit (on {str(changed[-1].get('revision'))[:7]})"
-        warnings.warn(f"{run}: {told}; measure it again from a clean commit", ChangedSources, stacklevel=3)
+    changed_commits = [git for git in map(_get_git_info, sessions) if git.get("digest")]
+    if changed_commits:
+        message = f"measured from changes that are in no commit (on {str(changed_commits[-1].get('revision'))[:7]})"
+        warnings.warn(f"{run}: {message}; measure it again from a clean commit", ChangedSources, stacklevel=3)
 
 
-def shrink(png: bytes) -> bytes:
+def shrink_png(png: bytes) -> bytes:
     """A picture of few colours in about a third of its bytes, with what it says of itself."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    picture, said, out = Image.open(io.BytesIO(png)), PngInfo(), io.BytesIO()
+    picture, metadata, out = Image.open(io.BytesIO(png)), PngInfo(), io.BytesIO()
     for name, text in picture.info.items():
         if isinstance(text, str):
-            said.add_text(str(name), text)
-    few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-    few.save(out, "PNG", optimize=True, pnginfo=said, dpi=picture.info["dpi"])
+            metadata.add_text(str(name), text)
+    quantized = picture.convert("RGB").quantize(PNG_COLOURS, dither=Image.Dither.NONE)
+    quantized.save(out, "PNG", optimize=True, pnginfo=metadata, dpi=picture.info["dpi"])
     return out.getvalue()
 
 
-def _make_report(found: Gathered, name: str) -> dict[str, str | bytes]:
+def _make_report(data: ReportData, name: str) -> dict[str, str | bytes]:
     """The Markdown with few pictures, and these."""
-    shown = page.make_content(found)
-    chosen = {plot.panel.name: plot.png for plot in choose_pictures(shown)}
-    for block in (block for section in shown.sections for block in section.blocks):
+    content = page.make_content(data)
+    chosen = {plot.panel.name: plot.png for plot in choose_plots(content)}
+    for block in (block for section in content.sections for block in section.blocks):
         block.plots, block.note = [plot for plot in block.plots if plot.panel.name in chosen], ""
-    pictures: dict[str, str | bytes] = {f"{PLOTS}/{each}.png": shrink(png) for each, png in chosen.items()}
-    return pictures | {MARKDOWN: page.as_markdown(shown, published=name)}
+    pictures: dict[str, str | bytes] = {
+        f"{PLOTS_FOLDER}/{plot_name}.png": shrink_png(png) for plot_name, png in chosen.items()
+    }
+    return pictures | {MARKDOWN_FILE: page.as_markdown(content, published=name)}
 
 
-def choose_pictures(shown: page.Content) -> list[Plot]:
+def choose_plots(content: page.Content) -> list[Plot]:
     """The first picture of each section, then the second of each, as far as there is room."""
-    sections = [[plot for block in section.blocks for plot in block.plots] for section in shown.sections]
-    in_turn = [plot for turn in zip_longest(*sections) for plot in turn if plot is not None]
-    return in_turn[:MOST_PICTURES]
+    sections = [[plot for block in section.blocks for plot in block.plots] for section in content.sections]
+    interleaved = [plot for plots in zip_longest(*sections) for plot in plots if plot is not None]
+    return interleaved[:MOST_PICTURES]
 
 
 # -- the list ------------------------------------------------------------------------------------------------------
 
 
 def _make_index(lines: Sequence[Sequence[str]], name: str) -> str:
-    table = ["| " + " | ".join(cells) + " |" for cells in (HEAD, ["---"] * len(HEAD), *lines)]
-    text = "\n".join(["# Published runs", "", *table]) + "\n" + FOLLOWS.format(most=MOST_PICTURES, name=name)
-    return f"{text}\n<!-- {marks.MARK} -->\n"
+    table = ["| " + " | ".join(cells) + " |" for cells in (INDEX_COLUMNS, ["---"] * len(INDEX_COLUMNS), *lines)]
+    text = "\n".join(["# Published runs", "", *table]) + "\n" + INDEX_FOOTER.format(most=MOST_PICTURES, name=name)
+    return f"{text}\n<!-- {file_marks.MARK} -->\n"
 
 
-def _describe(name: str, found: Gathered) -> list[str]:
+def _describe_run(name: str, data: ReportData) -> list[str]:
     """A run's line."""
-    rows, last = found.loaded, found.sessions[-1]
-    environment: Mapping[str, Any] = last.get("environment") or {}
-    suite: Mapping[str, Any] = last.get("suite") or {}
-    made_with = f"{_tell_variables(last, environment)}{tell_command(last.get('command'))}".replace("|", "\\|")
-    sizes = [_tell_range(rows, column) for column in ("batch", "heads", "head_dim")]
+    rows, last_session = data.loaded, data.sessions[-1]
+    environment: Mapping[str, Any] = last_session.get("environment") or {}
+    suite: Mapping[str, Any] = last_session.get("suite") or {}
+    made_with = f"{_format_variables(last_session, environment)}{format_command(last_session.get('command'))}".replace(
+        "|", "\\|"
+    )
+    sizes = [_format_range(rows, column) for column in ("batch", "heads", "head_dim")]
     return [
-        f"[{name}]({name}/{MARKDOWN})",
-        markdown.plain(suite.get("name") or "not known"),
-        markdown.plain(suite.get("title") or ""),
-        markdown.plain(" and ".join(sorted(rows["machine"].dropna().unique()))),
+        f"[{name}]({name}/{MARKDOWN_FILE})",
+        markdown.escape_markdown(suite.get("name") or "not known"),
+        markdown.escape_markdown(suite.get("title") or ""),
+        markdown.escape_markdown(" and ".join(sorted(rows["machine"].dropna().unique()))),
         ", ".join(sorted(rows["dtype"].dropna().unique())),
         *sizes,
         f"{(rows['status'] == 'ok').sum()} of {len(rows)}",
-        str(last.get("started") or "")[:10],
-        markdown.plain(environment.get("torch") or "not known"),
-        _tell_commit(last),
+        str(last_session.get("started") or "")[:10],
+        markdown.escape_markdown(environment.get("torch") or "not known"),
+        _format_commit(last_session),
         f"`{made_with}`",
     ]
 
 
-def _tell_range(rows: Frame, column: str) -> str:
+def _format_range(rows: Frame, column: str) -> str:
     values = sorted(int(value) for value in rows[column].dropna().unique())
     return ", ".join(map(str, values)) if len(values) < 3 else f"{values[0]} to {values[-1]}"
 
 
-def _tell_variables(session: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+def _format_variables(session: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
     """What was set so that the allocator was left alone: without it the command measures something else."""
-    left = str((session.get("allocator") or {}).get("left alone", ""))
-    said = (environment.get("variables") or {}).items()
-    return "".join(f"{name}={value} " for name, value in said if name in left)
+    untouched = str((session.get("allocator") or {}).get("left alone", ""))
+    variables = (environment.get("variables") or {}).items()
+    return "".join(f"{name}={value} " for name, value in variables if name in untouched)
 
 
-def _tell_commit(session: Mapping[str, Any]) -> str:
-    git = _git(session)
+def _format_commit(session: Mapping[str, Any]) -> str:
+    git = _get_git_info(session)
     revision = str(git.get("revision") or "")[:7] or "not known"
     return f"{revision}, changed" if git.get("digest") else revision
 
 
-def _git(session: Mapping[str, Any]) -> Mapping[str, Any]:
+def _get_git_info(session: Mapping[str, Any]) -> Mapping[str, Any]:
     return (session.get("environment") or {}).get("git") or {}

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
-from ..instruments.collection import no_collection
-from ..results import durable, marks
+from ..instruments.garbage import no_collection
+from ..results import durable, file_marks
 from . import page
 from .gather import gather
 
-PAGE, MARKDOWN, TABLE, PLOTS = "report.html", "report.md", "rows.csv", "plots"
+PAGE_FILE, MARKDOWN_FILE, TABLE_FILE, PLOTS_FOLDER = "report.html", "report.md", "rows.csv", "plots"
 
 
 @dataclass(frozen=True)
-class Written:
+class ReportPaths:
     """Where a report is. plots: the PNG and SVG files, in the order of the page."""
 
     page: Path
@@ -26,21 +26,27 @@ class Written:
     csv: Path
 
 
-def write_report(runs: Sequence[Path], out: Path) -> Written:
+def write_report(runs: Sequence[Path], out: Path) -> ReportPaths:
     """Write ``report.html``, ``report.md``, ``rows.csv`` and ``plots/`` about these runs into a folder.
 
     An earlier report there is replaced; a run's own files and other people's never. Raises `UsageError` for a folder
     that holds no run, for one that cannot be written, and for a file in the way that is not ours.
     """
     with no_collection():  # of 10,000 rows nearly all live to the end, and looking through them takes a tenth more
-        found = gather([Path(run) for run in runs])
-        shown = page.make_content(found)
-        texts = {PAGE: page.as_html(shown), MARKDOWN: page.as_markdown(shown), TABLE: found.csv}
+        report_data = gather([Path(run) for run in runs])
+        content = page.make_content(report_data)
+        texts = {
+            PAGE_FILE: page.as_html(content),
+            MARKDOWN_FILE: page.as_markdown(content),
+            TABLE_FILE: report_data.csv,
+        }
     plots = {
-        f"{PLOTS}/{p.panel.name}.{kind}": data for p in shown.plots for kind, data in (("png", p.png), ("svg", p.svg))
+        f"{PLOTS_FOLDER}/{p.panel.name}.{kind}": data
+        for p in content.plots
+        for kind, data in (("png", p.png), ("svg", p.svg))
     }
     replace_report(out, plots | texts)
-    return Written(out / PAGE, out / MARKDOWN, tuple(out / name for name in plots), out / TABLE)
+    return ReportPaths(out / PAGE_FILE, out / MARKDOWN_FILE, tuple(out / name for name in plots), out / TABLE_FILE)
 
 
 def replace_report(out: Path, files: dict[str, str | bytes]) -> None:
@@ -49,38 +55,44 @@ def replace_report(out: Path, files: dict[str, str | bytes]) -> None:
     try:
         earlier = find_report(out)
         out.mkdir(parents=True, exist_ok=True)
-        left = earlier.difference(files)
-        for name in left:
+        obsolete = earlier.difference(files)
+        for name in obsolete:
             (out / name).unlink()
         for name, data in files.items():
             (out / name).parent.mkdir(exist_ok=True)
             durable.replace(out / name, data.encode() if isinstance(data, str) else data, sync=False)
-        if left and (out / PLOTS).is_dir() and not any((out / PLOTS).iterdir()):
-            (out / PLOTS).rmdir()
+        if obsolete and (out / PLOTS_FOLDER).is_dir() and not any((out / PLOTS_FOLDER).iterdir()):
+            (out / PLOTS_FOLDER).rmdir()
     except OSError as error:
         raise UsageError(f"{out}: cannot be written: {error.strerror or error}; choose another folder") from error
 
 
-def check_report(out: Path, names: Sequence[str] = (PAGE, MARKDOWN, TABLE)) -> None:
+def check_report(out: Path, names: Sequence[str] = (PAGE_FILE, MARKDOWN_FILE, TABLE_FILE)) -> None:
     """`UsageError` where a report's files would lie on, or go through, something that is not ours."""
-    marks.check_folder(out / PLOTS)
+    file_marks.check_folder(out / PLOTS_FOLDER)
     try:
         earlier = find_report(out)
         for name in names:
             if name not in earlier:
-                marks.check_free(out / name)
+                file_marks.check_free(out / name)
     except OSError as error:
         raise UsageError(f"{out}: cannot be written: {error.strerror or error}; choose another folder") from error
 
 
 def find_report(out: Path) -> set[str]:
     """The files of the earlier report here: what it shows, where that is ours; nobody else's."""
-    told = out / MARKDOWN
-    if told.is_symlink() or not told.is_file() or not marks.is_ours(told):
+    markdown_path = out / MARKDOWN_FILE
+    if markdown_path.is_symlink() or not markdown_path.is_file() or not file_marks.is_ours(markdown_path):
         return set()
-    shown = re.findall(rf"\({PLOTS}/([\w.-]+)\.png\)", told.read_text("utf-8", "replace"))
-    names = {f"{PLOTS}/{name}.{kind}" for name in shown for kind in ("png", "svg")} | {PAGE, MARKDOWN, TABLE}
-    there = {name for name in names if (out / name).is_file() and not (out / name).is_symlink()}
+    plot_names = re.findall(rf"\({PLOTS_FOLDER}/([\w.-]+)\.png\)", markdown_path.read_text("utf-8", "replace"))
+    names = {f"{PLOTS_FOLDER}/{name}.{kind}" for name in plot_names for kind in ("png", "svg")} | {
+        PAGE_FILE,
+        MARKDOWN_FILE,
+        TABLE_FILE,
+    }
+    existing = {name for name in names if (out / name).is_file() and not (out / name).is_symlink()}
     # pictures of earlier versions bear no mark, nor do reports that show them
-    marked = marks.is_marked(told)
-    return {name for name in there if marks.is_ours(out / name) or (name.startswith(PLOTS) and not marked)}
+    marked = file_marks.is_marked(markdown_path)
+    return {
+        name for name in existing if file_marks.is_ours(out / name) or (name.startswith(PLOTS_FOLDER) and not marked)
+    }

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
-from .cleaning import clean
+from .sanitize import clean
 
 SCHEMA = 8
 

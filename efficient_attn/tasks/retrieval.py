@@ -12,8 +12,8 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from ..bench.asked import Asked
-from ..bench.place import Cell, Place
+from ..bench.config import Cell, Place
+from ..bench.planning.request import Asked
 from ..bench.task import Guess, Keys, Task
 from ..errors import UsageError
 from ..integrations.haystacks import ANSWERS, NEEDLES, Family, Haystack, make_haystack
@@ -24,9 +24,9 @@ from .trained import OWN, PACE, check_places
 
 if TYPE_CHECKING:
     from ..bench.case import Case
-    from ..instruments.ceilings import Ceiling
-    from ..integrations.asking import Heard
+    from ..instruments.roofline import Ceiling
     from ..integrations.bundled import Loaded
+    from ..integrations.haystack_scoring import Heard
 
 SHORTEST = 512  # tokens of a haystack: ten needles, and text between them
 DEPTHS = (10, 30, 50, 70, 90)  # per cent: the middles of the parts of a haystack by which answers are told apart
@@ -48,7 +48,7 @@ class RetrievalKeys(Keys):
 
 def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
     """A cell for each model, kind of needles and length, with all of its haystacks."""
-    from ..integrations.models import describe
+    from ..integrations.model_info import describe
     from ..integrations.texts import Text
 
     check_places(asked)
@@ -72,7 +72,7 @@ def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
 
 def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
     """The answers to all haystacks of a cell, or why nobody asks for them."""
-    from ..integrations.models import NotInstalled
+    from ..integrations.model_info import NotInstalled
 
     row.extra = {"needles": case.keys.needles[0], "chance": 1 / ANSWERS}
     try:
@@ -136,7 +136,7 @@ def _open(cell: Cell) -> tuple[Loaded, tuple[Haystack, ...]]:
 
 
 def _ask(cell: Cell, spec: str) -> tuple[Heard, ...]:
-    from ..integrations.asking import ask
+    from ..integrations.haystack_scoring import ask
 
     loaded, haystacks = _open(cell)
     return tuple(ask(loaded, spec, haystack) for haystack in haystacks)
@@ -150,8 +150,8 @@ def _ask_itself(cell: Cell) -> tuple[Heard, ...]:
 
 def guess(case: Case, best: Ceiling) -> Guess:
     """Of each haystack a pass without logits, and its questions on copies of the states; of memory those copies."""
-    from ..bench.expect import CALLS
-    from ..integrations.models import describe
+    from ..bench.planning.cost_estimate import CALLS
+    from ..integrations.model_info import describe
 
     model, s, attn = describe(case.keys.model[0]), case.shape, case.create()
     words = model.outputs * s.heads * s.head_dim  # numbers that only logits need

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
-from ..bench.asked import Asked
-from ..bench.place import RESERVE, Cell, Place
+from ..bench.config import RESERVE, Cell, Place
+from ..bench.planning.request import Asked
 from ..bench.task import Guess, Keys, Task
 from ..errors import UsageError
 from ..results.rows import Record, Row
@@ -18,9 +18,9 @@ from ..units import parse_size
 
 if TYPE_CHECKING:
     from ..bench.case import Case
-    from ..bench.jobs import Prepared
-    from ..bench.workload import Workload
-    from ..instruments.ceilings import Ceiling
+    from ..bench.measuring.jobs import Prepared
+    from ..bench.measuring.workload import Workload
+    from ..instruments.roofline import Ceiling
 
 MODES = ("forward", "forward_backward", "prefill", "decode")
 AXES = ("threads", "batch", "heads", "kv_heads", "head_dim", "causal", "cache", "compiled", "cuda_graph", "fill")
@@ -62,20 +62,20 @@ def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
 
 def judge(case: Case, row: Row, at: Callable[..., None]) -> Record | Prepared:
     """Prove a case right, count its memory, find its pace."""
-    from ..bench.prepare import prepare
+    from ..bench.measuring.preparation import prepare
 
     keys = case.keys
     return prepare(case, row, at, peak_memory=keys.peak_memory, memory_budget=keys.memory_budget)
 
 
 def make_workload(case: Case) -> Workload:
-    from ..bench.workload import Workload
+    from ..bench.measuring.workload import Workload
 
     return Workload(case)
 
 
 def guess(case: Case, best: Ceiling) -> Guess:
-    from ..bench.expect import guess_call
+    from ..bench.planning.cost_estimate import guess_call
 
     return guess_call(case, best)
 

@@ -12,8 +12,8 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..bench.asked import Asked
-from ..bench.place import Cell, Place
+from ..bench.config import Cell, Place
+from ..bench.planning.request import Asked
 from ..bench.task import Guess, Keys, Task
 from ..results.rows import Record, Row, finite
 from ..results.section import Column, Section
@@ -21,9 +21,9 @@ from .trained import OWN, PACE, check_places
 
 if TYPE_CHECKING:
     from ..bench.case import Case
-    from ..instruments.ceilings import Ceiling
-    from ..integrations.single import OneLayer
-    from ..integrations.swapping import Reading
+    from ..instruments.roofline import Ceiling
+    from ..integrations.model_swap import Reading
+    from ..integrations.single_layer import OneLayer
 
 
 class SwapKeys(Keys):
@@ -40,7 +40,7 @@ class SwapKeys(Keys):
 
 def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
     """A cell for each model, length and segment; and, where layers are swapped alone, for each of them."""
-    from ..integrations.models import describe
+    from ..integrations.model_info import describe
     from ..integrations.texts import Text
 
     check_places(asked)
@@ -59,7 +59,7 @@ def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
 
 def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
     """Read a segment with the case's mechanism, and compare with what the model itself made of it."""
-    from ..integrations.models import NotInstalled
+    from ..integrations.model_info import NotInstalled
 
     try:
         return _judge_layer(case, row) if case.cell.place.layer is not None else _judge_all(case, row)
@@ -107,7 +107,7 @@ def _tell(row: Row, found: dict[str, float | None], case: Case) -> None:
 @lru_cache(maxsize=1)
 def _open(cell: Cell) -> Reading:
     """The model and the segment of a cell, which all of its cases in this worker share."""
-    from ..integrations.swapping import Reading
+    from ..integrations.model_swap import Reading
 
     keys = dict(cell.keys)
     return Reading.open(keys["model"][0], keys["text"], cell.place.seq_len, cell.place.segment or 0, OWN)
@@ -116,7 +116,7 @@ def _open(cell: Cell) -> Reading:
 @lru_cache(maxsize=1)
 def _open_layer(cell: Cell) -> OneLayer:
     """The same for a cell about one layer."""
-    from ..integrations.single import OneLayer
+    from ..integrations.single_layer import OneLayer
 
     keys, place = dict(cell.keys), cell.place
     assert place.layer is not None
@@ -125,8 +125,8 @@ def _open_layer(cell: Cell) -> OneLayer:
 
 def guess(case: Case, best: Ceiling) -> Guess:
     """The model's products, attention's pairs, and the losses; of memory the weights and two passes' logits."""
-    from ..bench.expect import CALLS
-    from ..integrations.models import describe
+    from ..bench.planning.cost_estimate import CALLS
+    from ..integrations.model_info import describe
 
     model, s, attn = describe(case.keys.model[0]), case.shape, case.create()
     pairs = attn.growth.cost(s.n, s.n, case.cell.place.causal)

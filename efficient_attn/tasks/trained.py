@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..bench.asked import Asked
+from ..bench.planning.request import Asked
 from ..errors import UsageError
 
 PACE = 0.5  # of a matrix product's rate that a model's layers reach, attention included

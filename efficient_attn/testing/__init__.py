@@ -7,7 +7,7 @@
 It needs no test framework. A factory ``(dims, seed, backend) -> Attention`` serves where there is no registered name.
 """
 
-from .checking import Check, Outcome, check, run_check
+from .check import Check, Outcome, check, run_check
 from .checks import CHECKS
 from .conformance import run_checks, sum_up
 from .mutants import MUTANTS, Kill, kill_matrix

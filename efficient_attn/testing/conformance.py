@@ -10,7 +10,7 @@ import torch
 from ..contract.traits import Traits
 from ..errors import UnsupportedError
 from ..instruments.environment.devices import why_absent
-from .checking import Check, Outcome, run_check
+from .check import Check, Outcome, run_check
 from .checks import CHECKS
 from .subject import Factory, Subject
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .bugs import MUTANTS
-from .checking import Check, run_check
+from .check import Check, run_check
 from .checks import CHECKS
 from .planting import Mutant
 from .subject import Factory, Subject

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims
-from .asking import other_instances
 from .pickling import subclass
+from .probing import other_instances
 from .subject import Subject
 
 

@@ -18,7 +18,7 @@ from ..contract.traits import Traits
 from ..errors import UsageError
 from ..registry import create
 from ..spec import parse
-from .compare import EPSILONS, assert_close, assert_same
+from .tensor_comparison import EPSILONS, assert_close, assert_same
 
 Factory = Callable[[Dims, int, str | None], Attention]  # (dims, seed, backend)
 Side = Literal["query", "key"]

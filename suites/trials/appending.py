@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from efficient_attn.contract.state import KVCache, RollingCache
+from efficient_attn.contract.decode_state import KVCache, RollingCache
 from efficient_attn.instruments.timing import Timed, calibrate, share_turns, take_rounds
 from efficient_attn.results.stats import Estimate, exponent, middle, paired_ratio, typical
 

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from turns import take_turns
 
-from efficient_attn.kernels.choices import desk
-from efficient_attn.kernels.choices.contest import Contest, Point
-from efficient_attn.kernels.half import HALF
+from efficient_attn.kernels.autotuning import autotuner
+from efficient_attn.kernels.autotuning.candidates import Tunable, TuningPoint
+from efficient_attn.kernels.half_precision import HALF
 from efficient_attn.kernels.products import PRODUCTS
 from efficient_attn.kernels.softmax.decode import DECODE
 from efficient_attn.results.stats import typical
@@ -42,22 +42,22 @@ def main() -> None:
 
 
 def judge(
-    contest: Contest,
-    draw: Callable[[np.random.Generator], Point],
-    constant: Callable[[Point], str],
+    contest: Tunable,
+    draw: Callable[[np.random.Generator], TuningPoint],
+    constant: Callable[[TuningPoint], str],
     count: int,
     rng: np.random.Generator,
 ) -> None:
-    table = desk.find_table(contest, 1)
+    table = autotuner.find_table(contest, 1)
     print(f"\n{contest.name}: {len(table.timings)} points timed in {table.seconds:.1f} s ({table.source})")
     logs: dict[str, list[float]] = defaultdict(list)
     for _ in range(count):
         point = draw(rng)
         with torch.no_grad():
-            times = {form: np.median(t) for form, t in take_turns(contest.prepare(point), rounds=7).items()}
+            times = {form: np.median(t) for form, t in take_turns(contest.make_candidates(point), rounds=7).items()}
         best = min(times.values())
         for who, form in (
-            ("choice", desk.decide(contest, 1, point)),
+            ("choice", autotuner.select_implementation(contest, 1, point)),
             ("rule", contest.rule(point)),
             ("constant", constant(point)),
         ):
@@ -68,33 +68,33 @@ def judge(
         print(f", at worst {max(ratios):.2f}", flush=True)
 
 
-def draw_product(rng: np.random.Generator) -> Point:
+def draw_product(rng: np.random.Generator) -> TuningPoint:
     while True:
         heads, rows = int(rng.integers(1, 40)), int(rng.integers(20, 3000))
         inner, columns = (int(rng.integers(16, 300)) for _ in range(2))
         if heads * rows * inner * columns <= MOST:
-            return Point(str(rng.choice(["rows", "sums"])), (heads, rows, inner, columns))
+            return TuningPoint(str(rng.choice(["rows", "sums"])), (heads, rows, inner, columns))
 
 
-def product_constant(point: Point) -> str:
+def product_constant(point: TuningPoint) -> str:
     """256 rows, found on an AMD Zen 5."""
     return "by_head" if point.sizes[1] >= 256 else "batched"
 
 
-def draw_half(rng: np.random.Generator) -> Point:
+def draw_half(rng: np.random.Generator) -> TuningPoint:
     dtype, part = rng.choice(["bfloat16", "float16"]), rng.choice(["forward", "backward", "product"])
-    return Point(
+    return TuningPoint(
         f"{dtype} {part}", tuple(int(rng.integers(low, high)) for low, high in ((20, 800), (30, 500), (24, 160)))
     )
 
 
-def draw_decode(rng: np.random.Generator) -> Point:
+def draw_decode(rng: np.random.Generator) -> TuningPoint:
     heads, rows, keys = int(rng.integers(1, 12)), int(rng.integers(1, 9)), int(rng.integers(600, 30000))
     kind = f"{rng.choice(['float32', 'bfloat16', 'float16'])} {'row' if rows == 1 else 'rows'}"
-    return Point(kind, (heads, rows, keys, int(rng.choice([48, 64, 96, 128]))))
+    return TuningPoint(kind, (heads, rows, keys, int(rng.choice([48, 64, 96, 128]))))
 
 
-def decode_constant(point: Point) -> str:
+def decode_constant(point: TuningPoint) -> str:
     """oneDNN for grouped heads over long caches in float32, else torch's kernel."""
     _, _, keys, width = point.sizes
     return "by_head" if point.kind == "float32 rows" and keys * width >= 2**19 else "fold"

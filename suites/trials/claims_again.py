@@ -14,20 +14,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from efficient_attn.report.claims.evidence import read_evidence
-from efficient_attn.report.claims.judging import Judged, judge
 from efficient_attn.report.claims.ledger import load_ledger
+from efficient_attn.report.claims.verdicts import ClaimVerdict, evaluate_claims
 from efficient_attn.results.stats import share_of
 
 DECIDED = ("reproduced", "contradicted")
 MEASURED = (*DECIDED, "inconclusive")
 
 
-def judge_runs(runs: Sequence[Path]) -> Mapping[str, Judged]:
+def judge_runs(runs: Sequence[Path]) -> Mapping[str, ClaimVerdict]:
     """Every claim of the ledger by its id, as these runs alone judge it."""
-    return {one.entry.claim.id: one for one in judge(load_ledger([]), read_evidence(runs)).claims}
+    return {one.entry.claim.id: one for one in evaluate_claims(load_ledger([]), read_evidence(runs)).claims}
 
 
-def compare(first: Mapping[str, Judged], second: Mapping[str, Judged]) -> Counter[str]:
+def compare(first: Mapping[str, ClaimVerdict], second: Mapping[str, ClaimVerdict]) -> Counter[str]:
     """How often what was said, over the claims that both measured and that the second decides."""
     counts: Counter[str] = Counter()
     for name, again in second.items():
@@ -44,13 +44,13 @@ def compare(first: Mapping[str, Judged], second: Mapping[str, Judged]) -> Counte
     return counts
 
 
-def tell(one: Judged) -> str:
+def tell(one: ClaimVerdict) -> str:
     """``contradicted, 1.97 (1.87-2.06)``."""
-    shown = one.shown
+    shown = one.decisive_machine
     if shown is None:
         return one.verdict
     ends = f" ({shown.low:.3g}-{shown.high:.3g})" if shown.low is not None and shown.high is not None else ""
-    return f"{one.verdict}, {shown.shown.plain:.3g}{ends}"
+    return f"{one.verdict}, {shown.decisive.plain:.3g}{ends}"
 
 
 def main(given: Sequence[str] | None = None) -> int:

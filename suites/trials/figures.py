@@ -17,8 +17,8 @@ import pandas as pd
 from efficient_attn import units
 from efficient_attn.cli import summary
 from efficient_attn.report import select
+from efficient_attn.report.approximation_errors import add_errors, describe_error
 from efficient_attn.report.gather import gather
-from efficient_attn.report.losses import add_losses, tell
 from efficient_attn.results.frames import load
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ def make_output() -> str:
 
 def make_table() -> str:
     found = gather([ROOT / "results" / name for name in RUNS])
-    rows = add_losses(select.add_labels(found.rows))
+    rows = add_errors(select.add_labels(found.rows))
     processors = " and ".join(sorted({name_processor(m) for m in rows["machine"].dropna().unique()}))
     head = [cell.format(processors=processors) for cell in HEAD]
     lines = [head, ["---"] * len(head), *(tell_advice(rows, advice) for advice in ADVICE)]
@@ -97,7 +97,7 @@ def tell_advice(rows: pd.DataFrame, advice: Advice) -> list[str]:
         raise SystemExit(f"no published row of {advice.variant}, {advice.mode}, {advice.seq_len}")
     ratios = sorted(here["speedup"])
     much = f"{units.ratio(ratios[0])} to {units.ratio(ratios[-1])} at {advice.seq_len:,}"
-    loss = advice.needs or tell(here.iloc[-1].to_dict())
+    loss = advice.needs or describe_error(here.iloc[-1].to_dict())
     way = {"forward": "", "forward_backward": ", forward and backward", "decode": ", a step"}[advice.mode]
     return [advice.situation, f"`{advice.variant}`", find_start(mine), much + way, loss]
 

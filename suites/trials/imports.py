@@ -1,6 +1,6 @@
 """Who imports whom in a package, read from its sources; nothing of it is executed.
 
-A text that names a module of the package counts as an import, wherever it stands: ``"efficient_attn.bench.jobs"``,
+A text that names a module of the package counts as an import, wherever it stands: ``"efficient_attn.bench.measuring.jobs"``,
 ``"efficient_attn.variants.full.full:Full"``, and names relative to a package in the tables of a file that calls
 ``import_module``. Only the name of a group of entry points is none. Used by structure.py and by the structure test.
 """

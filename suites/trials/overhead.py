@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from efficient_attn.bench.conditions import PRELOAD
+from efficient_attn.bench.measuring.conditions import PRELOAD
 from efficient_attn.engines.job import Board
 from efficient_attn.engines.local import Local
 from efficient_attn.results.stats import typical

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._dynamo.exc import Unsupported
 
 import efficient_attn as ea
-from efficient_attn.bench.workload import count_graph_breaks
+from efficient_attn.bench.measuring.workload import count_graph_breaks
 from efficient_attn.testing.subject import Call, Subject
 
 LENGTH = 130

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attn import units
-from efficient_attn.report.answers.questions import SHAPE, Question
-from efficient_attn.report.answers.recommending import Known, Recommendation, recommend
-from efficient_attn.report.answers.timing import PLACE, name_mechanism
+from efficient_attn.report.answers.cost_curves import CONFIG_COLUMNS, make_mechanism_key
+from efficient_attn.report.answers.recommendation import Recommendation, RecommendationData, recommend
+from efficient_attn.report.answers.requirements import SHAPE, Requirements
 from efficient_attn.report.gather import gather
 from efficient_attn.report.select import add_labels
 from efficient_attn.results.differences import MOSTLY
@@ -64,17 +64,17 @@ class Cell:
     rows: Mapping[tuple[str, int | None], Mapping[str, Any]]
 
 
-def list_cells(rows: Any, known: Known) -> list[Cell]:
+def list_cells(rows: Any, known: RecommendationData) -> list[Cell]:
     """From the rows themselves, without what the answers are made by."""
     timed = rows[(rows["status"] == "ok") & (rows["task"] == "speed") & rows["latency_ms"].notna()]
-    places = {tuple(place[name] for name in PLACE): at for at, (place, _) in enumerate(known.places)}
+    places = {tuple(place[name] for name in CONFIG_COLUMNS): at for at, (place, _) in enumerate(known.curves_by_config)}
     found: dict[tuple[Any, ...], dict[tuple[str, int | None], Mapping[str, Any]]] = defaultdict(dict)
     for one in timed.to_dict("records"):
         row = {name: value if units.there(value) else None for name, value in one.items()}
-        at = places.get(tuple(row[name] for name in PLACE))
+        at = places.get(tuple(row[name] for name in CONFIG_COLUMNS))
         calm = (row["contaminated"] or 0) <= MOSTLY * (row["rounds"] or 1)
         if at is not None and calm and row["fill"] in (None, "full"):
-            found[at, int(row["seq_len"]), row["run_id"], row["part"]][name_mechanism(row)] = row
+            found[at, int(row["seq_len"]), row["run_id"], row["part"]][make_mechanism_key(row)] = row
     return [Cell(at, length, own) for (at, length, *_), own in found.items() if len(own) >= FEWEST]
 
 
@@ -98,13 +98,13 @@ def find_error(errors: Mapping[Any, Mapping[tuple[Any, ...], float]], row: Mappi
     return None if best is None else own[best]
 
 
-def ask(cell: Cell, draw: random.Random, place: Mapping[str, Any]) -> Question:
+def ask(cell: Cell, draw: random.Random, place: Mapping[str, Any]) -> Requirements:
     """A question about a cell, with bounds that some keep."""
     one = draw.choice(list(cell.rows.values()))
     memory = one["peak_memory_bytes"] or one["state_bytes"]
     shape = {name: place[name] if name == "dtype" else _whole(place[name]) for name in SHAPE}
     given = {"mode": place["mode"], "causal": place["causal"], "device": place["device"], **shape}
-    return Question(
+    return Requirements(
         seq_len=cell.length,
         machine=str(place["machine"]),
         max_error=draw.choice(ERRORS),
@@ -118,11 +118,11 @@ def _whole(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def find_admissible(cell: Cell, question: Question, errors: Mapping[Any, Any]) -> dict[str, Mapping[str, Any]]:
+def find_admissible(cell: Cell, question: Requirements, errors: Mapping[Any, Any]) -> dict[str, Mapping[str, Any]]:
     """By brute force: every mechanism of the cell that keeps the bounds there."""
     found = {}
     for (label, heads), row in cell.rows.items():
-        if question.judged and heads not in (None, row["heads"]):
+        if question.has_quality_bounds and heads not in (None, row["heads"]):
             continue
         error = find_error(errors, row)
         if question.max_error is not None and (error is None or error > question.max_error):
@@ -136,24 +136,24 @@ def find_admissible(cell: Cell, question: Question, errors: Mapping[Any, Any]) -
     return found
 
 
-def narrow(known: Known, cell: Cell, *, left_out: bool) -> Known:
+def narrow(known: RecommendationData, cell: Cell, *, left_out: bool) -> RecommendationData:
     """What is known of the cell's mechanisms at its place; without all that was measured at its length."""
-    setting, curves = known.places[cell.place]
+    setting, curves = known.curves_by_config[cell.place]
     own = [curve for curve in curves if (curve.label, curve.kv_heads) in cell.rows]
     if left_out:
         own = [replace(c, points=tuple(p for p in c.points if p.length != cell.length)) for c in own]
-    return replace(known, places=((setting, tuple(own)),))
+    return replace(known, curves_by_config=((setting, tuple(own)),))
 
 
-def has_neighbours(known: Known, cell: Cell) -> bool:
+def has_neighbours(known: RecommendationData, cell: Cell) -> bool:
     """Whether all mechanisms of the cell were timed at shorter and at longer lengths too."""
-    own = narrow(known, cell, left_out=True).places[0][1]
+    own = narrow(known, cell, left_out=True).curves_by_config[0][1]
     return all(c.points and c.points[0].length < cell.length < c.points[-1].length for c in own)
 
 
 def main(runs: Sequence[Path], questions: int, seed: int) -> dict[str, Score]:
     rows = gather(runs).rows
-    known, errors = Known.of(rows), list_errors(rows)
+    known, errors = RecommendationData.of(rows), list_errors(rows)
     cells = list_cells(add_labels(rows), known)
     inner = [cell for cell in cells if has_neighbours(known, cell)]
     draw = random.Random(seed)
@@ -161,7 +161,7 @@ def main(runs: Sequence[Path], questions: int, seed: int) -> dict[str, Score]:
     for kind, score in scores.items():
         while score.asked < questions // 2:
             cell = draw.choice(cells if kind == "measured" else inner)
-            question = ask(cell, draw, known.places[cell.place][0])
+            question = ask(cell, draw, known.curves_by_config[cell.place][0])
             if admissible := find_admissible(cell, question, errors):
                 answer = recommend(narrow(known, cell, left_out=kind == "left out"), question)
                 judge(score, cell, question, answer, admissible)
@@ -169,7 +169,11 @@ def main(runs: Sequence[Path], questions: int, seed: int) -> dict[str, Score]:
 
 
 def judge(
-    score: Score, cell: Cell, question: Question, answer: Recommendation, admissible: Mapping[str, Mapping[str, Any]]
+    score: Score,
+    cell: Cell,
+    question: Requirements,
+    answer: Recommendation,
+    admissible: Mapping[str, Mapping[str, Any]],
 ) -> None:
     paired = all(row["speedup"] is not None for row in admissible.values())
     best = min(admissible, key=lambda name: _pace(admissible[name], paired))
@@ -182,11 +186,11 @@ def judge(
     score.broken += bool(broken)
     rows = {label: row for (label, _), row in cell.rows.items()}
     for choice in answer.choices:
-        time = choice.taken.latency
+        time = choice.cost.latency
         score.times += 1
         score.outside += not (time.low or 0) <= rows[choice.label]["latency_ms"] <= (time.high or 0)
     if broken:
-        score.missed[f"{broken} break a bound: {question.tell()}"] += 1
+        score.missed[f"{broken} break a bound: {question.describe()}"] += 1
     if best not in first:
         before = first[0] if first else "nothing"
         score.missed[f"{before} before {best} at {cell.length}, {question.mode}, {question.machine}"] += 1

@@ -14,10 +14,10 @@ from collections import Counter
 from pathlib import Path
 
 from efficient_attn.bench.case import group_by_cell
-from efficient_attn.bench.cell import measure
-from efficient_attn.bench.conditions import Conditions
-from efficient_attn.bench.plan import Overrides, make_plan
-from efficient_attn.bench.suite import parse_suite
+from efficient_attn.bench.measuring.conditions import Conditions
+from efficient_attn.bench.measuring.group import measure
+from efficient_attn.bench.planning.plan import Overrides, make_plan
+from efficient_attn.bench.planning.suite import parse_suite
 from efficient_attn.registry import load_plugin
 from efficient_attn.results.exchange import round_values
 from efficient_attn.results.rows import Record

@@ -12,7 +12,7 @@ import sites
 from axe_playwright_python.sync_playwright import Axe
 from playwright import sync_api
 
-from efficient_attn.report.site.publishing import publish
+from efficient_attn.report.site.build import publish
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]

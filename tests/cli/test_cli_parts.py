@@ -15,7 +15,7 @@ import pytest
 from efficient_attn import cli
 from efficient_attn.cli import console, values
 from efficient_attn.cli.parser import make_parser
-from efficient_attn.cli.stopping import Terminated, stopped, terminable
+from efficient_attn.cli.signals import Terminated, stopped, terminable
 from efficient_attn.results.compare import compare
 from efficient_attn.results.exchange import EXPORTS
 

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from shell import TINY, WRONG, Command, Finished
 
 import efficient_attn as ea
-from efficient_attn.bench.plan import Overrides, make_plan
+from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.results.rows import COLUMNS
 
 

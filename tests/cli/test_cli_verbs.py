@@ -13,7 +13,7 @@ import pytest
 from planted import load_suite
 from shell import WRONG, loaded
 
-from efficient_attn.bench.plan import Overrides, make_plan
+from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.bench.readiness import Diagnosis, Finding
 from efficient_attn.cli import main
 from efficient_attn.registry import names

@@ -12,8 +12,8 @@ from specs import SAMPLE, SAMPLED
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.contract.modes import autocasts
-from efficient_attn.contract.state import cache_dtype, state_bytes
+from efficient_attn.contract.autocast import autocasts
+from efficient_attn.contract.decode_state import cache_dtype, state_bytes
 from efficient_attn.testing import Subject
 from efficient_attn.testing.subject import Call
 

@@ -8,9 +8,9 @@ import torch
 import efficient_attn as ea
 from efficient_attn.instruments.memory import footprint
 from efficient_attn.patterns import Geometry
-from efficient_attn.testing.compare import assert_close
-from efficient_attn.variants.sparse import engine as sparse
-from efficient_attn.variants.sparse.engine import SparseAttention
+from efficient_attn.testing.tensor_comparison import assert_close
+from efficient_attn.variants.sparse import sparse_attention as sparse
+from efficient_attn.variants.sparse.sparse_attention import SparseAttention
 
 SPARSE = [
     name for name in ea.names(family="sparse") if isinstance(ea.create(name, dims=ea.Dims(max_len=64)), SparseAttention)

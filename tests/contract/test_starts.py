@@ -11,9 +11,9 @@ from specs import SPECS
 from torch import Tensor
 
 import efficient_attn as ea
+from efficient_attn.contract.decode_state import KVCache, take_rows
+from efficient_attn.contract.row_starts import why_no_starts
 from efficient_attn.contract.shapes import Dims
-from efficient_attn.contract.starts import why_no_starts
-from efficient_attn.contract.state import KVCache, take_rows
 from efficient_attn.testing import Subject
 from efficient_attn.testing.subject import Call
 from efficient_attn.variants.full.full import Full

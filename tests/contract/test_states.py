@@ -14,10 +14,10 @@ from specs import SPECS
 from torch import Tensor
 
 import efficient_attn as ea
+from efficient_attn.contract.decode_state import KVCache, LatentCache, RollingCache, take_rows
 from efficient_attn.contract.shapes import Dims
-from efficient_attn.contract.state import KVCache, LatentCache, RollingCache, take_rows
 from efficient_attn.testing import Subject
-from efficient_attn.variants.sparse.engine import SparseAttention
+from efficient_attn.variants.sparse.sparse_attention import SparseAttention
 
 Cache = KVCache | RollingCache | LatentCache
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.patterns import Band, Blocks, Keys, Pattern, Queries
-from efficient_attn.testing.compare import assert_close
-from efficient_attn.variants.sparse import engine as sparse
-from efficient_attn.variants.sparse.engine import SparseAttention
+from efficient_attn.testing.tensor_comparison import assert_close
+from efficient_attn.variants.sparse import sparse_attention as sparse
+from efficient_attn.variants.sparse.sparse_attention import SparseAttention
 
 numbers = st.integers
 parts = st.one_of(

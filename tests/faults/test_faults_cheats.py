@@ -11,12 +11,12 @@ from cheating import CHEATS, LONG, SHORT, make_suite
 from shell import run
 
 import efficient_attn as ea
-from efficient_attn.bench import comparison, gate, inputs, jobs, passes
-from efficient_attn.bench.comparison import Invalid
-from efficient_attn.bench.passes import make_subject, prove
-from efficient_attn.bench.workload import Workload
-from efficient_attn.instruments import seal
-from efficient_attn.instruments.guard import Meddled, watched
+from efficient_attn.bench.measuring import inputs, jobs, output_comparison, samples, verification
+from efficient_attn.bench.measuring.output_comparison import Invalid
+from efficient_attn.bench.measuring.samples import make_subject, prove
+from efficient_attn.bench.measuring.workload import Workload
+from efficient_attn.instruments import integrity
+from efficient_attn.instruments.global_state import Meddled, watched
 
 SAYS = {  # what is said of it in a run; nothing of the one that is never wrong and gains nothing
     "pointer": "not the oracle's",
@@ -73,7 +73,7 @@ def registered() -> Iterator[None]:
     with planted.undone():
         ea.load_plugin(str(CHEATS))
         yield
-    seal.mend()
+    integrity.mend()
 
 
 def _keep_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,21 +81,23 @@ def _keep_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     real = inputs.Pool.write
     monkeypatch.setattr(inputs.Pool, "write", lambda self, *_: real(self, 0, 0, 0))
     monkeypatch.setattr(inputs, "FEWEST_SETS", 1)
-    monkeypatch.setattr(passes, "SETS", 1)
+    monkeypatch.setattr(samples, "SETS", 1)
 
 
 def _compare_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (comparison, gate):
+    for module in (output_comparison, verification):
         monkeypatch.setattr(module, "check_same", lambda *_: 0.0)
 
 
 OFF: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "renewal": _keep_inputs,
     "comparison": _compare_nothing,
-    "contents": lambda monkeypatch: monkeypatch.setattr(passes, "check_inputs", lambda feed: None),
-    "plain": lambda monkeypatch: [monkeypatch.setattr(m, "check_plain", lambda *_: None) for m in (gate, passes)],
-    "seal": lambda monkeypatch: monkeypatch.setattr(seal, "_parts", {}),
-    "ended": lambda monkeypatch: monkeypatch.setattr(passes, "check_ended", lambda last: None),
+    "contents": lambda monkeypatch: monkeypatch.setattr(samples, "check_inputs", lambda feed: None),
+    "plain": lambda monkeypatch: [
+        monkeypatch.setattr(m, "check_plain", lambda *_: None) for m in (verification, samples)
+    ],
+    "seal": lambda monkeypatch: monkeypatch.setattr(integrity, "_parts", {}),
+    "ended": lambda monkeypatch: monkeypatch.setattr(samples, "check_ended", lambda last: None),
 }
 LAYERS = {
     "pointer": ["renewal"],
@@ -136,7 +138,7 @@ def _look(name: str, passes_taken: int = 40) -> str | None:
 def test_without_the_layer_that_finds_it_it_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert SAYS[name] in (_look(f"zz_{name}") or "")
     assert _look(f"zz_honest_{name}") is None
-    monkeypatch.setattr(seal, "_parts", {})  # it would find what is switched off here
+    monkeypatch.setattr(integrity, "_parts", {})  # it would find what is switched off here
     for layer in LAYERS[name]:
         OFF[layer](monkeypatch)
     assert _look(f"zz_{name}") is None

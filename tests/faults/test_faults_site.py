@@ -13,7 +13,7 @@ import pytest
 import report_runs as runs
 from shell import run, start, wait
 
-from efficient_attn.report.site.folders import check_site, replace_site
+from efficient_attn.report.site.site_folder import check_site, replace_site
 
 OLD = {"index.html": b"old", "b/one.html": b"1", "r/0/index.html": b"2"}
 ARGUMENTS = ("publish", "run", "--site", "out/site")

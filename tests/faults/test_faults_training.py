@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 import efficient_attn as ea
 from efficient_attn.tasks import register_task
-from efficient_attn.tasks.mqar import MQAR
+from efficient_attn.tasks.problems.mqar import MQAR
 from efficient_attn.tasks.training.learning import make_task
 
 register_task(make_task(replace(MQAR, name="tiny", recipe=replace(MQAR.recipe, d_model=16, heads=2, batch=4))))

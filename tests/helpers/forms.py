@@ -7,22 +7,22 @@ from contextlib import contextmanager
 
 import torch
 
-from efficient_attn.kernels.choices import desk
-from efficient_attn.kernels.choices.contest import Contest, Table
+from efficient_attn.kernels.autotuning import autotuner
+from efficient_attn.kernels.autotuning.candidates import TimingTable, Tunable
 
 
 @contextmanager
-def forced(contest: Contest, form: str) -> Iterator[None]:
+def forced(contest: Tunable, form: str) -> Iterator[None]:
     """Within, a form wins wherever it can serve."""
-    able = {point.kind: point for point in contest.points if form in contest.prepare(point)}
-    table = Table(tuple((point, {form: 1.0}) for point in able.values()), "forced")
+    able = {point.kind: point for point in contest.points if form in contest.make_candidates(point)}
+    table = TimingTable(tuple((point, {form: 1.0}) for point in able.values()), "forced")
     key = contest.name, torch.get_num_threads()
-    before = desk._TABLES.get(key)
-    desk.use({contest.name: table}, torch.get_num_threads())
+    before = autotuner._TABLES.get(key)
+    autotuner.use_tables({contest.name: table}, torch.get_num_threads())
     try:
         yield
     finally:
-        desk._TABLES.pop(key)
-        desk.CHOSEN.clear()
+        autotuner._TABLES.pop(key)
+        autotuner.CHOICES.clear()
         if before is not None:
-            desk._TABLES[key] = before
+            autotuner._TABLES[key] = before

@@ -12,7 +12,7 @@ import report_runs as runs
 from efficient_attn.report import gather, page
 from efficient_attn.report.drawing.figures import Panel
 from efficient_attn.results.rows import Record
-from efficient_attn.tasks.abilities import COPYING
+from efficient_attn.tasks.problems.problem_table import COPYING
 
 WINDOW = "sliding_window:window=16"
 NOT_NEEDED = "more than chance was learned within the grid"

@@ -8,8 +8,8 @@ from typing import Any
 
 from compare_runs import record, steady
 
-from efficient_attn.report.claims.evidence import Evidence, Seen, see
-from efficient_attn.report.claims.ledger import Claim, Entry, Source
+from efficient_attn.report.claims.evidence import Evidence, EvidenceRow, make_evidence_row
+from efficient_attn.report.claims.ledger import Claim, ClaimSource, LedgerEntry
 from efficient_attn.results.differences import pair_with_baselines
 from efficient_attn.results.rows import Record
 
@@ -23,9 +23,11 @@ def said(rule: dict[str, Any], rows: dict[str, Any] | None = None, **known: Any)
     return usual | known
 
 
-def entry(rule: dict[str, Any], rows: dict[str, Any] | None = None, **known: Any) -> Entry:
+def entry(rule: dict[str, Any], rows: dict[str, Any] | None = None, **known: Any) -> LedgerEntry:
     claim = Claim.model_validate(said(rule, rows, **known))
-    return Entry("a", Source(title="A", cite="A 2026", kind="paper", checked="Table 2.", claim=(claim,)), claim, True)
+    return LedgerEntry(
+        "a", ClaimSource(title="A", cite="A 2026", kind="paper", checked="Table 2.", claim=(claim,)), claim, True
+    )
 
 
 FAST = 'value = "speedup", at_least = 2'
@@ -50,18 +52,18 @@ date = 2026-01-01
 {more}
 """
     path.write_text(text)
-    right = hash if hash is not None else read_source(path).claim[0].right_hash
+    right = hash if hash is not None else read_source(path).claim[0].expected_hash
     path.write_text(f'{text}hash = "{right}"\n')
     return path
 
 
 def evidence(*records: Record, started: dt.datetime | None = STARTED) -> Evidence:
     """What reading runs gives, each ``run_id`` a run of its own."""
-    seen: list[Seen] = []
+    seen: list[EvidenceRow] = []
     for run in dict.fromkeys(r.row.run_id for r in records):
         mine = [r for r in records if r.row.run_id == run]
         beside = {id(e.record): e.baseline for e in pair_with_baselines(mine).values()}
-        seen += [see(r, beside.get(id(r)), started) for r in mine]
+        seen += [make_evidence_row(r, beside.get(id(r)), started) for r in mine]
     return Evidence(seen)
 
 

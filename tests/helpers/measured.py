@@ -8,8 +8,8 @@ from typing import Any
 import planted
 
 from efficient_attn.bench.case import Case, group_by_cell
-from efficient_attn.bench.cell import measure
-from efficient_attn.bench.conditions import Conditions
+from efficient_attn.bench.measuring.conditions import Conditions
+from efficient_attn.bench.measuring.group import measure
 from efficient_attn.engines.local import Local
 from efficient_attn.results.rows import Record
 

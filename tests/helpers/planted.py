@@ -11,10 +11,11 @@ from typing import Any
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.bench import suite, tables
+from efficient_attn.bench import task_registry
 from efficient_attn.bench.case import Case
-from efficient_attn.bench.plan import Overrides, make_plan
-from efficient_attn.bench.suite import Loaded, parse_suite
+from efficient_attn.bench.planning import suite
+from efficient_attn.bench.planning.plan import Overrides, make_plan
+from efficient_attn.bench.planning.suite import Loaded, parse_suite
 from efficient_attn.registry import entries
 from efficient_attn.tasks import TABLE
 
@@ -120,14 +121,14 @@ def raising(error: BaseException) -> Twist:
 @contextmanager
 def undone() -> Iterator[None]:
     """What was registered inside is forgotten after."""
-    before, loaded, tasks = dict(entries._registered), dict(entries._plugins), dict(tables._registered)
+    before, loaded, tasks = dict(entries._registered), dict(entries._plugins), dict(task_registry._registered)
     try:
         yield
     finally:
         for module in entries._plugins.keys() - loaded:
             sys.modules.pop(module, None)  # a module that is imported again must register again
-        tables._registered.clear()
-        tables._registered.update(tasks)
+        task_registry._registered.clear()
+        task_registry._registered.update(tasks)
         entries._registered.clear()
         entries._registered.update(before)
         entries._plugins.clear()

@@ -6,7 +6,7 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
 from efficient_attn.instruments import timing
-from efficient_attn.tasks.sweep import Subject
+from efficient_attn.tasks.complexity.sweep import Subject
 
 UNCOUNTED = 10_000  # operations of a call whose kernels torch does not count, such as its fused attention on a CPU
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from efficient_attn.tasks.mqar import MQAR, MqarKeys
+from efficient_attn.tasks.problems.mqar import MQAR, MqarKeys
 from efficient_attn.tasks.training.learners import make_learner
 from efficient_attn.tasks.training.loop import Order, Trained, Training
 from efficient_attn.tasks.training.problem import LearnKeys, Problem

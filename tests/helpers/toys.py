@@ -14,7 +14,7 @@ from efficient_attn.contract.mask import Mask
 from efficient_attn.contract.mechanism import Attention
 from efficient_attn.contract.shapes import Dims, Sample, Shape
 from efficient_attn.contract.traits import Growth, Input, Traits
-from efficient_attn.kernels.dense import expand_heads, masked_softmax, wide
+from efficient_attn.kernels.dense import expand_heads, masked_softmax, widen
 
 PLAIN = Traits(decode=False, grouped=False, exact=True)
 
@@ -48,10 +48,10 @@ class Toy(Attention):
         return torch.cat([self._rows(rows, k, v, mask, i, min(i + 50, q.shape[2]), **inputs) for i in ends], 2)
 
     def _rows(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, first: int, last: int, **inputs: Tensor) -> Tensor:
-        k, v = (wide(expand_heads(x, q.shape[1])) for x in (k, v))
+        k, v = (widen(expand_heads(x, q.shape[1])) for x in (k, v))
         here = replace(mask, query_start=mask.start(q.shape[2], k.shape[2]) + first, query_lengths=None)
         allowed = here.dense(last - first, k.shape[2], device=q.device)
-        weights = masked_softmax(self.scores(wide(q)[:, :, first:last], k, first, **inputs), allowed)
+        weights = masked_softmax(self.scores(widen(q)[:, :, first:last], k, first, **inputs), allowed)
         return (weights @ v).to(q.dtype)
 
 
@@ -61,7 +61,7 @@ class Biased(Toy):
     claims = replace(PLAIN, inputs={"bias": Input("key")}, exact=True)
 
     def scores(self, q: Tensor, k: Tensor, first: int, *, bias: Tensor) -> Tensor:
-        return super().scores(q, k, first) + expand_heads(wide(bias), q.shape[1])[:, :, None]
+        return super().scores(q, k, first) + expand_heads(widen(bias), q.shape[1])[:, :, None]
 
 
 class Tied(Toy):
@@ -126,7 +126,7 @@ class Learned(Toy):
         self.scale = nn.Parameter(drawn)
 
     def scores(self, q: Tensor, k: Tensor, first: int, **inputs: Tensor) -> Tensor:
-        return wide(self.scale).view(-1, 1, 1) * super().scores(q, k, first)
+        return widen(self.scale).view(-1, 1, 1) * super().scores(q, k, first)
 
 
 def make(cls: type[Toy], **claims: object) -> type[Toy]:

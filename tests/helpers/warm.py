@@ -45,11 +45,11 @@ def imported() -> None:
 
 def hurry() -> None:
     """Let a look at the machine and a round be short: what runs here is asked whether it is right, not how fast."""
-    from efficient_attn.instruments import ceilings, timing
+    from efficient_attn.instruments import roofline, timing
 
-    ceilings.GEMM_S, ceilings.REPEATS = 0.002, 1
-    ceilings.MEMORY_REPEATS, ceilings.CACHE_REPEATS = 1, 3
-    ceilings.BUFFER = 2**25
+    roofline.GEMM_S, roofline.REPEATS = 0.002, 1
+    roofline.MEMORY_REPEATS, roofline.CACHE_REPEATS = 1, 3
+    roofline.BUFFER = 2**25
     timing.ROUND_S = 0.01
 
 

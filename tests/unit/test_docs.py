@@ -91,7 +91,7 @@ def test_the_docs_recommend_from_published_rows(tmp_path: Path) -> None:
 
 
 def test_the_docs_swap_a_real_models_attention(tmp_path: Path) -> None:
-    from efficient_attn.integrations.models import BUNDLED, NotInstalled
+    from efficient_attn.integrations.model_info import BUNDLED, NotInstalled
 
     try:
         BUNDLED["smollm2"].find()

@@ -21,7 +21,7 @@ ENDS = ("__init__", "__main__")
 # From results and report on no torch is in reach.
 LAYERS = (
     "errors",
-    "spec  units  shipped",
+    "spec  units  resources",
     "instruments  results",
     "contract  patterns  feature_maps",
     "kernels",
@@ -154,7 +154,12 @@ def test_tests_stand_where_their_modules_do() -> None:
 HEAVY = ("torch", "pandas", "matplotlib", "scipy")
 LIGHT = ("efficient_attn", "efficient_attn.cli", "efficient_attn.cli.console", "efficient_attn.registry")
 LIGHT += ("efficient_attn.results", "efficient_attn.report", "efficient_attn.results.store")
-LIGHT += ("efficient_attn.tasks", "efficient_attn.tasks.speed", "efficient_attn.bench.suite", "efficient_attn.units")
+LIGHT += (
+    "efficient_attn.tasks",
+    "efficient_attn.tasks.speed",
+    "efficient_attn.bench.planning.suite",
+    "efficient_attn.units",
+)
 
 
 def _imported_by(module: str, heavy: tuple[str, ...]) -> list[str]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from . import cgroups, machine
-from .facts import ROOT, known, settle
 from .identity import identify, name_machine
+from .readings import ROOT, known, settle
 
 __all__ = ["available_memory", "environment", "load", "name_machine"]
 

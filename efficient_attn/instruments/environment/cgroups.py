@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .facts import ROOT, Unknown, known, number, table, text
+from .readings import ROOT, Unknown, known, number, table, text
 
 UNLIMITED = 2**60  # version 1 writes "no limit" as a number about this large
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .facts import Unknown, attempt
+from .readings import Unknown, attempt
 from .software import ask
 
 QUERIES = "driver_version,clocks.max.sm,clocks.max.memory,power.limit,persistence_mode,mig.mode.current"

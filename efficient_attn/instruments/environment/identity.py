@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .facts import ROOT, Unknown
 from .machine import caches, cpu_name, cpuinfo, memory_total, topology
+from .readings import ROOT, Unknown
 
 VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel", "HygonGenuine": "Hygon", "0x41": "ARM"}
 # those that differ between processors and that a kernel of torch, of oneDNN or of our own asks for

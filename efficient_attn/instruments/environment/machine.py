@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .facts import ROOT, Unknown, known, number, table, text
+from .readings import ROOT, Unknown, known, number, table, text
 from .software import ask
 
 CPUS = "sys/devices/system/cpu"

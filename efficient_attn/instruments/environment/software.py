@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .facts import ROOT, Unknown, known, text
+from .readings import ROOT, Unknown, known, text
 
 PACKAGES = (
     *("efficient-attn", "torch", "numpy", "pandas", "matplotlib", "scipy", "triton"),

@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from .. import products
-from ..dense import wide
-from ..derivatives import one_by_one
-from ..traced import make_op, traced, transformed
+from ..custom_ops import in_functorch_transform, is_traced, make_op
+from ..dense import widen
+from ..derivatives import vmap_serially
 
-MOST = 6  # bits of one cross-polytope, 64 buckets; more buckets take several, so that work grows as their logarithm
-POLYTOPES = 4  # 2^24 buckets at most
+BITS_PER_POLYTOPE = (
+    6  # bits of one cross-polytope, 64 buckets; more buckets take several, so that work grows as their logarithm
+)
+MAX_POLYTOPES = 4  # 2^24 buckets at most
 ROWS_A_STEP = 2048  # positions whose projections exist together
 
 
@@ -37,122 +39,126 @@ class Rounds:
     size: int
     lengths: Tensor | None
 
-    def seen(self, causal: bool) -> Tensor:
+    def visible_pairs(self, causal: bool) -> Tensor:
         """``[R, N, N]`` bool: whether query i sees key j in any round; itself, where it sees no other. N x N memory."""
         _, rows, n = self.chunk.shape
-        apart = self.chunk[..., :, None] - self.chunk[..., None, :]
-        pairs = ((apart == 0) | (apart == 1)).any(0)
+        chunk_distance = self.chunk[..., :, None] - self.chunk[..., None, :]
+        pairs = ((chunk_distance == 0) | (chunk_distance == 1)).any(0)
         if self.lengths is not None:
-            slot = torch.empty_like(self.order[0]).scatter_(1, self.order[0].long(), _slots(rows, n, self.order))
+            slot = torch.empty_like(self.order[0]).scatter_(1, self.order[0].long(), _make_slots(rows, n, self.order))
             valid = slot < self.lengths[:, None]
             pairs &= valid[:, :, None] & valid[:, None, :]
         if causal:
             pairs = pairs.tril()
         itself = pairs.diagonal(dim1=1, dim2=2).clone()  # nothing here: a padded position is no query either
-        others = pairs & ~torch.eye(n, dtype=torch.bool, device=pairs.device)
-        alone = itself & ~others.any(-1)
-        return others | torch.diag_embed(alone)
+        other_pairs = pairs & ~torch.eye(n, dtype=torch.bool, device=pairs.device)
+        self_only = itself & ~other_pairs.any(-1)
+        return other_pairs | torch.diag_embed(self_only)
 
 
-def rotations(rounds: int, width: int, seed: int) -> Tensor:
+def draw_rotations(rounds: int, width: int, seed: int) -> Tensor:
     """Random directions ``[rounds, polytopes, directions, width]``, the same on every device."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(rounds, POLYTOPES, 1 << (MOST - 1), width, generator=generator)
+    return torch.randn(rounds, MAX_POLYTOPES, 1 << (BITS_PER_POLYTOPE - 1), width, generator=generator)
 
 
-def hash_bits(length: int, size: int) -> int:
+def choose_hash_bits(length: int, size: int) -> int:
     """Buckets for so many positions, as a power of two: the first at which they hold ``size`` or fewer on average."""
-    return min(max((-(-length // size) - 1).bit_length(), 1), MOST * POLYTOPES)
+    return min(max((-(-length // size) - 1).bit_length(), 1), BITS_PER_POLYTOPE * MAX_POLYTOPES)
 
 
-def directions(bits: int) -> list[int]:
+def count_directions(bits: int) -> list[int]:
     """Directions of each polytope that a hash of so many bits takes; d of them make 2d buckets."""
-    full, rest = divmod(bits, MOST)
-    return [1 << (MOST - 1)] * full + ([1 << (rest - 1)] if rest else [])
+    full, rest = divmod(bits, BITS_PER_POLYTOPE)
+    return [1 << (BITS_PER_POLYTOPE - 1)] * full + ([1 << (rest - 1)] if rest else [])
 
 
 @torch.no_grad()
-def sort_rounds(x: Tensor, turned: Tensor, size: int, valid: Tensor | None = None) -> Rounds:
+def sort_rounds(x: Tensor, rotations: Tensor, size: int, valid: Tensor | None = None) -> Rounds:
     """Hash ``x [B, H, N, D]`` by the rotations ``turned`` and sort; ``valid [B, N]`` where there is padding.
 
     A row of the batch has the buckets of its own length, so that it is sorted as it would be alone.
     """
-    order, chunk = (_sorted if traced(x) or transformed() else _sort_rounds)(x, turned, size, valid)
+    order, chunk = (_sort_rounds_op if is_traced(x) or in_functorch_transform() else _sort_rounds)(
+        x, rotations, size, valid
+    )
     lengths = None if valid is None else valid.sum(1, dtype=torch.int32).repeat_interleave(x.shape[1])
     return Rounds(order, chunk, size, lengths)
 
 
-def _sort_rounds(x: Tensor, turned: Tensor, size: int, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+def _sort_rounds(x: Tensor, rotations: Tensor, size: int, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     """``[rounds, R, N]``: the positions as sorted, and the chunk of each."""
     batch, heads, n, _ = x.shape
     lengths = [n] * batch if valid is None else valid.sum(1).tolist()
-    codes = find_buckets(x, turned, size, lengths)
-    last = 1 << hash_bits(max(lengths), size)
+    codes = find_buckets(x, rotations, size, lengths)
+    padding_code = 1 << choose_hash_bits(max(lengths), size)
     if valid is not None:
-        codes.masked_fill_(~valid[:, None], last)
+        codes.masked_fill_(~valid[:, None], padding_code)
     rows = batch * heads
-    order, at = _sort(codes.view(-1, n), last + 1)
+    order, flat_order = _sort_codes(codes.view(-1, n), padding_code + 1)
     chunk = torch.empty_like(order)
-    chunk.view(-1)[at] = (_slots(len(order), n, order) // size).view(-1)
+    chunk.view(-1)[flat_order] = (_make_slots(len(order), n, order) // size).view(-1)
     return order.view(-1, rows, n), chunk.view(-1, rows, n)
 
 
-def _shapes(x: Tensor, turned: Tensor, size: int, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-    rows = x.new_empty(len(turned), x.shape[0] * x.shape[1], x.shape[2], dtype=torch.int32)
+def _shapes(x: Tensor, rotations: Tensor, size: int, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    rows = x.new_empty(len(rotations), x.shape[0] * x.shape[1], x.shape[2], dtype=torch.int32)
     return rows, torch.empty_like(rows)
 
 
-_sorted = make_op("sort_rounds", _sort_rounds, _shapes)
-_sorted.register_vmap(partial(one_by_one, _sorted))
+_sort_rounds_op = make_op("sort_rounds", _sort_rounds, _shapes)
+_sort_rounds_op.register_vmap(partial(vmap_serially, _sort_rounds_op))
 
 
-def _sort(codes: Tensor, many: int) -> tuple[Tensor, Tensor]:
+def _sort_codes(codes: Tensor, code_count: int) -> tuple[Tensor, Tensor]:
     """Each row's positions by (code, position), and the same as indices into all rows in one.
 
     All rows at once: torch sorts one long run of small integers by their digits, several times as fast.
     """
     rows, n = codes.shape
     row = torch.arange(rows, device=codes.device)[:, None]
-    keys = codes + (row * many).to(torch.int32) if rows * many < 1 << 31 else codes + row * many
-    at = keys.flatten().sort(stable=True)[1]
-    return (at.view(rows, n) - row * n).to(torch.int32), at
+    keys = codes + (row * code_count).to(torch.int32) if rows * code_count < 1 << 31 else codes + row * code_count
+    flat_order = keys.flatten().sort(stable=True)[1]
+    return (flat_order.view(rows, n) - row * n).to(torch.int32), flat_order
 
 
-def find_buckets(x: Tensor, turned: Tensor, size: int, lengths: list[int]) -> Tensor:
+def find_buckets(x: Tensor, rotations: Tensor, size: int, lengths: list[int]) -> Tensor:
     """The bucket of every position ``[rounds, B, H, N]``, int32: 2^`hash_bits` of them for each row's length."""
     batch, heads, n, width = x.shape
-    codes = torch.zeros(turned.shape[0], batch, heads, n, dtype=torch.int32, device=x.device)
+    codes = torch.zeros(rotations.shape[0], batch, heads, n, dtype=torch.int32, device=x.device)
     first = 0
-    for bits, run in groupby(lengths, key=partial(hash_bits, size=size)):
-        last = first + len(list(run))
-        _hash(x[first:last].reshape(-1, width), turned, directions(bits), codes[:, first:last].flatten(1))
+    for bits, members in groupby(lengths, key=partial(choose_hash_bits, size=size)):
+        last = first + len(list(members))
+        _write_buckets(
+            x[first:last].reshape(-1, width), rotations, count_directions(bits), codes[:, first:last].flatten(1)
+        )
         first = last
     return codes
 
 
-def _hash(x: Tensor, turned: Tensor, counts: list[int], codes: Tensor) -> None:
+def _write_buckets(x: Tensor, rotations: Tensor, counts: list[int], codes: Tensor) -> None:
     """Write the buckets of ``x [rows, D]`` into ``codes [rounds, rows]``: one cross-polytope after another."""
-    for count, turn in zip(counts, turned.unbind(1), strict=False):
-        axes = wide(turn[:, :count]).flatten(0, 1)
+    for count, rotation in zip(counts, rotations.unbind(1), strict=False):
+        axes = widen(rotation[:, :count]).flatten(0, 1)
         for first in range(0, len(x), ROWS_A_STEP):
-            here = wide(x[first : first + ROWS_A_STEP])
-            along = products.along(here, axes.to(here.dtype)).view(len(here), -1, count)
-            corner = _largest(along).long()
-            opposite = along.gather(-1, corner) < 0
+            rows = widen(x[first : first + ROWS_A_STEP])
+            projections = products.project_onto(rows, axes.to(rows.dtype)).view(len(rows), -1, count)
+            corner = _argmax_abs(projections).long()
+            opposite = projections.gather(-1, corner) < 0
             code = codes[:, first : first + ROWS_A_STEP]
             code.mul_(2 * count).add_((corner + count * opposite)[..., 0].mT)
 
 
-def _largest(x: Tensor) -> Tensor:
+def _argmax_abs(x: Tensor) -> Tensor:
     """The place of the largest size in a row ``[.., 2^b]``, kept as ``[.., 1]``; the first of sizes that nearly tie.
 
     A number's place stands in for its last bits, and the numbers are compared as integers: torch's argmax takes five
     times as long.
     """
-    kind, last = (torch.int64 if x.element_size() == 8 else torch.int32), x.shape[-1] - 1
-    places = torch.arange(last, -1, -1, dtype=kind, device=x.device)
-    return x.abs().view(kind).bitwise_and_(~last).bitwise_or_(places).amax(-1, keepdim=True).bitwise_not_() & last
+    int_dtype, last = (torch.int64 if x.element_size() == 8 else torch.int32), x.shape[-1] - 1
+    places = torch.arange(last, -1, -1, dtype=int_dtype, device=x.device)
+    return x.abs().view(int_dtype).bitwise_and_(~last).bitwise_or_(places).amax(-1, keepdim=True).bitwise_not_() & last
 
 
-def _slots(rows: int, n: int, like: Tensor) -> Tensor:
+def _make_slots(rows: int, n: int, like: Tensor) -> Tensor:
     return torch.arange(n, dtype=like.dtype, device=like.device).expand(rows, n)

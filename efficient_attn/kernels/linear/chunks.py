@@ -16,103 +16,126 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .state import State, Weights, as_past, as_sums
-from .sums import along
+from .scan_state import ChunkWeights, ScanState, weigh_past, weigh_sums
+from .sums import dot_rows
 
 CHUNK = 64  # positions: the pairs within a chunk cost more, the longer it is, and the sums more, the shorter
 
-BESIDE = (
+MAX_SUMS_ELEMENTS = (
     2**18
 )  # numbers of the sums of chunks that go at once: with more, they would be read from memory again and again
 NOTHING = float("-inf")
 
 
-def attend(x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: State, tops: Tensor) -> Tensor | None:
+def attend(x: Tensor, y: Tensor, v: Tensor, a: Tensor | None, state: ScanState, tops: Tensor) -> Tensor | None:
     """Write weighted sums of values into ``[Bh, G, L, E]``, and add the stretch to the state. Returns the sums of
     weights ``[Bh, G, L, 1]``, if something divides by them."""
     totals = x.new_empty(*x.shape[:3], 1) if state.divides else None
-    for here, count in _parts(x.shape[2], state):
-        rows, ys, vs = _fold_rows(x[:, :, here], count), _fold(y[:, here], count), _fold(v[:, here], count)
-        weights = state.weights(_cut(a, here), count)
-        near, past = _causal(rows @ ys.mT, x.shape[1], weights), state.look(ys, vs, weights)
-        tops[:, :, here] = _unfold_rows(as_past(rows @ past.kv, weights).baddbmm_(near, vs), x, count)
+    for positions, count in _split_positions(x.shape[2], state):
+        rows, ys, vs = (
+            _fold_rows(x[:, :, positions], count),
+            _fold(y[:, positions], count),
+            _fold(v[:, positions], count),
+        )
+        weights = state.compute_weights(_slice_logs(a, positions), count)
+        local_weights, past = _mask_causal(rows @ ys.mT, x.shape[1], weights), state.read(ys, vs, weights)
+        tops[:, :, positions] = _unfold_rows(weigh_past(rows @ past.kv, weights).baddbmm_(local_weights, vs), x, count)
         if totals is not None and past.z is not None:
-            total = as_past(along(rows, past.z), weights).add_(near.sum(-1, keepdim=True))
-            totals[:, :, here] = _unfold_rows(total, x, count)
-        state.take(ys, vs, weights, past)
+            total = weigh_past(dot_rows(rows, past.z), weights).add_(local_weights.sum(-1, keepdim=True))
+            totals[:, :, positions] = _unfold_rows(total, x, count)
+        state.advance(ys, vs, weights, past)
     return totals
 
 
-def by_queries(
-    by_top: Tensor, by_total: Tensor | None, y: Tensor, v: Tensor, a: Tensor | None, state: State
+def backward_queries(
+    grad_top: Tensor, grad_total: Tensor | None, y: Tensor, v: Tensor, a: Tensor | None, state: ScanState
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Gradient ``[Bh, G, L, F]`` by the features of queries, and the state's references on the way, for `by_keys`.
 
     by_top ``[Bh, G, L, E]`` and by_total ``[Bh, G, L, 1]`` are the gradients by what `attend` returns.
     """
-    by_x, references = y.new_empty(*by_top.shape[:3], y.shape[2]), []
-    for here, count in _parts(by_top.shape[2], state):
+    grad_x, references = y.new_empty(*grad_top.shape[:3], y.shape[2]), []
+    for positions, count in _split_positions(grad_top.shape[2], state):
         references.append(state.reference)
-        tops, totals = _fold_rows(by_top[:, :, here], count), _fold_totals(by_total, here, count)
-        ys, vs = _fold(y[:, here], count), _fold(v[:, here], count)
-        weights = state.weights(_cut(a, here), count)
-        past = state.look(ys, vs, weights)
-        found = as_past(tops, weights) @ past.kv.mT
-        if totals is not None and past.z is not None:
-            found.addcmul_(as_past(totals, weights), past.z[:, None])
-        found.baddbmm_(_by_pairs(tops, totals, vs, by_top.shape[1], weights), ys)
-        by_x[:, :, here] = _unfold_rows(found, by_top, count)
-        state.take(ys, vs, weights, past)
-    return by_x, references
+        grad_tops, grad_totals = (
+            _fold_rows(grad_top[:, :, positions], count),
+            _fold_totals(grad_total, positions, count),
+        )
+        ys, vs = _fold(y[:, positions], count), _fold(v[:, positions], count)
+        weights = state.compute_weights(_slice_logs(a, positions), count)
+        past = state.read(ys, vs, weights)
+        chunk_grad = weigh_past(grad_tops, weights) @ past.kv.mT
+        if grad_totals is not None and past.z is not None:
+            chunk_grad.addcmul_(weigh_past(grad_totals, weights), past.z[:, None])
+        chunk_grad.baddbmm_(_pair_gradients(grad_tops, grad_totals, vs, grad_top.shape[1], weights), ys)
+        grad_x[:, :, positions] = _unfold_rows(chunk_grad, grad_top, count)
+        state.advance(ys, vs, weights, past)
+    return grad_x, references
 
 
-def by_keys(
+def backward_keys(
     x: Tensor,
     y: Tensor,
     v: Tensor,
     a: Tensor | None,
-    by_top: Tensor,
-    by_total: Tensor | None,
-    by_state: State,
+    grad_top: Tensor,
+    grad_total: Tensor | None,
+    grad_state: ScanState,
     references: list[Tensor | None],
 ) -> tuple[Tensor, Tensor]:
     """Gradients ``[Bh, L, F]`` by the features of keys and ``[Bh, L, E]`` by values, last chunk first.
 
     by_state: the gradient by the state after the stretch, which becomes that by the state before it.
     """
-    by_y, by_v = torch.empty_like(y), torch.empty_like(v, memory_format=torch.contiguous_format)
-    parts = list(_parts(x.shape[2], by_state))
-    for (here, count), reference in zip(reversed(parts), reversed(references), strict=True):
-        by_state.reference = reference
-        rows, ys, vs = _fold_rows(x[:, :, here], count), _fold(y[:, here], count), _fold(v[:, here], count)
-        tops, totals = _fold_rows(by_top[:, :, here], count), _fold_totals(by_total, here, count)
-        weights = by_state.weights(_cut(a, here), count)
-        past = by_state.look_back(rows, tops, totals, weights)
-        found_v = as_sums(ys @ past.kv, weights).baddbmm_(_causal(rows @ ys.mT, x.shape[1], weights).mT, tops)
-        found_y = _add_sums(as_sums(vs, weights) @ past.kv.mT, past.z, weights)
-        found_y.baddbmm_(_by_pairs(tops, totals, vs, x.shape[1], weights).mT, rows)
-        by_v[:, here], by_y[:, here] = found_v.view(len(v), -1, v.shape[2]), found_y.view(len(y), -1, y.shape[2])
-        by_state.give_back(rows, tops, totals, weights, past)
-    return by_y, by_v
+    grad_y, grad_v = torch.empty_like(y), torch.empty_like(v, memory_format=torch.contiguous_format)
+    parts = list(_split_positions(x.shape[2], grad_state))
+    for (positions, count), reference in zip(reversed(parts), reversed(references), strict=True):
+        grad_state.reference = reference
+        rows, ys, vs = (
+            _fold_rows(x[:, :, positions], count),
+            _fold(y[:, positions], count),
+            _fold(v[:, positions], count),
+        )
+        grad_tops, grad_totals = (
+            _fold_rows(grad_top[:, :, positions], count),
+            _fold_totals(grad_total, positions, count),
+        )
+        weights = grad_state.compute_weights(_slice_logs(a, positions), count)
+        past = grad_state.read_backward(rows, grad_tops, grad_totals, weights)
+        chunk_grad_v = weigh_sums(ys @ past.kv, weights).baddbmm_(
+            _mask_causal(rows @ ys.mT, x.shape[1], weights).mT, grad_tops
+        )
+        chunk_grad_y = _add_sums(weigh_sums(vs, weights) @ past.kv.mT, past.z, weights)
+        chunk_grad_y.baddbmm_(_pair_gradients(grad_tops, grad_totals, vs, x.shape[1], weights).mT, rows)
+        grad_v[:, positions], grad_y[:, positions] = (
+            chunk_grad_v.view(len(v), -1, v.shape[2]),
+            chunk_grad_y.view(len(y), -1, y.shape[2]),
+        )
+        grad_state.advance_backward(rows, grad_tops, grad_totals, weights, past)
+    return grad_y, grad_v
 
 
-def _by_pairs(tops: Tensor, totals: Tensor | None, v: Tensor, group: int, weights: Weights | None) -> Tensor:
+def _pair_gradients(
+    grad_tops: Tensor, grad_totals: Tensor | None, v: Tensor, group: int, weights: ChunkWeights | None
+) -> Tensor:
     """Gradient ``[Bh C, G c, c]`` by the products of features in a chunk."""
-    return _causal(tops @ v.mT if totals is None else torch.baddbmm(totals, tops, v.mT), group, weights)
+    return _mask_causal(
+        grad_tops @ v.mT if grad_totals is None else torch.baddbmm(grad_totals, grad_tops, v.mT), group, weights
+    )
 
 
-def _add_sums(x: Tensor, by_z: Tensor | None, weights: Weights | None) -> Tensor:
+def _add_sums(x: Tensor, grad_z: Tensor | None, weights: ChunkWeights | None) -> Tensor:
     """Rows ``[Bh C, c, F]`` of keys' gradients and those by the sums of keys ``[Bh C, F]``, in place."""
-    if by_z is None:
+    if grad_z is None:
         return x
     if weights is None:
-        return x.add_(by_z[:, None])
+        return x.add_(grad_z[:, None])
     count = len(weights.keys)
-    x.view(count, -1, *x.shape[1:]).addcmul_(by_z.view(count, -1, 1, by_z.shape[1]), weights.keys)
+    x.view(count, -1, *x.shape[1:]).addcmul_(grad_z.view(count, -1, 1, grad_z.shape[1]), weights.keys)
     return x
 
 
-def _causal(products: Tensor, group: int, weights: Weights | None) -> Tensor:
+def _mask_causal(products: Tensor, group: int, weights: ChunkWeights | None) -> Tensor:
     """Products ``[Bh C, G c, c]`` of rows and keys of chunks, 0 for later keys, in place."""
     lanes = len(products) if weights is None else len(weights.pairs)
     square = products.view(lanes, -1, group, *2 * products.shape[2:])
@@ -126,14 +149,14 @@ def _causal(products: Tensor, group: int, weights: Weights | None) -> Tensor:
 # -- chunks beside each other --------------------------------------------------------------------------------------
 
 
-def _parts(length: int, state: State) -> Iterator[tuple[slice, int]]:
+def _split_positions(length: int, state: ScanState) -> Iterator[tuple[slice, int]]:
     """Positions and their number of chunks: as many whole chunks at once as suit the state, and what is left as one."""
-    most, whole = max(BESIDE // state.kv.numel(), 1), length // CHUNK
-    for first in range(0, whole, most):
-        last = min(first + most, whole)
+    max_chunks, whole_chunks = max(MAX_SUMS_ELEMENTS // state.kv.numel(), 1), length // CHUNK
+    for first in range(0, whole_chunks, max_chunks):
+        last = min(first + max_chunks, whole_chunks)
         yield slice(first * CHUNK, last * CHUNK), last - first
-    if whole * CHUNK < length:
-        yield slice(whole * CHUNK, length), 1
+    if whole_chunks * CHUNK < length:
+        yield slice(whole_chunks * CHUNK, length), 1
 
 
 def _fold(x: Tensor, count: int) -> Tensor:
@@ -146,8 +169,8 @@ def _fold_rows(x: Tensor, count: int) -> Tensor:
     return x.unflatten(2, (count, -1)).transpose(1, 2).reshape(len(x) * count, -1, x.shape[3])
 
 
-def _fold_totals(x: Tensor | None, here: slice, count: int) -> Tensor | None:
-    return None if x is None else _fold_rows(x[:, :, here], count)
+def _fold_totals(x: Tensor | None, positions: slice, count: int) -> Tensor | None:
+    return None if x is None else _fold_rows(x[:, :, positions], count)
 
 
 def _unfold_rows(x: Tensor, like: Tensor, count: int) -> Tensor:
@@ -156,5 +179,5 @@ def _unfold_rows(x: Tensor, like: Tensor, count: int) -> Tensor:
     return x.view(heads, count, group, -1, x.shape[2]).transpose(1, 2).flatten(2, 3)
 
 
-def _cut(a: Tensor | None, here: slice) -> Tensor | None:
-    return None if a is None else a[:, here]
+def _slice_logs(a: Tensor | None, positions: slice) -> Tensor | None:
+    return None if a is None else a[:, positions]

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ..derivatives import KernelFunction, differentiate_once
-from ..products import add_products, rows_times
-from .recipe import Recipe, Tape, divide, undivide
+from ..products import add_products, multiply_rows
+from .linear_config import FeatureTape, LinearConfig, divide, divide_backward
 
 KERNEL = "the kernel of linear attention"
 
@@ -28,167 +28,173 @@ class Sums(NamedTuple):
     both are relative to ``[Bh]``."""
 
     kv: Tensor
-    k: Tensor
+    z: Tensor
     reference: Tensor | None = None  # None where no key has a weight, -inf before the first
 
 
-def make_sums(recipe: Recipe, rows: int, width: int, value_width: int, like: Tensor, *, weighted: bool) -> Sums:
+def make_sums(config: LinearConfig, rows: int, width: int, value_width: int, like: Tensor, *, weighted: bool) -> Sums:
     """The sums of no keys."""
-    features, like = recipe.phi.width(width), recipe.wide(like)
+    features, like = config.phi.width(width), config.widen(like)
     reference = like.new_full((rows,), float("-inf"), dtype=torch.float64) if weighted else None
     return Sums(like.new_zeros(rows, features, value_width), like.new_zeros(rows, features), reference)
 
 
-def unpack(before: Sums | None) -> tuple[Tensor | None, ...]:
+def unpack_past(past: Sums | None) -> tuple[Tensor | None, ...]:
     """What came before as arguments of an autograd function."""
-    return (None, None, None) if before is None else tuple(before)
+    return (None, None, None) if past is None else tuple(past)
 
 
-def start_sums(recipe: Recipe, k: Tensor, v: Tensor, logs: Tensor | None, before: tuple[Tensor | None, ...]) -> Sums:
+def start_sums(
+    config: LinearConfig, k: Tensor, v: Tensor, logs: Tensor | None, past: tuple[Tensor | None, ...]
+) -> Sums:
     """What came before, in tensors that may be added to."""
-    kv, z, reference = before
+    kv, z, reference = past
     if kv is None or z is None:
-        weighted = logs is not None or recipe.phi.scaled
-        return make_sums(recipe, k.shape[0], k.shape[2], v.shape[2], v[:0], weighted=weighted)
+        weighted = logs is not None or config.phi.scaled
+        return make_sums(config, k.shape[0], k.shape[2], v.shape[2], v[:0], weighted=weighted)
     return Sums(kv.clone(), z.clone(), reference)
 
 
 def sum_keys(
-    recipe: Recipe, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, before: Sums | None = None
+    config: LinearConfig, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, past: Sums | None = None
 ) -> Sums:
     """The sums over all valid keys, added to those before. logs: weights' logarithms ``[Bh, M]``."""
     if torch.compiler.is_compiling():
-        return _sum_at_once(recipe, k, v, valid, logs, before)
-    given = (recipe, valid, k, v, logs, *unpack(before), *recipe.parameters)
-    return Sums(*cast(tuple[Tensor, ...], _Summed.apply(*given)))
+        return _sum_at_once(config, k, v, valid, logs, past)
+    arguments = (config, valid, k, v, logs, *unpack_past(past), *config.parameters)
+    return Sums(*cast(tuple[Tensor, ...], _SumKeysFunction.apply(*arguments)))
 
 
-def read(recipe: Recipe, q: Tensor, sums: Sums, fading: Tensor | None = None) -> Tensor:
+def read(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | None = None) -> Tensor:
     """Every query over the same sums: ``[Bh, G, N, E]``. fading: logarithms ``[Bh, N]`` by which rows see them less."""
     if torch.compiler.is_compiling():
-        return _read_at_once(recipe, q, sums, fading)
-    given = (recipe, q, sums.kv, sums.k, fading, *recipe.parameters)
-    return cast(tuple[Tensor, Tensor | None], _Read.apply(*given))[0]
+        return _read_at_once(config, q, sums, fading)
+    arguments = (config, q, sums.kv, sums.z, fading, *config.parameters)
+    return cast(tuple[Tensor, Tensor | None], _ReadSumsFunction.apply(*arguments))[0]
 
 
 def _sum_at_once(
-    recipe: Recipe, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, before: Sums | None
+    config: LinearConfig, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, past: Sums | None
 ) -> Sums:
     """`sum_keys` in torch's own operations, with the features of all keys: to cut them is the compiler's business."""
-    y, a = recipe.keys(k, slice(0, k.shape[1]), valid, logs)
-    kv, z, reference = start_sums(recipe, k, v, logs, unpack(before))
+    y, a = config.keys(k, slice(0, k.shape[1]), valid, logs)
+    kv, z, reference = start_sums(config, k, v, logs, unpack_past(past))
     if a is not None and reference is not None:
-        newest = a[:, -1] if recipe.decays else torch.maximum(reference, a.amax(1))
+        newest = a[:, -1] if config.decays else torch.maximum(reference, a.amax(1))
         newest = newest.to(reference.dtype).detach()
-        carry = relative(reference, newest).to(kv.dtype)[:, None]
-        y = y * relative(a, newest[:, None]).to(y.dtype)[..., None]
+        carry = relative_weights(reference, newest).to(kv.dtype)[:, None]
+        y = y * relative_weights(a, newest[:, None]).to(y.dtype)[..., None]
         kv, z, reference = kv * carry[..., None], z * carry, newest
-    return Sums(kv + y.mT @ recipe.wide(v), z + y.sum(1), reference)
+    return Sums(kv + y.mT @ config.widen(v), z + y.sum(1), reference)
 
 
-def _read_at_once(recipe: Recipe, q: Tensor, sums: Sums, fading: Tensor | None) -> Tensor:
+def _read_at_once(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | None) -> Tensor:
     """`read` in torch's own operations."""
-    every = slice(0, q.shape[2])
-    x = _fade(recipe.queries(q, every)[0], fading, every)
+    all_rows = slice(0, q.shape[2])
+    x = _fade(config.queries(q, all_rows)[0], fading, all_rows)
     flat = x.flatten(1, 2)
-    top, total = (flat @ sums.kv).view(*x.shape[:3], -1), along(flat, sums.k).view(*x.shape[:3], 1)
-    return divided(recipe, top, total).to(q.dtype)
+    top, total = (flat @ sums.kv).view(*x.shape[:3], -1), dot_rows(flat, sums.z).view(*x.shape[:3], 1)
+    return apply_divisor(config, top, total).to(q.dtype)
 
 
-def divided(recipe: Recipe, top: Tensor, total: Tensor) -> Tensor:
+def apply_divisor(config: LinearConfig, top: Tensor, total: Tensor) -> Tensor:
     """Numerators ``[Bh, G, N, E]`` divided as the recipe says."""
-    return top if recipe.divisor is None else top / recipe.divisor(total)
+    return top if config.divisor is None else top / config.divisor(total)
 
 
-def relative(a: Tensor, reference: Tensor) -> Tensor:
+def relative_weights(a: Tensor, reference: Tensor) -> Tensor:
     """exp(a - reference), 0 where a is -inf, whatever the reference is."""
     return (a - reference.masked_fill(reference == float("-inf"), 0)).exp()
 
 
-class _Summed(KernelFunction):
+class _SumKeysFunction(KernelFunction):
     @staticmethod
-    def forward(recipe: Recipe, valid: Any, k: Tensor, v: Tensor, logs: Any, *rest: Any) -> Any:
-        kv, z, reference = start_sums(recipe, k, v, logs, rest[:3])
-        for rows in recipe.cut(k.shape[1], k.shape[0], k.shape[2]):
-            y, a = recipe.keys(k[:, rows], rows, valid, logs)
+    def forward(config: LinearConfig, valid: Any, k: Tensor, v: Tensor, logs: Any, *rest: Any) -> Any:
+        kv, z, reference = start_sums(config, k, v, logs, rest[:3])
+        for rows in config.cut(k.shape[1], k.shape[0], k.shape[2]):
+            y, a = config.keys(k[:, rows], rows, valid, logs)
             if a is not None and reference is not None:
-                newest = (a[:, -1] if recipe.decays else torch.maximum(reference, a.amax(1))).to(reference.dtype)
-                carry = relative(reference, newest).to(kv.dtype)[:, None]
+                newest = (a[:, -1] if config.decays else torch.maximum(reference, a.amax(1))).to(reference.dtype)
+                carry = relative_weights(reference, newest).to(kv.dtype)[:, None]
                 kv.mul_(carry[..., None])
                 z.mul_(carry)
                 reference = newest
-                weights = relative(a, newest[:, None]).to(y.dtype)[..., None]
+                weights = relative_weights(a, newest[:, None]).to(y.dtype)[..., None]
                 add_products(kv, y, v[:, rows] * weights)  # values are mostly narrower than features
-                if recipe.divisor:
+                if config.divisor:
                     z += (weights.mT @ y)[:, 0]
             else:
-                add_products(kv, y, recipe.wide(v[:, rows]))
-                if recipe.divisor:
+                add_products(kv, y, config.widen(v[:, rows]))
+                if config.divisor:
                     z += y.sum(1)
         return kv, z, None if reference is None else reference.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.recipe, valid, k, v, logs, _, _, before, *_ = inputs
-        ctx.save_for_backward(valid, k, v, logs, before, output[2])
+        ctx.recipe, valid, k, v, logs, _, _, past_reference, *_ = inputs
+        ctx.save_for_backward(valid, k, v, logs, past_reference, output[2])
         if output[2] is not None:
             ctx.mark_non_differentiable(output[2])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        given = (*grads[:2], *ctx.saved_tensors, ctx.recipe, ctx.needs_input_grad[5])
-        return None, None, *differentiate_once(KERNEL, _by_summed, *given)
+        arguments = (*grads[:2], *ctx.saved_tensors, ctx.recipe, ctx.needs_input_grad[5])
+        return None, None, *differentiate_once(KERNEL, _sum_keys_gradients, *arguments)
 
 
-def _by_summed(
-    by_kv: Tensor,
-    by_z: Tensor,
+def _sum_keys_gradients(
+    grad_kv: Tensor,
+    grad_z: Tensor,
     valid: Tensor | None,
     k: Tensor,
     v: Tensor,
     logs: Tensor | None,
-    before: Tensor | None,
+    past_reference: Tensor | None,
     reference: Tensor | None,
-    recipe: Recipe,
+    config: LinearConfig,
     has_past: bool,
 ) -> tuple[Tensor | None, ...]:
     """Gradients by all arguments of `_Summed` from ``k`` on."""
-    by_kv = by_kv.contiguous()
-    by_k, by_v, by_logs = torch.empty_like(k), torch.empty_like(v), None if logs is None else torch.empty_like(logs)
-    tape = Tape(recipe)
-    for rows in recipe.cut(k.shape[1], k.shape[0], k.shape[2]):
+    grad_kv = grad_kv.contiguous()
+    grad_k, grad_v, grad_logs = (
+        torch.empty_like(k),
+        torch.empty_like(v),
+        None if logs is None else torch.empty_like(logs),
+    )
+    tape = FeatureTape(config)
+    for rows in config.cut(k.shape[1], k.shape[0], k.shape[2]):
         keys, hidden = (
-            partial(recipe.keys, rows=rows, valid=valid, logs=logs),
+            partial(config.keys, rows=rows, valid=valid, logs=logs),
             None if valid is None else ~valid[:, rows],
         )
-        y, a, back = tape.record(keys, k[:, rows], hidden)
-        scale = 1 if a is None or reference is None else relative(a, reference[:, None]).to(y.dtype)[..., None]
-        by_v[:, rows] = rows_times(y, by_kv).mul_(scale)
-        by_y = rows_times(recipe.wide(v[:, rows]) * scale, by_kv.mT).add_(by_z[:, None] * scale)
-        by_a = None if a is None else (by_y * y).sum(-1)
-        if by_logs is not None and by_a is not None:
-            by_logs[:, rows] = by_a
-        by_k[:, rows] = back(by_y, by_a)
-    if has_past and before is not None and reference is not None:
-        carry = relative(before, reference).to(by_kv.dtype)[:, None]
-        by_kv, by_z = by_kv * carry[..., None], by_z * carry
-    by_state = (by_kv, by_z) if has_past else (None, None)
-    return by_k, by_v, by_logs, *by_state, None, *tape.by_parameters
+        y, a, backward = tape.record(keys, k[:, rows], hidden)
+        scale = 1 if a is None or reference is None else relative_weights(a, reference[:, None]).to(y.dtype)[..., None]
+        grad_v[:, rows] = multiply_rows(y, grad_kv).mul_(scale)
+        grad_y = multiply_rows(config.widen(v[:, rows]) * scale, grad_kv.mT).add_(grad_z[:, None] * scale)
+        grad_a = None if a is None else (grad_y * y).sum(-1)
+        if grad_logs is not None and grad_a is not None:
+            grad_logs[:, rows] = grad_a
+        grad_k[:, rows] = backward(grad_y, grad_a)
+    if has_past and past_reference is not None and reference is not None:
+        carry = relative_weights(past_reference, reference).to(grad_kv.dtype)[:, None]
+        grad_kv, grad_z = grad_kv * carry[..., None], grad_z * carry
+    past_grads = (grad_kv, grad_z) if has_past else (None, None)
+    return grad_k, grad_v, grad_logs, *past_grads, None, *tape.grad_parameters
 
 
-class _Read(KernelFunction):
+class _ReadSumsFunction(KernelFunction):
     @staticmethod
     def forward(
-        recipe: Recipe, q: Tensor, kv: Tensor, z: Tensor, fading: Any, *parameters: Tensor
+        config: LinearConfig, q: Tensor, kv: Tensor, z: Tensor, fading: Any, *parameters: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         out = q.new_empty(*q.shape[:3], kv.shape[2])
-        totals = kv.new_empty(*q.shape[:3], 1) if recipe.divisor else None
-        for rows in recipe.cut(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
-            x = _fade(recipe.queries(q[:, :, rows], rows)[0], fading, rows)
-            top, total = rows_times(x.flatten(1, 2), kv).view(*x.shape[:3], -1), None
+        totals = kv.new_empty(*q.shape[:3], 1) if config.divisor else None
+        for rows in config.cut(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
+            x = _fade(config.queries(q[:, :, rows], rows)[0], fading, rows)
+            top, total = multiply_rows(x.flatten(1, 2), kv).view(*x.shape[:3], -1), None
             if totals is not None:
-                total = totals[:, :, rows] = along(x.flatten(1, 2), z).view(*x.shape[:3], 1)
-            divide(recipe, top, total, out[:, :, rows])
+                total = totals[:, :, rows] = dot_rows(x.flatten(1, 2), z).view(*x.shape[:3], 1)
+            divide(config, top, total, out[:, :, rows])
         return out, totals
 
     @staticmethod
@@ -200,10 +206,10 @@ class _Read(KernelFunction):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, *differentiate_once(KERNEL, _by_read, grads[0], *ctx.saved_tensors, ctx.recipe)
+        return None, *differentiate_once(KERNEL, _read_gradients, grads[0], *ctx.saved_tensors, ctx.recipe)
 
 
-def _by_read(
+def _read_gradients(
     grad: Tensor,
     q: Tensor,
     kv: Tensor,
@@ -211,26 +217,28 @@ def _by_read(
     fading: Tensor | None,
     out: Tensor,
     totals: Tensor | None,
-    recipe: Recipe,
+    config: LinearConfig,
 ) -> tuple[Tensor | None, ...]:
     """Gradients by all arguments of `_Read` from ``q`` on."""
-    by_q, by_kv, by_z = torch.empty_like(q), torch.zeros_like(kv), torch.zeros_like(z)
-    tape, parts = Tape(recipe), recipe.divisors(totals)
-    for rows in recipe.cut(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
-        x, _, back = tape.record(partial(recipe.queries, rows=rows), q[:, :, rows])
+    grad_q, grad_kv, grad_z = torch.empty_like(q), torch.zeros_like(kv), torch.zeros_like(z)
+    tape, divisors = FeatureTape(config), config.divisors(totals)
+    for rows in config.cut(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
+        x, _, backward = tape.record(partial(config.queries, rows=rows), q[:, :, rows])
         flat = _fade(x, fading, rows).flatten(1, 2)
-        by_top, by_total = (None if g is None else g.flatten(1, 2) for g in undivide(grad, out, *parts, rows))
-        assert by_top is not None
-        by_x = rows_times(by_top, kv.mT)
-        add_products(by_kv, flat, by_top)
-        if by_total is not None:
-            by_x.addcmul_(by_total, z[:, None])
-            by_z += (by_total.mT @ flat)[:, 0]
-        by_q[:, :, rows] = back(_fade(by_x.view(x.shape), fading, rows))
-    return by_q, by_kv, by_z, None, *tape.by_parameters
+        grad_top, grad_total = (
+            None if g is None else g.flatten(1, 2) for g in divide_backward(grad, out, *divisors, rows)
+        )
+        assert grad_top is not None
+        grad_x = multiply_rows(grad_top, kv.mT)
+        add_products(grad_kv, flat, grad_top)
+        if grad_total is not None:
+            grad_x.addcmul_(grad_total, z[:, None])
+            grad_z += (grad_total.mT @ flat)[:, 0]
+        grad_q[:, :, rows] = backward(_fade(grad_x.view(x.shape), fading, rows))
+    return grad_q, grad_kv, grad_z, None, *tape.grad_parameters
 
 
-def along(x: Tensor, z: Tensor) -> Tensor:
+def dot_rows(x: Tensor, z: Tensor) -> Tensor:
     """Products ``[Bh, rows, 1]`` of rows ``[Bh, rows, F]`` with a vector ``[Bh, F]``, the way round that is faster."""
     return (z[:, None] @ x.mT).mT
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ..dense import masked_softmax, wide
+from ..dense import masked_softmax, widen
 from ..derivatives import KernelFunction
 
 
@@ -15,7 +15,7 @@ class Landmarks(NamedTuple):
     """``means [B, heads, slots, D]``, at least float32; ``there [B, slots]``: which of them a row has, None is all."""
 
     means: Tensor
-    there: Tensor | None
+    present: Tensor | None
 
 
 def segment_means(x: Tensor, valid: Tensor | None, count: int) -> Landmarks:
@@ -25,31 +25,31 @@ def segment_means(x: Tensor, valid: Tensor | None, count: int) -> Landmarks:
     What ``valid [B, L]`` hides must be finite.
     """
     if valid is None:
-        return Landmarks(_unpadded(x, count), None)
-    segment, filled = segments(valid, count)
-    batch, slots = filled.shape
+        return Landmarks(_unpadded_means(x, count), None)
+    segment, counts = assign_segments(valid, count)
+    batch, slots = counts.shape
     # one sum for all rows of the batch: row b's segments lie one after another from b (slots + 1) on, the last one
     # of them for what is hidden
     index = segment + torch.arange(batch, device=x.device)[:, None] * (slots + 1)
-    positions = wide(x).transpose(1, 2).flatten(0, 1)
+    positions = widen(x).transpose(1, 2).flatten(0, 1)
     sums = positions.new_zeros(batch * (slots + 1), *positions.shape[1:]).index_add(0, index.flatten(), positions)
     sums = sums.unflatten(0, (batch, slots + 1))[:, :slots].transpose(1, 2)
-    return Landmarks(sums / filled.clamp(min=1)[:, None, :, None], filled > 0)
+    return Landmarks(sums / counts.clamp(min=1)[:, None, :, None], counts > 0)
 
 
-def beside_means(x: Tensor, valid: Tensor | None, count: int) -> tuple[Tensor, Landmarks]:
+def segment_means_with_input(x: Tensor, valid: Tensor | None, count: int) -> tuple[Tensor, Landmarks]:
     """x and its `segment_means`, for whoever needs both: the gradient by the means is added to that by x itself,
     where autograd would first write it out for every position."""
     if valid is not None or torch.compiler.is_compiling():
         return x, segment_means(x, valid, count)
-    same, means = cast(tuple[Tensor, Tensor], _BesideMeans.apply(x, count))
-    return same, Landmarks(means, None)
+    x_view, means = cast(tuple[Tensor, Tensor], _SegmentMeansFunction.apply(x, count))
+    return x_view, Landmarks(means, None)
 
 
-class _BesideMeans(KernelFunction):
+class _SegmentMeansFunction(KernelFunction):
     @staticmethod
     def forward(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        return x.view_as(x), _unpadded(x, count)
+        return x.view_as(x), _unpadded_means(x, count)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -57,17 +57,17 @@ class _BesideMeans(KernelFunction):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        by_x, by_means = grads[0].clone(), grads[1].to(grads[0].dtype)
-        length = by_x.shape[2]
+        grad_x, grad_means = grads[0].clone(), grads[1].to(grads[0].dtype)
+        length = grad_x.shape[2]
         whole = length - length % ctx.size
-        slots = by_means[:, :, : whole // ctx.size, None]
-        by_x[:, :, :whole].unflatten(2, (-1, ctx.size)).add_(slots, alpha=1 / ctx.size)
+        slots = grad_means[:, :, : whole // ctx.size, None]
+        grad_x[:, :, :whole].unflatten(2, (-1, ctx.size)).add_(slots, alpha=1 / ctx.size)
         if whole < length:
-            by_x[:, :, whole:].add_(by_means[:, :, -1:], alpha=1 / (length - whole))
-        return by_x, None
+            grad_x[:, :, whole:].add_(grad_means[:, :, -1:], alpha=1 / (length - whole))
+        return grad_x, None
 
 
-def segments(valid: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def assign_segments(valid: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The segment ``[B, L]`` of each position, and how many positions ``[B, slots]`` each segment has.
 
     slots is min(count, L); a hidden position belongs to segment ``slots``, which is none.
@@ -80,7 +80,7 @@ def segments(valid: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return segment, (total - first).clamp(min=0).minimum(size)
 
 
-def _unpadded(x: Tensor, count: int) -> Tensor:
+def _unpadded_means(x: Tensor, count: int) -> Tensor:
     length = x.shape[2]
     size = -(-length // count)
     whole = length - length % size
@@ -95,11 +95,11 @@ def _unpadded(x: Tensor, count: int) -> Tensor:
 def landmark_weights(q: Landmarks, k: Landmarks, scale: float) -> Tensor:
     """softmax(scale q k^T) among landmarks, ``[B, heads, slots, slots]``; rows and columns of missing ones are zero."""
     scores = q.means @ k.means.mT * scale
-    if q.there is None and k.there is None:
+    if q.present is None and k.present is None:
         return scores.softmax(-1)
     allowed = scores.new_ones((1, 1, 1, 1), dtype=torch.bool)
-    allowed = allowed if q.there is None else allowed & q.there[:, None, :, None]
-    allowed = allowed if k.there is None else allowed & k.there[:, None, None, :]
+    allowed = allowed if q.present is None else allowed & q.present[:, None, :, None]
+    allowed = allowed if k.present is None else allowed & k.present[:, None, None, :]
     return masked_softmax(scores, allowed)
 
 
@@ -113,8 +113,8 @@ def pseudo_inverse(a: Tensor, steps: int) -> Tensor:
     size = a.abs()
     norms = size.sum(-2).amax(-1) * size.sum(-1).amax(-1)
     z = a.mT / norms.masked_fill(norms == 0, 1)[..., None, None]
-    one = torch.eye(a.shape[-2], dtype=a.dtype, device=a.device)
+    identity = torch.eye(a.shape[-2], dtype=a.dtype, device=a.device)
     for _ in range(steps):
         az = a @ z
-        z = z @ (13 * one - az @ (15 * one - az @ (7 * one - az))) / 4
+        z = z @ (13 * identity - az @ (15 * identity - az @ (7 * identity - az))) / 4
     return z

@@ -7,27 +7,27 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..dense import wide
+from ..custom_ops import make_op
+from ..dense import widen
 from ..derivatives import KernelFunction, differentiate_once
-from ..half import product_dtype
-from ..products import add_flat, rows_times
-from ..traced import make_op
+from ..half_precision import product_dtype
+from ..products import add_matrix_product, multiply_rows
 
 
 def project(weights: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
     """``weights [1 or heads, R, M]`` times each ``x [B, heads, M, D]``: ``[B, heads, R, D]``."""
     if torch.compiler.is_compiling():
-        return tuple(_project(weights, x) for x in xs)
-    return cast(tuple[Tensor, ...], _Projection.apply(weights, *xs))
+        return tuple(_project_op(weights, x) for x in xs)
+    return cast(tuple[Tensor, ...], _ProjectionFunction.apply(weights, *xs))
 
 
-class _Projection(KernelFunction):
+class _ProjectionFunction(KernelFunction):
     """Autograd of a batched product would first build the weights' gradient for each row and head, R x M numbers each,
     and then add them up; here they are added as they come, those of keys and values that share weights as well."""
 
     @staticmethod
     def forward(weights: Tensor, *xs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(_each(weights, x) for x in xs)
+        return tuple(_project_each(weights, x) for x in xs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -35,54 +35,60 @@ class _Projection(KernelFunction):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        given = (*grads, *ctx.saved_tensors, *ctx.needs_input_grad)
-        return differentiate_once("the projection along the length", _gradients, *given)
+        arguments = (*grads, *ctx.saved_tensors, *ctx.needs_input_grad)
+        return differentiate_once("the projection along the length", _gradients, *arguments)
 
 
-def _gradients(*given: Any) -> tuple[Tensor | None, ...]:
+def _gradients(*arguments: Any) -> tuple[Tensor | None, ...]:
     """The gradients by results, then the weights and what they projected, then which gradients are wanted."""
-    many = (len(given) - 2) // 3
-    grads, (weights, *xs), (first, *others) = given[:many], given[many : 2 * many + 1], given[2 * many + 1 :]
-    by_weights = None
-    if first:
-        total = torch.zeros_like(weights, dtype=wide(xs[0][:0]).dtype)
+    count = (len(arguments) - 2) // 3
+    grads, (weights, *xs), (weights_needed, *inputs_needed) = (
+        arguments[:count],
+        arguments[count : 2 * count + 1],
+        arguments[2 * count + 1 :],
+    )
+    grad_weights = None
+    if weights_needed:
+        total = torch.zeros_like(weights, dtype=widen(xs[0][:0]).dtype)
         for grad, x in zip(grads, xs, strict=True):
             _add_products(total, grad, x)
-        by_weights = total.to(weights.dtype)
-    return by_weights, *(_each(weights.mT, g) if want else None for g, want in zip(grads, others, strict=True))
+        grad_weights = total.to(weights.dtype)
+    return grad_weights, *(
+        _project_each(weights.mT, g) if needed else None for g, needed in zip(grads, inputs_needed, strict=True)
+    )
 
 
-def _each(weights: Tensor, x: Tensor) -> Tensor:
+def _project_each(weights: Tensor, x: Tensor) -> Tensor:
     """``weights [1 or heads, R, M] @ x [B, heads, M, D]``, in the dtype of x."""
     rows, inner = weights.shape[1:]
     dtype = product_dtype(x, rows, inner, x.shape[3])
     w, xs = weights.to(dtype), x.to(dtype)
     if len(w) > 1:
-        return torch.stack([rows_times(w, part) for part in xs]).to(x.dtype)
-    every = w.expand(x.shape[0] * x.shape[1], rows, inner)  # repeated by stride zero: no copy
-    return rows_times(every, xs.flatten(0, 1)).to(x.dtype).unflatten(0, x.shape[:2])
+        return torch.stack([multiply_rows(w, part) for part in xs]).to(x.dtype)
+    repeated = w.expand(x.shape[0] * x.shape[1], rows, inner)  # repeated by stride zero: no copy
+    return multiply_rows(repeated, xs.flatten(0, 1)).to(x.dtype).unflatten(0, x.shape[:2])
 
 
 def _add_products(total: Tensor, grad: Tensor, x: Tensor) -> None:
     """Add ``grad [B, heads, R, D] @ x^T [B, heads, D, M]`` to ``total [1 or heads, R, M]``, over all rows."""
     for b in range(x.shape[0]):
         for h in range(x.shape[1]):
-            add_flat(total[h % len(total)], grad[b, h].to(total.dtype), x[b, h].to(total.dtype).mT)
+            add_matrix_product(total[h % len(total)], grad[b, h].to(total.dtype), x[b, h].to(total.dtype).mT)
 
 
 def _run_backward(grad: Tensor, weights: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    by_weights, by_x = _gradients(grad, weights, x, True, True)
-    assert by_weights is not None
-    assert by_x is not None
-    return by_weights, by_x
+    grad_weights, grad_x = _gradients(grad, weights, x, True, True)
+    assert grad_weights is not None
+    assert grad_x is not None
+    return grad_weights, grad_x
 
 
 def _shapes(_: Tensor, weights: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return weights.new_empty(weights.shape), x.new_empty(x.shape)
 
 
-_project = make_op("project", _each, lambda w, x: x.new_empty(*x.shape[:2], w.shape[1], x.shape[3]))
-_project_backward = make_op("project_backward", _run_backward, _shapes)
-_project.register_autograd(
-    lambda ctx, grad: _project_backward(grad, *ctx.saved_tensors), setup_context=_Projection.setup_context
+_project_op = make_op("project", _project_each, lambda w, x: x.new_empty(*x.shape[:2], w.shape[1], x.shape[3]))
+_project_backward_op = make_op("project_backward", _run_backward, _shapes)
+_project_op.register_autograd(
+    lambda ctx, grad: _project_backward_op(grad, *ctx.saved_tensors), setup_context=_ProjectionFunction.setup_context
 )

@@ -23,20 +23,20 @@ FLAGS = {"AVX512": ["-march=x86-64-v4"], "AVX2": ["-march=x86-64-v3"]}  # by wha
 
 
 @cache
-def library(name: str) -> tuple[ctypes.CDLL | None, str | None]:
+def load_library(name: str) -> tuple[ctypes.CDLL | None, str | None]:
     """What ``name.cpp`` beside this file is built to, or why there is none."""
     compiler = "cl" if os.name == "nt" else os.environ.get("CXX") or "c++"
     if shutil.which(compiler.split()[0]) is None:
         return None, f"it is built on first use, and there is no C++ compiler ({compiler})"
     try:
-        return ctypes.CDLL(str(_built(FOLDER / f"{name}.cpp"))), None
+        return ctypes.CDLL(str(_build(FOLDER / f"{name}.cpp"))), None
     except (ImportError, OSError, RuntimeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         line = next((line for line in lines if "error:" in line), lines[0])
         return None, f"it could not be built: {line}"
 
 
-def _built(source: Path) -> Path:
+def _build(source: Path) -> Path:
     """The library's file. Built under a name of its own and then renamed, so that nobody meets half of one, and nobody
     waits for ever for the lock of a process that was killed, as torch's own folders would have it."""
     from torch.utils import cpp_extension  # needs setuptools, and a tenth of a second
@@ -60,6 +60,6 @@ def _built(source: Path) -> Path:
             build_directory=scratch,
             is_python_module=False,
         )
-        (made,) = Path(scratch).glob(f"{source.stem}*.so")
-        made.replace(target)
+        (built_file,) = Path(scratch).glob(f"{source.stem}*.so")
+        built_file.replace(target)
     return target

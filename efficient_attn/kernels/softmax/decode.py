@@ -20,27 +20,29 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import UnsupportedError
-from ..choices.contest import Calls, Contest, Point
-from ..choices.desk import choose
-from ..derivatives import one_by_one
-from ..half import multiplies
-from ..native.building import library
+from ..autotuning.autotuner import choose
+from ..autotuning.candidates import Candidates, Tunable, TuningPoint
+from ..custom_ops import in_functorch_transform, make_op
+from ..derivatives import vmap_serially
+from ..half_precision import has_native_products
+from ..native.building import load_library
 from ..products import has_onednn
-from ..traced import make_op, transformed
-from .merge import attend, join_all
+from .merge import attend, join_parts
 
-ROWS = 32  # above this its products are no longer small
-FEWEST = 2**15  # numbers in a head's keys: with fewer, all forms are bound by their calls, and one call is least
-LONG = 2**19  # by rule: numbers in a head's keys from which on oneDNN's products make up for its calls
-PIECE = 2**17  # numbers of a piece of all heads' keys: half a MiB in float32
-NATIVE = (torch.float32, torch.float64)
-CHOSEN = (torch.float32, torch.bfloat16, torch.float16)  # of other dtypes nothing was timed
+MAX_ROWS = 32  # above this its products are no longer small
+MIN_KEY_ELEMENTS = (
+    2**15
+)  # numbers in a head's keys: with fewer, all forms are bound by their calls, and one call is least
+LONG_KEY_ELEMENTS = 2**19  # by rule: numbers in a head's keys from which on oneDNN's products make up for its calls
+PIECE_ELEMENTS = 2**17  # numbers of a piece of all heads' keys: half a MiB in float32
+CPP_DTYPES = (torch.float32, torch.float64)
+TUNED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of other dtypes nothing was timed
 IDLE = "idle"  # kinds of calls that leave threads idle end with it
 
 
 def why_no_native() -> str | None:
     """Why the kernel in C++ cannot run here; None when it can. Builds it, the first time."""
-    return library("decode")[1]
+    return load_library("decode")[1]
 
 
 def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
@@ -48,19 +50,24 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor | None:
 
     None where torch's fused kernel is to do it: with more rows, with a gradient, or where it is the fastest.
     """
-    fits = q.shape[2] <= ROWS and q.dtype in CHOSEN and q.device.type == "cpu" and k.shape[2] * k.shape[3] >= FEWEST
+    supported = (
+        q.shape[2] <= MAX_ROWS
+        and q.dtype in TUNED_DTYPES
+        and q.device.type == "cpu"
+        and k.shape[2] * k.shape[3] >= MIN_KEY_ELEMENTS
+    )
     # with a cache whose rows lie apart, as in [B, M, H, D] memory order, products take a hundred times as long
-    fits = fits and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v)) and k.shape == v.shape
-    if not fits or torch.compiler.is_compiling() or _wants_gradient(q, k, v):
+    supported = supported and all(x.stride()[2:] == (x.shape[3], 1) for x in (k, v)) and k.shape == v.shape
+    if not supported or torch.compiler.is_compiling() or _wants_gradient(q, k, v):
         return None
     heads = q.shape[0] * q.shape[1]
     idle = _count_parts(heads) > 1 and all(_heads_in_order(x) for x in (k, v))
-    kind = _kind(str(q.dtype).removeprefix("torch."), q.shape[2], idle)
-    form = choose(DECODE, kind, heads, *q.shape[2:3], *k.shape[2:])
-    return None if form == "fold" else FORMS[form](q, k, v, scale)
+    kind = _format_kind(str(q.dtype).removeprefix("torch."), q.shape[2], idle)
+    implementation = choose(DECODE, kind, heads, *q.shape[2:3], *k.shape[2:])
+    return None if implementation == "fold" else IMPLEMENTATIONS[implementation](q, k, v, scale)
 
 
-def _by_head(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def _attend_by_head(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     linear = torch.ops.mkldnn._linear_pointwise
     rows, out = q * scale, torch.empty_like(q)
     for b in range(q.shape[0]):
@@ -71,45 +78,47 @@ def _by_head(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return out
 
 
-def _batched(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def _attend_batched(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     weights = (q * scale) @ k.mT
     torch.softmax(weights, -1, out=weights)
     return weights @ v
 
 
-def _in_pieces(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def _attend_in_pieces(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     rows = q.float() * scale
-    size = max(PIECE // (k.shape[0] * k.shape[1] * k.shape[3]), ROWS)
+    size = max(PIECE_ELEMENTS // (k.shape[0] * k.shape[1] * k.shape[3]), MAX_ROWS)
     weights = rows.new_empty(*q.shape[:3], k.shape[2])
-    for part, to in zip(k.split(size, 2), weights.split(size, 3), strict=True):
-        to.copy_(rows @ part.float().mT)
+    for part, target in zip(k.split(size, 2), weights.split(size, 3), strict=True):
+        target.copy_(rows @ part.float().mT)
     torch.softmax(weights, -1, out=weights)
     out = torch.zeros_like(rows)
-    for part, seen in zip(v.split(size, 2), weights.split(size, 3), strict=True):
-        out += seen @ part.float()
+    for part, part_weights in zip(v.split(size, 2), weights.split(size, 3), strict=True):
+        out += part_weights @ part.float()
     return out.to(q.dtype)
 
 
-def _fold(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def _attend_folded(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, scale=scale)
 
 
-def _in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def _attend_in_parts(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     rows, (m, width) = q.flatten(0, 1)[:, None], k.shape[2:]
     count = _count_parts(len(rows))
     size = m // count
 
-    def cut(x: Tensor, first: int, count: int, size: int) -> Tensor:
-        head = x.stride(0 if x.shape[1] == 1 else 1)
-        at = x.storage_offset() + first * width
-        return x.as_strided((len(rows), count, size, width), (head, size * width, width, 1), at)
+    def view_parts(x: Tensor, first: int, count: int, size: int) -> Tensor:
+        head_stride = x.stride(0 if x.shape[1] == 1 else 1)
+        offset = x.storage_offset() + first * width
+        return x.as_strided((len(rows), count, size, width), (head_stride, size * width, width, 1), offset)
 
-    outs, sums = attend(rows.expand(-1, count, -1, -1), cut(k, 0, count, size), cut(v, 0, count, size), None, scale)
-    done = count * size
-    if done < m:  # fewer keys are left over than there are parts
-        rest = attend(rows, cut(k, done, 1, m - done), cut(v, done, 1, m - done), None, scale)
+    outs, sums = attend(
+        rows.expand(-1, count, -1, -1), view_parts(k, 0, count, size), view_parts(v, 0, count, size), None, scale
+    )
+    covered = count * size
+    if covered < m:  # fewer keys are left over than there are parts
+        rest = attend(rows, view_parts(k, covered, 1, m - covered), view_parts(v, covered, 1, m - covered), None, scale)
         outs, sums = (torch.cat(both, 1) for both in zip((outs, sums), rest, strict=True))
-    return join_all(outs, sums).view(q.shape)
+    return join_parts(outs, sums).view(q.shape)
 
 
 def _count_parts(heads: int) -> int:
@@ -123,76 +132,83 @@ def _heads_in_order(x: Tensor) -> bool:
     return 1 in x.shape[:2] or x.stride(0) == x.shape[1] * x.stride(1)
 
 
-FORMS: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
-    "fold": _fold,
-    "parts": _in_parts,
-    "batched": _batched,
-    "by_head": _by_head,
-    "pieces": _in_pieces,
+IMPLEMENTATIONS: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
+    "fold": _attend_folded,
+    "parts": _attend_in_parts,
+    "batched": _attend_batched,
+    "by_head": _attend_by_head,
+    "pieces": _attend_in_pieces,
 }
 
 
-def _prepare(point: Point) -> Calls:
+def _make_candidates(point: TuningPoint) -> Candidates:
     """The calls of a point, whose sizes are key-value heads, rows of each, keys and width."""
     heads, rows, keys, width = point.sizes
     dtype = getattr(torch, point.kind.split()[0])
     q, k = (torch.ones(1, heads, n, width, dtype=dtype) for n in (rows, keys))
-    v, wide = torch.ones_like(k), dtype == torch.float32
-    able = {"fold": True, "batched": wide, "by_head": wide and has_onednn(), "pieces": not wide}
-    able["parts"] = point.kind.endswith(IDLE)
-    return {form: partial(run, q, k, v, width**-0.5) for form, run in FORMS.items() if able[form]}
+    v, is_float32 = torch.ones_like(k), dtype == torch.float32
+    supported = {"fold": True, "batched": is_float32, "by_head": is_float32 and has_onednn(), "pieces": not is_float32}
+    supported["parts"] = point.kind.endswith(IDLE)
+    return {name: partial(run, q, k, v, width**-0.5) for name, run in IMPLEMENTATIONS.items() if supported[name]}
 
 
-def _rule(point: Point) -> str:
+def _choose_by_rule(point: TuningPoint) -> str:
     """Pieces in float32 where the processor has no products of the dtype, which for bfloat16 shows in single rows only;
     oneDNN's long products of grouped heads where its vectors are wider than a BLAS may know; else torch's kernel, in
     parts where threads would be idle."""
     _, rows, keys, width = point.sizes
     name, fused = point.kind.split()[0], "parts" if point.kind.endswith(IDLE) else "fold"
     if name != "float32":
-        emulated = not multiplies(getattr(torch, name)) and (rows == 1 or name == "float16")
+        emulated = not has_native_products(getattr(torch, name)) and (rows == 1 or name == "float16")
         return "pieces" if emulated else fused
-    wider = torch.backends.cpu.get_cpu_capability() == "AVX512" and has_onednn()
-    return "by_head" if wider and rows > 1 and keys * width >= LONG else fused
+    has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512" and has_onednn()
+    return "by_head" if has_avx512 and rows > 1 and keys * width >= LONG_KEY_ELEMENTS else fused
 
 
-def _list_points() -> tuple[Point, ...]:
-    several = ((8, 1), (4, 2), (2, 4))
-    short, long = ([(*heads, keys, 64) for heads in several] for keys in (1024, 8192))
+def _list_points() -> tuple[TuningPoint, ...]:
+    head_rows = ((8, 1), (4, 2), (2, 4))
+    short, long = ([(*heads, keys, 64) for heads in head_rows] for keys in (1024, 8192))
     busy, idle = [*short, *long, (2, 4, 4096, 128)], [(1, 8, 8192, 64), (1, 1, 8192, 64), (1, 8, 1024, 64)]
     sizes = [*((size, False) for size in busy), *((size, True) for size in idle)]  # on one thread no call is idle: last
     kinds = product(sizes, ("float32", "bfloat16", "float16"))
-    return tuple(Point(_kind(kind, size[1], alone), size) for (size, alone), kind in kinds)
+    return tuple(TuningPoint(_format_kind(kind, size[1], leaves_idle), size) for (size, leaves_idle), kind in kinds)
 
 
-def _kind(dtype: str, rows: int, idle: bool) -> str:
+def _format_kind(dtype: str, rows: int, idle: bool) -> str:
     """One row is another kind of call than several: its products are another routine, with other rates. So are calls
     in which torch's fused kernel would leave threads idle."""
     return f"{dtype} {'row' if rows == 1 else 'rows'}{f' {IDLE}' if idle else ''}"
 
 
-DECODE = Contest(name="decode", forms=tuple(FORMS), points=_list_points(), prepare=_prepare, rule=_rule, version=2)
+DECODE = Tunable(
+    name="decode",
+    implementations=tuple(IMPLEMENTATIONS),
+    points=_list_points(),
+    make_candidates=_make_candidates,
+    rule=_choose_by_rule,
+    version=2,
+)
 
 
-def native_serves(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def cpp_supports(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether `attend_in_one_pass` knows such rows ``q [B, Hkv, R, D]`` over k, v ``[B, Hkv, M, D or E]``."""
-    fits = q.shape[2] <= ROWS and q.dtype in NATIVE and q.device.type == "cpu"
-    return fits and k.stride(3) == v.stride(3) == 1 and not _wants_gradient(q, k, v)
+    supported = q.shape[2] <= MAX_ROWS and q.dtype in CPP_DTYPES and q.device.type == "cpu"
+    return supported and k.stride(3) == v.stride(3) == 1 and not _wants_gradient(q, k, v)
 
 
 def attend_in_one_pass(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """softmax(scale q k^T) v as decode.cpp does it; no gradient."""
-    return (_op if torch.compiler.is_compiling() or transformed() else _call)(q, k, v, scale)
+    return (_decode_op if torch.compiler.is_compiling() or in_functorch_transform() else _call_cpp)(q, k, v, scale)
 
 
-def _call(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    found, reason = library("decode")
-    if found is None:
+def _call_cpp(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    cdll, reason = load_library("decode")
+    if cdll is None:
         raise UnsupportedError(f"no kernel in C++: {reason}")
     rows = (q * scale).contiguous()
     out = q.new_empty(*q.shape[:3], v.shape[3])
     sizes = (ctypes.c_int64 * 6)(*q.shape[:3], k.shape[2], q.shape[3], v.shape[3])
-    run = found.decode_double if q.dtype == torch.float64 else found.decode_float
+    run = cdll.decode_double if q.dtype == torch.float64 else cdll.decode_float
     run(
         *(ctypes.c_void_p(x.data_ptr()) for x in (rows, k, v, out)),
         (ctypes.c_int64 * 6)(*k.stride()[:3], *v.stride()[:3]),
@@ -202,8 +218,8 @@ def _call(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return out
 
 
-_op = make_op("decode", _call, lambda q, k, v, scale: q.new_empty(*q.shape[:3], v.shape[3]))
-_op.register_vmap(partial(one_by_one, _op))
+_decode_op = make_op("decode", _call_cpp, lambda q, k, v, scale: q.new_empty(*q.shape[:3], v.shape[3]))
+_decode_op.register_vmap(partial(vmap_serially, _decode_op))
 
 
 def _wants_gradient(*tensors: Tensor) -> bool:

@@ -12,12 +12,12 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float, dropout: float = 0.0
 ) -> Tensor:
     """Softmax attention of ``q [B, H, N, D]`` over ``k, v [B, Hkv, M, D]``. allowed: bool, ``[1 or B, 1, N, M]``."""
-    itself = not dropout and fused.takes_groups(q, k)
-    if not itself and k.shape[1] > 1:
+    kernel_groups = not dropout and fused.supports_groups(q, k)
+    if not kernel_groups and k.shape[1] > 1:
         return _attend_folded(q, k, v, allowed, causal, scale, dropout)
     if q.device.type == "cpu" and not dropout and fused.wants_gradient(q, k, v):
-        return fused.differentiable(q, k, v, allowed, causal, scale)
-    if itself:
+        return fused.attend_differentiable(q, k, v, allowed, causal, scale)
+    if kernel_groups:
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=allowed, is_causal=causal, scale=scale, enable_gqa=True
         )

@@ -10,26 +10,30 @@ import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
-from ..half import matmul
+from ..half_precision import matmul
 from .sdpa import attend
 
-EXPANDED = 2**22  # numbers of keys and values that are made at a time: with those of all heads they would be the peak
+MAX_EXPANDED_ELEMENTS = (
+    2**22
+)  # numbers of keys and values that are made at a time: with those of all heads they would be the peak
 
 
-def absorbed(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask, *, native: bool = False) -> Tensor:
+def attend_absorbed(
+    q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask, *, native: bool = False
+) -> Tensor:
     """q . (W c) = (W^T q) . c and sum_j p_j (W c_j) = W sum_j p_j c_j: all heads attend to the one latent."""
     _, width, latent = w_uk.shape
-    own, turned = q.split((width, q.shape[-1] - width), -1)
+    content, rotary = q.split((width, q.shape[-1] - width), -1)
     # `attend` divides by the root of its own width
-    rows = torch.cat([matmul(own, w_uk), turned], -1) * (latents.shape[-1] / q.shape[-1]) ** 0.5
+    rows = torch.cat([matmul(content, w_uk), rotary], -1) * (latents.shape[-1] / q.shape[-1]) ** 0.5
     # whole rows as values: to cut the rotary columns off the output costs less than rows that lie apart
     return matmul(attend(rows, latents, latents, mask, native=native)[..., :latent], w_uv.mT)
 
 
-def expanded(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask) -> Tensor:
+def attend_expanded(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask) -> Tensor:
     """Every head's own keys and values, some heads at a time."""
     heads, values = len(w_uk), w_uv.shape[1]
-    at_once = max(1, EXPANDED // (latents.shape[0] * latents.shape[2] * (q.shape[-1] + values)))
+    at_once = max(1, MAX_EXPANDED_ELEMENTS // (latents.shape[0] * latents.shape[2] * (q.shape[-1] + values)))
     if at_once >= heads:  # as in short calls, where views that autograd has to follow would cost as much as a product
         return _attend_heads(q, latents, w_uk, w_uv, mask)
     parts = zip(q.split(at_once, 1), w_uk.split(at_once), w_uv.split(at_once), strict=True)
@@ -39,13 +43,13 @@ def expanded(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask)
 def _attend_heads(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask) -> Tensor:
     latent = w_uk.shape[2]
     if latent == latents.shape[-1]:
-        return attend(q, _project(latents, w_uk), _project(latents, w_uv), mask)
-    rows, turned = latents[..., :latent], latents[..., latent:]
-    keys = torch.cat([_project(rows, w_uk), turned.expand(-1, len(w_uk), -1, -1)], -1)
-    return attend(q, keys, _project(rows, w_uv), mask)
+        return attend(q, _project_heads(latents, w_uk), _project_heads(latents, w_uv), mask)
+    rows, rotary = latents[..., :latent], latents[..., latent:]
+    keys = torch.cat([_project_heads(rows, w_uk), rotary.expand(-1, len(w_uk), -1, -1)], -1)
+    return attend(q, keys, _project_heads(rows, w_uv), mask)
 
 
-def _project(rows: Tensor, weights: Tensor) -> Tensor:
+def _project_heads(rows: Tensor, weights: Tensor) -> Tensor:
     """``rows [B, 1, M, C]`` by ``weights [H, D, C]`` as ``[B, H, M, D]``: in one product, as batches of them would
     repeat weights for every row of a batch."""
     return matmul(rows[:, 0], weights.flatten(0, 1).mT).unflatten(-1, weights.shape[:2]).transpose(1, 2)

@@ -18,7 +18,7 @@ def attend(
     if q.device.type == "cpu":
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         return kernel(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
-    return plain(q, k, v, mask, scale, causal)
+    return attend_unfused(q, k, v, mask, scale, causal)
 
 
 def attend_backward(
@@ -36,20 +36,20 @@ def attend_backward(
     if q.device.type == "cpu":
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         return kernel(grad, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
-    return plain_backward(grad, q, k, v, out, lse, mask, scale, causal)
+    return attend_unfused_backward(grad, q, k, v, out, lse, mask, scale, causal)
 
 
-def plain(
+def attend_unfused(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
     """`attend` in matrix products, for devices without the CPU's kernel."""
-    scores = _scores(q, k, mask, scale, causal)
+    scores = _masked_scores(q, k, mask, scale, causal)
     lse = scores.logsumexp(-1)
     weights = (scores - lse.nan_to_num(neginf=0)[..., None]).exp()
     return weights.to(v.dtype) @ v, lse
 
 
-def plain_backward(
+def attend_unfused_backward(
     grad: Tensor,
     q: Tensor,
     k: Tensor,
@@ -61,20 +61,20 @@ def plain_backward(
     causal: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`attend_backward` in matrix products."""
-    weights = (_scores(q, k, mask, scale, causal) - lse[..., None]).exp()
-    mean = (grad * out).sum(-1, keepdim=True, dtype=weights.dtype)
-    by_score = (weights * ((grad @ v.mT) - mean) * scale).to(q.dtype)
-    return by_score @ k, by_score.mT @ q, weights.to(grad.dtype).mT @ grad
+    weights = (_masked_scores(q, k, mask, scale, causal) - lse[..., None]).exp()
+    delta = (grad * out).sum(-1, keepdim=True, dtype=weights.dtype)
+    grad_score = (weights * ((grad @ v.mT) - delta) * scale).to(q.dtype)
+    return grad_score @ k, grad_score.mT @ q, weights.to(grad.dtype).mT @ grad
 
 
-def _scores(q: Tensor, k: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor:
+def _masked_scores(q: Tensor, k: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor:
     scores = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * scale
     if causal:
         scores += torch.full_like(scores[0, 0], float("-inf")).triu(1)
     return scores if mask is None else scores + mask
 
 
-def join_all(outs: Tensor, lse: Tensor) -> Tensor:
+def join_parts(outs: Tensor, lse: Tensor) -> Tensor:
     """The whole ``[B, R, E]`` of parts ``outs [B, W, R, E]`` with log-sum-exps ``[B, W, R]``."""
     weights = lse.mT.softmax(-1).mT  # along the last dimension few numbers stay on one thread
     return (outs * weights[..., None]).sum(1).to(outs.dtype)

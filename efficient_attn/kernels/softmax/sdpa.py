@@ -10,7 +10,7 @@ from ...contract.mask import Mask
 from ...errors import UnsupportedError
 from . import decode, fused, grouped
 
-ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
+MASK_ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
 
 
 def attend(
@@ -39,23 +39,23 @@ def attend(
     if not causal:
         allowed = None if valid is None else valid[:, None, None]
         return attend_fused(q, k, v, allowed=allowed, scale=scale, dropout=dropout)
-    parts = [_causal_rows(q, k, v, valid, start, i, scale, dropout) for i in range(0, n, ROWS)]
+    parts = [_attend_causal_rows(q, k, v, valid, start, i, scale, dropout) for i in range(0, n, MASK_ROWS)]
     return torch.cat(parts, dim=2)
 
 
-def _causal_rows(
+def _attend_causal_rows(
     q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, start: int, first: int, scale: float | None, dropout: float
 ) -> Tensor:
     """Rows [first, first + ROWS) of causal attention, over the keys that any of them may see."""
-    rows = q[:, :, first : first + ROWS]
+    rows = q[:, :, first : first + MASK_ROWS]
     last = min(start + first + rows.shape[2], k.shape[2])
     if last <= 0:
         return rows.new_zeros(*rows.shape[:3], v.shape[-1])
-    allowed = see_causally(start + first, rows.shape[2], last, valid, q.device)
+    allowed = causal_key_mask(start + first, rows.shape[2], last, valid, q.device)
     return attend_fused(rows, k[:, :, :last], v[:, :, :last], allowed=allowed, scale=scale, dropout=dropout)
 
 
-def see_causally(first: int, count: int, last: int, valid: Tensor | None, device: torch.device) -> Tensor:
+def causal_key_mask(first: int, count: int, last: int, valid: Tensor | None, device: torch.device) -> Tensor:
     """Which of the keys before ``last`` each of some queries sees, ``[1 or B, 1, count, last]``. first: the position of
     the first query. valid: bool, ``[B, M]``."""
     i = torch.arange(count, device=device) + first
@@ -84,16 +84,16 @@ def attend_fused(
     factor = width**-0.5 if scale is None else scale
     if native and allowed is None and not causal:
         rows = q.reshape(batch, kv_heads, -1, width)
-        if decode.native_serves(rows, k, v):
+        if decode.cpp_supports(rows, k, v):
             return decode.attend_in_one_pass(rows, k, v, factor).reshape(*q.shape[:3], value_width)
     if value_width != width:  # unequal widths would leave the flash kernel; zeros change neither scores nor outputs
         q, k, v = (F.pad(x, (0, max(width, value_width) - x.shape[-1])) for x in (q, k, v))
-    few = None
+    few_rows_out = None
     if allowed is None and not causal and not dropout:
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
-        few = decode.attend_few(rows, k, v, factor)
-    if few is not None:
-        out = few.reshape(q.shape)
+        few_rows_out = decode.attend_few(rows, k, v, factor)
+    if few_rows_out is not None:
+        out = few_rows_out.reshape(q.shape)
     elif kv_heads == heads:
         out = fused.attend(q, k, v, allowed=allowed, causal=causal, scale=factor, dropout=dropout)
     elif not causal and (allowed is None or allowed.shape[2] == 1):

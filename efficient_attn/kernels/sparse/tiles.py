@@ -36,17 +36,17 @@ class View:
         strides = (x.stride(0), self.advance * stride, self.step * stride, *rest)
         return x.as_strided((x.shape[0], last - first, self.size, *x.shape[2:]), strides, offset)
 
-    def give_back(self, grad: Tensor, part: Tensor, first: int, last: int) -> None:
+    def scatter_add(self, grad: Tensor, part: Tensor, first: int, last: int) -> None:
         """Add the windows' gradient ``part`` into ``grad [Bh, length, ..]``: the transpose of `fetch`."""
         if self.advance == 0:
             View(self.first, self.size, self.step).fetch(grad, 0, 1).add_(part.sum(1, keepdim=True))
             return
         # windows may overlap, and an addition in place must not: pieces as wide as the advance do not
         piece = self.size if self.advance < self.step or last - first == 1 else self.advance // self.step
-        for at in range(0, self.size, piece):
-            width = min(piece, self.size - at)
-            target = View(self.first + at * self.step, width, self.step, self.advance).fetch(grad, first, last)
-            target.add_(part[:, :, at : at + width])
+        for offset in range(0, self.size, piece):
+            width = min(piece, self.size - offset)
+            target = View(self.first + offset * self.step, width, self.step, self.advance).fetch(grad, first, last)
+            target.add_(part[:, :, offset : offset + width])
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,15 +72,15 @@ class Gather:
 
     def fetch(self, x: Tensor, first: int, last: int) -> Tensor:
         """The windows ``[Bh, windows, size, width]`` of ``x [Bh, length, width]``, copied."""
-        source, index = self._place(x, first, last)
+        source, index = self._locate(x, first, last)
         return source.index_select(1, index).view(x.shape[0], last - first, self.size, x.shape[2])
 
-    def give_back(self, grad: Tensor, part: Tensor, first: int, last: int) -> None:
+    def scatter_add(self, grad: Tensor, part: Tensor, first: int, last: int) -> None:
         """Add the windows' gradient ``part`` into ``grad [Bh, length, width]``: the transpose of `fetch`."""
-        target, index = self._place(grad, first, last)
+        target, index = self._locate(grad, first, last)
         target.index_add_(1, index, part.reshape(grad.shape[0], len(index), -1))
 
-    def _place(self, x: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
+    def _locate(self, x: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
         if not self.whole:
             return x, self.positions(first, last, x.device).clamp(0, x.shape[1] - 1).flatten()
         blocks = x.shape[1] // self.block
@@ -88,19 +88,19 @@ class Gather:
 
 
 @dataclass(frozen=True)
-class Rule:
+class TilingRule:
     """Which pairs a tiling of a plan is to count: those of its fact that no fact before it has counted."""
 
     fact: Fact | Pattern
-    before: tuple[Fact, ...]
+    earlier_facts: tuple[Fact, ...]
     g: Geometry
 
     def __call__(self, rows: Tensor, keys: Tensor) -> Tensor:
         """Whether query index and key position belong to the tiling, elementwise; keys that do not exist never do."""
         i = rows + self.g.start
         allowed = self.fact.allows(i, keys, self.g) & (keys >= 0) & (keys < self.g.m)
-        if self.before:
-            allowed = allowed & ~Pattern(self.before).allows(i, keys, self.g)
+        if self.earlier_facts:
+            allowed = allowed & ~Pattern(self.earlier_facts).allows(i, keys, self.g)
         return allowed & (keys <= i) if self.g.causal else allowed
 
 
@@ -115,7 +115,7 @@ class Tile:
     count: int
     queries: View
     keys: View | Gather
-    rule: Rule | None
+    rule: TilingRule | None
     mask: Tensor | None = None
     fresh: bool = False
 
@@ -125,12 +125,12 @@ class Tile:
         return self.count * self.queries.size * self.keys.size
 
     @property
-    def chunk(self) -> int:
+    def windows_per_step(self) -> int:
         """Windows a step."""
-        one, limit = (
+        size, limit = (
             (self.keys.size, KEYS_A_STEP) if isinstance(self.keys, Gather) else (self.queries.size, ROWS_A_STEP)
         )
-        return max(limit // one, 1)
+        return max(limit // size, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,7 @@ class Tiling:
     tiles: tuple[Tile, ...]
     columns: Tensor | None = None
 
-    def take(self, x: Tensor) -> Tensor:
+    def select_keys(self, x: Tensor) -> Tensor:
         """The keys or values ``[Bh, length, width]`` that the tiles count in.
 
         Where whole blocks are gathered, a last one that is not whole is filled up: torch's gathering copies all of what
@@ -154,8 +154,8 @@ class Tiling:
 
     def positions(self, tile: Tile, first: int, last: int, device: torch.device) -> Tensor:
         """The key positions of a tile's windows."""
-        at = tile.keys.positions(first, last, device)
-        return at if self.columns is None else self.columns.to(device)[at]
+        positions = tile.keys.positions(first, last, device)
+        return positions if self.columns is None else self.columns.to(device)[positions]
 
     def allowed(self, tile: Tile, first: int, last: int, device: torch.device) -> Tensor | None:
         """Which pairs of windows [first, last) count, ``[1 or windows, rows, keys]``; None where all do."""
@@ -167,8 +167,8 @@ class Tiling:
     def steps(self) -> Iterator[tuple[Tile, int, int]]:
         """The tiles, cut into as many windows as one kernel call takes."""
         for tile in self.tiles:
-            for first in range(0, tile.count, tile.chunk):
-                yield tile, first, min(first + tile.chunk, tile.count)
+            for first in range(0, tile.count, tile.windows_per_step):
+                yield tile, first, min(first + tile.windows_per_step, tile.count)
 
     def pairs(self) -> int:
         """Pairs that count, in all tiles."""
@@ -180,4 +180,4 @@ class Tiling:
         return count
 
 
-Plan = tuple[Tiling, ...]
+TilePlan = tuple[Tiling, ...]

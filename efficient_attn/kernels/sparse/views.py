@@ -15,9 +15,9 @@ from ...patterns import Band, Blocks, Geometry, Keys, Queries
 from .tiles import View
 
 EDGE_ROWS = 128  # rows of one clipped window: a few larger calls beat many small ones
-ROWS = 1024  # of one tile: the kernel is at its best with many
-SPAN = 2048  # keys of one tile
-SHORT = 32  # a block of fewer positions shares its tile with its neighbours
+TILE_ROWS = 1024  # of one tile: the kernel is at its best with many
+TILE_KEYS = 2048  # keys of one tile
+MIN_WINDOW_ROWS = 32  # a block of fewer positions shares its tile with its neighbours
 
 
 class Windows(NamedTuple):
@@ -39,51 +39,55 @@ def view_band(band: Band, g: Geometry) -> Iterator[tuple[int, View, View]]:
     lo, hi = band.within(g)
     step = band.step
     for (sizes, _), members in groupby(range(min(step, g.n)), key=lambda r: _sequence(r, step, g)):
-        rests = list(members)
-        row, col = rests[0], (g.start + rests[0]) % step
-        for w in windows(-(-lo // step), hi // step, sizes):
+        residues = list(members)
+        row, col = residues[0], (g.start + residues[0]) % step
+        for w in make_windows(-(-lo // step), hi // step, sizes):
             queries, keys = View(row + w.row * step, w.rows, step), View(col + w.col * step, w.span, step)
-            across, along = len(rests), w.times  # the same windows of all sequences together, or all of one sequence
+            across, along = len(residues), w.times  # the same windows of all sequences together, or all of one sequence
             if across >= along:
-                for at in range(along):
-                    shift = at * w.rows * step
-                    yield across, _move(queries, shift, 1), _move(keys, shift, 1)
+                for index in range(along):
+                    shift = index * w.rows * step
+                    yield across, _shift_view(queries, shift, 1), _shift_view(keys, shift, 1)
             else:
-                for at in range(across):
-                    yield along, _move(queries, at, w.rows * step), _move(keys, at, w.rows * step)
+                for index in range(across):
+                    yield along, _shift_view(queries, index, w.rows * step), _shift_view(keys, index, w.rows * step)
 
 
-def _sequence(rest: int, step: int, g: Geometry) -> tuple[Geometry, int]:
+def _sequence(residue: int, step: int, g: Geometry) -> tuple[Geometry, int]:
     """The geometry of the queries ``rest, rest + step, ..`` and their keys, and where the keys' rest wraps around."""
-    key = (g.start + rest) % step
-    n, m = (max(-(-(size - first) // step), 0) for size, first in ((g.n, rest), (g.m, key)))
-    return Geometry(n, m, (g.start + rest - key) // step, g.causal), key - rest
+    key = (g.start + residue) % step
+    n, m = (max(-(-(size - first) // step), 0) for size, first in ((g.n, residue), (g.m, key)))
+    return Geometry(n, m, (g.start + residue - key) // step, g.causal), key - residue
 
 
-def _move(view: View, by: int, advance: int) -> View:
-    return View(view.first + by, view.size, view.step, advance)
+def _shift_view(view: View, offset: int, advance: int) -> View:
+    return View(view.first + offset, view.size, view.step, advance)
 
 
-def windows(lo: int, hi: int, g: Geometry) -> list[Windows]:
+def make_windows(lo: int, hi: int, g: Geometry) -> list[Windows]:
     """Windows of ``lo <= i - j <= hi``: every query in at most one, every pair in its query's."""
     lo = max(lo, 0) if g.causal else lo
     if lo > hi:
         return []
-    rows = _rows(hi - lo)
+    rows = _choose_window_rows(hi - lo)
     # inner query indices: the whole window of their block lies inside [0, m)
     first = min(max(hi - g.start, 0), g.n)
     count = max(min(g.n - first, g.m + lo - g.start - first) // rows, 0)
     edge = max(rows, EDGE_ROWS)
     inner = [Windows(first, rows, count, g.start + first - hi, rows + hi - lo)] if count else []
-    return [*_edges(0, first, edge, lo, hi, g), *inner, *_edges(first + count * rows, g.n, edge, lo, hi, g)]
+    return [
+        *_edge_windows(0, first, edge, lo, hi, g),
+        *inner,
+        *_edge_windows(first + count * rows, g.n, edge, lo, hi, g),
+    ]
 
 
-def _rows(width: int) -> int:
+def _choose_window_rows(width: int) -> int:
     """Queries a window: the narrower, the fewer, since each row computes ``rows - 1`` pairs that are not its own."""
     return 32 if width <= 512 else 64 if width <= 1024 else 128
 
 
-def _edges(first: int, last: int, size: int, lo: int, hi: int, g: Geometry) -> Iterator[Windows]:
+def _edge_windows(first: int, last: int, size: int, lo: int, hi: int, g: Geometry) -> Iterator[Windows]:
     """Single windows for the rows [first, last), their keys clipped to those that exist."""
     for row in range(first, last, size):
         rows = min(size, last - row)
@@ -97,35 +101,35 @@ def view_keys(fact: Keys, g: Geometry) -> tuple[torch.Tensor | None, Iterator[tu
     if fact.period is None:
         keys = torch.arange(min(fact.first, g.m), min(fact.last, g.m))
     else:
-        every = torch.arange(g.m)
-        keys = every[fact.allows(every * 0, every, g)]
+        all_keys = torch.arange(g.m)
+        keys = all_keys[fact.allows(all_keys * 0, all_keys, g)]
     return keys if fact.period else None, _view_columns(keys, fact, g)
 
 
 def _view_columns(keys: torch.Tensor, fact: Keys, g: Geometry) -> Iterator[tuple[int, View, View]]:
     first = 0 if fact.period else fact.first
-    size = fact.period * -(-128 // fact.period) if fact.period and g.causal else ROWS
+    size = fact.period * -(-128 // fact.period) if fact.period and g.causal else TILE_ROWS
     row = 0
     while row < g.n:
         end = min(row + size - (g.start + row) % size, g.n)  # borders on whole periods, where what is seen changes
-        seen = int(torch.searchsorted(keys, g.start + end - 1, right=True)) if g.causal else len(keys)
-        if seen:
-            yield 1, View(row, end - row), View(first, seen)
+        visible = int(torch.searchsorted(keys, g.start + end - 1, right=True)) if g.causal else len(keys)
+        if visible:
+            yield 1, View(row, end - row), View(first, visible)
         row = end
 
 
 def view_queries(fact: Queries, g: Geometry) -> Iterator[tuple[int, View, View]]:
     """Count, queries and keys of the tiles of rows that see all."""
     top, end = max(-g.start, 0), min(fact.last - g.start, g.n)
-    for row in range(top, end, ROWS):
-        rows = min(ROWS, end - row)
-        for col in range(0, min(g.m, g.start + row + rows) if g.causal else g.m, SPAN):
-            yield 1, View(row, rows), View(col, min(SPAN, g.m - col))
+    for row in range(top, end, TILE_ROWS):
+        rows = min(TILE_ROWS, end - row)
+        for col in range(0, min(g.m, g.start + row + rows) if g.causal else g.m, TILE_KEYS):
+            yield 1, View(row, rows), View(col, min(TILE_KEYS, g.m - col))
 
 
 def view_own_blocks(fact: Blocks, g: Geometry) -> Iterator[tuple[int, View, View]]:
     """Count, queries and keys of each query's own block. Several small blocks are one window."""
-    size = fact.size * -(-SHORT // fact.size)
+    size = fact.size * -(-MIN_WINDOW_ROWS // fact.size)
     low, high = max(g.start, 0), g.start + g.n
     begin, stop = low // size, -(-min(high, -(-g.m // size) * size) // size)
     first, end = -(-low // size), min(high, g.m) // size  # blocks all of whose queries and keys exist
@@ -134,12 +138,12 @@ def view_own_blocks(fact: Blocks, g: Geometry) -> Iterator[tuple[int, View, View
             top, last = max(a * size, low), min((a + 1) * size, high)
             yield 1, View(top - g.start, last - top), View(a * size, min((a + 1) * size, g.m) - a * size)
     if end > first:
-        rows = min(_part_of(size), size) if g.causal else size
-        for at in range(0, size, rows):
-            queries = View(first * size - g.start + at, min(rows, size - at), 1, size)
+        rows = min(_choose_part_rows(size), size) if g.causal else size
+        for row_offset in range(0, size, rows):
+            queries = View(first * size - g.start + row_offset, min(rows, size - row_offset), 1, size)
             yield end - first, queries, View(first * size, size, 1, size)
 
 
-def _part_of(size: int) -> int:
+def _choose_part_rows(size: int) -> int:
     """Rows of a part of a block: under a causal mask half of a whole block's pairs would be computed for nothing."""
     return 64 if size <= 512 else 256

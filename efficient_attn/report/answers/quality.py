@@ -12,19 +12,19 @@ from typing import Any
 from ... import units
 from ...errors import unknown
 from ...results.stats import Estimate, mean_of, typical
-from .. import losses, select, words
+from .. import approximation_errors, formatting, select
 from ..gather import Frame
-from ..sections.learned import keep_trained, list_tests
-from .questions import Question
-from .timing import Curve
+from ..sections.trained_scores import filter_trained, list_tests
+from .cost_curves import CostCurve
+from .requirements import Requirements
 
-SHARES = ("accuracy", "share of whole sequences")  # metrics that count right ones
-SHARING = ("gqa", "mqa")  # exact attention of a model whose heads share keys
-DOUBT = "not surely"  # what a value decides and its interval does not
+ACCURACY_METRICS = ("accuracy", "share of whole sequences")  # metrics that count right ones
+SHARED_KV_MECHANISMS = ("gqa", "mqa")  # exact attention of a model whose heads share keys
+UNCERTAIN = "not surely"  # what a value decides and its interval does not
 
 
 @dataclass(frozen=True)
-class Found:
+class QualityFigure:
     """A figure that was measured. on: where; what: the bound's name in words. runs: which hold it. length, causal: of
     the calls that it was measured on. low, high: its 95% interval, over seeds, segments of text or questions, where
     there is one. sure: whether all of that lies on the value's side of a bound; None without an interval or a bound."""
@@ -40,25 +40,25 @@ class Found:
     high: float | None = None
     sure: bool | None = None
 
-    def held_to(self, keeps: Callable[[float], bool]) -> Found:
+    def with_certainty(self, meets_bound: Callable[[float], bool]) -> QualityFigure:
         """The same, with whether its interval says of a bound what its value does."""
         if self.low is None or self.high is None:
             return self
-        return replace(self, sure=keeps(self.low) == keeps(self.value) == keeps(self.high))
+        return replace(self, sure=meets_bound(self.low) == meets_bound(self.value) == meets_bound(self.high))
 
-    def tell_doubt(self) -> str:
+    def format_uncertainty(self) -> str:
         """``not surely: 82.4%-100%``; empty where it is sure, or not known."""
         if self.sure is not False:
             return ""
-        write = units.ratio if self.what == "perplexity" else units.percent
-        return f"{DOUBT}: {write(self.low)}{units.TO}{write(self.high)}"
+        format_value = units.ratio if self.what == "perplexity" else units.percent
+        return f"{UNCERTAIN}: {format_value(self.low)}{units.TO}{format_value(self.high)}"
 
-    def tell_apart(self, question: Question) -> str:
+    def format_differences(self, requirements: Requirements) -> str:
         """In what that differs from what is asked: ``not at 16,384, not causal``; empty for nothing."""
-        found = [f"not at {question.seq_len:,}"] if self.length not in (None, question.seq_len) else []
-        if None not in (self.causal, question.directed) and self.causal != question.directed:
-            found.append("not causal" if question.directed else "not bidirectional")
-        return ", ".join(found)
+        differences = [f"not at {requirements.seq_len:,}"] if self.length not in (None, requirements.seq_len) else []
+        if None not in (self.causal, requirements.resolved_causal) and self.causal != requirements.resolved_causal:
+            differences.append("not causal" if requirements.resolved_causal else "not bidirectional")
+        return ", ".join(differences)
 
 
 @dataclass(frozen=True)
@@ -73,143 +73,158 @@ class Quality:
         return cls(rows)
 
     @cached_property
-    def _labelled(self) -> Frame:
+    def _labelled_rows(self) -> Frame:
         return self.rows if "label" in self.rows else select.add_labels(self.rows)
 
     @cached_property
-    def perplexity(self) -> Mapping[str, Found]:
+    def perplexity_ratios(self) -> Mapping[str, QualityFigure]:
         """Over the model's own, by spec."""
-        return _list_perplexities(self._labelled)
+        return _list_perplexities(self._labelled_rows)
 
     @cached_property
-    def accuracy(self) -> Mapping[str, Mapping[str, Found]]:
+    def accuracies(self) -> Mapping[str, Mapping[str, QualityFigure]]:
         """By task, and spec."""
-        return _list_accuracies(self._labelled)
+        return _list_accuracies(self._labelled_rows)
 
-    def check(self, question: Question) -> None:
+    def check(self, requirements: Requirements) -> None:
         """`UsageError` for a task that nobody learned in these rows."""
-        for task in question.min_accuracy:
-            if task not in self.accuracy:
-                raise unknown("task of --min-accuracy", task, sorted(self.accuracy))
+        for task in requirements.min_accuracy:
+            if task not in self.accuracies:
+                raise unknown("task of --min-accuracy", task, sorted(self.accuracies))
 
-    def judge(self, curve: Curve, question: Question) -> tuple[list[Found], str]:
+    def evaluate(self, curve: CostCurve, requirements: Requirements) -> tuple[list[QualityFigure], str]:
         """What is known of the bounds that a question has; and why it does not keep them, empty where it does."""
-        known: list[Found] = []
-        for what, found, keeps in self._list_asked(curve, question):
-            if found is None:
-                return known, f"{what} not measured"
-            known.append(found.held_to(keeps))
-            if not keeps(found.value):
-                return known, _tell(known[-1], question)
-        return known, ""
+        figures: list[QualityFigure] = []
+        for metric, figure, meets_bound in self._list_bounds(curve, requirements):
+            if figure is None:
+                return figures, f"{metric} not measured"
+            figures.append(figure.with_certainty(meets_bound))
+            if not meets_bound(figure.value):
+                return figures, _format_failure(figures[-1], requirements)
+        return figures, ""
 
-    def _list_asked(
-        self, curve: Curve, question: Question
-    ) -> Iterator[tuple[str, Found | None, Callable[[float], bool]]]:
+    def _list_bounds(
+        self, curve: CostCurve, requirements: Requirements
+    ) -> Iterator[tuple[str, QualityFigure | None, Callable[[float], bool]]]:
         """The bounds that a question has: of what, the figure if it was measured, and what keeps it."""
-        spec, worst, ratio = _name(curve), question.max_error, question.max_ppl_ratio
+        spec, worst, ratio = _name_spec(curve), requirements.max_error, requirements.max_ppl_ratio
         if worst is not None:
-            yield "error", find_error(curve, question), lambda value: value <= worst
+            yield "error", find_error(curve, requirements), lambda value: value <= worst
         if ratio is not None:
-            known = EXACT_RATIO if is_exact(curve, question) else self.perplexity.get(spec)
-            yield "perplexity in a model", known, lambda value: value <= ratio
-        for task, least in question.min_accuracy.items():
-            yield task, self.accuracy[task].get(spec), lambda value, least=least: value >= least
+            figure = EXACT_RATIO if is_exact(curve, requirements) else self.perplexity_ratios.get(spec)
+            yield "perplexity in a model", figure, lambda value: value <= ratio
+        for task, least in requirements.min_accuracy.items():
+            yield task, self.accuracies[task].get(spec), lambda value, least=least: value >= least
 
 
-def _tell(found: Found, question: Question) -> str:
-    return "; ".join(filter(None, (f"{found.text} on {found.on}", found.tell_apart(question), found.tell_doubt())))
+def _format_failure(figure: QualityFigure, requirements: Requirements) -> str:
+    return "; ".join(
+        filter(
+            None,
+            (f"{figure.text} on {figure.on}", figure.format_differences(requirements), figure.format_uncertainty()),
+        )
+    )
 
 
-EXACT_RATIO = Found("perplexity", 1.0, "any model", "the model's own perplexity")
+EXACT_RATIO = QualityFigure("perplexity", 1.0, "any model", "the model's own perplexity")
 
 
-def is_exact(curve: Curve, question: Question) -> bool:
+def is_exact(curve: CostCurve, requirements: Requirements) -> bool:
     """Whether it is exact attention of the model that is asked about."""
-    if losses.is_exact(curve.row):
+    if approximation_errors.is_exact(curve.row):
         return True
-    named = _name(curve).partition(":")[0]
-    return named in SHARING and question.kv_heads is not None and curve.kv_heads == question.kv_heads
+    name = _name_spec(curve).partition(":")[0]
+    return (
+        name in SHARED_KV_MECHANISMS and requirements.kv_heads is not None and curve.kv_heads == requirements.kv_heads
+    )
 
 
-def find_error(curve: Curve, question: Question) -> Found | None:
+def find_error(curve: CostCurve, requirements: Requirements) -> QualityFigure | None:
     """Of the output against exact attention, the mean over layers, on a model's activations."""
-    if is_exact(curve, question):
-        return Found("error", 0.0, "anything", "exact")
+    if is_exact(curve, requirements):
+        return QualityFigure("error", 0.0, "anything", "exact")
     error = curve.row["error"]
     if not units.there(error):
         return None
     on = f"{curve.row['error_on']}, {curve.row['error_how']}"
     length, causal = curve.row["error_length"], curve.row["error_causal"]
-    at = int(length) if units.there(length) else None
+    error_length = int(length) if units.there(length) else None
     text = f"error {units.number(error)}"
-    return Found("error", float(error), on, text, length=at, causal=bool(causal) if units.there(causal) else None)
+    return QualityFigure(
+        "error", float(error), on, text, length=error_length, causal=bool(causal) if units.there(causal) else None
+    )
 
 
-def _name(curve: Curve) -> str:
-    return losses.name_spec(str(curve.row["variant"]))
+def _name_spec(curve: CostCurve) -> str:
+    return approximation_errors.canonicalise_spec(str(curve.row["variant"]))
 
 
-def _list_perplexities(rows: Frame) -> dict[str, Found]:
+def _list_perplexities(rows: Frame) -> dict[str, QualityFigure]:
     """Over the model's own, of whole models swapped, the mean over segments; at the greatest length of several."""
     if "swap.loss" not in rows:
         return {}
-    own = rows[(rows["status"] == "ok") & (rows["task"] == "swap") & rows["layer"].isna() & rows["swap.loss"].notna()]
-    found: dict[str, Found] = {}
-    for (length, inputs), part in own.groupby(["seq_len", "inputs"], sort=True):
+    swap_rows = rows[
+        (rows["status"] == "ok") & (rows["task"] == "swap") & rows["layer"].isna() & rows["swap.loss"].notna()
+    ]
+    figures: dict[str, QualityFigure] = {}
+    for (length, inputs), part in swap_rows.groupby(["seq_len", "inputs"], sort=True):
         base = part.loc[part["is_baseline"], "swap.loss"].mean()
         if not math.isfinite(base):
             continue
-        for variant, each in part.groupby("variant", sort=False):
-            ratio = math.exp(float(each["swap.loss"].mean()) - float(base))
+        for variant, variant_rows in part.groupby("variant", sort=False):
+            ratio = math.exp(float(variant_rows["swap.loss"].mean()) - float(base))
             on = f"{inputs}, {int(length):,} tokens"
-            runs = tuple(dict.fromkeys(each["run_id"]))
-            causal = each["causal"].iloc[0]
-            low, high = _span_segments(each, part[part["is_baseline"]])
+            runs = tuple(dict.fromkeys(variant_rows["run_id"]))
+            causal = variant_rows["causal"].iloc[0]
+            low, high = _estimate_segment_interval(variant_rows, part[part["is_baseline"]])
             text = f"{units.ratio(ratio)} perplexity"
-            told = Found("perplexity", ratio, on, text, runs, int(length), low=low, high=high)
-            found[losses.name_spec(str(variant))] = replace(told, causal=bool(causal) if units.there(causal) else None)
-    return found
+            figure = QualityFigure("perplexity", ratio, on, text, runs, int(length), low=low, high=high)
+            figures[approximation_errors.canonicalise_spec(str(variant))] = replace(
+                figure, causal=bool(causal) if units.there(causal) else None
+            )
+    return figures
 
 
-def _span_segments(own: Frame, base: Frame) -> tuple[float | None, float | None]:
+def _estimate_segment_interval(variant_rows: Frame, baseline_rows: Frame) -> tuple[float | None, float | None]:
     """The interval of a ratio of perplexities over segments of text, each of which both read; a segment that several
     runs read counts once."""
-    if "swap.segment" not in own:
+    if "swap.segment" not in variant_rows:
         return None, None
-    losses = [rows.groupby("swap.segment")["swap.loss"].mean() for rows in (own, base)]
-    apart = (losses[0] - losses[1]).dropna()
-    return typical([math.exp(x) for x in apart])[1:] if len(apart) else (None, None)
+    segment_losses = [rows.groupby("swap.segment")["swap.loss"].mean() for rows in (variant_rows, baseline_rows)]
+    differences = (segment_losses[0] - segment_losses[1]).dropna()
+    return typical([math.exp(x) for x in differences])[1:] if len(differences) else (None, None)
 
 
-def _list_accuracies(rows: Frame) -> dict[str, dict[str, Found]]:
+def _list_accuracies(rows: Frame) -> dict[str, dict[str, QualityFigure]]:
     """By task, and spec: the mean over seeds at the best learning rate; and of a trained model, by ``retrieval``."""
-    found: dict[str, dict[str, Found]] = {}
-    for test in sorted(list_tests(keep_trained(rows)), key=lambda test: test.length):
-        if test.metric not in SHARES:
+    figures: dict[str, dict[str, QualityFigure]] = {}
+    for test in sorted(list_tests(filter_trained(rows)), key=lambda test: test.length):
+        if test.metric not in ACCURACY_METRICS:
             continue
         task = test.name.split(",")[0]
-        for one in test.tried:
-            score = one.score
+        for trained in test.scored_results:
+            score = trained.score
             if score is not None:
                 text = f"{units.percent(score.value)} of {task}"
-                seeds = words.count(len(one.chosen), "seed")
+                seeds = formatting.format_count(len(trained.best_attempts), "seed")
                 on = f"small models trained at length {test.length}, {seeds}"
-                runs = tuple(dict.fromkeys(one.chosen["run_id"]))
-                spec = losses.name_spec(str(one.rows.iloc[0]["variant"]))
-                told = Found(task, score.value, on, text, runs, test.length, low=score.low, high=score.high)
-                found.setdefault(task, {})[spec] = told
-    asked: Any = rows[(rows["status"] == "ok") & (rows["task"] == "retrieval") & rows["accuracy"].notna()]
-    for (inputs, length, variant), part in asked.groupby(["inputs", "seq_len", "variant"], sort=True, dropna=False):
-        value, low, high = _span_questions(part)
+                runs = tuple(dict.fromkeys(trained.best_attempts["run_id"]))
+                spec = approximation_errors.canonicalise_spec(str(trained.rows.iloc[0]["variant"]))
+                figure = QualityFigure(task, score.value, on, text, runs, test.length, low=score.low, high=score.high)
+                figures.setdefault(task, {})[spec] = figure
+    retrieval_rows: Any = rows[(rows["status"] == "ok") & (rows["task"] == "retrieval") & rows["accuracy"].notna()]
+    for (inputs, length, variant), part in retrieval_rows.groupby(
+        ["inputs", "seq_len", "variant"], sort=True, dropna=False
+    ):
+        value, low, high = _estimate_accuracy(part)
         on = f"{inputs}, {int(length):,} tokens"
         text, runs = f"{units.percent(value)} of retrieval", tuple(dict.fromkeys(part["run_id"]))
-        told = Found("retrieval", value, on, text, runs, int(length), low=low, high=high)
-        found.setdefault("retrieval", {})[losses.name_spec(str(variant))] = told
-    return found
+        figure = QualityFigure("retrieval", value, on, text, runs, int(length), low=low, high=high)
+        figures.setdefault("retrieval", {})[approximation_errors.canonicalise_spec(str(variant))] = figure
+    return figures
 
 
-def _span_questions(rows: Frame) -> Estimate:
+def _estimate_accuracy(rows: Frame) -> Estimate:
     """The share of right answers: of one row with its own interval over questions, of several the mean with theirs."""
     mean = mean_of(rows["accuracy"].tolist())
     if len(rows) > 1:

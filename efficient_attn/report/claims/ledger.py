@@ -16,19 +16,19 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ...bench.problems import tell_problem
+from ...bench.planning.validation import tell_problem
 from ...errors import UsageError, unknown
-from .query import Number, Query, Range, check_columns, check_conditions, find_bounds
+from .row_query import Number, Query, Range, check_columns, check_conditions, find_bounds
 
-FOLDER = Path(__file__).parent
-MOST = 3  # claims of one mechanism and source that count towards figures
+LEDGER_FOLDER = Path(__file__).parent
+MAX_COUNTED = 3  # claims of one mechanism and source that count towards figures
 
 
-class _Table(BaseModel):
+class _LedgerModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Rule(_Table):
+class ClaimRule(_LedgerModel):
     """What is compared with what. value: a column. against: in which columns the rows differ that it is divided by; all
     else they share. over: a column; compared is the exponent with which the value grows along it.
     across: what may differ along it beside that column. interval: the two columns that hold the value's 95% interval,
@@ -47,13 +47,13 @@ class Rule(_Table):
     between: tuple[Number, Number] | None = None
 
     @property
-    def edges(self) -> tuple[float, float]:
+    def bounds(self) -> tuple[float, float]:
         """Between what the value must lie; either may be infinite."""
         low, high = self.between or (self.at_least, self.at_most)
         return -math.inf if low is None else low, math.inf if high is None else high
 
     @model_validator(mode="after")
-    def _may_hold_and_may_fail(self) -> Self:
+    def _validate_bounds(self) -> Self:
         if self.between and (self.at_least, self.at_most) != (None, None):
             raise ValueError("between says both ends, so that at_least and at_most may not stand beside it")
         low, high = find_bounds(self.value)
@@ -61,18 +61,18 @@ class Rule(_Table):
             low, high = -math.inf, math.inf
         elif self.against:
             high = math.inf
-        least, most = self.edges
+        least, most = self.bounds
         if least > most:
             raise ValueError(f"the rule can never hold: nothing is at least {least:g} and at most {most:g}")
-        always = f"{'what is compared' if self.over or self.against else self.value} lies from {low:g} to {high:g}"
+        description = f"{'what is compared' if self.over or self.against else self.value} lies from {low:g} to {high:g}"
         if least <= low and high <= most:
-            raise ValueError(f"the rule can never fail: {always} in any case")
+            raise ValueError(f"the rule can never fail: {description} in any case")
         if most < low or high < least:
-            raise ValueError(f"the rule can never hold: {always} in any case")
+            raise ValueError(f"the rule can never hold: {description} in any case")
         return self
 
 
-class Claim(_Table):
+class Claim(_LedgerModel):
     """What a source says, in our own words, and how rows put it to the test.
 
     says: its figures as published. regime: what rows must meet so that it speaks of them. rows: which test it.
@@ -86,13 +86,13 @@ class Claim(_Table):
     says: str
     rows: Query
     regime: Query = {}
-    rule: Rule
+    rule: ClaimRule
     run: str
     date: dt.datetime | dt.date
     hash: str = ""
 
     @model_validator(mode="after")
-    def _name_real_columns(self) -> Self:
+    def _validate_columns(self) -> Self:
         for query in (self.rows, self.regime, self.rule.against):
             check_columns(query)
             check_conditions(query)
@@ -109,19 +109,19 @@ class Claim(_Table):
         return (*names, rule.over) if rule.over else names
 
     @property
-    def made(self) -> dt.datetime:
+    def created_at(self) -> dt.datetime:
         if isinstance(self.date, dt.datetime):
             return self.date if self.date.tzinfo else self.date.replace(tzinfo=dt.UTC)
         return dt.datetime.combine(self.date + dt.timedelta(days=1), dt.time(), dt.UTC)
 
     @property
-    def right_hash(self) -> str:
-        kept = {"id": self.id, "date": self.date.isoformat()}
-        kept |= self.model_dump(mode="json", include={"rows", "regime", "rule"}, exclude_defaults=True)
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+    def expected_hash(self) -> str:
+        payload = {"id": self.id, "date": self.date.isoformat()}
+        payload |= self.model_dump(mode="json", include={"rows", "regime", "rule"}, exclude_defaults=True)
+        return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()[:12]
 
 
-class Source(_Table):
+class ClaimSource(_LedgerModel):
     """A paper, textbook or library, and its claims. name: the file's. cite: how it is named where there is no room.
     checked: what was found when its figures were looked up, and what they are of."""
 
@@ -134,76 +134,76 @@ class Source(_Table):
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """A claim beside its source. counts: whether it is one of its mechanism's and source's first three."""
 
     file: str
-    source: Source
+    source: ClaimSource
     claim: Claim
     counts: bool
 
 
-def load_ledger(files: Sequence[Path] = ()) -> list[Entry]:
+def load_ledger(files: Sequence[Path] = ()) -> list[LedgerEntry]:
     """All claims of these files, or of the ledger that comes with the package. `UsageError` for the first mistake,
     such as a rule that is not the one that its hash stands for."""
-    sources = {str(file): read_source(file) for file in files or sorted(FOLDER.glob("*.toml"))}
-    found: list[Entry] = []
+    sources = {str(file): read_source(file) for file in files or sorted(LEDGER_FOLDER.glob("*.toml"))}
+    entries: list[LedgerEntry] = []
     for file, source in sources.items():
-        if wrong := list_wrong(source):
-            raise UsageError(f"{file}: {tell_wrong(wrong[0])}")
-        taken = Counter[str]()
+        if wrong_claims := list_wrong_hashes(source):
+            raise UsageError(f"{file}: {format_wrong_hash(wrong_claims[0])}")
+        counts = Counter[str]()
         for claim in source.claim:
-            taken[claim.mechanism] += 1
-            found.append(Entry(Path(file).stem, source, claim, taken[claim.mechanism] <= MOST))
-    _check_once((entry.claim.id for entry in found), "the claims")
-    return found
+            counts[claim.mechanism] += 1
+            entries.append(LedgerEntry(Path(file).stem, source, claim, counts[claim.mechanism] <= MAX_COUNTED))
+    _check_unique((entry.claim.id for entry in entries), "the claims")
+    return entries
 
 
-def read_source(file: Path) -> Source:
+def read_source(file: Path) -> ClaimSource:
     """A file's claims; their hashes may be wrong."""
     try:
-        said = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: not valid TOML: {error}") from error
     try:
-        source = Source.model_validate(said)
+        source = ClaimSource.model_validate(document)
     except ValidationError as error:
-        raise tell_problem(str(file), error, _keys_of) from error
-    _check_once((claim.id for claim in source.claim), str(file))
+        raise tell_problem(str(file), error, _list_keys) from error
+    _check_unique((claim.id for claim in source.claim), str(file))
     return source
 
 
-def check_added(claim: Claim, known: Iterable[str], file: str) -> None:
+def check_task_columns(claim: Claim, known_columns: Iterable[str], file: str) -> None:
     """`UsageError` for a column that no task adds. known: those that some do, of a family as ``train.at_*``."""
-    names = [*known]
+    names = [*known_columns]
     for column in claim.columns:
         if "." in column and not any(fnmatchcase(column, name) for name in names):
             raise unknown("column", column, names, where=f"{file}: claim {claim.id!r}")
 
 
-def list_wrong(source: Source) -> list[Claim]:
+def list_wrong_hashes(source: ClaimSource) -> list[Claim]:
     """The claims whose hash stands for another rule."""
-    return [claim for claim in source.claim if claim.hash != claim.right_hash]
+    return [claim for claim in source.claim if claim.hash != claim.expected_hash]
 
 
-def tell_wrong(claim: Claim) -> str:
+def format_wrong_hash(claim: Claim) -> str:
     """What to do about it."""
-    what = "has no hash" if not claim.hash else "has another rule than its hash stands for"
-    new = "" if not claim.hash else "give it a new id and date, then "
-    return f"claim {claim.id!r} {what}; {new}take the one that `efficient-attn claims --check` prints"
+    problem = "has no hash" if not claim.hash else "has another rule than its hash stands for"
+    advice = "" if not claim.hash else "give it a new id and date, then "
+    return f"claim {claim.id!r} {problem}; {advice}take the one that `efficient-attn claims --check` prints"
 
 
-def _check_once(ids: Iterable[str], where: str) -> None:
-    twice = [name for name, count in Counter(ids).items() if count > 1]
-    if twice:
-        raise UsageError(f"{where}: the id {twice[0]!r} stands there twice")
+def _check_unique(ids: Iterable[str], where: str) -> None:
+    repeated = [name for name, count in Counter(ids).items() if count > 1]
+    if repeated:
+        raise UsageError(f"{where}: the id {repeated[0]!r} stands there twice")
 
 
-def _keys_of(table: list[int | str]) -> list[str]:
+def _list_keys(table: list[int | str]) -> list[str]:
     if {"rows", "regime", "against"} & {*table[:-1]}:
         return [*Range.model_fields]
-    models: dict[Any, type[BaseModel]] = {"claim": Claim, "rule": Rule}
-    model = next((models[name] for name in reversed(table) if name in models), Source)
+    models: dict[Any, type[BaseModel]] = {"claim": Claim, "rule": ClaimRule}
+    model = next((models[name] for name in reversed(table) if name in models), ClaimSource)
     return [*model.model_fields]

@@ -11,104 +11,108 @@ from matplotlib.ticker import MaxNLocator
 from ... import units
 from ...units import Unit
 
-FEWEST = 2  # marks of an axis, for one alone gives no scale
+MIN_TICKS = 2  # marks of an axis, for one alone gives no scale
 
 
-def log_limits(found: Iterable[float], level: float | None = None) -> tuple[float, float]:
+def compute_log_limits(numbers: Iterable[float], level: float | None = None) -> tuple[float, float]:
     """Limits that hold these values, those that a logarithm has, with a little air."""
-    values = [v for v in found if v > 0] + ([level] if level else [])
+    values = [v for v in numbers if v > 0] + ([level] if level else [])
     low, high = min(values, default=1.0), max(values, default=1.0)
-    air = max((high / low) ** 0.06, 1.12)
-    return low / air, high * air
+    padding = max((high / low) ** 0.06, 1.12)
+    return low / padding, high * padding
 
 
-def even_limits(found: Iterable[float]) -> tuple[float, float]:
+def compute_linear_limits(numbers: Iterable[float]) -> tuple[float, float]:
     """Limits that hold these values with a little air, on an axis that is not logarithmic."""
-    values = list(found)
+    values = list(numbers)
     low, high = min(values, default=0.0), max(values, default=1.0)
-    air = 0.06 * (high - low) or 0.06 * abs(high) or 1.0
-    return low - air, high + air
+    padding = 0.06 * (high - low) or 0.06 * abs(high) or 1.0
+    return low - padding, high + padding
 
 
-def x_limits(ticks: Mapping[float, str], *, log: bool, margin: float) -> tuple[float, float]:
+def compute_x_limits(ticks: Mapping[float, str], *, log: bool, margin: float) -> tuple[float, float]:
     low, high = min(ticks), max(ticks)
     if not log:
         return low - margin, high + margin
-    air = max((high / low) ** 0.04, 1.05)
-    return low / air, high * air
+    padding = max((high / low) ** 0.04, 1.05)
+    return low / padding, high * padding
 
 
-def share(value: float, low: float, high: float, *, log: bool = True) -> float:
+def compute_fraction(value: float, low: float, high: float, *, log: bool = True) -> float:
     """Where a value lies between two limits, from 0 to 1."""
     scale: Callable[[float], float] = math.log if log else float
     return (scale(value) - scale(low)) / (scale(high) - scale(low))
 
 
-def thin(ticks: Mapping[float, str], limits: tuple[float, float], *, log: bool, wide: float = 1.0) -> dict[float, str]:
+def thin_ticks(
+    ticks: Mapping[float, str], limits: tuple[float, float], *, log: bool, letter_scale: float = 1.0
+) -> dict[float, str]:
     """As many of the marks of the x axis as can be read side by side, the last among them; none that says nothing, for
     that is a limit only. wide: a letter's width over that on a page."""
-    kept: list[float] = []
+    chosen: list[float] = []
     for value in sorted((value for value, text in ticks.items() if text), reverse=True):
-        letters = len(ticks[value]) + len(ticks[kept[-1]]) if kept else 0
-        near = share(value, *limits, log=log) + (0.015 * letters + 0.03) * wide
-        if not kept or near < share(kept[-1], *limits, log=log):
-            kept.append(value)
-    return {value: ticks[value] for value in reversed(kept)}
+        letters = len(ticks[value]) + len(ticks[chosen[-1]]) if chosen else 0
+        right_end = compute_fraction(value, *limits, log=log) + (0.015 * letters + 0.03) * letter_scale
+        if not chosen or right_end < compute_fraction(chosen[-1], *limits, log=log):
+            chosen.append(value)
+    return {value: ticks[value] for value in reversed(chosen)}
 
 
-def y_ticks(unit: Unit, low: float, high: float, *, log: bool = True) -> dict[float, str]:
+def make_y_ticks(unit: Unit, low: float, high: float, *, log: bool = True) -> dict[float, str]:
     """Round values between the limits, at most eight or so, in words."""
-    found = (_binary_ticks if unit == "bytes" else _decimal_ticks)(low, high) if log else []
-    if len(found) < FEWEST:  # no axis is without marks: where powers lie too far apart, as many even steps as it takes
-        found = _even_ticks(
+    positions = (_make_binary_ticks if unit == "bytes" else _make_decimal_ticks)(low, high) if log else []
+    if (
+        len(positions) < MIN_TICKS
+    ):  # no axis is without marks: where powers lie too far apart, as many even steps as it takes
+        positions = _make_even_ticks(
             low, high, 1024.0 ** math.floor(math.log(high, 1024)) if unit == "bytes" and high > 1 else 1.0
         )
-    return {value: shorten(units.write(value, unit)) for value in found}
+    return {value: strip_zeros(units.write(value, unit)) for value in positions}
 
 
-def _even_ticks(low: float, high: float, scale: float) -> list[float]:
+def _make_even_ticks(low: float, high: float, scale: float) -> list[float]:
     """Round multiples of the scale."""
-    found = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low / scale, high / scale)
-    return [float(value * scale) for value in found if low <= value * scale <= high]
+    positions = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low / scale, high / scale)
+    return [float(value * scale) for value in positions if low <= value * scale <= high]
 
 
-def _binary_ticks(low: float, high: float) -> list[float]:
+def _make_binary_ticks(low: float, high: float) -> list[float]:
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     step = max(1, math.ceil((last - first + 1) / 7))
     return [2.0**e for e in range(first, last + 1) if e % step == 0]
 
 
-def _decimal_ticks(low: float, high: float) -> list[float]:
+def _make_decimal_ticks(low: float, high: float) -> list[float]:
     decades = math.log10(high / low)
-    steps = next((steps for most, steps in _STEPS if decades < most), (1,))
+    steps = next((steps for max_decades, steps in _TICK_DIGITS if decades < max_decades), (1,))
     skip = max(1, math.ceil(decades / 8))
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [float(f"{s}e{e}") for e in powers if e % skip == 0 for s in steps if low <= float(f"{s}e{e}") <= high]
 
 
 # how many decades an axis spans at most for these digits to be its marks
-_STEPS: tuple[tuple[float, tuple[float, ...]], ...] = (
+_TICK_DIGITS: tuple[tuple[float, tuple[float, ...]], ...] = (
     (0.35, (1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9)),
     (0.75, (1, 1.5, 2, 3, 4, 5, 7)),
     (2.6, (1, 2, 5)),
 )
 
 
-def shorten(text: str) -> str:
+def strip_zeros(text: str) -> str:
     """``1.00 ms`` as ``1 ms``: an axis needs no zeros after the point."""
-    return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda found: found[1].rstrip("."), text, count=1)
+    return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1].rstrip("."), text, count=1)
 
 
-def spread(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
+def spread_labels(preferred: Sequence[float], heights: Sequence[float]) -> list[float]:
     """Places near the wanted ones, in [0, 1], whose spans do not overlap."""
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    placed = list(wanted)
+    order = sorted(range(len(preferred)), key=lambda i: preferred[i])
+    positions = list(preferred)
     floor = 0.0
     for i in order:
-        placed[i] = max(wanted[i], floor + heights[i] / 2)
-        floor = placed[i] + heights[i] / 2
+        positions[i] = max(preferred[i], floor + heights[i] / 2)
+        floor = positions[i] + heights[i] / 2
     ceiling = 1.0
     for i in reversed(order):
-        placed[i] = min(placed[i], ceiling - heights[i] / 2)
-        ceiling = placed[i] - heights[i] / 2
-    return placed
+        positions[i] = min(positions[i], ceiling - heights[i] / 2)
+        ceiling = positions[i] - heights[i] / 2
+    return positions

@@ -9,48 +9,48 @@ from typing import TYPE_CHECKING, Any
 
 from ... import units
 from ...units import Unit
-from .axes import log_limits
+from .axes import compute_log_limits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from .figures import Line, Panel
 
-FEWEST = 4  # lines, for of three none is an outlier
-SQUEEZED = 1.8  # times the height, in logarithms, that all lines take over what they take without the outlier
+MIN_LINES = 4  # lines, for of three none is an outlier
+MAX_SQUEEZE = 1.8  # times the height, in logarithms, that all lines take over what they take without the outlier
 
 
-def choose_limits(values: Mapping[str, Sequence[float]], level: float | None) -> tuple[float, float]:
+def choose_clipped_limits(values: Mapping[str, Sequence[float]], level: float | None) -> tuple[float, float]:
     """Limits of a logarithmic axis for each line's values, but for one line's that would take most of the height."""
-    ends = [(min(own), max(own)) for own in values.values() if own]
-    whole = log_limits(itertools.chain(*ends), level)
-    if len(ends) < FEWEST:
-        return whole
+    ends = [(min(line_values), max(line_values)) for line_values in values.values() if line_values]
+    full_limits = compute_log_limits(itertools.chain(*ends), level)
+    if len(ends) < MIN_LINES:
+        return full_limits
     lows, highs = sorted(low for low, _ in ends), sorted(high for _, high in ends)
-    without = (  # the lines' lowest and highest ends but for one's
-        log_limits((lows[low == lows[0]], highs[-2 if high == highs[-1] else -1]), level) for low, high in ends
+    limits_without_one = (  # the lines' lowest and highest ends but for one's
+        compute_log_limits((lows[low == lows[0]], highs[-2 if high == highs[-1] else -1]), level) for low, high in ends
     )
-    least = min(without, key=_height)
-    return least if _height(whole) > SQUEEZED * _height(least) else whole
+    smallest = min(limits_without_one, key=_log_height)
+    return smallest if _log_height(full_limits) > MAX_SQUEEZE * _log_height(smallest) else full_limits
 
 
-def _height(limits: tuple[float, float]) -> float:
+def _log_height(limits: tuple[float, float]) -> float:
     return math.log(limits[1] / limits[0])
 
 
-def tell_clipped(lines: Sequence[Line], bounds: tuple[float, float], unit: Unit) -> str:
+def describe_clipped(lines: Sequence[Line], bounds: tuple[float, float], unit: Unit) -> str:
     """Which lines leave the axis, and how far they go; empty where none does."""
     low, high = bounds
-    said = []
+    texts = []
     for line in lines:
-        far = [y for y in line.y if not low <= y <= high]
-        if far:
-            end = max(far, key=lambda y: abs(math.log(y)))
-            said.append(f"{line.label} ({units.write(end, unit)})")
-    return f" Beyond the axis, marked at its edge: {', '.join(said)}." if said else ""
+        clipped = [y for y in line.y if not low <= y <= high]
+        if clipped:
+            farthest = max(clipped, key=lambda y: abs(math.log(y)))
+            texts.append(f"{line.label} ({units.write(farthest, unit)})")
+    return f" Beyond the axis, marked at its edge: {', '.join(texts)}." if texts else ""
 
 
-def draw_clipped(axes: Axes, panel: Panel, pen: Mapping[str, Any]) -> None:
+def draw_clipped(axes: Axes, panel: Panel, styles: Mapping[str, Any]) -> None:
     """A triangle at the edge for each point that lies beyond it. pen: how lines are drawn, by label."""
     from matplotlib.lines import Line2D
 
@@ -60,5 +60,5 @@ def draw_clipped(axes: Axes, panel: Panel, pen: Mapping[str, Any]) -> None:
         for marker, edge, beyond in (("^", high, lambda y: y > high), ("v", low, lambda y: y < low)):
             x = [x for x, y in zip(line.x, line.y, strict=True) if beyond(y)]
             if x:
-                drawn = {**pen[line.label], "marker": marker, "markersize": 6.5, "linestyle": "none"}
-                axes.add_artist(Line2D(x, [edge] * len(x), clip_on=False, zorder=4, **drawn))
+                style = {**styles[line.label], "marker": marker, "markersize": 6.5, "linestyle": "none"}
+                axes.add_artist(Line2D(x, [edge] * len(x), clip_on=False, zorder=4, **style))

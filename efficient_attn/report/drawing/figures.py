@@ -16,15 +16,22 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from ...results.marks import MARK
+from ...results.file_marks import MARK
 from ...results.section import Kind, Unit
-from .axes import even_limits, log_limits
-from .strokes import bar_width, draw_frame, draw_values, name_ends
+from .axes import compute_linear_limits, compute_log_limits
+from .primitives import compute_bar_width, draw_frame, draw_values, label_line_ends
 from .style import FAINT, INK, Look
 
-WIDTH, LEFT, AXES, TOP, BOTTOM, LINE = 5.85, 0.92, 2.6, 0.36, 0.52, 0.158  # inches; LINE is a label's line of text
-PLACE_LINE, PLACE_LETTERS = 0.12, 84  # inches that a line about the place takes, and its letters at most
-SPACE = "\u00a0"  # an SVG would drop plain spaces at a line's start
+WIDTH, LEFT, AXES_WIDTH, TOP, BOTTOM, LINE_HEIGHT = (
+    5.85,
+    0.92,
+    2.6,
+    0.36,
+    0.52,
+    0.158,
+)  # inches; LINE is a label's line of text
+CONFIG_LINE_HEIGHT, CONFIG_LETTERS = 0.12, 84  # inches that a line about the place takes, and its letters at most
+NO_BREAK_SPACE = "\u00a0"  # an SVG would drop plain spaces at a line's start
 # svg.hashsalt makes ids a function of the content; text stays text, so that it can be found and read aloud
 SETTINGS: Any = {
     "font.family": "sans-serif",
@@ -65,9 +72,9 @@ class Picture:
     title: str
     caption: str
     alt: str = ""
-    place: str = ""
+    config_text: str = ""
 
-    def settle(self) -> Picture:
+    def resolve(self) -> Picture:
         """The same with all that drawing decides."""
         return self
 
@@ -92,16 +99,16 @@ class Panel(Picture):
     log_x: bool = True
     margin: float = 0.35
     log_y: bool = True
-    drawn: Kind = "line"
+    mark_type: Kind = "line"
     level: float | None = None
     level_x: float | None = None
     bands: tuple[tuple[float, float], ...] = ()  # of x, behind everything
     bounds: tuple[float, float] | None = None
-    front: tuple[tuple[float, float], ...] = ()
+    pareto_front: tuple[tuple[float, float], ...] = ()
 
-    def settle(self) -> Panel:
-        panel = replace(self, lines=_set_beside(self.lines) if self.drawn == "bars" else self.lines)
-        return replace(panel, bounds=panel.bounds or _bounds(panel))
+    def resolve(self) -> Panel:
+        panel = replace(self, lines=_offset_bars(self.lines) if self.mark_type == "bars" else self.lines)
+        return replace(panel, bounds=panel.bounds or _compute_bounds(panel))
 
     def make_figure(self) -> Figure:
         return _make_figure(self)
@@ -129,62 +136,64 @@ class Plot:
         return about + title + body[body.index(">") + 1 :]
 
 
-def draw(picture: Picture, *, raster: bool = True) -> Plot:
+def render_plot(picture: Picture, *, raster: bool = True) -> Plot:
     """The picture drawn twice from one figure; without ``raster`` no PNG, which takes half of the time."""
-    settled = picture.settle()
+    resolved = picture.resolve()
     with matplotlib.rc_context(SETTINGS):
-        figure = settled.make_figure()
+        figure = resolved.make_figure()
         svg, png = io.StringIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": MARK})
         if raster:
             metadata = {"Software": MARK}
             figure.savefig(png, format="png", dpi=150, metadata=metadata, pil_kwargs={"compress_level": 2})
-    return Plot(settled, svg.getvalue(), png.getvalue())
+    return Plot(resolved, svg.getvalue(), png.getvalue())
 
 
-def _bounds(panel: Panel) -> tuple[float, float]:
+def _compute_bounds(panel: Panel) -> tuple[float, float]:
     """y limits that hold all values with a little air."""
     values = [v for line in panel.lines for part in (line.y, line.low, line.high) if part for v in part]
     if panel.log_y:
-        return log_limits(values, panel.level)
-    if panel.drawn != "bars":
-        return even_limits(values)
-    low, high = even_limits([*values, 0.0])
+        return compute_log_limits(values, panel.level)
+    if panel.mark_type != "bars":
+        return compute_linear_limits(values)
+    low, high = compute_linear_limits([*values, 0.0])
     return 0.0 if min(values) >= 0 < max(values) else low, high
 
 
-def _set_beside(lines: Sequence[Line]) -> tuple[Line, ...]:
+def _offset_bars(lines: Sequence[Line]) -> tuple[Line, ...]:
     """Each line's x moved to where its bars stand, around the mark that all of them share."""
-    middle = (len(lines) - 1) / 2
-    return tuple(replace(n, x=[x + (i - middle) * bar_width(len(lines)) for x in n.x]) for i, n in enumerate(lines))
+    centre = (len(lines) - 1) / 2
+    return tuple(
+        replace(n, x=[x + (i - centre) * compute_bar_width(len(lines)) for x in n.x]) for i, n in enumerate(lines)
+    )
 
 
 def _make_figure(panel: Panel) -> Figure:
-    labels = [_wrap(line) for line in panel.lines]
+    labels = [_wrap_label(line) for line in panel.lines]
     rows = sum(text.count("\n") + 1 for text in labels)
-    tall, place = max(2.55, rows * LINE + 0.2), textwrap.wrap(panel.place, PLACE_LETTERS)
-    height = tall + TOP + PLACE_LINE * len(place) + BOTTOM
+    axes_height, config_text = max(2.55, rows * LINE_HEIGHT + 0.2), textwrap.wrap(panel.config_text, CONFIG_LETTERS)
+    height = axes_height + TOP + CONFIG_LINE_HEIGHT * len(config_text) + BOTTOM
     figure = Figure(figsize=(WIDTH, height))
-    axes = figure.add_axes((LEFT / WIDTH, BOTTOM / height, AXES / WIDTH, tall / height))
+    axes = figure.add_axes((LEFT / WIDTH, BOTTOM / height, AXES_WIDTH / WIDTH, axes_height / height))
     draw_frame(axes, panel)
     title = {"fontsize": 10, "fontweight": "bold", "color": INK, "va": "top"}
     figure.text(LEFT / WIDTH, 1 - 0.1 / height, panel.title, **title)
     below = {"fontsize": 7.2, "color": FAINT, "va": "top", "linespacing": 1.15}
-    figure.text(LEFT / WIDTH, 1 - (TOP - 0.07) / height, "\n".join(place), **below)
+    figure.text(LEFT / WIDTH, 1 - (TOP - 0.07) / height, "\n".join(config_text), **below)
     draw_values(axes, panel)
-    name_ends(axes, panel, labels, LINE / tall)
+    label_line_ends(axes, panel, labels, LINE_HEIGHT / axes_height)
     return figure
 
 
-def _wrap(line: Line) -> str:
+def _wrap_label(line: Line) -> str:
     """A label in lines of about 26 characters, broken where an option begins."""
-    wide, out = 26, [""]
+    max_letters, lines = 26, [""]
     for part in re.split(r"(?=[:|]| \()", line.label):
-        if out[-1] and len(out[-1]) + len(part) > wide:
-            out.append(SPACE * 2 + part.lstrip())
+        if lines[-1] and len(lines[-1]) + len(part) > max_letters:
+            lines.append(NO_BREAK_SPACE * 2 + part.lstrip())
         else:
-            out[-1] += part
+            lines[-1] += part
     if line.note:
-        apart = SPACE * 2 if len(out[-1]) + len(line.note) < wide else "\n" + SPACE * 2
-        out[-1] += apart + line.note
-    return "\n".join(out)
+        separator = NO_BREAK_SPACE * 2 if len(lines[-1]) + len(line.note) < max_letters else "\n" + NO_BREAK_SPACE * 2
+        lines[-1] += separator + line.note
+    return "\n".join(lines)

@@ -16,12 +16,19 @@ from ...spec import names_in
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6F4E9C", "#B97F00", "#3A93CC", "#882255", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
-LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.4)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
+DASH_PATTERNS: tuple[Any, ...] = (
+    "-",
+    (0, (5, 2)),
+    (0, (1, 1.4)),
+    (0, (6, 2, 1, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+    (0, (9, 3)),
+)
 INK, FAINT, GRID = "#1b1f24", "#6a737d", "#e3e6ea"
 
 # A name's place fixes its look for good: add new names at the end, never sort or remove.
 # fmt: off
-KNOWN = (
+MECHANISM_ORDER = (
     "sliding_window", "linear", "mqa", "gqa", "performer", "longformer", "bigbird", "dilated_window", "global_tokens",
     "random_blocks", "strided", "fixed", "attention_sinks", "random_feature", "cosformer", "relu_linear", "taylor",
     "retention", "linformer", "reformer", "nystromformer", "mla", "dot", "general", "additive", "cosine", "luong_local",
@@ -34,11 +41,11 @@ class Look(NamedTuple):
 
     colour: str
     marker: str
-    line: Any
+    dashes: Any
     hollow: bool
 
 
-NULL = Look(FAINT, "", (0, (4, 3)), False)
+NULL_LOOK = Look(FAINT, "", (0, (4, 3)), False)
 
 
 def name_mechanism(label: str) -> str:
@@ -46,26 +53,30 @@ def name_mechanism(label: str) -> str:
     return "|".join(names_in(label))
 
 
-def colour_and_marker(name: str) -> tuple[str, str]:
+def choose_colour_and_marker(name: str) -> tuple[str, str]:
     """A mechanism's own colour and marker: full attention is black, unknown names hash the same everywhere."""
     if name == "full":
         return INK, "o"
-    place = KNOWN.index(name) if name in KNOWN else zlib.crc32(name.encode()) % (len(COLOURS) * len(MARKERS))
-    return COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+    index = (
+        MECHANISM_ORDER.index(name)
+        if name in MECHANISM_ORDER
+        else zlib.crc32(name.encode()) % (len(COLOURS) * len(MARKERS))
+    )
+    return COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
 
 
 def choose_looks(labels: Iterable[str]) -> dict[str, Look]:
     """The look of each variant of a report. Those that share a colour and a marker differ in line and filling."""
-    seen: dict[tuple[str, str], int] = {}
-    found = {}
-    for label in sorted(set(labels), key=natural):
-        pair = colour_and_marker(name_mechanism(label))
-        rank = seen.get(pair, 0)
-        seen[pair] = rank + 1
-        found[label] = Look(*pair, LINES[rank % len(LINES)], rank % 2 == 1)
-    return found
+    rank_by_pair: dict[tuple[str, str], int] = {}
+    look_by_label = {}
+    for label in sorted(set(labels), key=make_natural_sort_key):
+        pair = choose_colour_and_marker(name_mechanism(label))
+        rank = rank_by_pair.get(pair, 0)
+        rank_by_pair[pair] = rank + 1
+        look_by_label[label] = Look(*pair, DASH_PATTERNS[rank % len(DASH_PATTERNS)], rank % 2 == 1)
+    return look_by_label
 
 
-def natural(label: str) -> list[tuple[int, str]]:
+def make_natural_sort_key(label: str) -> list[tuple[int, str]]:
     """Sorting that counts: window=64 comes before window=128."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", label)]

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 
 from ... import units
-from .exhibits import Cell, Exhibit
+from .paper_figures import PaperFigure, TableCell
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -30,7 +30,7 @@ SPECIAL = {
     "]": "{]}",
     **{letter: f"\\{letter}" for letter in "{}$&#_%"},
 }
-LATIN = "\u00ff"  # up to here every LaTeX knows letters
+LAST_LATIN = "\u00ff"  # up to here every LaTeX knows letters
 
 
 def escape(text: str) -> str:
@@ -41,34 +41,40 @@ def escape(text: str) -> str:
 def _escape_letter(letter: str) -> str:
     if letter in SPECIAL:
         return SPECIAL[letter]
-    if " " <= letter <= "\x7e" or (letter <= LATIN and unicodedata.category(letter)[0] == "L"):
+    if " " <= letter <= "\x7e" or (letter <= LAST_LATIN and unicodedata.category(letter)[0] == "L"):
         return letter
     return rf"\texttt{{U+{ord(letter):04X}}}"
 
 
-def write(
-    shown: Exhibit, *, names: Mapping[str, str], caption: str, label: str, bold: Collection[str], head: Sequence[str]
+def format_table(
+    figure: PaperFigure,
+    *,
+    names: Mapping[str, str],
+    caption: str,
+    label: str,
+    bold: Collection[str],
+    head: Sequence[str],
 ) -> str:
     """The whole table. head: lines that stand above it as comments. label: what ``\\ref`` calls it."""
-    columns = f"l{'r' * (len(shown.head) - 1)}"
-    lines = [f"% {_comment(line)}" for line in head]
+    columns = f"l{'r' * (len(figure.head) - 1)}"
+    lines = [f"% {_format_comment(line)}" for line in head]
     lines += [r"\begin{table}", r"  \centering", r"  \small", f"  \\caption{{{escape(caption)}}}"]
     lines += [f"  \\label{{{label}}}", f"  \\begin{{tabular}}{{{columns}}}", r"    \toprule"]
-    lines += [f"    {' & '.join(map(escape, shown.head))} \\\\", r"    \midrule"]
-    for first, *rest in shown.body:
-        own = escape(names.get(first.said, first.said))
-        cells = [own, *map(_write_cell, rest)]
-        marked = [rf"\textbf{{{cell}}}" for cell in cells] if first.said in bold else cells
-        lines.append(f"    {' & '.join(marked)} \\\\")
+    lines += [f"    {' & '.join(map(escape, figure.head))} \\\\", r"    \midrule"]
+    for first, *rest in figure.body:
+        name = escape(names.get(first.text, first.text))
+        cells = [name, *map(_format_cell, rest)]
+        styled = [rf"\textbf{{{cell}}}" for cell in cells] if first.text in bold else cells
+        lines.append(f"    {' & '.join(styled)} \\\\")
     lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
-def _write_cell(cell: Cell) -> str:
-    said = escape(units.NONE if not cell.said else cell.said)
-    return said + (rf" {{\scriptsize ({escape(cell.between)})}}" if cell.between else "")
+def _format_cell(cell: TableCell) -> str:
+    text = escape(units.NONE if not cell.text else cell.text)
+    return text + (rf" {{\scriptsize ({escape(cell.interval)})}}" if cell.interval else "")
 
 
-def _comment(text: str) -> str:
+def _format_comment(text: str) -> str:
     """One line, with nothing in it but what can be seen: a comment ends where its line does."""
     return re.sub(r"[^\x20-\x7e]", "?", " ".join(text.split()))

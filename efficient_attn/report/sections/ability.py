@@ -9,14 +9,23 @@ from typing import Any
 from ... import units
 from ...results.section import Section
 from ...spec import label_of
-from .. import select, words
-from ..drawing import plots
+from .. import formatting, select
+from ..drawing import length_plots
 from ..gather import Frame
-from ..tables import Shown, Table, show_number, trim
+from ..tables import ReportCell, ReportTable, drop_empty_columns, show_number
 from .alignments import plan_alignments
-from .blocks import Block, Chapter, Material, make_blocks
-from .curves import AT, NEAR, list_numbers, plan_curves
-from .learned import BITS, REACH, Learned, Test, keep_trained, list_tests, order_labels, write
+from .learning_curves import DISTANCE_PREFIX, LENGTH_PREFIX, list_column_numbers, plan_curves
+from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
+from .trained_scores import (
+    BITS_METRIC,
+    REACH_SHORTCUT,
+    LearningTest,
+    MechanismResult,
+    filter_trained,
+    format_score,
+    list_tests,
+    order_labels,
+)
 
 INTRO = (
     "Small models, alike but for the mechanism inside, are trained from nothing and tested on examples that they have "
@@ -28,170 +37,202 @@ INTRO = (
     "three are computed. 'not learned' stands where no attempt was surely better than chance and majority: not the "
     "grid of rates, not the two beyond it, not twice the steps."
 )
-LESS = " Bits are better when there are fewer."
+LOWER_IS_BETTER_NOTE = " Bits are better when there are fewer."
 
 
-def make_chapter(section: Section, material: Material) -> Chapter:
-    rows = keep_trained(material.rows)
+def make_chapter(section: Section, material: SectionData) -> Chapter:
+    rows = filter_trained(material.rows)
     # a place's batch is that of a call that is timed; training has its own, which is told by task
     rows = rows.assign(batch=None)
-    fill = partial(_fill, swapped=_find_swapped(material.rows))
-    intro = INTRO + (LESS if (rows["metric"] == BITS).any() else "")
+    fill = partial(_fill_block, swap_errors=_find_swap_errors(material.rows))
+    intro = INTRO + (LOWER_IS_BETTER_NOTE if (rows["metric"] == BITS_METRIC).any() else "")
     return Chapter(section.title, intro, make_blocks(rows, material, fill))
 
 
-def _fill(block: Block, setting: select.Setting, scene: plots.Scene, swapped: dict[str, dict[str, float]]) -> None:
-    tests = [test for test in list_tests(setting.rows) if test.tried]
+def _fill_block(
+    block: SectionBlock,
+    setting: select.SettingRows,
+    scene: length_plots.Scene,
+    swap_errors: dict[str, dict[str, float]],
+) -> None:
+    tests = [test for test in list_tests(setting.rows) if test.scored_results]
     if not tests:
         return
     labels = order_labels(tests)
-    block.tables += [_make_table(tests, labels), _tell_training(tests)]
-    block.tables += _list_spread(tests, labels)
-    block.tables += _compare_with_swapping(tests, labels, swapped)
+    block.tables += [_make_table(tests, labels), _make_training_table(tests)]
+    block.tables += _make_spread_tables(tests, labels)
+    block.tables += _compare_with_swapping(tests, labels, swap_errors)
     block.tables.append(_list_attempts(tests))
     for test in tests:
-        block.panels += [*plan_curves(test, scene), *plan_alignments(test, scene)]
+        block.plans += [*plan_curves(test, scene), *plan_alignments(test, scene)]
 
 
 # -- scores --------------------------------------------------------------------------------------------------------
 
 
-def _make_table(tests: Sequence[Test], labels: Sequence[str]) -> Table:
+def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportTable:
     """A row a mechanism, a column a test, and first what scores stand beside."""
-    body = [_show_computed(name, tests, find) for name, find in COMPUTED]
+    body = [_show_computed(name, tests, find) for name, find in COMPUTED_SCORES]
     body = [row for row in body if any(cell.text != units.NONE for cell in row[1:])]
     for label in labels:
-        found = [next((one for one in test.found if one.label == label), None) for test in tests]
-        base = any(one is not None and one.is_baseline for one in found)
-        body.append([Shown(label, label, "base" if base else ""), *map(_show, tests, found)])
-    most = [len(one.chosen) for test in tests for one in test.tried]
-    seeds = f"mean over {_span(most)} {'seed' if max(most) == 1 else 'seeds'}"
-    note = [test.tell() for test in tests] + [_tell_reach(test, one) for test in tests for one in test.tried]
-    caption = f"What was learned: {seeds}" + (", with its 95% interval" if max(most) > 1 else "")
-    return Table(caption, ("Variant", *(test.head for test in tests)), body, note=" ".join(filter(None, note)))
+        results = [next((result for result in test.results if result.label == label), None) for test in tests]
+        is_baseline = any(result is not None and result.is_baseline for result in results)
+        body.append([ReportCell(label, label, "base" if is_baseline else ""), *map(_show_result, tests, results)])
+    seed_counts = [len(result.best_attempts) for test in tests for result in test.scored_results]
+    seeds = f"mean over {_format_span(seed_counts)} {'seed' if max(seed_counts) == 1 else 'seeds'}"
+    note = [test.describe_ranking() for test in tests] + [
+        _describe_reach(test, result) for test in tests for result in test.scored_results
+    ]
+    caption = f"What was learned: {seeds}" + (", with its 95% interval" if max(seed_counts) > 1 else "")
+    return ReportTable(caption, ("Variant", *(test.heading for test in tests)), body, note=" ".join(filter(None, note)))
 
 
-def _show(test: Test, one: Learned | None) -> Shown:
-    if one is None:
-        return Shown(units.NONE)
-    shown = one.show()
-    return shown if test.ranked else Shown(shown.text)  # what nobody is ranked by does not sort
+def _show_result(test: LearningTest, result: MechanismResult | None) -> ReportCell:
+    if result is None:
+        return ReportCell(units.NONE)
+    cell = result.show_score()
+    return cell if test.is_ranked else ReportCell(cell.text)  # what nobody is ranked by does not sort
 
 
-def _first(column: str) -> Callable[[Test], float | None]:
-    return lambda test: next((float(x) for x in test.known(column)), None)
+def _make_first_value(column: str) -> Callable[[LearningTest], float | None]:
+    return lambda test: next((float(x) for x in test.list_values(column)), None)
 
 
-def _majority(test: Test) -> float | None:
+def _find_majority(test: LearningTest) -> float | None:
     """Where it is another than chance."""
-    found = _first("train.majority")(test)
-    return None if found is None or found == _first("train.chance")(test) else found
+    majority = _make_first_value("train.majority")(test)
+    return None if majority is None or majority == _make_first_value("train.chance")(test) else majority
 
 
-def _shortcut(test: Test) -> float | None:
-    found = test.shortcut()
-    return found[0] if found else None
+def _find_shortcut(test: LearningTest) -> float | None:
+    shortcut = test.find_shortcut()
+    return shortcut[0] if shortcut else None
 
 
-COMPUTED: tuple[tuple[str, Callable[[Test], float | None]], ...] = (
-    ("chance", _first("train.chance")),
-    ("majority", _majority),
-    ("shortcut", _shortcut),
+COMPUTED_SCORES: tuple[tuple[str, Callable[[LearningTest], float | None]], ...] = (
+    ("chance", _make_first_value("train.chance")),
+    ("majority", _find_majority),
+    ("shortcut", _find_shortcut),
 )
 
 
-def _show_computed(name: str, tests: Sequence[Test], find: Callable[[Test], float | None]) -> list[Shown]:
+def _show_computed(
+    name: str, tests: Sequence[LearningTest], find: Callable[[LearningTest], float | None]
+) -> list[ReportCell]:
     values = [find(test) for test in tests]
-    said = [Shown(units.NONE) if x is None else Shown(write(x, t.bits), x) for t, x in zip(tests, values, strict=True)]
-    return [Shown(name, name, "null"), *said]
+    cells = [
+        ReportCell(units.NONE) if x is None else ReportCell(format_score(x, t.in_bits), x)
+        for t, x in zip(tests, values, strict=True)
+    ]
+    return [ReportCell(name, name, "null"), *cells]
 
 
-def _tell_reach(test: Test, one: Learned) -> str:
+def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
     """How much of a task lies within a mechanism's reach, where that is not all of it."""
-    if one.reach is None or one.reach >= 1:
+    if result.reach is None or result.reach >= 1:
         return ""
-    told = ", and it learned all that lies within its reach" if one.reached else ""
-    return f"{test.name}: with {one.label} a model can score {units.percent(one.reach)}, by {REACH}{told}."
+    learned_text = ", and it learned all that lies within its reach" if result.learned_within_reach else ""
+    return f"{test.name}: with {result.label} a model can score {units.percent(result.reach)}, by {REACH_SHORTCUT}{learned_text}."
 
 
 # -- how they were trained -----------------------------------------------------------------------------------------
 
 
-def _tell_training(tests: Sequence[Test]) -> Table:
+def _make_training_table(tests: Sequence[LearningTest]) -> ReportTable:
     """What the scores hold for, a row a test."""
     body = []
     for test in tests:
-        way = (test.shortcut() or (0.0, ""))[1] or (REACH if REACH in test.known("train.way") else units.NONE)
-        rates = sorted({x for one in test.tried for x in one.tried["train.learning_rate"].tolist()})
-        texts = (test.name, test.metric, way, ", ".join(f"{rate:g}" for rate in rates))
+        shortcut = (test.find_shortcut() or (0.0, ""))[1] or (
+            REACH_SHORTCUT if REACH_SHORTCUT in test.list_values("train.way") else units.NONE
+        )
+        rates = sorted(
+            {x for result in test.scored_results for x in result.scored_attempts["train.learning_rate"].tolist()}
+        )
+        texts = (test.name, test.metric, shortcut, ", ".join(f"{rate:g}" for rate in rates))
         counts = ("parameters", "train.budget", "train.batch", "train.examples")
-        seeds = [len(one.chosen) for one in test.tried]
-        cells = [Shown(_span(known), float(max(known))) for known in (*map(test.known, counts), seeds) if known]
-        body.append([*(Shown(text, text) for text in texts), *cells])
+        seeds = [len(result.best_attempts) for result in test.scored_results]
+        cells = [
+            ReportCell(_format_span(values), float(max(values)))
+            for values in (*map(test.list_values, counts), seeds)
+            if values
+        ]
+        body.append([*(ReportCell(text, text) for text in texts), *cells])
     head = ("Task", "Scored by", "Shortcut", "Learning rates tried")
     head += ("Parameters", "Steps", "Examples a step", "Examples of the test", "Seeds")
-    return Table("How it was trained", head, body, text_columns=4)
+    return ReportTable("How it was trained", head, body, text_columns=4)
 
 
-def _span(values: Iterable[Any]) -> str:
+def _format_span(values: Iterable[Any]) -> str:
     """``3``, or ``1 to 3``."""
-    found = sorted(set(values))
-    return " to ".join(units.whole(x) for x in dict.fromkeys((found[0], found[-1])))
+    distinct = sorted(set(values))
+    return " to ".join(units.whole(x) for x in dict.fromkeys((distinct[0], distinct[-1])))
 
 
-def _list_attempts(tests: Sequence[Test]) -> Table:
+def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
     """Every model that was trained, the chosen ones among them."""
     body = []
     for test in tests:
-        for one in test.tried:
-            for row in one.tried.sort_values(["seed", "train.learning_rate"], kind="stable").to_dict("records"):
-                rate, score, took = (row[f"train.{name}"] for name in ("learning_rate", "score", "train_s"))
-                texts = (one.label, test.name, str(row["train.attempt"]), str(row["stop_reason"] or units.NONE))
-                cells = [Shown(f"{rate:g}", rate), Shown(units.whole(row["seed"]), row["seed"])]
-                cells += [Shown(write(score, test.bits), score), _count(row["steps"]), Shown(units.seconds(took), took)]
-                cells += [_count(row.get(f"train.{part}")) for part in ("attention", "mixer", "embeddings")]
-                body.append([*(Shown(text, text) for text in texts), *cells])
+        for result in test.scored_results:
+            for row in result.scored_attempts.sort_values(["seed", "train.learning_rate"], kind="stable").to_dict(
+                "records"
+            ):
+                rate, score, training_s = (row[f"train.{name}"] for name in ("learning_rate", "score", "train_s"))
+                texts = (result.label, test.name, str(row["train.attempt"]), str(row["stop_reason"] or units.NONE))
+                cells = [ReportCell(f"{rate:g}", rate), ReportCell(units.whole(row["seed"]), row["seed"])]
+                cells += [
+                    ReportCell(format_score(score, test.in_bits), score),
+                    _show_count(row["steps"]),
+                    ReportCell(units.seconds(training_s), training_s),
+                ]
+                cells += [_show_count(row.get(f"train.{part}")) for part in ("attention", "mixer", "embeddings")]
+                body.append([*(ReportCell(text, text) for text in texts), *cells])
     head = ("Variant", "Task", "Attempt", "Ended by", "Learning rate", "Seed", "Score", "Steps", "Training")
     head += ("In attention", "In all else", "In embeddings")
     note = (
         "'grid': the rates that all have; 'beyond', 'longer': a rate outside it, and twice the steps, where nothing "
         "was learned; 'best': the other seeds, with what was best. The last three columns count parameters."
     )
-    return trim(Table(f"All {len(body)} attempts", head, body, text_columns=4, note=note, folded=True))
+    return drop_empty_columns(
+        ReportTable(f"All {len(body)} attempts", head, body, text_columns=4, note=note, folded=True)
+    )
 
 
-def _count(value: Any) -> Shown:
-    return Shown(units.whole(value), float(value) if units.there(value) else None)
+def _show_count(value: Any) -> ReportCell:
+    return ReportCell(units.whole(value), float(value) if units.there(value) else None)
 
 
 # -- by length and distance ----------------------------------------------------------------------------------------
 
 
-def _list_spread(tests: Sequence[Test], labels: Sequence[str]) -> Iterator[Table]:
+def _make_spread_tables(tests: Sequence[LearningTest], labels: Sequence[str]) -> Iterator[ReportTable]:
     """Scores at other lengths than that of training, and by how far back an answer lies, where there are several."""
     for test in tests:
-        lengths = list_numbers(test, AT)
+        lengths = list_column_numbers(test, LENGTH_PREFIX)
         if lengths:
-            columns = {n: f"{AT}{n}" for n in lengths} | {test.length: "train.score"}
+            columns = {n: f"{LENGTH_PREFIX}{n}" for n in lengths} | {test.length: "train.score"}
             heads = {f"length {n}": columns[n] for n in sorted(columns)}
-            said = f"{test.head}: by the length of the tests, trained at {test.length}"
-            yield _spread(said, test, labels, heads, bits=test.bits)
-        edges = list_numbers(test, NEAR)
+            caption = f"{test.heading}: by the length of the tests, trained at {test.length}"
+            yield _make_spread_table(caption, test, labels, heads, bits=test.in_bits)
+        edges = list_column_numbers(test, DISTANCE_PREFIX)
         if len(edges) > 1:
-            heads = {f"{name_edge(edge)} back": f"{NEAR}{edge}" for edge in edges}
-            yield _spread(f"{test.name}: right answers by where they lie", test, labels, heads, bits=False)
+            heads = {f"{format_distance_range(edge)} back": f"{DISTANCE_PREFIX}{edge}" for edge in edges}
+            yield _make_spread_table(f"{test.name}: right answers by where they lie", test, labels, heads, bits=False)
 
 
-def _spread(said: str, test: Test, labels: Sequence[str], heads: dict[str, str], *, bits: bool) -> Table:
+def _make_spread_table(
+    caption: str, test: LearningTest, labels: Sequence[str], heads: dict[str, str], *, bits: bool
+) -> ReportTable:
     body = []
-    for one in sorted(test.tried, key=lambda one: labels.index(one.label)):
-        means = [one.mean(column) for column in heads.values()]
-        cells = [Shown(units.NONE) if x is None else Shown(write(x.value, bits), x.value) for x in means]
-        body.append([Shown(one.label, one.label, "base" if one.is_baseline else ""), *cells])
-    return Table(f"{said}, mean over seeds", ("Variant", *heads), body)
+    for result in sorted(test.scored_results, key=lambda result: labels.index(result.label)):
+        means = [result.compute_mean(column) for column in heads.values()]
+        cells = [
+            ReportCell(units.NONE) if x is None else ReportCell(format_score(x.value, bits), x.value) for x in means
+        ]
+        body.append([ReportCell(result.label, result.label, "base" if result.is_baseline else ""), *cells])
+    return ReportTable(f"{caption}, mean over seeds", ("Variant", *heads), body)
 
 
-def name_edge(edge: int) -> str:
+def format_distance_range(edge: int) -> str:
     """Which distances a column counts: at most so many, and more than half as many."""
     low = edge // 2 + 1
     return str(edge) if low >= edge else f"{low}{units.TO}{edge}"
@@ -200,37 +241,42 @@ def name_edge(edge: int) -> str:
 # -- beside swapping -----------------------------------------------------------------------------------------------
 
 
-def _find_swapped(rows: Frame) -> dict[str, dict[str, float]]:
+def _find_swap_errors(rows: Frame) -> dict[str, dict[str, float]]:
     """What each mechanism loses where a trained model's attention is swapped: by what and where, its spec, the mean."""
-    found: dict[str, dict[str, float]] = {}
-    swapped = rows[(rows["task"] == "swap") & (rows["status"] == "ok") & rows["layer"].isna() & rows["budget"].isna()]
-    for column, what in (("swap.divergence", "KL a token"), ("swap.hidden_error", "error of hidden rows")):
-        known = swapped[swapped[column].notna()] if column in swapped else swapped[:0]
-        for (inputs, length), own in known.groupby(["inputs", "seq_len"], sort=True):
-            specs = [label_of(*pair) for pair in zip(own["variant"], own["backend"], strict=True)]
-            means = own[column].groupby(specs).mean()
-            found[f"Swapped: {what}, {inputs}, {int(length):,} tokens"] = {str(k): float(v) for k, v in means.items()}
-    return found
+    errors_by_measure: dict[str, dict[str, float]] = {}
+    swap_rows = rows[(rows["task"] == "swap") & (rows["status"] == "ok") & rows["layer"].isna() & rows["budget"].isna()]
+    for column, measure in (("swap.divergence", "KL a token"), ("swap.hidden_error", "error of hidden rows")):
+        measured = swap_rows[swap_rows[column].notna()] if column in swap_rows else swap_rows[:0]
+        for (inputs, length), group in measured.groupby(["inputs", "seq_len"], sort=True):
+            specs = [label_of(*pair) for pair in zip(group["variant"], group["backend"], strict=True)]
+            means = group[column].groupby(specs).mean()
+            errors_by_measure[f"Swapped: {measure}, {inputs}, {int(length):,} tokens"] = {
+                str(k): float(v) for k, v in means.items()
+            }
+    return errors_by_measure
 
 
 def _compare_with_swapping(
-    tests: Sequence[Test], labels: Sequence[str], swapped: dict[str, dict[str, float]]
-) -> Iterator[Table]:
+    tests: Sequence[LearningTest], labels: Sequence[str], swap_errors: dict[str, dict[str, float]]
+) -> Iterator[ReportTable]:
     """Both answers side by side, for mechanisms that have both."""
     specs = {}
-    for one in (one for test in tests for one in test.found):
-        first = one.rows.iloc[0]
-        specs[one.label] = label_of(first["variant"], first["backend"])
-    both = [label for label in labels if any(specs[label] in means for means in swapped.values())]
-    if not both:
+    for result in (result for test in tests for result in test.results):
+        first = result.rows.iloc[0]
+        specs[result.label] = label_of(first["variant"], first["backend"])
+    common_labels = [label for label in labels if any(specs[label] in means for means in swap_errors.values())]
+    if not common_labels:
         return
     body = []
-    for label in both:
-        losses = [show_number(means.get(specs[label])) for means in swapped.values()]
-        found = [next((one for one in test.found if one.label == label), None) for test in tests]
-        body.append([Shown(label, label), *losses, *map(_show, tests, found)])
+    for label in common_labels:
+        error_cells = [show_number(means.get(specs[label])) for means in swap_errors.values()]
+        results = [next((result for result in test.results if result.label == label), None) for test in tests]
+        body.append([ReportCell(label, label), *error_cells, *map(_show_result, tests, results)])
     note = "Two questions: what a trained model loses without being trained again, and what is learned from nothing."
-    head = ("Variant", *swapped, *(f"Learned: {test.head}" for test in tests))
-    yield Table(
-        f"Swapped and learned: {words.count(len(both), 'mechanism')} of which both is known", head, body, note=note
+    head = ("Variant", *swap_errors, *(f"Learned: {test.heading}" for test in tests))
+    yield ReportTable(
+        f"Swapped and learned: {formatting.format_count(len(common_labels), 'mechanism')} of which both is known",
+        head,
+        body,
+        note=note,
     )

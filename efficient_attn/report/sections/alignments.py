@@ -6,55 +6,63 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from .. import words
-from ..drawing import plots
-from ..drawing.maps import ACROSS, Grid, Map
-from .learned import Learned, Test
+from .. import formatting
+from ..drawing import length_plots
+from ..drawing.heatmap import MAX_COLUMNS, Heatmap, HeatmapGrid
+from .trained_scores import LearningTest, MechanismResult
 
-EVERY = 4  # of the positions one is named
+TICK_INTERVAL = 4  # of the positions one is named
 
 
-def plan_alignments(test: Test, scene: plots.Scene) -> Iterator[plots.Planned]:
+def plan_alignments(test: LearningTest, scene: length_plots.Scene) -> Iterator[length_plots.PlotPlan]:
     """A plot for those mechanisms of which the run kept one."""
-    found = [one for one in test.tried if _alignment(one)]
-    groups = [found[i : i + ACROSS] for i in range(0, len(found), ACROSS)]
+    results = [result for result in test.scored_results if _get_alignment(result)]
+    groups = [results[i : i + MAX_COLUMNS] for i in range(0, len(results), MAX_COLUMNS)]
     for number, group in enumerate(groups, 1):
-        some = f"{number} of {len(groups)}" if len(groups) > 1 else ""
-        said = ", ".join(filter(None, (f"Alignment: {test.name}", some)))
-        name = words.slug("alignment", test.name, some, scene.suffix)
-        yield plots.Planned(name, "alignment", said, len(group), partial(_draw, group, name, said, scene), 2)
+        group_text = f"{number} of {len(groups)}" if len(groups) > 1 else ""
+        title = ", ".join(filter(None, (f"Alignment: {test.name}", group_text)))
+        name = formatting.make_slug("alignment", test.name, group_text, scene.suffix)
+        yield length_plots.PlotPlan(
+            name, "alignment", title, len(group), partial(_make_heatmap, group, name, title, scene), 2
+        )
 
 
-def _alignment(one: Learned) -> tuple[tuple[float, ...], ...] | None:
+def _get_alignment(result: MechanismResult) -> tuple[tuple[float, ...], ...] | None:
     """Of the first seed at the best rate."""
-    found: Any = one.chosen["alignment"].iloc[0] if "alignment" in one.chosen else None
-    return found if isinstance(found, tuple) else None
+    alignment: Any = result.best_attempts["alignment"].iloc[0] if "alignment" in result.best_attempts else None
+    return alignment if isinstance(alignment, tuple) else None
 
 
-def _draw(found: Sequence[Learned], name: str, title: str, scene: plots.Scene) -> Map:
-    grids = [Grid(one.label, shares, _say_nothing(shares)) for one in found if (shares := _alignment(one))]
-    down, across = (max(counts) for counts in zip(*((len(g.shares), len(g.shares[0])) for g in grids), strict=True))
-    return Map(
+def _make_heatmap(results: Sequence[MechanismResult], name: str, title: str, scene: length_plots.Scene) -> Heatmap:
+    grids = [
+        HeatmapGrid(result.label, shares, _make_empty_texts(shares))
+        for result in results
+        if (shares := _get_alignment(result))
+    ]
+    row_count, column_count = (
+        max(counts) for counts in zip(*((len(g.shares), len(g.shares[0])) for g in grids), strict=True)
+    )
+    return Heatmap(
         name=name,
         kind="alignment",
         title=title[:60],
         caption=f"{title}: one example of the tests. Each line is a written token, and says by its shades how much "
         "weight each token of the source has, mean over heads of the last layer; one model each, the first seed at its "
         "best learning rate.",
-        place=scene.place,
-        alt=f"{title}, for {words.join(one.label for one in found)}.",
+        config_text=scene.config_text,
+        alt=f"{title}, for {formatting.join_words(result.label for result in results)}.",
         grids=tuple(grids),
-        across=_name_some(across),
-        down=_name_some(down),
+        column_labels=_make_tick_labels(column_count),
+        row_labels=_make_tick_labels(row_count),
         xlabel="source",
         ylabel="written",
     )
 
 
-def _say_nothing(shares: Sequence[Sequence[float]]) -> list[list[str]]:
+def _make_empty_texts(shares: Sequence[Sequence[float]]) -> list[list[str]]:
     """Cells are too many for numbers."""
     return [[""] * len(row) for row in shares]
 
 
-def _name_some(count: int) -> tuple[str, ...]:
-    return tuple("" if n % EVERY else str(n) for n in range(1, count + 1))
+def _make_tick_labels(count: int) -> tuple[str, ...]:
+    return tuple("" if n % TICK_INTERVAL else str(n) for n in range(1, count + 1))

@@ -9,67 +9,84 @@ from typing import Any
 import pandas as pd
 
 from ... import units
-from .. import select, words
-from ..command import tell_command
-from ..gather import Column, Frame
-from ..tables import Shown, Table
-from .learned import drop_needless
+from .. import formatting, select
+from ..command_line import format_command
+from ..gather import Frame, FrameColumn
+from ..tables import ReportCell, ReportTable
+from .trained_scores import drop_needless_rows
 
 
-def list_lost(rows: Frame, cpus: dict[str, str]) -> Table | None:
+def list_missing(rows: Frame, cpus: dict[str, str]) -> ReportTable | None:
     """Everything that did not run, with its reason; what differs in nothing but lengths or names shares a line."""
-    rows = drop_needless(rows)
-    lost = rows[rows["status"] != "ok"]
-    if lost.empty:
+    rows = drop_needless_rows(rows)
+    missing = rows[rows["status"] != "ok"]
+    if missing.empty:
         return None
-    apart = [name for name in select.SETTING if name == "device" or rows[name].nunique(dropna=False) > 1]
-    alike = words.setting_words({n: rows[n].iloc[0] for n in select.SETTING if n not in apart}, cpus)
+    varying_columns = [
+        name for name in select.SETTING_COLUMNS if name == "device" or rows[name].nunique(dropna=False) > 1
+    ]
+    common_setting = formatting.format_setting(
+        {n: rows[n].iloc[0] for n in select.SETTING_COLUMNS if n not in varying_columns}, cpus
+    )
     body = []
-    for known, lengths, names in _group_alike(lost):
-        where = words.setting_words({name: known[name] for name in apart}, cpus)
-        body.append(_show_lost(known, lengths, names, where))
-    caption = f"{words.count(len(lost), 'case')} of {len(rows)} did not give a result"
+    for shared, lengths, names in _group_missing(missing):
+        where = formatting.format_setting({name: shared[name] for name in varying_columns}, cpus)
+        body.append(_format_missing(shared, lengths, names, where))
+    caption = f"{formatting.format_count(len(missing), 'case')} of {len(rows)} did not give a result"
     head = ("Status", "Variants", "What", "Lengths", "Cases", "Where", "Reason")
-    return Table(caption, head, body, text_columns=7, note=f"All of them: {alike}." if alike else "")
+    return ReportTable(
+        caption, head, body, text_columns=7, note=f"All of them: {common_setting}." if common_setting else ""
+    )
 
 
-def _group_alike(lost: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, ...], dict[str, int]]]:
+def _group_missing(missing: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, ...], dict[str, int]]]:
     """Rows that did not run by what they have in common: that, their lengths, and each variant's number of cases."""
-    place = [*select.SETTING, "task", "mode", "causal", "inputs", "layer", "status", "reason"]
-    alone: dict[tuple[Any, ...], list[Any]] = {}
-    for *values, length in zip(*(lost[name].tolist() for name in [*place, "label", "seq_len"]), strict=True):
-        known = tuple(value if units.there(value) else None for value in values)
-        alone.setdefault(known, []).append(length)
+    shared_columns = [*select.SETTING_COLUMNS, "task", "mode", "causal", "inputs", "layer", "status", "reason"]
+    lengths_by_case: dict[tuple[Any, ...], list[Any]] = {}
+    for *values, length in zip(
+        *(missing[name].tolist() for name in [*shared_columns, "label", "seq_len"]), strict=True
+    ):
+        values_key = tuple(value if units.there(value) else None for value in values)
+        lengths_by_case.setdefault(values_key, []).append(length)
     groups: dict[tuple[Any, ...], dict[str, int]] = {}
-    for (*values, label), found in alone.items():
-        lengths = tuple(sorted({int(length) for length in found if units.there(length)}))
-        groups.setdefault((*values, lengths), {})[label] = len(found)
+    for (*values, label), case_lengths in lengths_by_case.items():
+        lengths = tuple(sorted({int(length) for length in case_lengths if units.there(length)}))
+        groups.setdefault((*values, lengths), {})[label] = len(case_lengths)
     for (*values, lengths), names in groups.items():
-        yield dict(zip(place, values, strict=True)), lengths, names
+        yield dict(zip(shared_columns, values, strict=True)), lengths, names
 
 
-def _show_lost(place: dict[str, Any], lengths: tuple[int, ...], names: dict[str, int], where: str) -> list[Shown]:
-    task = place["task"] if place["mode"] in (None, "train") else None
-    layer = None if place["layer"] is None else f"layer {int(place['layer'])}"
-    what = ", ".join(filter(None, (task, words.slice_words(place["mode"], place["causal"]), place["inputs"], layer)))
-    texts = [place["status"], ", ".join(names), what or units.NONE, ", ".join(map(str, lengths)) or units.NONE]
-    cases, reason = sum(names.values()), place["reason"] or "no reason was given"
-    return [*(Shown(text, text) for text in texts), Shown(str(cases), cases), Shown(where), Shown(reason, reason)]
+def _format_missing(
+    shared: dict[str, Any], lengths: tuple[int, ...], names: dict[str, int], where: str
+) -> list[ReportCell]:
+    task = shared["task"] if shared["mode"] in (None, "train") else None
+    layer = None if shared["layer"] is None else f"layer {int(shared['layer'])}"
+    description = ", ".join(
+        filter(None, (task, formatting.format_slice(shared["mode"], shared["causal"]), shared["inputs"], layer))
+    )
+    texts = [shared["status"], ", ".join(names), description or units.NONE, ", ".join(map(str, lengths)) or units.NONE]
+    cases, reason = sum(names.values()), shared["reason"] or "no reason was given"
+    return [
+        *(ReportCell(text, text) for text in texts),
+        ReportCell(str(cases), cases),
+        ReportCell(where),
+        ReportCell(reason, reason),
+    ]
 
 
 MOST_ROWS = 2000  # that a page holds; of more it holds what they come to
-MEDIANS = ("speedup", "relative_error", "accuracy")  # what may be summed over unlike sizes
-LONGEST_FACT = 300  # characters of one line about the environment; torch describes its build in thousands
+MEDIAN_COLUMNS = ("speedup", "relative_error", "accuracy")  # what may be summed over unlike sizes
+MAX_FACT_LETTERS = 300  # characters of one line about the environment; torch describes its build in thousands
 
 # always shown, even if they are the same in all rows; the case's key, long and unique, is left to the CSV file
-KEPT = (
+ALWAYS_LISTED = (
     *("variant", "status", "reason", "mode", "seq_len", "latency_ms"),
     *("pairs", "pairs_computed", "stop_reason", "backend_used"),
 )
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowListing:
     """All rows as text: the columns that vary and their cells, and apart from them the columns that hold one value.
 
     count: of the rows. summed: whether a line stands for several of them, because they are too many for a page.
@@ -77,31 +94,33 @@ class Rows:
 
     names: list[str]
     cells: list[list[str]]
-    same: list[tuple[str, str]]
+    constants: list[tuple[str, str]]
     count: int
-    summed: bool = False
+    aggregated: bool = False
 
 
-def list_rows(rows: Frame) -> Rows:
+def list_rows(rows: Frame) -> RowListing:
     """The rows as they are; of more than a page holds, what they come to."""
     count = len(rows)
     if count > MOST_ROWS:
-        rows = sum_up_rows(rows)
-    same, varying = [], []
+        rows = aggregate_rows(rows)
+    constant, varying = [], []
     for name in rows.columns:
         values = rows[name]
-        if name in KEPT and values.notna().any():
+        if name in ALWAYS_LISTED and values.notna().any():
             varying.append(name)
         elif name != "case_key" and values.notna().any():
-            one = values.nunique(dropna=False) == 1 and len(rows) > 1
-            (same if one else varying).append(name)
-    columns = [_as_texts(rows[name]) for name in varying]
+            is_constant = values.nunique(dropna=False) == 1 and len(rows) > 1
+            (constant if is_constant else varying).append(name)
+    columns = [_format_values(rows[name]) for name in varying]
     cells = [list(row) for row in zip(*columns, strict=True)]
-    return Rows(varying, cells, [(name, _as_texts(rows[name].head(1))[0]) for name in same], count, count > MOST_ROWS)
+    return RowListing(
+        varying, cells, [(name, _format_values(rows[name].head(1))[0]) for name in constant], count, count > MOST_ROWS
+    )
 
 
 # by what rows are summed, the finest that leaves few enough lines; the last always does, but for thousands of variants
-SUMMED_BY = (
+AGGREGATION_KEYS = (
     ("variant", "task", "mode", "causal", "device", "dtype", "status"),
     ("variant", "task", "mode", "device", "status"),
     ("variant", "status"),
@@ -109,40 +128,45 @@ SUMMED_BY = (
 )
 
 
-def _group(rows: Frame, names: Sequence[str]) -> Any:
+def _group_by(rows: Frame, names: Sequence[str]) -> Any:
     return rows.groupby([name for name in names if rows[name].notna().any()], dropna=False, sort=False)
 
 
-def sum_up_rows(rows: Frame) -> Frame:
+def aggregate_rows(rows: Frame) -> Frame:
     """A line for rows that have much in common: how many they are, over which lengths, and their medians."""
-    several = [_group(rows, names) for names in SUMMED_BY]
-    groups = next((found for found in several if found.ngroups <= MOST_ROWS), several[-1])
-    medians = groups[list(MEDIANS)].median()
+    groupings = [_group_by(rows, names) for names in AGGREGATION_KEYS]
+    groups = next((table for table in groupings if table.ngroups <= MOST_ROWS), groupings[-1])
+    medians = groups[list(MEDIAN_COLUMNS)].median()
     lengths = groups["seq_len"].agg(["min", "max"])
-    summed = pd.DataFrame({"rows": groups.size(), "seq_len_min": lengths["min"], "seq_len_max": lengths["max"]})
-    found = summed.join(medians.add_prefix("median_")).reset_index().head(MOST_ROWS)
+    aggregated = pd.DataFrame({"rows": groups.size(), "seq_len_min": lengths["min"], "seq_len_max": lengths["max"]})
+    table = aggregated.join(medians.add_prefix("median_")).reset_index().head(MOST_ROWS)
     family = rows.drop_duplicates("variant").set_index("variant")["family"]
-    return found if "family" in found or "variant" not in found else found.assign(family=found["variant"].map(family))
+    return table if "family" in table or "variant" not in table else table.assign(family=table["variant"].map(family))
 
 
-def _as_texts(values: Column) -> list[str]:
+def _format_values(values: FrameColumn) -> list[str]:
     floats = pd.api.types.is_float_dtype(values.dtype)
-    said = ("" if v is pd.NA or v is None or v != v else f"{v:.5g}" if floats else str(v) for v in values.tolist())
-    return list(said)
+    texts = ("" if v is pd.NA or v is None or v != v else f"{v:.5g}" if floats else str(v) for v in values.tolist())
+    return list(texts)
 
 
-def list_environments(found: Iterable[tuple[str, dict[str, Any]]]) -> Table | None:
+def list_environments(environments: Iterable[tuple[str, dict[str, Any]]]) -> ReportTable | None:
     """Where the runs were made: a line for everything that is known, a column for each environment that differs."""
-    several: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for run, environment in found:
-        names = several.setdefault(tuple(_flatten(environment)), [])
+    runs_by_environment: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for run, environment in environments:
+        names = runs_by_environment.setdefault(tuple(_flatten(environment)), [])
         names += [] if run in names else [run]
-    keys = dict.fromkeys(key for flat in several for key, _ in flat)
+    keys = dict.fromkeys(key for flat in runs_by_environment for key, _ in flat)
     if not keys:
         return None
-    known = [dict(flat) for flat in several]
-    body = [[Shown(key, key), *(Shown(d.get(key, units.NONE), d.get(key, "")) for d in known)] for key in keys]
-    return Table("Environment", ("What", *(", ".join(names) for names in several.values())), body, text_columns=99)
+    facts_by_environment = [dict(flat) for flat in runs_by_environment]
+    body = [
+        [ReportCell(key, key), *(ReportCell(d.get(key, units.NONE), d.get(key, "")) for d in facts_by_environment)]
+        for key in keys
+    ]
+    return ReportTable(
+        "Environment", ("What", *(", ".join(names) for names in runs_by_environment.values())), body, text_columns=99
+    )
 
 
 def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
@@ -152,7 +176,7 @@ def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
             yield from _flatten(inner, f"{name}.{key}" if name else str(key))
     elif value not in (None, "", [], ()):
         text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        text = text if len(text) <= LONGEST_FACT else f"{text[:LONGEST_FACT]}... (whole in run.json)"
+        text = text if len(text) <= MAX_FACT_LETTERS else f"{text[:MAX_FACT_LETTERS]}... (whole in run.json)"
         yield name, f"{units.size(value)} ({value})" if name.endswith("_bytes") and isinstance(value, int) else text
 
 
@@ -160,7 +184,7 @@ def describe_session(session: dict[str, Any]) -> dict[str, Any]:
     """How to make a run's rows again: its command and its suite, and when that was done."""
     return {
         "run": session["run"],
-        "command": tell_command(session.get("command")),
+        "command": format_command(session.get("command")),
         "suite_text": str(session.get("suite_text") or "").strip("\n"),
         "version": session.get("version"),
         "started": session.get("started"),

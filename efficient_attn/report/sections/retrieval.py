@@ -7,12 +7,12 @@ from typing import Any
 
 from ... import units
 from ...results.section import Section
-from .. import select, words
-from ..drawing import plots
-from ..drawing.maps import Grid, Map
+from .. import formatting, select
+from ..drawing import length_plots
+from ..drawing.heatmap import Heatmap, HeatmapGrid
 from ..gather import Frame
-from ..tables import Shown, Table, show_size
-from .blocks import Block, Chapter, Material, make_blocks
+from ..tables import ReportCell, ReportTable, show_size
+from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
     "Sentences are hidden at even depths in real text, which a trained model reads with each mechanism in place of its "
@@ -21,97 +21,104 @@ INTRO = (
     "'variables': one sentence leads to another; 'words': the most frequent word of a list. Brackets: Wilson's 95% "
     "intervals over questions. Where the model as it is hardly answers better than chance, nothing is said of others."
 )
-DEPTH = "retrieval.depth_"
-SILENT = "says nothing here"
+DEPTH_PREFIX = "retrieval.depth_"
+TOO_WEAK_REASON = "says nothing here"
 
 
-def make_chapter(section: Section, material: Material) -> Chapter:
+def make_chapter(section: Section, material: SectionData) -> Chapter:
     rows = material.rows
     rows = rows[(rows["task"] == section.task) & rows["status"].isin(("ok", "skipped"))]
     rows = rows[rows["retrieval.needles"].notna()] if "retrieval.needles" in rows else rows[:0]
-    return Chapter(section.title, INTRO, make_blocks(rows, material, _fill))
+    return Chapter(section.title, INTRO, make_blocks(rows, material, _fill_block))
 
 
-def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
     model = setting.rows["inputs"].str.rpartition(":")[0]
     for inputs, piece in setting.rows.groupby(model, sort=True):
-        found = piece[piece["status"] == "ok"]
-        if found.empty:
+        ok_rows = piece[piece["status"] == "ok"]
+        if ok_rows.empty:
             continue
         block.tables.append(_make_table(piece, str(inputs)))
-        for needles, part in found.groupby("retrieval.needles", sort=False):
-            name = words.slug("found", inputs, needles, scene.suffix)
-            block.panels.append(_plan(part, name, f"{needles} needles, {inputs}", scene))
+        for needles, part in ok_rows.groupby("retrieval.needles", sort=False):
+            name = formatting.make_slug("found", inputs, needles, scene.suffix)
+            block.plans.append(_plan_heatmap(part, name, f"{needles} needles, {inputs}", scene))
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
 
 
-def _make_table(rows: Frame, inputs: str) -> Table:
+def _make_table(rows: Frame, inputs: str) -> ReportTable:
     """A row a variant, the one that finds most first; a column for each kind of needles and length."""
-    places = list(dict.fromkeys(zip(rows["retrieval.needles"], rows["seq_len"].astype(int), strict=True)))
+    columns = list(dict.fromkeys(zip(rows["retrieval.needles"], rows["seq_len"].astype(int), strict=True)))
     means = rows.groupby("label", sort=False)["accuracy"].mean().sort_values(ascending=False, kind="stable")
     body = []
     for label in means.index:
-        own = rows[rows["label"] == label]
-        base = bool(own["is_baseline"].any())
-        cells = [_show(own[(own["retrieval.needles"] == kind) & (own["seq_len"] == n)]) for kind, n in places]
-        longest = own[own["seq_len"] == rows["seq_len"].max()]["state_bytes"].dropna()
+        variant_rows = rows[rows["label"] == label]
+        is_baseline = bool(variant_rows["is_baseline"].any())
+        cells = [
+            _show_accuracy(variant_rows[(variant_rows["retrieval.needles"] == kind) & (variant_rows["seq_len"] == n)])
+            for kind, n in columns
+        ]
+        longest = variant_rows[variant_rows["seq_len"] == rows["seq_len"].max()]["state_bytes"].dropna()
         state = show_size(longest.iloc[0] if len(longest) else None)
-        body.append([Shown(str(label), str(label), "base" if base else ""), *cells, state])
-    head = ("Variant", *(f"{kind}, {n:,} tokens" for kind, n in places), "States, longest")
-    return Table(f"Right answers, {inputs}", head, body, note=" ".join(_tell_silent(rows)))
+        body.append([ReportCell(str(label), str(label), "base" if is_baseline else ""), *cells, state])
+    head = ("Variant", *(f"{kind}, {n:,} tokens" for kind, n in columns), "States, longest")
+    return ReportTable(f"Right answers, {inputs}", head, body, note=" ".join(_describe_too_weak(rows)))
 
 
-def _show(rows: Frame) -> Shown:
+def _show_accuracy(rows: Frame) -> ReportCell:
     """The latest answer at one place."""
     if rows.empty:
-        return Shown(units.NONE)
+        return ReportCell(units.NONE)
     last: Any = rows.iloc[-1]
     if last["status"] != "ok":
-        return Shown(SILENT if SILENT in str(last["reason"]) else "skipped")
+        return ReportCell(TOO_WEAK_REASON if TOO_WEAK_REASON in str(last["reason"]) else "skipped")
     low, high = (units.number(100 * last[f"retrieval.accuracy_{end}"]) for end in ("low", "high"))
-    return Shown(f"{units.percent(last['accuracy'])} ({low}{units.TO}{high})", float(last["accuracy"]))
+    return ReportCell(f"{units.percent(last['accuracy'])} ({low}{units.TO}{high})", float(last["accuracy"]))
 
 
-def _tell_silent(rows: Frame) -> Iterator[str]:
+def _describe_too_weak(rows: Frame) -> Iterator[str]:
     """Where the model as it is finds too little, each place once."""
-    silent = rows[(rows["status"] == "skipped") & rows["reason"].str.contains(SILENT, na=False)]
-    for (kind, n, reason), _ in silent.groupby(["retrieval.needles", "seq_len", "reason"], sort=False):
+    too_weak = rows[(rows["status"] == "skipped") & rows["reason"].str.contains(TOO_WEAK_REASON, na=False)]
+    for (kind, n, reason), _ in too_weak.groupby(["retrieval.needles", "seq_len", "reason"], sort=False):
         yield f"{kind}, {int(n):,} tokens: {reason}."
 
 
 # -- the maps --------------------------------------------------------------------------------------------------------
 
 
-def _plan(rows: Frame, name: str, where: str, scene: plots.Scene) -> plots.Planned:
+def _plan_heatmap(rows: Frame, name: str, where: str, scene: length_plots.Scene) -> length_plots.PlotPlan:
     labels = list(dict.fromkeys(rows["label"]))
-    return plots.Planned(name, "found", where, len(labels), lambda: _make_map(rows, labels, name, where, scene))
+    return length_plots.PlotPlan(
+        name, "found", where, len(labels), lambda: _make_heatmap(rows, labels, name, where, scene)
+    )
 
 
-def _make_map(rows: Frame, labels: Sequence[str], name: str, where: str, scene: plots.Scene) -> Map:
+def _make_heatmap(rows: Frame, labels: Sequence[str], name: str, where: str, scene: length_plots.Scene) -> Heatmap:
     lengths = sorted(rows["seq_len"].astype(int).unique())
-    depths = sorted(int(column.removeprefix(DEPTH)) for column in rows.columns if column.startswith(DEPTH))
+    depths = sorted(
+        int(column.removeprefix(DEPTH_PREFIX)) for column in rows.columns if column.startswith(DEPTH_PREFIX)
+    )
     grids = []
     for label in labels:
-        own = rows[rows["label"] == label].drop_duplicates("seq_len", keep="last").set_index("seq_len")
-        shares = [[_share(own, n, depth) for n in lengths] for depth in depths]
-        grids.append(Grid(label, shares))
-    return Map(
+        variant_rows = rows[rows["label"] == label].drop_duplicates("seq_len", keep="last").set_index("seq_len")
+        shares = [[_find_share(variant_rows, n, depth) for n in lengths] for depth in depths]
+        grids.append(HeatmapGrid(label, shares))
+    return Heatmap(
         name=name,
         kind="found",
         title=f"Found by depth: {where}"[:60],
         caption=f"Right answers in percent by the needle's depth and the text's length: {where}.",
-        place=scene.place,
-        alt=f"Shares of right answers by depth and length, {where}, for {words.join(labels)}.",
+        config_text=scene.config_text,
+        alt=f"Shares of right answers by depth and length, {where}, for {formatting.join_words(labels)}.",
         grids=tuple(grids),
-        across=tuple(units.short_length(n) for n in lengths),
-        down=tuple(f"{depth}%" for depth in depths),
+        column_labels=tuple(units.short_length(n) for n in lengths),
+        row_labels=tuple(f"{depth}%" for depth in depths),
         xlabel="tokens",
         ylabel="depth",
     )
 
 
-def _share(rows: Frame, length: int, depth: int) -> float | None:
-    value: Any = rows.loc[length, f"{DEPTH}{depth}"] if length in rows.index else None
+def _find_share(rows: Frame, length: int, depth: int) -> float | None:
+    value: Any = rows.loc[length, f"{DEPTH_PREFIX}{depth}"] if length in rows.index else None
     return float(value) if units.there(value) else None

@@ -6,80 +6,116 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from ...results.section import Section
-from .. import select, tables, words
-from ..answers.decisions import Board
-from ..drawing import plots
+from .. import formatting, select, tables
+from ..answers.decision_table import DecisionTable
+from ..drawing import length_plots
 from ..gather import Frame
-from ..tables import Table
-from .blocks import Block, Chapter, Material, explain, find_tops, make_blocks
-from .deciding import make_map
+from ..tables import ReportTable
+from .decisions import make_speedup_heatmap
+from .section_blocks import Chapter, SectionBlock, SectionData, explain_columns, find_headline_slices, make_blocks
 
 INTRO = (
     "Times are medians over rounds in which all variants of a cell take turns; brackets hold 95% intervals. An "
     "exponent is that of the growth with length N, fitted over all measured lengths by least squares on logarithms: 1"
     " is linear, 2 quadratic; 'unclear': its interval spans more than 0.5."
 )
-PREFILL_SAID = "Prefill takes a whole prompt through one step into a new decode state."
-TIME = plots.Kind("time", "latency_ms", "time", "Time", "time a call", plots.MEDIAN, late=1)
-_PEAK = f"Output included, inputs not{plots.GROWN}"
-MEMORY = plots.Kind("memory", "peak_memory_bytes", "bytes", "Peak memory", "peak memory", _PEAK, late=2)
+PREFILL_EXPLANATION = "Prefill takes a whole prompt through one step into a new decode state."
+TIME_PLOT = length_plots.LengthPlot(
+    "time", "latency_ms", "time", "Time", "time a call", length_plots.MEDIAN_CAPTION, draw_order=1
+)
+_MEMORY_CAPTION = f"Output included, inputs not{length_plots.GROWTH_NOTE}"
+MEMORY_PLOT = length_plots.LengthPlot(
+    "memory", "peak_memory_bytes", "bytes", "Peak memory", "peak memory", _MEMORY_CAPTION, draw_order=2
+)
 
 
 MOST_SETTINGS = 100  # with tables of their own; of more a page would hold nothing else
-DETAILS, DETAILS_ANCHOR = "All lengths, exponents, pairs and backends", "details"
+DETAILS_TITLE, DETAILS_ANCHOR = "All lengths, exponents, pairs and backends", "details"
 
 
-def make_chapter(section: Section, material: Material) -> Chapter:
+def make_chapter(section: Section, material: SectionData) -> Chapter:
     """Plots of all that was timed but single steps, which are decoding's."""
     return Chapter(section.title, "", make_blocks(_select_rows(section, material), material, _fill_plots))
 
 
-def make_details(section: Section, material: Material, boards: Sequence[Board]) -> Chapter:
+def make_details(section: Section, material: SectionData, decision_tables: Sequence[DecisionTable]) -> Chapter:
     """The same rows as tables, for those who open them: every speedup, and what each variant costs at one length."""
-    fill = partial(_fill_tables, {select.name_place(board.place): board for board in boards})
+    fill = partial(
+        _fill_tables,
+        {select.make_config_key(decision_table.config): decision_table for decision_table in decision_tables},
+    )
     rows = _select_rows(section, material)
     blocks = make_blocks(rows, material, fill, most=MOST_SETTINGS)
-    left = rows.groupby(select.SETTING, dropna=False, sort=False).ngroups - MOST_SETTINGS
-    if left > 0 and blocks:
-        blocks[-1].note = f"{words.count(left, 'more setting')} not shown here: all rows are in rows.csv."
-    return Chapter(DETAILS, INTRO + explain(blocks, tables.SAID), blocks, DETAILS_ANCHOR, section.task)
+    omitted = rows.groupby(select.SETTING_COLUMNS, dropna=False, sort=False).ngroups - MOST_SETTINGS
+    if omitted > 0 and blocks:
+        blocks[
+            -1
+        ].note = f"{formatting.format_count(omitted, 'more setting')} not shown here: all rows are in rows.csv."
+    return Chapter(
+        DETAILS_TITLE, INTRO + explain_columns(blocks, tables.COLUMN_EXPLANATIONS), blocks, DETAILS_ANCHOR, section.task
+    )
 
 
-def _select_rows(section: Section, material: Material) -> Frame:
-    rows = select.keep_timed(select.keep_task(material.rows, section.task))
+def _select_rows(section: Section, material: SectionData) -> Frame:
+    rows = select.filter_timed(select.filter_task(material.rows, section.task))
     return rows[rows["mode"] != "decode"]
 
 
-def _fill_plots(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
-    block.panels += plots.plan_over_length(setting, (plots.SPEEDUP, MEMORY, TIME), scene)
+def _fill_plots(block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
+    block.plans += length_plots.plan_length_plots(setting, (length_plots.SPEEDUP, MEMORY_PLOT, TIME_PLOT), scene)
 
 
-def _fill_tables(boards: Mapping[str, Board], block: Block, setting: select.Setting, scene: plots.Scene) -> None:
-    for piece, top in find_tops(setting):
-        block.say(setting, piece, top)
+def _fill_tables(
+    tables_by_key: Mapping[str, DecisionTable],
+    block: SectionBlock,
+    setting: select.SettingRows,
+    scene: length_plots.Scene,
+) -> None:
+    for piece, top in find_headline_slices(setting):
+        block.add_speedup_sentences(setting, piece, top)
         block.tables.append(_make_table(setting, piece, top))
-        board = boards.get(select.name_place(setting.key | {"mode": piece.mode, "causal": piece.causal}))
-        where = words.slice_words(piece.mode, piece.causal)
-        every = make_map(board, f"Speedup over {setting.baseline} at all lengths: {where}") if board else None
-        block.tables += [every] if every else []
+        decision_table = tables_by_key.get(
+            select.make_config_key(setting.key | {"mode": piece.mode, "causal": piece.causal})
+        )
+        where = formatting.format_slice(piece.mode, piece.causal)
+        heatmap = (
+            make_speedup_heatmap(decision_table, f"Speedup over {setting.baseline} at all lengths: {where}")
+            if decision_table
+            else None
+        )
+        block.tables += [heatmap] if heatmap else []
 
 
-def _make_table(setting: select.Setting, piece: select.Slice, top: Frame) -> Table:
+def _make_table(setting: select.SettingRows, piece: select.Slice, top: Frame) -> ReportTable:
     """What each variant costs at the length that `select.find_headline` chose, and how its cost grows."""
     groups, prefill = select.split_variants(piece.rows), piece.mode == "prefill"
-    ran = tables.find_backends(piece.rows)
-    rows, found = [], tables.list_shown(top)
-    for row in found:
-        own = groups[row["label"]]
-        shown = [tables.show_name(row), tables.show_speedup(row), tables.show_time(row)]
-        shown += [tables.show_rate(row["tokens_per_s"] if prefill else None), tables.show_error(row)]
-        shown += [tables.show_passing(row, own), tables.show_growth(own, "latency_ms")]
-        shown += [tables.show_size(row["peak_memory_bytes"]), tables.show_growth(own, "peak_memory_bytes")]
-        rows.append([*shown, *tables.show_pairs(row, int(row["seq_len"])), tables.show_backend(row, ran)])
-    head = ("Variant", f"Speedup over {setting.baseline}", "Time", "Tokens a second", tables.ERROR)
-    head = (*head, "Faster from", "Time exponent", "Peak memory", "Memory exponent", *tables.PAIRS, tables.BACKEND)
-    where = words.slice_words(piece.mode, piece.causal)
-    notes = (PREFILL_SAID if prefill else "", tables.tell_errors(found), tables.tell_gate(found))
-    caption = f"{where[:1].upper()}{where[1:]} at length {tables.length_of(top)}"
-    said = tables.note(*notes, tables.name_absent(piece.rows, top))
-    return tables.trim(Table(caption, head, rows, 1, said, wrapped=(tables.BACKEND,), mode=piece.mode))
+    backends_by_label = tables.find_backends(piece.rows)
+    rows, row_values = [], tables.list_row_values(top)
+    for row in row_values:
+        arrays = groups[row["label"]]
+        cells = [tables.show_name(row), tables.show_speedup(row), tables.show_time(row)]
+        cells += [tables.show_rate(row["tokens_per_s"] if prefill else None), tables.show_error(row)]
+        cells += [tables.show_crossover(row, arrays), tables.show_growth(arrays, "latency_ms")]
+        cells += [tables.show_size(row["peak_memory_bytes"]), tables.show_growth(arrays, "peak_memory_bytes")]
+        rows.append([*cells, *tables.show_pairs(row, int(row["seq_len"])), tables.show_backend(row, backends_by_label)])
+    head = ("Variant", f"Speedup over {setting.baseline}", "Time", "Tokens a second", tables.ERROR_HEADING)
+    head = (
+        *head,
+        "Faster from",
+        "Time exponent",
+        "Peak memory",
+        "Memory exponent",
+        *tables.PAIRS_HEADINGS,
+        tables.BACKEND_HEADING,
+    )
+    where = formatting.format_slice(piece.mode, piece.causal)
+    notes = (
+        PREFILL_EXPLANATION if prefill else "",
+        tables.describe_error_source(row_values),
+        tables.describe_verification_lengths(row_values),
+    )
+    caption = f"{where[:1].upper()}{where[1:]} at length {tables.format_table_length(top)}"
+    note = tables.join_sentences(*notes, tables.list_absent_variants(piece.rows, top))
+    return tables.drop_empty_columns(
+        ReportTable(caption, head, rows, 1, note, wrapped=(tables.BACKEND_HEADING,), mode=piece.mode)
+    )

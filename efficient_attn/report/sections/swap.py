@@ -12,12 +12,12 @@ from typing import Any
 from ... import units
 from ...results.section import Section
 from ...results.stats import Estimate, typical
-from .. import select, words
-from ..drawing import plots
+from .. import formatting, select
+from ..drawing import length_plots
 from ..gather import Frame
-from ..tables import Shown, Table, show_number, show_size, trim
-from .blocks import Block, Chapter, Material, make_blocks
-from .fronts import plan_fronts, plan_layers
+from ..tables import ReportCell, ReportTable, drop_empty_columns, show_number, show_size
+from .model_pareto import plan_layer_heatmap, plan_pareto_plots
+from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
     "The weights are as they were trained; only the attention is another. The loss is in nats a token of real text; "
@@ -26,60 +26,69 @@ INTRO = (
     "takes swapped, all layers included: 'attention' is the share of a pass that is spent there, so that no mechanism "
     "can gain more. Brackets: 95% intervals over segments, paired."
 )
-CLOSENESS = "swap.divergence", "swap.hidden_error"  # how far from the model as it is: a decoder, an encoder
-LEAST = 1e-12  # what a divergence is at least, lest rounding below zero have no logarithm
+DIVERGENCE_COLUMNS = "swap.divergence", "swap.hidden_error"  # how far from the model as it is: a decoder, an encoder
+MIN_DIVERGENCE = 1e-12  # what a divergence is at least, lest rounding below zero have no logarithm
 
 
-def make_chapter(section: Section, material: Material) -> Chapter:
+def make_chapter(section: Section, material: SectionData) -> Chapter:
     rows = material.rows
     rows = rows[(rows["task"] == section.task) & (rows["status"] == "ok")]
-    return Chapter(section.title, INTRO, make_blocks(rows, material, _fill))
+    return Chapter(section.title, INTRO, make_blocks(rows, material, _fill_block))
 
 
-def _fill(block: Block, setting: select.Setting, scene: plots.Scene) -> None:
+def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
     for (inputs, length), piece in setting.rows.groupby(["inputs", "seq_len"], sort=True):
         where = f"{inputs}, {int(length):,} tokens"
         single = piece["layer"].notna()
         if single.any():
-            _fill_layers(block, piece[single], where, words.slug("layers", inputs, length, scene.suffix), scene)
+            _fill_layers(
+                block, piece[single], where, formatting.make_slug("layers", inputs, length, scene.suffix), scene
+            )
         piece = piece[~single]
-        lines = list(summarise(piece))
+        lines = list(summarise_segments(piece))
         if not lines:
             continue
         block.tables.append(_make_table(lines, where, piece["swap.segment"].nunique()))
-        _say(block, lines, where)
-        block.panels += plan_fronts(lines, words.slug("swap", inputs, length, scene.suffix), where, scene)
+        _add_sentences(block, lines, where)
+        block.plans += plan_pareto_plots(
+            lines, formatting.make_slug("swap", inputs, length, scene.suffix), where, scene
+        )
 
 
 # -- segments taken together ---------------------------------------------------------------------------------------
 
 
-def summarise(rows: Frame) -> Iterator[dict[str, Any]]:
+def summarise_segments(rows: Frame) -> Iterator[dict[str, Any]]:
     """Of each variant what its segments say together; of a budget, the closest to the model as it is first."""
-    own = rows[rows["is_baseline"]].set_index("swap.segment")
-    budgets, found = select.find_budgets(rows), []
+    baseline_rows = rows[rows["is_baseline"]].set_index("swap.segment")
+    budgets, lines = select.find_budgets(rows), []
     for label, part in rows.groupby("label", sort=False):
         part = part.set_index("swap.segment").sort_index()
         line: dict[str, Any] = {"label": label, "is_baseline": bool(part["is_baseline"].any())}
         line["budget"] = budgets[str(label)]
-        for column in MEANS:
-            values = _known(part, column)
+        for column in MEAN_COLUMNS:
+            values = _list_values(part, column)
             line[column] = sum(values) / len(values) if values else None
-        losses, apart = _known(part, "swap.loss"), _known(part, CLOSENESS[0]) or _known(part, CLOSENESS[1])
-        line["apart"] = typical([max(x, LEAST) for x in apart]) if apart else None
+        losses, deviations = (
+            _list_values(part, "swap.loss"),
+            _list_values(part, DIVERGENCE_COLUMNS[0]) or _list_values(part, DIVERGENCE_COLUMNS[1]),
+        )
+        line["apart"] = typical([max(x, MIN_DIVERGENCE) for x in deviations]) if deviations else None
         line["loss"] = typical(losses) if losses and min(losses) > 0 else None
-        both = part.index.intersection(own.index)
+        common_segments = part.index.intersection(baseline_rows.index)
         line["perplexity"] = line["speedup"] = None
-        if len(both) and len(losses) == len(part):
-            apart = part.loc[both, "swap.loss"] - own.loc[both, "swap.loss"]
-            line["perplexity"] = typical([math.exp(x) for x in apart])
-        if len(both):
-            line["speedup"] = typical((own.loc[both, "latency_ms"] / part.loc[both, "latency_ms"]).tolist())
-        found.append(line)
-    yield from sorted(found, key=lambda line: (line["budget"], _closeness(line)))
+        if len(common_segments) and len(losses) == len(part):
+            deviations = part.loc[common_segments, "swap.loss"] - baseline_rows.loc[common_segments, "swap.loss"]
+            line["perplexity"] = typical([math.exp(x) for x in deviations])
+        if len(common_segments):
+            line["speedup"] = typical(
+                (baseline_rows.loc[common_segments, "latency_ms"] / part.loc[common_segments, "latency_ms"]).tolist()
+            )
+        lines.append(line)
+    yield from sorted(lines, key=lambda line: (line["budget"], _get_divergence(line)))
 
 
-MEANS = (
+MEAN_COLUMNS = (
     "swap.divergence",
     "swap.divergence_p99",
     "swap.agreement",
@@ -95,12 +104,12 @@ MEANS = (
 )
 
 
-def _known(rows: Frame, column: str) -> list[float]:
+def _list_values(rows: Frame, column: str) -> list[float]:
     return [float(x) for x in rows[column].tolist() if units.there(x)] if column in rows else []
 
 
-def _closeness(line: dict[str, Any]) -> float:
-    for column in CLOSENESS:
+def _get_divergence(line: dict[str, Any]) -> float:
+    for column in DIVERGENCE_COLUMNS:
         if line[column] is not None:
             return float(line[column])
     return math.inf
@@ -109,90 +118,90 @@ def _closeness(line: dict[str, Any]) -> float:
 # -- the table -----------------------------------------------------------------------------------------------------
 
 
-def _make_table(lines: Sequence[dict[str, Any]], where: str, segments: int) -> Table:
-    head = ("Variant", *(name for name, _ in COLUMNS))
-    body = [[_name(line), *(show(line) for _, show in COLUMNS)] for line in lines]
-    over = f"mean over {words.count(segments, 'segment')}"
-    return trim(Table(f"Swapped into {where}, {over}", head, body))
+def _make_table(lines: Sequence[dict[str, Any]], where: str, segments: int) -> ReportTable:
+    head = ("Variant", *(name for name, _ in TABLE_COLUMNS))
+    body = [[_show_name(line), *(show(line) for _, show in TABLE_COLUMNS)] for line in lines]
+    over = f"mean over {formatting.format_count(segments, 'segment')}"
+    return drop_empty_columns(ReportTable(f"Swapped into {where}, {over}", head, body))
 
 
-def _name(line: dict[str, Any]) -> Shown:
-    return Shown(line["label"], line["label"], "base" if line["is_baseline"] else "")
+def _show_name(line: dict[str, Any]) -> ReportCell:
+    return ReportCell(line["label"], line["label"], "base" if line["is_baseline"] else "")
 
 
-def _mean(column: str) -> Callable[[dict[str, Any]], Shown]:
+def _make_mean_cell(column: str) -> Callable[[dict[str, Any]], ReportCell]:
     return lambda line: show_number(line[column])
 
 
-def _estimate(name: str, write: Callable[..., str]) -> Callable[[dict[str, Any]], Shown]:
-    def show(line: dict[str, Any]) -> Shown:
-        found: Estimate | None = line[name]
-        if found is None:
-            return Shown(units.NONE)
+def _make_estimate_cell(name: str, write: Callable[..., str]) -> Callable[[dict[str, Any]], ReportCell]:
+    def show(line: dict[str, Any]) -> ReportCell:
+        estimate: Estimate | None = line[name]
+        if estimate is None:
+            return ReportCell(units.NONE)
         if line["is_baseline"] and name != "loss":
-            return Shown("baseline", 1.0, "base")
-        return Shown(write(found.value, found.low, found.high), found.value)
+            return ReportCell("baseline", 1.0, "base")
+        return ReportCell(write(estimate.value, estimate.low, estimate.high), estimate.value)
 
     return show
 
 
-def _number(value: float, low: float | None, high: float | None) -> str:
+def _format_interval(value: float, low: float | None, high: float | None) -> str:
     return units.number(value) if low is None else f"{units.number(value)} ({units.number(low)}-{units.number(high)})"
 
 
-def _share(column: str) -> Callable[[dict[str, Any]], Shown]:
-    def show(line: dict[str, Any]) -> Shown:
+def _make_share_cell(column: str) -> Callable[[dict[str, Any]], ReportCell]:
+    def show(line: dict[str, Any]) -> ReportCell:
         value = line[column]
-        return Shown(units.NONE) if value is None else Shown(units.percent(value), value)
+        return ReportCell(units.NONE) if value is None else ReportCell(units.percent(value), value)
 
     return show
 
 
-def _time(line: dict[str, Any]) -> Shown:
+def _show_step_time(line: dict[str, Any]) -> ReportCell:
     value = line["swap.step_ms"]
-    return Shown(units.NONE) if value is None else Shown(units.duration(value), value)
+    return ReportCell(units.NONE) if value is None else ReportCell(units.duration(value), value)
 
 
-COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], Shown]], ...] = (
-    ("Budget", lambda line: Shown(line["budget"][1], line["budget"][0])),
-    ("Loss", _estimate("loss", _number)),
-    ("Perplexity, over its own", _estimate("perplexity", units.ratio)),
-    ("KL a token", _mean("swap.divergence")),
-    ("99% below", _mean("swap.divergence_p99")),
-    ("Same first choice", _share("swap.agreement")),
-    ("Loss, first 512", _mean("swap.loss_early")),
-    ("Loss, later", _mean("swap.loss_later")),
-    ("Error of hidden rows", _mean("swap.hidden_error")),
-    ("Cosine of embeddings", _mean("swap.embedding_cosine")),
-    ("Rank correlation", _mean("swap.similarity_rank")),
-    ("Time of a pass", _estimate("speedup", units.ratio)),
-    ("Attention", _share("swap.attention_share")),
-    ("A step", _time),
+TABLE_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], ReportCell]], ...] = (
+    ("Budget", lambda line: ReportCell(line["budget"][1], line["budget"][0])),
+    ("Loss", _make_estimate_cell("loss", _format_interval)),
+    ("Perplexity, over its own", _make_estimate_cell("perplexity", units.ratio)),
+    ("KL a token", _make_mean_cell("swap.divergence")),
+    ("99% below", _make_mean_cell("swap.divergence_p99")),
+    ("Same first choice", _make_share_cell("swap.agreement")),
+    ("Loss, first 512", _make_mean_cell("swap.loss_early")),
+    ("Loss, later", _make_mean_cell("swap.loss_later")),
+    ("Error of hidden rows", _make_mean_cell("swap.hidden_error")),
+    ("Cosine of embeddings", _make_mean_cell("swap.embedding_cosine")),
+    ("Rank correlation", _make_mean_cell("swap.similarity_rank")),
+    ("Time of a pass", _make_estimate_cell("speedup", units.ratio)),
+    ("Attention", _make_share_cell("swap.attention_share")),
+    ("A step", _show_step_time),
     ("States", lambda line: show_size(line["state_bytes"])),
     ("Peak memory", lambda line: show_size(line["peak_memory_bytes"])),
 )
 
 
-def _fill_layers(block: Block, rows: Frame, where: str, name: str, scene: plots.Scene) -> None:
+def _fill_layers(block: SectionBlock, rows: Frame, where: str, name: str, scene: length_plots.Scene) -> None:
     """What is lost where one layer alone has a mechanism: a row a layer, and the same as a map."""
     rows = rows[~rows["is_baseline"]]
     column = "swap.divergence" if "swap.divergence" in rows and rows["swap.divergence"].notna().any() else "loss"
     means = rows.groupby(["layer", "label"], sort=False)[column].mean().unstack("label").sort_index()
     body = []
     for layer, line in means.iterrows():
-        body.append([Shown(f"layer {int(layer)}", float(layer)), *map(show_number, line.tolist())])
-    what = "KL a token" if column == "swap.divergence" else "Error of hidden rows"
-    segments = words.count(rows["swap.segment"].nunique(), "segment")
-    title = f"{what} with one layer swapped, {where}, mean over {segments}"
-    block.tables.append(Table(title, ("Layer", *means.columns), body))
-    block.panels.append(plan_layers(means, name, what, where, scene))
+        body.append([ReportCell(f"layer {int(layer)}", float(layer)), *map(show_number, line.tolist())])
+    measure = "KL a token" if column == "swap.divergence" else "Error of hidden rows"
+    segments = formatting.format_count(rows["swap.segment"].nunique(), "segment")
+    title = f"{measure} with one layer swapped, {where}, mean over {segments}"
+    block.tables.append(ReportTable(title, ("Layer", *means.columns), body))
+    block.plans.append(plan_layer_heatmap(means, name, measure, where, scene))
 
 
-def _say(block: Block, lines: Sequence[dict[str, Any]], where: str) -> None:
+def _add_sentences(block: SectionBlock, lines: Sequence[dict[str, Any]], where: str) -> None:
     """The ceiling of any saving, and who loses least."""
-    own = next((line for line in lines if line["is_baseline"]), None)
-    if own is not None and own["swap.attention_share"]:
+    baseline = next((line for line in lines if line["is_baseline"]), None)
+    if baseline is not None and baseline["swap.attention_share"]:
         block.sentences.append(
-            f"In {where}, attention takes {units.percent(own['swap.attention_share'])} of a pass of the model as it "
+            f"In {where}, attention takes {units.percent(baseline['swap.attention_share'])} of a pass of the model as it "
             "is: no mechanism can save more than that."
         )

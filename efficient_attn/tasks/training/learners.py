@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...contract.decode_state import state_bytes
 from ...contract.mask import Mask
-from ...contract.state import state_bytes
 from ...errors import UnsupportedError, UsageError
 from ...layers.named import find_baseline
 from ...layers.weights import projection

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from ...bench import scratch
-from ...bench.asked import Asked
-from ...bench.place import Cell, Place
+from ...bench.config import Cell, Place
+from ...bench.measuring import scratch
+from ...bench.planning.request import Asked
 from ...bench.task import Guess, Task
 from ...errors import UsageError
 from ...results import checkpoints
@@ -22,7 +22,7 @@ from .problem import Baselines, LearnKeys, Problem
 
 if TYPE_CHECKING:
     from ...bench.case import Case
-    from ...instruments.ceilings import Ceiling
+    from ...instruments.roofline import Ceiling
     from .loop import Trained
 
 STEP_S = 4e-3  # of a step, however small: some hundred small operations, forward, backward and AdamW
@@ -116,8 +116,8 @@ def plan(problem: Problem, asked: Asked) -> Iterator[tuple[Cell, int | None]]:
 
 def judge(problem: Problem, case: Case, row: Row, at: Callable[..., None]) -> Record:
     """Train a model as the attempt says, and test it; or say why that would tell nothing new."""
-    from ...bench.jobs import JUDGING
-    from ...integrations.models import NotInstalled
+    from ...bench.measuring.jobs import JUDGING
+    from ...integrations.model_info import NotInstalled
     from .alignment import find_alignment
     from .learners import make_learner
     from .loop import Order, Training, draw
@@ -227,7 +227,7 @@ def make_cell(cell: Cell, attempt: Attempt) -> Cell:
 
 def guess(problem: Problem, case: Case, best: Ceiling) -> Guess:
     """The steps of attempts that will surely be made."""
-    from ...bench.expect import CALLS
+    from ...bench.planning.cost_estimate import CALLS
 
     keys, recipe, place = case.keys, problem.recipe, case.cell.place
     attempt = Attempt(**dict(keys.attempt))

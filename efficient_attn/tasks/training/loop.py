@@ -14,7 +14,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from ...bench.comparison import Invalid
+from ...bench.measuring.output_comparison import Invalid
 from . import checkpoint
 from .checkpoint import Progress
 from .learners import NOTHING, Learner, Marks, loss_of, mark

@@ -1,16 +1,27 @@
 """The planted bugs, a file a kind."""
 
-from . import classics, combinations, decoding, dtypes, gradients, growth, lapses, leaks, sizes, world
+from . import (
+    classic_bugs,
+    combinations,
+    context_bugs,
+    decoding_bugs,
+    dtypes,
+    gradients,
+    growth,
+    leaks,
+    mode_bugs,
+    size_bugs,
+)
 
 MUTANTS = (
-    *classics.BUGS,
-    *sizes.BUGS,
+    *classic_bugs.BUGS,
+    *size_bugs.BUGS,
     *combinations.BUGS,
     *dtypes.BUGS,
-    *decoding.BUGS,
-    *world.BUGS,
+    *decoding_bugs.BUGS,
+    *context_bugs.BUGS,
     *gradients.BUGS,
     *leaks.BUGS,
     *growth.BUGS,
-    *lapses.BUGS,
+    *mode_bugs.BUGS,
 )

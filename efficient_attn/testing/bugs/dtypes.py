@@ -11,7 +11,7 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Values
-from ..checks.laws import weights
+from ..checks.algebra import weights
 from ..checks.precision import loud
 from ..planting import planter
 from ..subject import Subject

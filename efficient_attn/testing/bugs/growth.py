@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...contract.mechanism import Attention
-from ..checks.claims import FAR, SLACK, grows
+from ..checks.growth_claims import FAR, SLACK, grows
 from ..planting import planter
 from ..subject import Subject
 from .methods import Methods

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...contract.decode_state import KVCache, LatentCache, RollingCache
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Values
-from ...contract.state import KVCache, LatentCache, RollingCache
-from ..checks.grouping import no_long_cache
+from ..checks.shared_heads import no_long_cache
 from ..subject import Subject
 
 Method = Callable[..., Any]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
-from ..checking import check
-from ..compare import assert_close, assert_zero, describe
+from ..check import check
 from ..subject import Call, Subject
+from ..tensor_comparison import assert_close, assert_zero, describe
 
 CUTS = (1, 16, 64, 129, 256)  # row counts that end inside chunks and on their borders
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
+from ...contract.decode_state import state_bytes
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims
-from ...contract.state import state_bytes
 from ...errors import UnsupportedError, UsageError
-from ..asking import takes_many
-from ..checking import check
-from ..compare import EPSILONS, assert_close, assert_same, refuses
+from ..check import check
+from ..probing import takes_many
 from ..subject import MAX_LEN, Call, Subject
+from ..tensor_comparison import EPSILONS, assert_close, assert_same, refuses
 
 N = 150
 SPLITS = ((1,) * 24, (130,) + (1,) * 20, (7, 64, 1, 1, 66, 1, 10), (150,), (2, 1, 3, 1, 140, 1, 2))

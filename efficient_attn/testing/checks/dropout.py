@@ -12,12 +12,12 @@ from torch.autograd.gradcheck import GradcheckError
 from ...contract.mechanism import Attention
 from ...contract.shapes import Shape
 from ...errors import UnsupportedError
-from ..asking import takes_many
-from ..checking import check
-from ..compare import assert_close, assert_same, describe, refuses
+from ..check import check
+from ..probing import takes_many
 from ..subject import Call, Subject
-from .laws import has_values
-from .truth import no_differences
+from ..tensor_comparison import assert_close, assert_same, describe, refuses
+from .algebra import has_values
+from .reference import no_differences
 
 P = 0.25
 DRAWS = 200

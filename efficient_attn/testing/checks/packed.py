@@ -11,9 +11,9 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...errors import UnsupportedError, UsageError
-from ..checking import check
-from ..compare import assert_close, assert_zero, describe, refuses
+from ..check import check
 from ..subject import Call, Subject
+from ..tensor_comparison import assert_close, assert_zero, describe, refuses
 
 # scattered and adjacent equals, one row, no row, odd, across chunk borders; all equal; each its own, in order
 PACKS = ((33, 1, 0, 70, 33, 1, 1, 0, 129), (40, 40, 40), (0, 5, 66))

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ...contract.mask import Mask
-from ..checking import check
-from ..compare import assert_close, assert_finite, assert_same, assert_zero, describe
+from ..check import check
 from ..subject import Call, Subject
+from ..tensor_comparison import assert_close, assert_finite, assert_same, assert_zero, describe
 
 
 def _garbage(subject: Subject) -> tuple[float, ...]:

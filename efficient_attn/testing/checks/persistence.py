@@ -11,9 +11,9 @@ from typing import TypeVar
 import torch
 
 from ...contract.mask import Mask
-from ..checking import check
-from ..compare import describe
+from ..check import check
 from ..subject import Subject
+from ..tensor_comparison import describe
 
 T = TypeVar("T")
 

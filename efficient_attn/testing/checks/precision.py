@@ -7,11 +7,11 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.shapes import Shape
-from ..checking import check
-from ..compare import EPSILONS, assert_close, assert_finite, describe
+from ..check import check
 from ..subject import Call, Subject
-from .laws import has_values
-from .truth import no_fast_form
+from ..tensor_comparison import EPSILONS, assert_close, assert_finite, describe
+from .algebra import has_values
+from .reference import no_fast_form
 
 LARGE = 60.0  # of 128 numbers, the product with themselves is far beyond float16's 65,504
 # the root mean square of what is lost, in that of the result: rounding the result once costs a quarter of a spacing

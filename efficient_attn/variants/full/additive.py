@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ...contract.decode_state import KVCache, preallocate
 from ...contract.mask import Mask
 from ...contract.shapes import Dims
-from ...contract.state import KVCache, preallocate
 from ...contract.traits import Traits
 from ...errors import UsageError
-from ...kernels.dense import expand_heads, wide
-from ...kernels.softmax import additive
+from ...kernels.dense import expand_heads, widen
+from ...kernels.softmax import additive_scores
 from .scored import UNDROPPED, ScoredAttention, by_group, count_heads, fit_dtype
 
 
@@ -64,15 +64,15 @@ class Additive(ScoredAttention):
         return (((q @ w_q.mT)[:, :, :, None] + (k @ w_k.mT)[:, :, None]).tanh() * u[:, :, None, None]).sum(-1)
 
     def turn_queries(self, q: Tensor) -> Tensor:
-        return (by_group(wide(q), self.kv_heads) @ fit_dtype(self.w_q, q).mT[:, None]).flatten(1, 2)
+        return (by_group(widen(q), self.kv_heads) @ fit_dtype(self.w_q, q).mT[:, None]).flatten(1, 2)
 
     def turn_keys(self, k: Tensor) -> Tensor:
-        return wide(k) @ fit_dtype(self.w_k, k).mT
+        return widen(k) @ fit_dtype(self.w_k, k).mT
 
     def attend_turned(self, q: Tensor, turned: Tensor, v: Tensor, mask: Mask) -> Tensor:
         n, m = q.shape[2], turned.shape[2]
-        given = self.turn_queries(q), wide(turned), wide(v), fit_dtype(self.u, q), mask.key_valid(m)
-        return additive.attend(*given, mask.causal, mask.start(n, m)).to(q.dtype)
+        given = self.turn_queries(q), widen(turned), widen(v), fit_dtype(self.u, q), mask.key_valid(m)
+        return additive_scores.attend(*given, mask.causal, mask.start(n, m)).to(q.dtype)
 
     def dense_pairs(self, n: int, m: int) -> int:
         """The oracle holds every sum of a pair."""

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...contract.shapes import Dims
-from ...kernels.dense import expand_heads, wide
+from ...kernels.dense import expand_heads, widen
 from .scored import ScoredAttention, by_group, count_heads, fit_dtype
 
 SHORTEST = 1e-6  # a vector that is shorter counts as one of this length, lest gradients overflow
@@ -35,9 +35,9 @@ class Cosine(ScoredAttention):
         return warm * (q @ k.mT) / (of_q[..., None] * of_k[..., None, :])
 
     def turn_queries(self, q: Tensor) -> Tensor:
-        turned = by_group(F.normalize(wide(q), dim=-1, eps=SHORTEST), self.kv_heads)
+        turned = by_group(F.normalize(widen(q), dim=-1, eps=SHORTEST), self.kv_heads)
         return (turned * fit_dtype(self.temperature, q)[:, None, None, None]).flatten(1, 2)
 
     def turn_keys(self, k: Tensor) -> Tensor:
         """In float32 of half precision: gradients by lengths cancel, and rounding before that would be left."""
-        return F.normalize(wide(k), dim=-1, eps=SHORTEST)
+        return F.normalize(widen(k), dim=-1, eps=SHORTEST)

@@ -14,9 +14,9 @@ from ...contract.mask import Mask
 from ...contract.shapes import Dims
 from ...contract.traits import Traits
 from ...errors import UsageError
-from ...kernels.dense import expand_heads, masked_softmax, wide
-from ...kernels.softmax import capped, sink
-from .engine import SoftmaxAttention
+from ...kernels.dense import expand_heads, masked_softmax, widen
+from ...kernels.softmax import sink, softcap_tiles
+from .softmax_attention import SoftmaxAttention
 
 CAPPED, WITH_SINK = Traits(), Traits(normalised=False)  # made once: a call asks for them
 LEARNED = "learned"
@@ -76,8 +76,8 @@ class Shaped(Full):
         return CAPPED if self.sink is None else WITH_SINK
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        keys, values = (wide(expand_heads(x, q.shape[1])) for x in (k, v))
-        scores = wide(q) @ keys.mT / q.shape[-1] ** 0.5
+        keys, values = (widen(expand_heads(x, q.shape[1])) for x in (k, v))
+        scores = widen(q) @ keys.mT / q.shape[-1] ** 0.5
         if self.softcap is not None:
             scores = self.softcap * (scores / self.softcap).tanh()
         allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
@@ -92,11 +92,11 @@ class Shaped(Full):
         if self.softcap is None:
             return sink.attend(q, k, v, sinks, mask)
         n, m = q.shape[2], k.shape[2]
-        given = wide(q), wide(k), wide(v), sinks, mask.key_valid(m)
+        given = widen(q), widen(k), widen(v), sinks, mask.key_valid(m)
         how = {"cap": self.softcap, "scale": q.shape[-1] ** -0.5}
-        return capped.attend(*given, **how, causal=mask.causal, start=mask.start(n, m)).to(q.dtype)
+        return softcap_tiles.attend(*given, **how, causal=mask.causal, start=mask.start(n, m)).to(q.dtype)
 
     def sinks(self, q: Tensor) -> Tensor:
         """The logit that each query ``[B, H, N]`` has beside its keys, minus infinity without a sink."""
-        own = wide(q[..., 0])
+        own = widen(q[..., 0])
         return torch.full_like(own, -inf) if self.sink is None else self.sink.to(own.dtype)[:, None].expand(own.shape)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ...contract.shapes import Dims
 from ...errors import UsageError
-from ...kernels.dense import expand_heads, wide
+from ...kernels.dense import expand_heads, widen
 from .scored import ScoredAttention, by_group, count_heads, fit_dtype
 
 
@@ -32,5 +32,5 @@ class General(ScoredAttention):
         return q @ expand_heads(fit_dtype(self.form, q)[None], q.shape[1]) @ k.mT
 
     def turn_queries(self, q: Tensor) -> Tensor:
-        turned = by_group(wide(q), self.kv_heads) @ fit_dtype(self.form, q)[:, None]
+        turned = by_group(widen(q), self.kv_heads) @ fit_dtype(self.form, q)[:, None]
         return turned.flatten(1, 2)

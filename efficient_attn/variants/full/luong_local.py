@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from ...contract.budget import Budget
+from ...contract.decode_state import KVCache, preallocate
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims, Shape, Values, needed
-from ...contract.state import KVCache, preallocate
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
-from ...kernels.dense import expand_heads, masked_softmax, wide
-from ...kernels.softmax import local
-from ...patterns.counting import possible_pairs
+from ...kernels.dense import expand_heads, masked_softmax, widen
+from ...kernels.softmax import local_window
+from ...patterns.pair_counts import possible_pairs
 from .scored import by_group, count_heads, fit_dtype
 
 TRAITS = Traits(normalised=False, positional=True)  # made once: a call asks for them
@@ -89,24 +89,24 @@ class LuongLocal(Attention):
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
-        keys, values = (wide(expand_heads(x, q.shape[1])) for x in (k, v))
+        keys, values = (widen(expand_heads(x, q.shape[1])) for x in (k, v))
         away = torch.arange(m, device=q.device) - self._centres(q, mask, m)[..., None]
         near = mask.dense(n, m, device=q.device) & (away.abs() <= self.window)
-        weights = masked_softmax(wide(q) @ keys.mT * q.shape[-1] ** -0.5, near)
+        weights = masked_softmax(widen(q) @ keys.mT * q.shape[-1] ** -0.5, near)
         return (weights * (-2 * (away / self.window).square()).exp() @ values).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
-        given = wide(q), wide(k), wide(v), self._centres(q, mask, m), mask.key_valid(m)
-        return local.attend(*given, mask.causal, mask.start(n, m), self.window, self.u is None).to(q.dtype)
+        given = widen(q), widen(k), widen(v), self._centres(q, mask, m), mask.key_valid(m)
+        return local_window.attend(*given, mask.causal, mask.start(n, m), self.window, self.u is None).to(q.dtype)
 
     def _centres(self, q: Tensor, mask: Mask, m: int) -> Tensor:
         """p ``[B, H, N]``."""
         n = q.shape[2]
         own = torch.arange(n, device=q.device) + mask.start(n, m)
         if self.form is None or self.u is None:
-            return own.to(wide(q[..., 0]).dtype).expand(q.shape[:3])
-        hidden = (by_group(wide(q), len(self.u)) @ fit_dtype(self.form, q).mT[:, None]).tanh()
+            return own.to(widen(q[..., 0]).dtype).expand(q.shape[:3])
+        hidden = (by_group(widen(q), len(self.u)) @ fit_dtype(self.form, q).mT[:, None]).tanh()
         share = (hidden * fit_dtype(self.u, q)[:, None, None]).sum(-1).sigmoid().flatten(1, 2)
         return share * self._count_seen(own, mask, m).to(share.dtype)
 
@@ -122,7 +122,9 @@ class LuongLocal(Attention):
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
         held = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
-        return held + (0 if self.backend == "dense" else (3 if training else 2) * local.BLOCK * itemsize)
+        return held + (
+            0 if self.backend == "dense" else (3 if training else 2) * local_window.BLOCK_ELEMENTS * itemsize
+        )
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         return preallocate(KVCache(max_len), self.dims.cache_sizes(batch, self.kv_heads), dtype, device)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ...contract.decode_state import KVCache
 from ...contract.mask import Mask
 from ...contract.shapes import Dims, Shape, Values, needed
-from ...contract.state import KVCache
 from ...contract.traits import Traits
 from ...errors import UnsupportedError, UsageError
-from ...kernels.dense import expand_heads, softmax_of, wide
+from ...kernels.dense import attend_with_scores, expand_heads, widen
 from ...kernels.softmax.sdpa import attend
-from .engine import SoftmaxAttention
+from .softmax_attention import SoftmaxAttention
 
 TRAITS, UNDROPPED = (Traits(dropout=dropout) for dropout in (True, False))  # made once: a call asks for them
 
@@ -40,9 +40,9 @@ class ScoredAttention(SoftmaxAttention):
         return k
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        keys, values = (wide(expand_heads(x, q.shape[1])) for x in (k, v))
+        keys, values = (widen(expand_heads(x, q.shape[1])) for x in (k, v))
         allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
-        return softmax_of(self.score(wide(q), keys), values, allowed, dropout=self.dropping).to(q.dtype)
+        return attend_with_scores(self.score(widen(q), keys), values, allowed, dropout=self.dropping).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return self.attend_turned(q, self.turn_keys(k), v, mask)
@@ -80,7 +80,7 @@ def count_heads(name: str, dims: Dims) -> int:
 
 def fit_dtype(learned: Tensor, x: Tensor) -> Tensor:
     """A parameter in the dtype in which x is worked on: float32 or wider."""
-    return learned.to(wide(x[:0]).dtype)
+    return learned.to(widen(x[:0]).dtype)
 
 
 def by_group(q: Tensor, kv_heads: int) -> Tensor:

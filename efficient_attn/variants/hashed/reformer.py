@@ -14,11 +14,11 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Dims, Sample, Shape, Values
 from ...contract.traits import Growth, Traits
 from ...errors import UnsupportedError, UsageError
-from ...kernels.dense import softmax_attention, wide
-from ...kernels.hashed.lsh import Rounds, directions, hash_bits, rotations, sort_rounds
+from ...kernels.custom_ops import in_functorch_transform
+from ...kernels.dense import softmax_attention, widen
+from ...kernels.hashed.chunk_tiles import HashedConfig
+from ...kernels.hashed.lsh import Rounds, choose_hash_bits, count_directions, draw_rotations, sort_rounds
 from ...kernels.hashed.rounds import inverse_norms, softmax_over_rounds
-from ...kernels.hashed.tiles import Recipe
-from ...kernels.traced import transformed
 
 
 class Reformer(Attention):
@@ -54,7 +54,7 @@ class Reformer(Attention):
             raise UsageError("reformer: give dims with head_dim, for which its random directions are drawn")
         self.n_hashes, self.bucket_size, self.dims = n_hashes, bucket_size, dims
         self.rotations: Tensor
-        self.register_buffer("rotations", rotations(n_hashes, dims.head_dim, seed))
+        self.register_buffer("rotations", draw_rotations(n_hashes, dims.head_dim, seed))
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, Any]:
@@ -82,7 +82,11 @@ class Reformer(Attention):
     def _cost(self, n: int, m: int, causal: bool) -> float:
         """In pairs: two chunks of keys a query and round, and D multiply-adds for every direction of its hash."""
         width = self.dims.head_dim or 1
-        hashing = sum(directions(hash_bits(n, self.bucket_size))) * width / (width + (self.dims.value_dim or width))
+        hashing = (
+            sum(count_directions(choose_hash_bits(n, self.bucket_size)))
+            * width
+            / (width + (self.dims.value_dim or width))
+        )
         return self.n_hashes * n * (2 * min(self.bucket_size, n) + hashing)
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
@@ -102,18 +106,18 @@ class Reformer(Attention):
         return super().forward(q, k, v, mask, **inputs)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        unit = wide(k) * inverse_norms(k)[..., None]
-        seen = self._rounds(k, mask).seen(mask.causal).unflatten(0, q.shape[:2])
+        unit = widen(k) * inverse_norms(k)[..., None]
+        seen = self._rounds(k, mask).visible_pairs(mask.causal).unflatten(0, q.shape[:2])
         return softmax_attention(q, unit, v, seen)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         width, value_width = q.shape[-1], v.shape[-1]
-        recipe = Recipe(self._rounds(k, mask), mask.causal, width**-0.5)
+        recipe = HashedConfig(self._rounds(k, mask), mask.causal, width**-0.5)
         if (valid := mask.key_valid(q.shape[2])) is not None:  # a padded query's row is masked, and must not overflow
             q = q.masked_fill(~valid[:, None, :, None], 0)
         pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
         rows = (F.pad(x, (0, pad - x.shape[-1])) if x.shape[-1] < pad else x for x in (q, k, v))
-        out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), recipe=recipe).unflatten(0, q.shape[:2])
+        out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), config=recipe).unflatten(0, q.shape[:2])
         return out[..., :value_width] if value_width < pad else out
 
     def _rounds(self, k: Tensor, mask: Mask) -> Rounds:
@@ -126,7 +130,7 @@ def _same(q: Tensor, k: Tensor) -> bool:
     """Whether two tensors of one shape hold the same; reads them only where their memory differs."""
     if q is k or q.dtype != k.dtype or q.device != k.device:
         return True  # or a misfit of another kind, which the base class names
-    if torch.compiler.is_compiling() or transformed():
+    if torch.compiler.is_compiling() or in_functorch_transform():
         raise UnsupportedError("reformer: k must be q, one and the same object, under torch.compile and torch.func")
     one_memory = q.data_ptr() == k.data_ptr() and q.stride() == k.stride()
     return one_memory or torch.equal(q, k)

@@ -9,7 +9,7 @@ from ...contract.mask import Mask
 from ...contract.shapes import Dims, Values
 from ...contract.traits import Traits
 from ...errors import UsageError
-from .engine import LinearAttention, LinearState
+from .linear_attention import LinearAttention, LinearState
 
 
 class CosFormer(LinearAttention):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.linear import scan, sums
-from ...kernels.linear.recipe import Recipe
+from ...kernels.linear.linear_config import LinearConfig
 from ...kernels.linear.sums import Sums
 
 
@@ -35,7 +35,7 @@ class Lane(NamedTuple):
         if not self.next.requires_grad:
             return past._replace(reference=reference)
         one = (self.next.detach() - self.next).exp().to(past.kv.dtype)  # which hands the weights' gradient on
-        return Sums(past.kv * one[:, None, None], past.k * one[:, None], reference)
+        return Sums(past.kv * one[:, None, None], past.z * one[:, None], reference)
 
 
 def unfold(out: list[Tensor], q: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def unfold(out: list[Tensor], q: Tensor) -> Tensor:
     return (out[0] if len(out) == 1 else torch.cat(out, 1)).view(*q.shape[:3], -1)
 
 
-def attend_causal(recipe: Recipe, lane: Lane, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
+def attend_causal(recipe: LinearConfig, lane: Lane, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
     """Any alignment: rows before the first key are zero, rows after the last see everything, the rest scan."""
     q, start, m = lane.rows, recipe.start, k.shape[1]
     n = q.shape[2]
@@ -56,7 +56,7 @@ def attend_causal(recipe: Recipe, lane: Lane, k: Tensor, v: Tensor, valid: Tenso
         past = sums.sum_keys(recipe, k[:, before], v[:, before], _cut(valid, before), _cut(lane.logs, before))
     parts = [q.new_zeros(*q.shape[:2], blind, v.shape[2])] if blind else []
     if along:
-        moved = replace(recipe, start=start + blind, first=first)
+        moved = replace(recipe, start=start + blind, first_key=first)
         near = (k[:, here], v[:, here], _cut(valid, here), _cut(lane.logs, here))
         out, past = scan.scan(moved, q[:, :, blind : blind + along], *near, past)
         parts.append(out)

@@ -1,7 +1,7 @@
 """Linear attention."""
 
 from ... import feature_maps
-from .engine import LinearAttention
+from .linear_attention import LinearAttention
 
 
 class Linear(LinearAttention):

@@ -10,7 +10,7 @@ from ...contract.budget import Budget
 from ...contract.shapes import Dims
 from ...errors import UsageError
 from ...feature_maps import FeatureMap
-from .engine import LinearAttention
+from .linear_attention import LinearAttention
 from .random_features import Kind, draw_directions, softmax_map
 
 

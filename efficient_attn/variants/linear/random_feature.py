@@ -12,7 +12,7 @@ from ...contract.shapes import Dims
 from ...contract.traits import Input, Traits
 from ...errors import UsageError
 from ...feature_maps import FeatureMap
-from .engine import KeyWeights, LinearAttention
+from .linear_attention import KeyWeights, LinearAttention
 from .random_features import draw_directions, unit_map
 
 

@@ -86,7 +86,7 @@ def _back(
 ) -> Tensor:
     """The gradient by x. A map's slope along a direction is made of its features."""
     size = _size(x, scaled)
-    by_x = products.across(_MAPS[kind].along(features, by_features), directions.to(x.dtype) * size)
+    by_x = products.combine_directions(_MAPS[kind].along(features, by_features), directions.to(x.dtype) * size)
     if by_logarithm is None:
         return by_x
     return by_x.addcmul_(x, by_logarithm[..., None], value=size**2 if kind == "trigonometric" else -(size**2))
@@ -108,14 +108,14 @@ def _count(features: int, width: int) -> int:
 
 def _positive(x: Tensor, directions: Tensor, size: float) -> tuple[Tensor, Tensor]:
     """exp(w.x - |x|^2 / 2): the mean over w of the products is exp(x.y), and no term is negative."""
-    along = products.along(x, directions * (LOG2_E * size))
+    along = products.project_onto(x, directions * (LOG2_E * size))
     top = along.detach().amax(-1)
     return _powers(along, top + math.log2(len(directions)) / 2), top / LOG2_E - _half_square(x, size)
 
 
 def _hyperbolic(x: Tensor, directions: Tensor, size: float) -> tuple[Tensor, Tensor]:
     """Positive features along w and along -w, which cancels what is odd in w."""
-    along = products.along(x, directions * (LOG2_E * size))
+    along = products.project_onto(x, directions * (LOG2_E * size))
     along = torch.cat([along, -along], -1)
     top = along.detach().amax(-1)
     return _powers(along, top + math.log2(2 * len(directions)) / 2), top / LOG2_E - _half_square(x, size)
@@ -123,12 +123,12 @@ def _hyperbolic(x: Tensor, directions: Tensor, size: float) -> tuple[Tensor, Ten
 
 def _trigonometric(x: Tensor, directions: Tensor, size: float) -> tuple[Tensor, Tensor]:
     """exp(|x|^2 / 2) (sin w.x, cos w.x): bounded features, but products of either sign."""
-    along = products.along(x, directions * size)
+    along = products.project_onto(x, directions * size)
     return torch.cat([along.sin(), along.cos()], -1) * len(directions) ** -0.5, _half_square(x, size)
 
 
 def _relu(x: Tensor, directions: Tensor, size: float) -> Tensor:
-    return (products.along(x, directions * size).relu() + RELU_FLOOR) * len(directions) ** -0.5
+    return (products.project_onto(x, directions * size).relu() + RELU_FLOOR) * len(directions) ** -0.5
 
 
 def _powers(along: Tensor, unit: Tensor) -> Tensor:

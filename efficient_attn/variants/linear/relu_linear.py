@@ -2,7 +2,7 @@
 
 from ... import feature_maps
 from ...contract.traits import Traits
-from .engine import LinearAttention
+from .linear_attention import LinearAttention
 
 
 class ReluLinear(LinearAttention):

@@ -8,9 +8,9 @@ from torch import Tensor
 from ... import feature_maps
 from ...contract.mask import Mask
 from ...contract.traits import Traits
-from ...kernels.dense import expand_heads, wide
-from ...kernels.linear.recipe import Divisor
-from .engine import LinearAttention, LinearState, or_one
+from ...kernels.dense import expand_heads, widen
+from ...kernels.linear.linear_config import Divisor
+from .linear_attention import LinearAttention, LinearState, or_one
 
 FAR = 30.0  # a logarithm: the weights of keys that are farther than that would not show
 
@@ -47,9 +47,9 @@ class Retention(LinearAttention):
         decay = gamma[:, None, None] ** distance.clamp(min=0) * mask.dense(n, m, device=q.device)
         if self.normalised:
             decay = decay / or_one(decay.sum(-1, keepdim=True)).sqrt()
-        scores = wide(q) @ wide(expand_heads(k, heads)).mT * q.shape[3] ** -0.5
+        scores = widen(q) @ widen(expand_heads(k, heads)).mT * q.shape[3] ** -0.5
         weights = scores * decay.to(scores.dtype)
-        out = weights @ wide(expand_heads(v, heads))
+        out = weights @ widen(expand_heads(v, heads))
         return (out / at_least_one(weights.sum(-1, keepdim=True)) if self.normalised else out).to(q.dtype)
 
     # What divides a row's decays may as well divide its query, so that the scan has to know nothing of it
@@ -77,7 +77,7 @@ class Retention(LinearAttention):
         """Queries from position ``start`` on, each over the root of the sum of decays of the keys that it sees."""
         at = torch.arange(q.shape[2], device=q.device) + start
         logs = log_decays(self.rates(q.shape[1]).to(q.device), at, m, valid)
-        rows = wide(q)
+        rows = widen(q)
         return rows * (logs / -2).clamp(max=FAR).exp().to(rows.dtype)[..., None]
 
 

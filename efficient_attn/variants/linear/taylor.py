@@ -5,8 +5,8 @@ from torch import Tensor
 
 from ... import feature_maps
 from ...contract.mask import Mask
-from ...kernels.dense import expand_heads, weighted_average, wide
-from .engine import LinearAttention
+from ...kernels.dense import expand_heads, weighted_average, widen
+from .linear_attention import LinearAttention
 
 
 class Taylor(LinearAttention):
@@ -23,6 +23,6 @@ class Taylor(LinearAttention):
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         """The series itself, without features."""
         k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
-        s = wide(q) @ wide(k).mT * q.shape[3] ** -0.5
+        s = widen(q) @ widen(k).mT * q.shape[3] ** -0.5
         allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
-        return weighted_average(torch.where(allowed, 1 + s + s.square() / 2, 0), wide(v)).to(q.dtype)
+        return weighted_average(torch.where(allowed, 1 + s + s.square() / 2, 0), widen(v)).to(q.dtype)

@@ -11,7 +11,7 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Dims
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
-from ...kernels.dense import softmax_attention, wide
+from ...kernels.dense import softmax_attention, widen
 from ...kernels.low_rank.projection import project
 from ...kernels.softmax.sdpa import attend_fused
 
@@ -75,7 +75,7 @@ class Linformer(Attention):
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         e, f = self._projections(k)
         allowed = torch.ones(1, dtype=torch.bool, device=q.device)
-        return softmax_attention(q, wide(e) @ wide(k), wide(f) @ wide(v), allowed)
+        return softmax_attention(q, widen(e) @ widen(k), widen(f) @ widen(v), allowed)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         e, f = self._projections(k)

@@ -10,8 +10,8 @@ from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
-from ...kernels.dense import expand_heads, masked_softmax, wide
-from ...kernels.low_rank.landmarks import beside_means, landmark_weights, pseudo_inverse, segments
+from ...kernels.dense import expand_heads, masked_softmax, widen
+from ...kernels.low_rank.landmarks import assign_segments, landmark_weights, pseudo_inverse, segment_means_with_input
 from ...kernels.softmax.sdpa import attend_fused
 
 FLOAT32_STEPS = 10  # with s steps the inverse multiplies rounding by up to 3.25^(s / 2), by 360 here
@@ -75,7 +75,7 @@ class Nystromformer(Attention):
         heads, n, m, scale = q.shape[1], q.shape[2], k.shape[2], q.shape[-1] ** -0.5
         dtype, (q, k, v) = (
             q.dtype,
-            (wide(self._accurate(x)) for x in (q, expand_heads(k, heads), expand_heads(v, heads))),
+            (widen(self._accurate(x)) for x in (q, expand_heads(k, heads), expand_heads(v, heads))),
         )
         rows, columns = _everywhere(mask.query_valid(n), q), _everywhere(mask.key_valid(m), k)
         by_q, by_k = (_averages(x, self._n_landmarks, q.dtype) for x in (rows, columns))
@@ -89,14 +89,14 @@ class Nystromformer(Attention):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         dtype, (q, k, v) = q.dtype, (self._accurate(x) for x in (q, k, v))
         valid = mask.key_valid(k.shape[2])
-        q, q_marks = beside_means(q, mask.query_valid(q.shape[2]), self._n_landmarks)
-        k, k_marks = beside_means(k, valid, self._n_landmarks)
+        q, q_marks = segment_means_with_input(q, mask.query_valid(q.shape[2]), self._n_landmarks)
+        k, k_marks = segment_means_with_input(k, valid, self._n_landmarks)
         k_marks = k_marks._replace(means=expand_heads(k_marks.means, q.shape[1]))  # few, unlike the keys themselves
         inverse = pseudo_inverse(landmark_weights(q_marks, k_marks, q.shape[-1] ** -0.5), self._n_iterations)
         found = attend_fused(q_marks.means.to(q.dtype), k, v, allowed=_across(valid))
         # what a missing landmark found is dropped here: its column of the inverse is zero
-        values = (inverse @ wide(found)).to(q.dtype)
-        return attend_fused(q, k_marks.means.to(q.dtype), values, allowed=_across(k_marks.there)).to(dtype)
+        values = (inverse @ widen(found)).to(q.dtype)
+        return attend_fused(q, k_marks.means.to(q.dtype), values, allowed=_across(k_marks.present)).to(dtype)
 
     def _accurate(self, x: Tensor) -> Tensor:
         return x.double() if self._n_iterations > FLOAT32_STEPS else x
@@ -112,6 +112,6 @@ def _across(valid: Tensor | None) -> Tensor | None:
 
 def _averages(valid: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     """The matrix ``[B, 1, slots, L]`` that takes a sequence to the means of its segments."""
-    segment, filled = segments(valid, count)
+    segment, filled = assign_segments(valid, count)
     mine = segment[:, None, None] == torch.arange(filled.shape[1], device=valid.device)[:, None]
     return mine.to(dtype) / filled.clamp(min=1)[:, None, :, None]

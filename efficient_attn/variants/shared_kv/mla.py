@@ -8,15 +8,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from ...contract.decode_state import LatentCache, allocate
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims, Sample, Shape, Values, check_tensors
-from ...contract.state import LatentCache, allocate
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
-from ...kernels.dense import softmax_attention, wide
+from ...kernels.dense import softmax_attention, widen
 from ...kernels.softmax import decode, latent
-from ...patterns.counting import possible_pairs
+from ...patterns.pair_counts import possible_pairs
 
 TRAITS = Traits(exact=True, values=False)  # made once: a call asks for them
 
@@ -41,7 +41,7 @@ class MultiHeadLatent(Attention):
 
     backends = ("adaptive", "absorbed", "expanded", "cpp", "dense")
     only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
-    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"cpp": decode.NATIVE}
+    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"cpp": decode.CPP_DTYPES}
 
     def __init__(
         self,
@@ -96,16 +96,18 @@ class MultiHeadLatent(Attention):
         return Shape(batch, heads, kv_heads, n, m, width, self._value)
 
     def oracle(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
-        rows, turned = wide(k).split((self._latent, self._rotary), -1)
-        keys = torch.cat([rows @ wide(self.w_uk).mT, turned.expand(-1, q.shape[1], -1, -1)], -1)
-        out = softmax_attention(q, keys, rows @ wide(self.w_uv).mT, mask.dense(q.shape[2], k.shape[2], device=q.device))
+        rows, turned = widen(k).split((self._latent, self._rotary), -1)
+        keys = torch.cat([rows @ widen(self.w_uk).mT, turned.expand(-1, q.shape[1], -1, -1)], -1)
+        out = softmax_attention(
+            q, keys, rows @ widen(self.w_uv).mT, mask.dense(q.shape[2], k.shape[2], device=q.device)
+        )
         return out.to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         given = q, k, self.w_uk.to(q.dtype), self.w_uv.to(q.dtype), mask
         if self._form(q.shape[2], k.shape[2], mask.causal) == "absorbed":
-            return latent.absorbed(*given, native=self.backend == "cpp")
-        return latent.expanded(*given)
+            return latent.attend_absorbed(*given, native=self.backend == "cpp")
+        return latent.attend_expanded(*given)
 
     def _form(self, n: int, m: int, causal: bool) -> Literal["absorbed", "expanded"]:
         fewer = self._work("absorbed", n, m, causal) < self._work("expanded", n, m, causal)

@@ -2,7 +2,7 @@
 
 from ...contract.shapes import Dims
 from ...errors import UsageError
-from ..full.engine import SoftmaxAttention
+from ..full.softmax_attention import SoftmaxAttention
 
 
 class MultiQuery(SoftmaxAttention):

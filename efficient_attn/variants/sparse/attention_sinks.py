@@ -5,7 +5,7 @@ from typing import Any
 from ... import patterns
 from ...contract.budget import Budget
 from ...contract.traits import Traits
-from .engine import SparseAttention
+from .sparse_attention import SparseAttention
 
 SINKS = 4  # the paper's: with fewer, something of the loss remains, with more nothing is gained
 

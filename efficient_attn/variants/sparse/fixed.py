@@ -5,7 +5,7 @@ from typing import Any
 from ... import patterns
 from ...contract.budget import Budget
 from ...errors import UsageError
-from .engine import SparseAttention
+from .sparse_attention import SparseAttention
 
 
 class Fixed(SparseAttention):

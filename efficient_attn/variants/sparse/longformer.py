@@ -4,7 +4,7 @@ from typing import Any
 
 from ... import patterns
 from ...contract.budget import Budget
-from .engine import SparseAttention
+from .sparse_attention import SparseAttention
 
 
 class Longformer(SparseAttention):

@@ -6,7 +6,7 @@ from ... import patterns
 from ...contract.budget import Budget
 from ...contract.shapes import Dims
 from ...errors import UsageError
-from .engine import SparseAttention
+from .sparse_attention import SparseAttention
 
 
 class Strided(SparseAttention):

@@ -10,7 +10,7 @@ import pytest
 from efficient_attn.bench import readiness
 from efficient_attn.bench.readiness import Diagnosis, Finding, glance
 from efficient_attn.instruments.disturbance import Disturbance
-from efficient_attn.instruments.environment.facts import Unknown
+from efficient_attn.instruments.environment.readings import Unknown
 
 
 def _happened(**seen: Any) -> Disturbance:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from efficient_attn.bench import run as run_module
-from efficient_attn.bench.plan import make_plan
+from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.run import NoisyMachine, Outcome, StaleCases, default_folder, run
 from efficient_attn.errors import UsageError
-from efficient_attn.instruments import ceilings
+from efficient_attn.instruments import roofline
 from efficient_attn.instruments.disturbance import Disturbance
 from efficient_attn.results.rows import Record
 from efficient_attn.results.store import read
@@ -56,8 +56,8 @@ def _known_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
     """A machine that need not be looked at, but for the tests of just that, and by them not for long."""
     if "looks" not in request.keywords:
         monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
-    monkeypatch.setattr(ceilings, "GEMM_S", 0.002)
-    monkeypatch.setattr(ceilings, "BUFFER", 2**25)
+    monkeypatch.setattr(roofline, "GEMM_S", 0.002)
+    monkeypatch.setattr(roofline, "BUFFER", 2**25)
 
 
 def _run(folder: Path, text: str = TEXT, **options: Any) -> Outcome:

@@ -14,11 +14,11 @@ from planted import load_suite
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case, group_by_cell
-from efficient_attn.bench.plan import Overrides, make_plan
-from efficient_attn.bench.tables import find_task
+from efficient_attn.bench.planning.plan import Overrides, make_plan
+from efficient_attn.bench.task_registry import find_task
+from efficient_attn.resources import suite_names, suites_folder
 from efficient_attn.results.effects import code, list_steps
 from efficient_attn.results.rows import Record
-from efficient_attn.shipped import suite_names, suites_folder
 from efficient_attn.variants import CATALOGUE
 
 LINEAR_PEERS = ("linear_attention_transformer", "performer_pytorch", "linformer", "reformer_pytorch")

@@ -38,7 +38,12 @@ SHARED = {"contract/mechanism.py", "contract/mask.py", "kernels/dense.py", "erro
     [
         (
             "bigbird",
-            {"variants/sparse/bigbird.py", "variants/sparse/engine.py", "patterns/draws.py", "patterns/facts.py"}
+            {
+                "variants/sparse/bigbird.py",
+                "variants/sparse/sparse_attention.py",
+                "patterns/draws.py",
+                "patterns/facts.py",
+            }
             | {
                 f"kernels/sparse/{part}.py"
                 for part in ("blocks", "choice", "flex", "masked", "masks", "parts", "plan", "tiles", "views")
@@ -49,13 +54,13 @@ SHARED = {"contract/mechanism.py", "contract/mask.py", "kernels/dense.py", "erro
         (
             "linear",
             {"kernels/native/scan.cpp", "kernels/native/registers.h", "kernels/native/building.py", "feature_maps.py"}
-            | {"kernels/linear/sums.py", "kernels/linear/chunks.py", "variants/linear/engine.py"},
+            | {"kernels/linear/sums.py", "kernels/linear/chunks.py", "variants/linear/linear_attention.py"},
             {"kernels/sparse", "kernels/hashed", "patterns", "kernels/native/decode.cpp", "variants/sparse"},
         ),
-        ("full", {"kernels/native/decode.cpp", "patterns/counting.py"}, {"patterns/draws.py", "kernels/sparse"}),
-        ("reformer", {"kernels/hashed/lsh.py", "kernels/hashed/tiles.py"}, {"kernels/linear", "patterns"}),
+        ("full", {"kernels/native/decode.cpp", "patterns/pair_counts.py"}, {"patterns/draws.py", "kernels/sparse"}),
+        ("reformer", {"kernels/hashed/lsh.py", "kernels/hashed/chunk_tiles.py"}, {"kernels/linear", "patterns"}),
         ("linformer", {"kernels/low_rank/projection.py"}, {"kernels/low_rank/landmarks.py", "kernels/sparse"}),
-        ("mla", {"kernels/softmax/latent.py", "contract/state.py"}, {"kernels/sparse", "kernels/linear"}),
+        ("mla", {"kernels/softmax/latent.py", "contract/decode_state.py"}, {"kernels/sparse", "kernels/linear"}),
     ],
 )
 def test_what_a_mechanism_is_made_of(name: str, held: set[str], absent: set[str]) -> None:
@@ -194,7 +199,7 @@ def _plugin(folder: Path, line: str = "", **beside: str) -> Path:
 def test_a_plugin_leads_to_what_it_names_and_to_nothing_else(tmp_path: Path) -> None:
     files = trace([_plugin(tmp_path)])
     assert tmp_path / "mine.py" in files
-    assert set(files) - {tmp_path / "mine.py"} == set(trace([PACKAGE / "variants/full/engine.py"]))
+    assert set(files) - {tmp_path / "mine.py"} == set(trace([PACKAGE / "variants/full/softmax_attention.py"]))
 
 
 def test_a_registered_plugin_is_found_by_its_class(tmp_path: Path) -> None:
@@ -219,7 +224,7 @@ def test_a_registered_plugin_is_found_by_its_class(tmp_path: Path) -> None:
         ("ea.patterns.Blocks", "patterns/draws.py"),
         ("from efficient_attn import patterns\npatterns.sinks", "patterns/classics.py"),
         ("from efficient_attn.patterns import *", "patterns/classics.py"),
-        ("getattr(ea, name)", "variants/sparse/engine.py"),
+        ("getattr(ea, name)", "variants/sparse/sparse_attention.py"),
         ("ea.create('performer:n_features=8')", "variants/linear/performer.py"),
         ("ea.create(f'strided|performer:n_features={n}')", "variants/linear/performer.py"),
         ("importlib.import_module('efficient_attn.kernels.products')", "kernels/products.py"),

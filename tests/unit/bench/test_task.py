@@ -12,8 +12,8 @@ import planted
 import pytest
 
 from efficient_attn.bench.case import of_task
-from efficient_attn.bench.tables import find_task
 from efficient_attn.bench.task import Guess, Task
+from efficient_attn.bench.task_registry import find_task
 from efficient_attn.registry import load_plugin
 from efficient_attn.tasks import TABLE
 
@@ -68,7 +68,7 @@ PROBLEM = """
 from dataclasses import replace
 
 from efficient_attn.tasks import register_task
-from efficient_attn.tasks.copying import COPYING
+from efficient_attn.tasks.problems.copying import COPYING
 from efficient_attn.tasks.training.learning import make_task
 
 def draw(keys, length, count, generator, split):

@@ -15,9 +15,9 @@ import efficient_attn as ea
 from efficient_attn.cli import console, summary
 from efficient_attn.peers.catalogue import PEERS
 from efficient_attn.registry import catalogue, info
+from efficient_attn.resources import list_shapes
 from efficient_attn.results.frames import frame
 from efficient_attn.results.rows import Record, Row
-from efficient_attn.shipped import list_shapes
 from efficient_attn.testing import Check, Outcome
 
 Capture = pytest.CaptureFixture[str]

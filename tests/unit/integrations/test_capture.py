@@ -17,7 +17,7 @@ from tiny_models import bert, llama, save_tiny
 import efficient_attn as ea
 from efficient_attn.integrations import capture
 from efficient_attn.integrations.bundled import load
-from efficient_attn.tasks.activations import Activations
+from efficient_attn.tasks.fidelity.activations import Activations
 
 TEXT = "of the people, by the people, for the people"
 

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 import torch
 
 from efficient_attn.errors import UsageError
-from efficient_attn.integrations.models import BUNDLED
+from efficient_attn.integrations.model_info import BUNDLED
 from efficient_attn.integrations.segments import cut_segment, measure_drift, measure_losses
 from efficient_attn.integrations.texts import Text
 

@@ -16,7 +16,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.errors import UnsupportedError, UsageError
 from efficient_attn.integrations import transformers as ours
-from efficient_attn.integrations.masking import ModelMask
+from efficient_attn.integrations.model_masks import ModelMask
 
 FULL = "efficient_attn:full"
 MODELS: dict[str, Callable[[], Any]] = {"llama": llama, "mistral": mistral, "gpt2": gpt2, "bert": bert}

@@ -34,13 +34,13 @@ def test_products_are_what_torch_has(rows: int, columns: tuple[int, int], dtype:
     wide, narrow = columns
     x, y = (torch.randn(2, rows, c, generator=g).to(dtype) for c in columns)
     w = torch.randn(2, wide, narrow, generator=g).to(dtype)
-    torch.testing.assert_close(products.rows_times(x, w), x @ w, **TIGHT)
-    torch.testing.assert_close(products.rows_times(x, w.mT.contiguous().mT), x @ w, **TIGHT)
+    torch.testing.assert_close(products.multiply_rows(x, w), x @ w, **TIGHT)
+    torch.testing.assert_close(products.multiply_rows(x, w.mT.contiguous().mT), x @ w, **TIGHT)
     total = torch.ones(2, wide, narrow, dtype=dtype)
     products.add_products(total, x, y)
     torch.testing.assert_close(total, 1 + x.mT @ y, **TIGHT)
     flat = torch.ones(wide, narrow, dtype=dtype)
-    products.add_flat(flat, x[0].mT, y[0])
+    products.add_matrix_product(flat, x[0].mT, y[0])
     torch.testing.assert_close(flat, total[0], **TIGHT)
     apart = torch.randn(rows, 3, wide, generator=g).to(dtype)[:, 1]  # rows far from each other
     turned = torch.ones(1, narrow, wide, dtype=dtype)
@@ -54,12 +54,12 @@ def test_products_along_directions_have_gradients(rows: int) -> None:
     g = torch.Generator().manual_seed(0)
     x = torch.randn(2, rows, 6, generator=g, requires_grad=True)
     directions, upstream = torch.randn(9, 6, generator=g), torch.randn(2, rows, 9, generator=g)
-    got, want = products.along(x, directions), x @ directions.mT
+    got, want = products.project_onto(x, directions), x @ directions.mT
     torch.testing.assert_close(got, want, **TIGHT)
     found = [torch.autograd.grad(y, x, upstream)[0] for y in (got, want)]
     torch.testing.assert_close(*found, **TIGHT)
     learned = directions.clone().requires_grad_()
-    (by,) = torch.autograd.grad(products.along(x, learned), learned, upstream)
+    (by,) = torch.autograd.grad(products.project_onto(x, learned), learned, upstream)
     torch.testing.assert_close(by, (upstream.mT @ x).sum(0), **TIGHT)
 
 
@@ -72,16 +72,16 @@ def test_onednn_gets_a_dense_right_side(monkeypatch: pytest.MonkeyPatch) -> None
     )
     apart = torch.randn(2, 9, 3, 5)[:, :, 1]
     with forced(products.PRODUCTS, "by_head"):
-        products.rows_times(torch.randn(2, 4, 9), apart)
+        products.multiply_rows(torch.randn(2, 4, 9), apart)
         products.add_products(torch.zeros(2, 4, 5), torch.randn(2, 9, 4), apart)
-        products.add_flat(torch.zeros(4, 5), torch.randn(4, 9), apart[0])
+        products.add_matrix_product(torch.zeros(4, 5), torch.randn(4, 9), apart[0])
     assert len(called) == 5
     assert all(b.is_contiguous() or b.mT.is_contiguous() for b in called)
 
 
 def test_a_second_derivative_along_directions() -> None:
     x, directions = torch.randn(300, 4, requires_grad=True), torch.randn(5, 4)
-    (first,) = torch.autograd.grad(products.along(x, directions).square().sum(), x, create_graph=True)
+    (first,) = torch.autograd.grad(products.project_onto(x, directions).square().sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.square().sum(), x)
     (plain,) = torch.autograd.grad((x @ directions.mT).square().sum(), x, create_graph=True)
     torch.testing.assert_close(second, torch.autograd.grad(plain.square().sum(), x)[0], rtol=1e-4, atol=1e-2)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from efficient_attn.kernels import rotary
-from efficient_attn.kernels.rotary import turn
+from efficient_attn.kernels.rotary import rotate
 from efficient_attn.layers.positions import Rotary, kept_turns, turns
 
 ADJACENT = [False, True]
@@ -28,34 +28,36 @@ def test_both_forms_are_one(adjacent: bool, width: int) -> None:
     for x in (draw(2, 3, 9, width), draw(2, 9, 3, width).movedim(2, 1)):
         given = (x, *tables(adjacent), adjacent)
         kept = x.clone()
-        torch.testing.assert_close(rotary._in_place(*given), rotary._by_halves(*given), rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            rotary._rotate_into_copy(*given), rotary._rotate_out_of_place(*given), rtol=0, atol=1e-12
+        )
         assert torch.equal(x, kept)
-        torch.testing.assert_close(turn(*given).norm(dim=-1), x.norm(dim=-1))  # a rotation
+        torch.testing.assert_close(rotate(*given).norm(dim=-1), x.norm(dim=-1))  # a rotation
 
 
 @pytest.mark.parametrize("adjacent", ADJACENT)
 @pytest.mark.parametrize("width", [6, 10])
 def test_gradients_are_turns_of_any_order(adjacent: bool, width: int) -> None:
     x, given = draw(1, 2, 9, width).requires_grad_(), (*tables(adjacent), adjacent)
-    assert torch.autograd.gradcheck(lambda x: turn(x, *given), x)
-    assert torch.autograd.gradgradcheck(lambda x: turn(x, *given).square(), x)
+    assert torch.autograd.gradcheck(lambda x: rotate(x, *given), x)
+    assert torch.autograd.gradgradcheck(lambda x: rotate(x, *given).square(), x)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
     x = draw(1, 2, 9, 10, dtype=dtype)
-    want = turn(x.float(), *tables(False, dtype=torch.float32), False).to(dtype)
-    assert torch.equal(turn(x, *tables(False, dtype=torch.float32), False), want)
+    want = rotate(x.float(), *tables(False, dtype=torch.float32), False).to(dtype)
+    assert torch.equal(rotate(x, *tables(False, dtype=torch.float32), False), want)
 
 
 @pytest.mark.parametrize("adjacent", ADJACENT)
 def test_transformations_see_through_it(adjacent: bool) -> None:
     x, given = draw(3, 2, 9, 6), (*tables(adjacent), adjacent)
-    want = turn(x, *given)
-    torch.testing.assert_close(torch.func.vmap(lambda x: turn(x, *given))(x), want)
-    compiled = torch.compile(lambda x: turn(x, *given), fullgraph=True, backend="eager")
+    want = rotate(x, *given)
+    torch.testing.assert_close(torch.func.vmap(lambda x: rotate(x, *given))(x), want)
+    compiled = torch.compile(lambda x: rotate(x, *given), fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x), want)
-    torch.testing.assert_close(torch.func.grad(lambda x: turn(x, *given).square().sum())(x), 2 * x)
+    torch.testing.assert_close(torch.func.grad(lambda x: rotate(x, *given).square().sum())(x), 2 * x)
 
 
 def test_kept_angles_serve_training_after_inference() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import efficient_attn as ea
-from efficient_attn.testing.compare import assert_close
+from efficient_attn.testing.tensor_comparison import assert_close
 
 WIDTH, HEADS, LENGTH = 24, 4, 10
 

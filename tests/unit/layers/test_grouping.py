@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import efficient_attn as ea
 from efficient_attn.layers.grouping import How
 from efficient_attn.registry import entries
-from efficient_attn.testing.compare import assert_close, assert_same
-from efficient_attn.variants.full.engine import SoftmaxAttention
+from efficient_attn.testing.tensor_comparison import assert_close, assert_same
+from efficient_attn.variants.full.softmax_attention import SoftmaxAttention
 
 WIDTH, HEADS, LENGTH = 24, 8, 10
 CLOSE = 1e-12

@@ -12,9 +12,9 @@ from shell import run
 from torch import Tensor, nn
 
 import efficient_attn as ea
-from efficient_attn.contract.state import KVCache
-from efficient_attn.testing.compare import assert_close, assert_same
-from efficient_attn.variants.full.engine import SoftmaxAttention
+from efficient_attn.contract.decode_state import KVCache
+from efficient_attn.testing.tensor_comparison import assert_close, assert_same
+from efficient_attn.variants.full.softmax_attention import SoftmaxAttention
 
 WIDTH, HEADS, LENGTH = 24, 4, 10
 VARIANTS = (*ea.names(), "random_feature:gated=true", "linformer:share=none", "sliding_window:window=3|global_tokens")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.testing.compare import assert_same
+from efficient_attn.testing.tensor_comparison import assert_same
 
 
 def made(variant: str | ea.Attention = "full", **options: float) -> ea.MultiHeadAttention:

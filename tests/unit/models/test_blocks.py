@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from efficient_attn.contract.state import state_bytes
+from efficient_attn.contract.decode_state import state_bytes
 from efficient_attn.models import blocks
 from efficient_attn.models.config import Config
 from efficient_attn.models.stacks import Decoder, Encoder, EncoderDecoder

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn import peers
-from efficient_attn.bench.passes import prove
-from efficient_attn.bench.workload import Workload
+from efficient_attn.bench.measuring.samples import prove
+from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.testing import CHECKS, Check, Subject, run_check
 
 CAUSAL = ea.Mask(causal=True)

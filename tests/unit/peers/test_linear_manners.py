@@ -13,7 +13,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn import cli
-from efficient_attn.bench.plan import make_plan
+from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.contract.shapes import Shape
 
 pytestmark = [

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn import cli
-from efficient_attn.bench.passes import prove
-from efficient_attn.bench.workload import Workload
+from efficient_attn.bench.measuring.samples import prove
+from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.testing import CHECKS, Check, Subject, run_check
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from efficient_attn.patterns import Where
 from efficient_attn.registry import entries
 from efficient_attn.spec import parse
 from efficient_attn.variants import CATALOGUE, FAMILIES, Entry
-from efficient_attn.variants.full.engine import SoftmaxAttention
+from efficient_attn.variants.full.softmax_attention import SoftmaxAttention
 
 PLUGIN = '''
 """A plug-in."""

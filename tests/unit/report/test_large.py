@@ -13,8 +13,8 @@ import report_runs as runs
 
 from efficient_attn import units
 from efficient_attn.report import gather, page, select, tables, write_report
-from efficient_attn.report.drawing import plots, style
-from efficient_attn.report.sections import appendix, blocks, speed
+from efficient_attn.report.drawing import length_plots, style
+from efficient_attn.report.sections import appendix, section_blocks, speed
 from efficient_attn.results.rows import Record
 from efficient_attn.results.shards import DamagedRecord
 
@@ -77,22 +77,22 @@ def test_a_report_draws_so_many_plots_and_lines(
 
 def test_only_what_is_drawn_is_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    really = plots._make_line
-    monkeypatch.setattr(plots, "_make_line", lambda label, *rest: made.append(label) or really(label, *rest))
+    really = length_plots._make_line
+    monkeypatch.setattr(length_plots, "_make_line", lambda label, *rest: made.append(label) or really(label, *rest))
     run = runs.write_run(tmp_path / "run", _wide(30, 3))
     page.make_content(gather.gather([run]))
-    assert len(made) == blocks.MOST_PLOTS * 3
+    assert len(made) == section_blocks.MOST_PLOTS * 3
 
 
 def test_directions_share_their_limits_and_files_their_names(tmp_path: Path) -> None:
-    rows = select.keep_timed(_rows([*runs.speed(), *runs.speed(causal=True)], tmp_path))
+    rows = select.filter_timed(_rows([*runs.speed(), *runs.speed(causal=True)], tmp_path))
     (setting,) = select.split_settings(rows)
     assert [(piece.mode, piece.causal) for piece in setting.slices] == [("forward", False), ("forward", True)]
-    scene = plots.Scene(style.choose_looks(rows["label"]))
-    planned = list(plots.plan_over_length(setting, (speed.TIME, plots.SPEEDUP), scene))
-    panels = [each.make() for each in planned]
+    scene = length_plots.Scene(style.choose_looks(rows["label"]))
+    planned = list(length_plots.plan_length_plots(setting, (speed.TIME_PLOT, length_plots.SPEEDUP), scene))
+    panels = [each.make_picture() for each in planned]
     assert [(p.name, p.title, p.kind) for p in planned] == [(p.name, p.title, p.kind) for p in panels]
-    assert [p.lines for p in planned] == [len(p.lines) for p in panels] == [4, 4, 3, 3]
+    assert [p.line_count for p in planned] == [len(p.lines) for p in panels] == [4, 4, 3, 3]
     both, causal, *speedups = panels
     low, high = both.bounds or (0, 0)
     assert both.bounds == causal.bounds
@@ -102,29 +102,29 @@ def test_directions_share_their_limits_and_files_their_names(tmp_path: Path) -> 
 
 
 def test_variants_are_the_rows_own_numbers_in_order(tmp_path: Path) -> None:
-    rows = select.keep_timed(_rows(list(runs.speed()), tmp_path))
+    rows = select.filter_timed(_rows(list(runs.speed()), tmp_path))
     found = select.split_variants(rows)
     assert list(found) == list(dict.fromkeys(rows["label"]))
     for label, own in found.items():
         expected = rows[rows["label"] == label]
-        for name in select.CURVES:
+        for name in select.CURVE_COLUMNS:
             np.testing.assert_array_equal(own[name], expected[name].to_numpy())
     assert select.split_variants(rows[:0]) == {}
 
 
 def test_the_headline_is_the_longest_length_that_most_reached(tmp_path: Path) -> None:
     records = [r for r in runs.speed() if not (r.row.variant == "full" and (r.row.seq_len or 0) > 2048)]
-    rows = select.keep_timed(_rows(records, tmp_path))
-    top = select.find_headline(rows, "latency_ms")
+    rows = select.filter_timed(_rows(records, tmp_path))
+    top = select.find_headline_rows(rows, "latency_ms")
     assert set(top["seq_len"]) == {2048}
     assert list(top["latency_ms"]) == sorted(top["latency_ms"])
     assert len(top) == 4
-    assert select.find_headline(rows, "state_bytes").empty
-    assert tables.list_shown(top)[0]["label"] == top["label"].iloc[0]
+    assert select.find_headline_rows(rows, "state_bytes").empty
+    assert tables.list_row_values(top)[0]["label"] == top["label"].iloc[0]
 
 
 def test_all_cells_are_escaped() -> None:
-    body = page.table_body([["<b>", "1"], ["a & b", "<b>"]])
+    body = page.make_table_body([["<b>", "1"], ["a & b", "<b>"]])
     assert str(body) == "<tr><td>&lt;b&gt;</td><td>1</td></tr>\n<tr><td>a &amp; b</td><td>&lt;b&gt;</td></tr>\n"
 
 
@@ -150,10 +150,10 @@ def test_of_more_rows_than_a_page_holds_it_holds_sums_and_links_the_table(
 ) -> None:
     run = runs.write_run(tmp_path / "run", [*runs.speed(), *runs.speed(causal=True), *runs.failures()])
     whole = page.make_content(gather.gather([run]))
-    assert (whole.rows.count, len(whole.rows.cells), whole.rows.summed) == (48, 48, False)
+    assert (whole.rows.count, len(whole.rows.cells), whole.rows.aggregated) == (48, 48, False)
     monkeypatch.setattr(appendix, "MOST_ROWS", 20)
     short = page.make_content(gather.gather([run]))
-    assert (short.rows.count, short.rows.summed) == (48, True)
+    assert (short.rows.count, short.rows.aggregated) == (48, True)
     assert len(short.rows.cells) <= 20
     lines = [dict(zip(short.rows.names, cells, strict=True)) for cells in short.rows.cells]
     assert sum(int(line["rows"]) for line in lines) == 48

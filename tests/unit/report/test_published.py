@@ -17,8 +17,8 @@ from PIL import Image
 
 from efficient_attn.errors import UsageError
 from efficient_attn.report import write_report
-from efficient_attn.report.published import MOST_PICTURES, ChangedSources, keep_published, shrink
-from efficient_attn.results import frames, marks, store
+from efficient_attn.report.published import MOST_PICTURES, ChangedSources, shrink_png, update_published
+from efficient_attn.results import file_marks, frames, store
 from efficient_attn.results.store import Writer, read
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def names(folder: Path) -> set[str]:
 def test_rows_stay_and_what_can_be_made_again_goes(folder: Path) -> None:
     before = {run: (read(folder / run), frames.load(folder / run)) for run in ("speed", "decode")}
     described = (folder / "speed" / "run.json").read_bytes()
-    assert [run.name for run in keep_published(folder)] == ["decode", "speed"]
+    assert [run.name for run in update_published(folder)] == ["decode", "speed"]
     left = names(folder / "speed") - {"lock", "lock.json"}
     pictures = {name for name in left if name.startswith("plots/")} - {"plots/mine.png"}
     assert left - pictures == {"rows.jsonl.gz", "run.json", "report.md", "plots/mine.png"}
@@ -71,23 +71,23 @@ def test_rows_stay_and_what_can_be_made_again_goes(folder: Path) -> None:
 
 
 def test_doing_it_again_changes_nothing_and_the_page_can_be_made(folder: Path, tmp_path: Path) -> None:
-    keep_published(folder)
+    update_published(folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock.json"}
-    keep_published(folder)
+    update_published(folder)
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock.json"}
     assert after == before
     written = write_report([folder / "speed"], tmp_path / "page")
     assert len(written.plots) > 2 * MOST_PICTURES
     assert written.page.exists()
     write_report([folder / "speed"], folder / "speed")  # beside the rows as well
-    keep_published(folder)
+    update_published(folder)
     assert names(folder) == {path.relative_to(folder).as_posix() for path in before} | {
         f"{run}/lock.json" for run in ("speed", "decode")
     }
 
 
 def test_the_list_names_every_run(folder: Path) -> None:
-    keep_published(folder)
+    update_published(folder)
     text = (folder / "README.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("| [")]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
@@ -108,7 +108,7 @@ def test_the_list_names_every_run(folder: Path) -> None:
         *("2.13.0", "7e97230", "`efficient-attn run quickstart --out 'my results'`"),
     ]
     assert cells[0][-1] == "`run`"
-    assert marks.MARK in text
+    assert file_marks.MARK in text
 
 
 def test_a_changed_tree_is_told(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_changed_tree_is_told(tmp_path: Path) -> None:
     about["environment"]["git"] |= {"changed": True, "digest": "0edf2297d9d6"}
     runs.write_run(tmp_path / "results" / "speed", runs.speed(lengths=(512,)), about)
     with pytest.warns(ChangedSources, match=r"speed: measured from changes that are in no commit \(on 7e97230\)"):
-        keep_published(tmp_path / "results")
+        update_published(tmp_path / "results")
     assert "| 7e97230, changed |" in (tmp_path / "results" / "README.md").read_text()
 
 
@@ -144,13 +144,13 @@ def test_what_cannot_be_published_is_told_and_left(how: str, told: str, folder: 
     _break(folder, how)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock.json"}
     with pytest.raises(UsageError, match=told):
-        keep_published(folder)
+        update_published(folder)
     assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no runs; name the folder that holds the runs' folders"):
-        keep_published(tmp_path)
+        update_published(tmp_path)
 
 
 # -- this repository's own -----------------------------------------------------------------------------------------
@@ -188,10 +188,10 @@ def test_a_kept_picture_says_the_same_in_fewer_bytes() -> None:
     figure, big = Figure(figsize=(4, 3)), io.BytesIO()
     for n in range(6):
         figure.subplots().plot(range(9), [n * x for x in range(9)])
-    figure.savefig(big, format="png", dpi=150, metadata={"Software": marks.MARK}, pil_kwargs={"compress_level": 2})
-    small = shrink(big.getvalue())
+    figure.savefig(big, format="png", dpi=150, metadata={"Software": file_marks.MARK}, pil_kwargs={"compress_level": 2})
+    small = shrink_png(big.getvalue())
     assert len(small) < 0.6 * len(big.getvalue())
-    assert marks.MARK.encode() in small
+    assert file_marks.MARK.encode() in small
     before, after = (np.asarray(Image.open(io.BytesIO(x)).convert("RGB"), float) for x in (big.getvalue(), small))
     assert abs(before - after).max() < 24
 

@@ -38,20 +38,22 @@ def series(lengths: list[int], lows: list[float], **columns: list[float]) -> dic
     ],
 )
 def test_faster_from_tells_what_was_measured(lengths: list[int], lows: list[float], said: str) -> None:
-    assert tables.show_passing({"is_baseline": False}, series(lengths, lows)).text == said
+    assert tables.show_crossover({"is_baseline": False}, series(lengths, lows)).text == said
 
 
 def test_speedups_without_an_interval_show_nothing() -> None:
     own = series([256, 512], [NAN, 1.2])
     own["speedup"] = np.array([5.0, 1.3])
-    assert tables.show_passing({"is_baseline": False}, own).text == "at 512"
-    assert tables.show_passing({"is_baseline": True}, own).text == NONE
+    assert tables.show_crossover({"is_baseline": False}, own).text == "at 512"
+    assert tables.show_crossover({"is_baseline": True}, own).text == NONE
 
 
 def test_lengths_are_sorted_by_where_a_variant_becomes_faster() -> None:
-    places = [tables.show_passing({"is_baseline": False}, series([256, 512], lows)).sort for lows in ([2, 3], [0.5, 3])]
+    places = [
+        tables.show_crossover({"is_baseline": False}, series([256, 512], lows)).sort for lows in ([2, 3], [0.5, 3])
+    ]
     assert places == [256, 512]
-    assert tables.show_passing({"is_baseline": False}, series([256], [0.5])).sort == float("inf")
+    assert tables.show_crossover({"is_baseline": False}, series([256], [0.5])).sort == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -71,8 +73,8 @@ def test_an_exponent_is_printed_only_where_it_is_one(times: list[float], said: s
 
 
 def test_an_interval_of_half_an_exponent_is_still_clear() -> None:
-    assert select.is_clear(Estimate(1.0, 0.75, 1.25))
-    assert not select.is_clear(Estimate(1.0, 0.75, 1.26))
+    assert select.is_precise_growth(Estimate(1.0, 0.75, 1.25))
+    assert not select.is_precise_growth(Estimate(1.0, 0.75, 1.26))
 
 
 def row(variant: str, **known: Any) -> dict[str, Any]:
@@ -81,23 +83,23 @@ def row(variant: str, **known: Any) -> dict[str, Any]:
 
 def test_an_error_that_was_not_measured_says_so() -> None:
     assert tables.show_error(row("linear")).text == "not measured"
-    assert tables.show_error(row("linear", error=0.62)) == tables.Shown("0.620", 0.62)
+    assert tables.show_error(row("linear", error=0.62)) == tables.ReportCell("0.620", 0.62)
     assert tables.show_error(row("full:backend=cpp")).text == "exact"
-    assert tables.tell_errors([row("linear")]) == "Errors against exact attention were not measured."
-    assert tables.tell_errors([row("linear", error=0.5, error_on="minilm", error_how="float32"), row("mqa")]) == (
-        "Errors were measured on minilm, float32."
-    )
+    assert tables.describe_error_source([row("linear")]) == "Errors against exact attention were not measured."
+    assert tables.describe_error_source(
+        [row("linear", error=0.5, error_on="minilm", error_how="float32"), row("mqa")]
+    ) == ("Errors were measured on minilm, float32.")
 
 
 def test_lengths_at_which_the_gate_compared_are_told_where_they_differ() -> None:
     found = [row("linear", gate_len=8192), row("reformer", gate_len=1024), row("mla", gate_len=256)]
     said = "Compared with their oracles at another length than the timed one: mla at 256; reformer at 1024."
-    assert tables.tell_gate([*found, row("strided", gate_len=None)]) == said
-    assert tables.tell_gate([row("linear", gate_len=8192)]) == ""
+    assert tables.describe_verification_lengths([*found, row("strided", gate_len=None)]) == said
+    assert tables.describe_verification_lengths([row("linear", gate_len=8192)]) == ""
 
 
 def test_what_rows_do_not_have_is_empty() -> None:
-    (shown,) = tables.list_shown(pd.DataFrame({"label": ["full"]}))
+    (shown,) = tables.list_row_values(pd.DataFrame({"label": ["full"]}))
     assert shown["label"] == "full"
     assert shown["gate_len"] is None
     assert units.there(shown["error"]) is False

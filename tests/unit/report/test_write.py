@@ -14,7 +14,7 @@ import report_runs as runs
 
 from efficient_attn import units
 from efficient_attn.errors import UsageError
-from efficient_attn.report import Written, write_report
+from efficient_attn.report import ReportPaths, write_report
 from efficient_attn.results import frames
 from efficient_attn.results.rows import Record
 
@@ -25,7 +25,7 @@ EVIL = "<script>alert('x')</script> | `b` [c](d)"
 
 
 @pytest.fixture(scope="module")
-def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Written:
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> ReportPaths:
     run = runs.write_run(tmp_path_factory.mktemp("runs") / "quickstart", runs.everything())
     return write_report([run], run)
 
@@ -36,7 +36,7 @@ def report(tmp_path: Path, records: list[Record], **about: object) -> tuple[str,
     return written.page.read_text(), written.markdown.read_text()
 
 
-def test_quickstart_says_what_was_found(quickstart: Written) -> None:
+def test_quickstart_says_what_was_found(quickstart: ReportPaths) -> None:
     page, text = quickstart.page.read_text(), quickstart.markdown.read_text()
     for shown in (page, text):
         assert runs.TITLE in shown
@@ -64,7 +64,7 @@ def test_a_noisy_machine_is_said_first(tmp_path: Path) -> None:
     assert text.index(told) < text.index("## ")
 
 
-def test_exponents_and_speedups_are_the_rows_own(quickstart: Written) -> None:
+def test_exponents_and_speedups_are_the_rows_own(quickstart: ReportPaths) -> None:
     cells = table(quickstart.markdown.read_text(), "Forward, bidirectional at length 8192")["full"]
     assert list(cells)[:2] == ["Variant", "Speedup over full"], "the speedup comes first, for narrow screens"
     assert cells["Backend"] == "sdpa"
@@ -82,7 +82,7 @@ def table(markdown: str, caption: str) -> dict[str, dict[str, str]]:
     return {line[0]: dict(zip(names, line, strict=True)) for line in lines}
 
 
-def test_pairs_and_backends_stand_beside_the_variants(quickstart: Written) -> None:
+def test_pairs_and_backends_stand_beside_the_variants(quickstart: ReportPaths) -> None:
     text = quickstart.markdown.read_text()
     found = table(text, "Forward, causal at length 8192")
     window, full, linear = (found[name] for name in ("sliding_window:window=128", "full", "linear"))
@@ -144,7 +144,7 @@ def test_rows_without_a_backend_make_no_column(tmp_path: Path) -> None:
     assert re.search(r'<th scope="col">Speedup over full</th><th scope="col">Time</th>', page)
 
 
-def test_the_csv_is_what_load_gives(quickstart: Written) -> None:
+def test_the_csv_is_what_load_gives(quickstart: ReportPaths) -> None:
     loaded = frames.load(quickstart.page.parent)
     read = pd.read_csv(quickstart.csv, dtype=frames.DTYPES, keep_default_na=False, na_values=[""])
     pd.testing.assert_frame_equal(read, loaded)

@@ -16,8 +16,8 @@ from tiny_models import llama, save_tiny
 
 from efficient_attn.bench.case import Case, group_by_cell
 from efficient_attn.errors import UsageError
-from efficient_attn.integrations import asking, models
-from efficient_attn.integrations.asking import Answer, Heard
+from efficient_attn.integrations import haystack_scoring, model_info
+from efficient_attn.integrations.haystack_scoring import Answer, Heard
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks import retrieval
 from efficient_attn.tasks.retrieval import DEPTHS, tell_silence
@@ -89,7 +89,7 @@ def _answer(monkeypatch: pytest.MonkeyPatch, right: dict[str, int]) -> list[str]
         answers = [Answer(depth=d, margin=2.0 if i < right[spec] else -1.0) for i, d in enumerate(by_depth)]
         return Heard(answers=tuple(answers), bytes=64)
 
-    monkeypatch.setattr(asking, "ask", ask)
+    monkeypatch.setattr(haystack_scoring, "ask", ask)
     return specs
 
 
@@ -146,7 +146,7 @@ def test_a_tiny_model_is_really_asked(keys: dict[str, Any], monkeypatch: pytest.
 
 
 def test_a_model_that_is_not_installed_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "find_spec", lambda _: None)
+    monkeypatch.setattr(model_info, "find_spec", lambda _: None)
     record: Record
     (record, *_) = measure_cases(planted.plan(SUITE, keys={"needles": "single"}))
     assert record.row.status == "skipped"

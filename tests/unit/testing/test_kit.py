@@ -37,7 +37,7 @@ from efficient_attn.contract.mechanism import MASK_FIELDS, Attention
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.contract.traits import Traits
 from efficient_attn.testing import CHECKS, Check, Outcome, Subject, check, run_check, run_checks, sum_up
-from efficient_attn.testing.compare import assert_close, assert_finite, assert_same, refuses
+from efficient_attn.testing.tensor_comparison import assert_close, assert_finite, assert_same, refuses
 
 
 def factory(cls: type[Toy]):

@@ -8,7 +8,7 @@ import pytest
 from trees import tree
 
 from efficient_attn.instruments.environment import available_memory, cgroups, machine
-from efficient_attn.instruments.environment.facts import Unknown
+from efficient_attn.instruments.environment.readings import Unknown
 
 GIB = 2**30
 MEMINFO = "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB"

@@ -15,7 +15,7 @@ import torch
 from trees import tree
 
 from efficient_attn.instruments.environment import available_memory, cgroups, environment, gpu, load, machine, software
-from efficient_attn.instruments.environment.facts import Unknown, known, number, settle, table, text
+from efficient_attn.instruments.environment.readings import Unknown, known, number, settle, table, text
 
 GIB = 2**30
 

@@ -8,8 +8,8 @@ import pytest
 from trees import tree
 
 from efficient_attn.instruments.environment import environment, identity
-from efficient_attn.instruments.environment.facts import settle
 from efficient_attn.instruments.environment.identity import find_design, identify
+from efficient_attn.instruments.environment.readings import settle
 
 ZEN4 = {
     **{"vendor_id": "AuthenticAMD", "cpu family": "25", "model": "17", "model name": "AMD EPYC", "stepping": "1"},

@@ -8,14 +8,14 @@ import torch
 import efficient_attn as ea
 from efficient_attn.feature_maps import elu_plus_one
 from efficient_attn.kernels.linear import recurrent, scan, sums
-from efficient_attn.kernels.linear.recipe import Recipe
-from efficient_attn.variants.linear.engine import or_one
+from efficient_attn.kernels.linear.linear_config import LinearConfig
+from efficient_attn.variants.linear.linear_attention import or_one
 
 
 @pytest.mark.parametrize("weights", [None, "gates", "decays"])
 @pytest.mark.parametrize("divided", [True, False])
 def test_steps_are_the_scan(weights: str | None, divided: bool) -> None:
-    recipe = Recipe(elu_plus_one, or_one if divided else None, decays=weights == "decays")
+    recipe = LinearConfig(elu_plus_one, or_one if divided else None, decays=weights == "decays")
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(s, generator=g, dtype=torch.float64) for s in ((3, 2, 20, 4), (3, 20, 4), (3, 20, 5)))
     logs = {
@@ -34,7 +34,7 @@ def test_steps_are_the_scan(weights: str | None, divided: bool) -> None:
         rows.append(out)
     torch.testing.assert_close(torch.cat(rows, 2), want, rtol=0, atol=1e-12)
     torch.testing.assert_close(past.kv, after.kv, rtol=0, atol=1e-11)
-    torch.testing.assert_close(past.k, after.k, rtol=0, atol=1e-11)
+    torch.testing.assert_close(past.z, after.z, rtol=0, atol=1e-11)
     assert past.kv.data_ptr() == memory
 
 

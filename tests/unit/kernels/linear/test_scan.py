@@ -9,12 +9,12 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
-from efficient_attn.kernels.linear import chunks, recipe, scan, sums
-from efficient_attn.kernels.linear.recipe import Recipe
+from efficient_attn.kernels.linear import chunks, linear_config, scan, sums
+from efficient_attn.kernels.linear.linear_config import LinearConfig
 from efficient_attn.kernels.linear.sums import Sums
-from efficient_attn.variants.linear.engine import or_one
+from efficient_attn.variants.linear.linear_attention import or_one
 
-RECIPE = Recipe(elu_plus_one, or_one)
+RECIPE = LinearConfig(elu_plus_one, or_one)
 
 
 def tensors(n: int, *, group: int = 2, graph: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -31,15 +31,15 @@ def plain(q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> Tensor:
 
 def _short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of 8 positions instead of hundreds."""
-    monkeypatch.setattr(recipe, "AT_ONCE", 1)
-    monkeypatch.setattr(recipe, "LEAST", 8)
+    monkeypatch.setattr(linear_config, "MAX_FEATURE_ELEMENTS", 1)
+    monkeypatch.setattr(linear_config, "MIN_STRETCH", 8)
     assert RECIPE.cut(20, 6, 4, RECIPE.fit(64, 6, 4)) == [slice(0, 8), slice(8, 16), slice(16, 20)]
 
 
 @pytest.fixture(params=[1, 2, 1 << 40], ids=["one chunk", "a few chunks", "all chunks"])
 def _at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many chunks go at once; of the heads drawn here the sums are 3 x 4 x 5 numbers."""
-    monkeypatch.setattr(chunks, "BESIDE", request.param * 60)
+    monkeypatch.setattr(chunks, "MAX_SUMS_ELEMENTS", request.param * 60)
 
 
 @pytest.mark.usefixtures("_at_once")
@@ -56,7 +56,7 @@ def test_scan_is_the_lower_triangle_at_any_chunk_size(monkeypatch, chunk: int, g
         torch.testing.assert_close(out, plain(q, k, v, allowed), rtol=0, atol=1e-12)
         at_once = sums.sum_keys(RECIPE, k, v, mask, None)
         torch.testing.assert_close(after.kv, at_once.kv, rtol=0, atol=1e-11)
-        torch.testing.assert_close(after.k, at_once.k, rtol=0, atol=1e-11)
+        torch.testing.assert_close(after.z, at_once.z, rtol=0, atol=1e-11)
 
 
 @pytest.mark.usefixtures("_at_once")
@@ -131,12 +131,12 @@ def test_the_state_before_is_left_alone() -> None:
     ):
         run()
         assert (past.kv == 1).all()
-        assert (past.k == 1).all()
+        assert (past.z == 1).all()
 
 
 def test_zero_weights_give_zeros() -> None:
     q, k, v = tensors(5)
-    out, _ = scan.scan(Recipe(FeatureMap(torch.zeros_like), or_one), q, k, v, None, None)
+    out, _ = scan.scan(LinearConfig(FeatureMap(torch.zeros_like), or_one), q, k, v, None, None)
     assert not out.any()
 
 

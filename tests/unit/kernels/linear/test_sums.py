@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 import efficient_attn as ea
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
-from efficient_attn.kernels.linear import recipe, sums
-from efficient_attn.kernels.linear.recipe import Recipe
-from efficient_attn.variants.linear.engine import away_from_zero, or_one
+from efficient_attn.kernels.linear import linear_config, sums
+from efficient_attn.kernels.linear.linear_config import LinearConfig
+from efficient_attn.variants.linear.linear_attention import away_from_zero, or_one
 
-RECIPE = Recipe(elu_plus_one, or_one)
+RECIPE = LinearConfig(elu_plus_one, or_one)
 
 
 def tensors(n: int, m: int, *, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
@@ -31,8 +31,8 @@ def plain(q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None) -> Tensor:
 @pytest.mark.parametrize("numbers", [1, 100, 1 << 18])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_sums_and_reads_at_any_stretch_with_gradients(monkeypatch, numbers: int, weighted: bool) -> None:
-    monkeypatch.setattr(recipe, "AT_ONCE", numbers)
-    monkeypatch.setattr(Recipe.cut, "__defaults__", (3,))
+    monkeypatch.setattr(linear_config, "MAX_FEATURE_ELEMENTS", numbers)
+    monkeypatch.setattr(LinearConfig.cut, "__defaults__", (3,))
     q, k, v = tensors(9, 14)
     logs = torch.randn(3, 14, dtype=torch.float64, requires_grad=True) if weighted else None
     out = sums.read(RECIPE, q, sums.sum_keys(RECIPE, k, v, None, logs))
@@ -48,13 +48,13 @@ def test_stretches_cover_all_positions_once() -> None:
     for length in (1, 63, 64, 65, 5000):
         stretches = RECIPE.cut(length, lanes=8, width=256)
         assert [i for r in stretches for i in range(r.start, r.stop)] == list(range(length))
-        assert all((r.stop - r.start) % recipe.LEAST == 0 for r in stretches[:-1])
+        assert all((r.stop - r.start) % linear_config.MIN_STRETCH == 0 for r in stretches[:-1])
 
 
 def test_half_precision_is_summed_in_float32() -> None:
     _, k, v = tensors(5, 5, dtype=torch.bfloat16)
     found = sums.sum_keys(RECIPE, k, v, None, None)
-    assert found.kv.dtype == found.k.dtype == torch.float32
+    assert found.kv.dtype == found.z.dtype == torch.float32
 
 
 def test_half_precision_does_not_lose_a_long_sum() -> None:

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from efficient_attn.kernels.low_rank.landmarks import (
     Landmarks,
-    beside_means,
+    assign_segments,
     landmark_weights,
     pseudo_inverse,
     segment_means,
-    segments,
+    segment_means_with_input,
 )
-from efficient_attn.testing.compare import assert_close
+from efficient_attn.testing.tensor_comparison import assert_close
 
 
 def counted(length: int) -> torch.Tensor:
@@ -47,7 +47,7 @@ def test_means_by_hand(length: int, count: int, want: list[float]) -> None:
 
 def test_segments_of_what_is_valid() -> None:
     valid = torch.tensor([[1, 0, 1, 1, 0, 1, 1], [0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0]], dtype=torch.bool)
-    segment, filled = segments(valid, 3)
+    segment, filled = assign_segments(valid, 3)
     assert segment.tolist() == [[0, 3, 0, 1, 3, 1, 2], [3, 3, 3, 3, 0, 1, 3], [3] * 7]
     assert filled.tolist() == [[2, 2, 1], [1, 1, 0], [0, 0, 0]]
     means, there = segment_means(counted(7).expand(3, 2, 7, 1), valid, 3)
@@ -121,7 +121,7 @@ def test_gradients_beside_means_are_autograds(length: int, count: int) -> None:
     x = torch.randn(2, 3, length, 4, dtype=torch.float64, requires_grad=True)
 
     def both(x: Tensor, joined: bool) -> tuple[Tensor, Tensor]:
-        same, marks = beside_means(x, None, count) if joined else (x, segment_means(x, None, count))
+        same, marks = segment_means_with_input(x, None, count) if joined else (x, segment_means(x, None, count))
         return same, marks.means
 
     grads = []

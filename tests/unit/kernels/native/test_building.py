@@ -15,7 +15,7 @@ from efficient_attn.kernels.native import building
 
 pytestmark = pytest.mark.slow
 
-REASON = building.library("scan")[1]
+REASON = building.load_library("scan")[1]
 needs_it = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 
 
@@ -23,9 +23,9 @@ needs_it = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 def afresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """Nothing found yet, and an empty folder to build in."""
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    building.library.cache_clear()
+    building.load_library.cache_clear()
     yield tmp_path
-    building.library.cache_clear()
+    building.load_library.cache_clear()
 
 
 def test_no_compiler_is_a_reason(afresh: Path, monkeypatch) -> None:
@@ -38,7 +38,7 @@ def test_no_compiler_is_a_reason(afresh: Path, monkeypatch) -> None:
 @needs_it
 def test_no_ninja_is_a_reason(afresh: Path, monkeypatch) -> None:
     monkeypatch.setattr("torch.utils.cpp_extension.is_ninja_available", lambda: False)
-    assert "Ninja" in (building.library("scan")[1] or "")
+    assert "Ninja" in (building.load_library("scan")[1] or "")
 
 
 @needs_it
@@ -47,12 +47,12 @@ def test_what_the_compiler_says_is_a_reason_in_one_line(afresh: Path, monkeypatc
     broken.write_text("int x = nonsense;\n")
     (afresh / building.HEADER).touch()
     monkeypatch.setattr(building, "FOLDER", afresh)
-    reason = building.library("scan")[1] or ""
+    reason = building.load_library("scan")[1] or ""
     assert "error: " in reason
     assert "nonsense" in reason
     assert "\n" not in reason
-    monkeypatch.setattr(building, "_built", lambda: pytest.fail("asked again"))
-    assert building.library("scan")[1] == reason
+    monkeypatch.setattr(building, "_build", lambda: pytest.fail("asked again"))
+    assert building.load_library("scan")[1] == reason
     assert not list((afresh / "efficient_attn").iterdir())
     assert capfd.readouterr() == ("", "")
 

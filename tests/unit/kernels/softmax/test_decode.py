@@ -7,12 +7,12 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.instruments.memory import footprint
-from efficient_attn.kernels.choices import desk
+from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.softmax import decode, sdpa
 from tests.helpers.forms import forced
 
-LONG = decode.LONG // 16  # keys of the width drawn here
+LONG = decode.LONG_KEY_ELEMENTS // 16  # keys of the width drawn here
 FORMS = [
     *((form, torch.float32) for form in ("fold", "batched", "by_head")),
     *((form, dtype) for form in ("fold", "pieces") for dtype in (torch.bfloat16, torch.float16)),
@@ -59,7 +59,7 @@ def test_where_it_serves() -> None:
     rows = q.reshape(2, 2, 4, 16)
     with torch.no_grad(), forced(decode.DECODE, "batched"):
         assert decode.attend_few(rows, k, v, 1.0) is not None
-        few = slice(0, decode.FEWEST // 16 - 1)
+        few = slice(0, decode.MIN_KEY_ELEMENTS // 16 - 1)
         assert decode.attend_few(rows, k[:, :, few], v[:, :, few], 1.0) is None
         assert decode.attend_few(rows.double(), k.double(), v.double(), 1.0) is None
         apart = k.transpose(1, 2).contiguous().transpose(1, 2)
@@ -114,15 +114,15 @@ def test_only_where_threads_would_be_idle(monkeypatch) -> None:
     ran: list[tuple[int, ...]] = []
     real = decode.attend
     monkeypatch.setattr(decode, "attend", lambda *given: ran.append(given[1].shape) or real(*given))
-    monkeypatch.setenv(desk.VARIABLE, "off")
+    monkeypatch.setenv(autotuner.VARIABLE, "off")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")  # the rule asks
     q, k, v = _draw(batch=2, kv_heads=1)
     apart = [x.repeat(1, 2, 1, 1)[:, :1].expand(-1, 2, -1, -1) for x in (k, v)]  # in no dimension together
     with torch.no_grad():
         for threads, tensors, parts in ((1, (k, v), 0), (2, (k, v), 0), (4, (k, v), 2), (8, apart, 0)):
             monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-            monkeypatch.setattr(desk, "_TABLES", {})
-            monkeypatch.setattr(desk, "CHOSEN", {})
+            monkeypatch.setattr(autotuner, "_TABLES", {})
+            monkeypatch.setattr(autotuner, "CHOICES", {})
             ran.clear()
             sdpa.attend_fused(q, *tensors)
             assert [shape[1] for shape in ran] == ([parts] if parts else []), threads
@@ -199,12 +199,12 @@ def test_one_pass_keeps_scores_of_any_size_finite() -> None:
 def test_what_one_pass_knows() -> None:
     q, k, v = _draw(m=100)
     rows = q.reshape(2, 2, 4, 16)
-    assert decode.native_serves(rows, k, v)
-    assert decode.native_serves(rows.double(), k.double(), v.double())
-    assert not decode.native_serves(rows.half(), k.half(), v.half())
-    assert not decode.native_serves(rows.repeat(1, 1, 9, 1), k, v)  # a prompt is better off with torch's kernel
-    assert not decode.native_serves(rows, k.mT.contiguous().mT, v)
-    assert not decode.native_serves(rows, k, v.clone().requires_grad_())
+    assert decode.cpp_supports(rows, k, v)
+    assert decode.cpp_supports(rows.double(), k.double(), v.double())
+    assert not decode.cpp_supports(rows.half(), k.half(), v.half())
+    assert not decode.cpp_supports(rows.repeat(1, 1, 9, 1), k, v)  # a prompt is better off with torch's kernel
+    assert not decode.cpp_supports(rows, k.mT.contiguous().mT, v)
+    assert not decode.cpp_supports(rows, k, v.clone().requires_grad_())
 
 
 @needs_it

@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from efficient_attn.kernels.softmax.merge import attend, attend_backward, join, join_all, plain, plain_backward
+from efficient_attn.kernels.softmax.merge import (
+    attend,
+    attend_backward,
+    attend_unfused,
+    attend_unfused_backward,
+    join,
+    join_parts,
+)
 
 SCALE = 0.3
 
@@ -26,15 +33,15 @@ def tensors(rows: int = 6, keys: int = 11) -> tuple[Tensor, ...]:
 def test_both_engines_agree(masked: bool, causal: bool) -> None:
     q, k, v, g, mask = tensors()
     mask = mask.index_fill(-1, torch.tensor(0), 0) if masked else None  # so that every row sees a key
-    (out, lse), (same, sums) = attend(q, k, v, mask, SCALE, causal), plain(q, k, v, mask, SCALE, causal)
+    (out, lse), (same, sums) = attend(q, k, v, mask, SCALE, causal), attend_unfused(q, k, v, mask, SCALE, causal)
     torch.testing.assert_close(out, same)
     torch.testing.assert_close(lse, sums)
     ours = attend_backward(g, q, k, v, out, lse, mask, SCALE, causal)
-    for one, other in zip(ours, plain_backward(g, q, k, v, out, lse, mask, SCALE, causal), strict=True):
+    for one, other in zip(ours, attend_unfused_backward(g, q, k, v, out, lse, mask, SCALE, causal), strict=True):
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("engine", [(attend, attend_backward), (plain, plain_backward)])
+@pytest.mark.parametrize("engine", [(attend, attend_backward), (attend_unfused, attend_unfused_backward)])
 def test_parts_joined_are_the_whole_and_so_is_their_gradient(engine) -> None:
     forward, backward = engine
     q, k, v, g, mask = tensors()
@@ -64,8 +71,8 @@ def test_all_parts_at_once() -> None:
     scores, (batch, heads, rows, width) = q @ k.mT * SCALE + mask, q.shape
     every = (x.reshape(-1, 3, 4, width) for x in (k, v))
     masks = mask.unflatten(-1, (3, 4)).transpose(2, 3).reshape(-1, 3, rows, 4)
-    outs, sums = plain(q.reshape(-1, 1, rows, width), *every, masks, SCALE)
-    whole = join_all(outs.nan_to_num(), sums).view(batch, heads, rows, width)
+    outs, sums = attend_unfused(q.reshape(-1, 1, rows, width), *every, masks, SCALE)
+    whole = join_parts(outs.nan_to_num(), sums).view(batch, heads, rows, width)
     torch.testing.assert_close(whole, scores.softmax(-1) @ v)
 
 

@@ -29,7 +29,7 @@ def tensors(n: int, m: int, *, kv_heads: int = 4, e: int = 8, dtype: torch.dtype
 def test_every_alignment_in_row_blocks_of_any_size(
     monkeypatch: pytest.MonkeyPatch, start: int | None, n: int, m: int, kv_heads: int, rows: int
 ) -> None:
-    monkeypatch.setattr(sdpa, "ROWS", rows)
+    monkeypatch.setattr(sdpa, "MASK_ROWS", rows)
     q, k, v = tensors(n, m, kv_heads=kv_heads, e=5)
     valid = torch.tensor([[j % 3 != b for j in range(m)] for b in range(2)])
     for mask in (Mask(True, query_start=start), Mask(True, query_start=start, key_mask=valid), Mask(key_mask=valid)):
@@ -84,8 +84,8 @@ class TestDense:
 
     def test_half_precision_is_widened_and_given_back(self) -> None:
         x = torch.ones(1, 1, 2, 2, dtype=torch.bfloat16)
-        assert dense.wide(x).dtype == torch.float32
-        assert dense.wide(x.double()).dtype == torch.float64
+        assert dense.widen(x).dtype == torch.float32
+        assert dense.widen(x.double()).dtype == torch.float64
         allowed = torch.ones(1, 1, 2, 2, dtype=torch.bool)
         assert dense.softmax_attention(x, x, x, allowed).dtype == torch.bfloat16
 
@@ -106,7 +106,7 @@ def test_dropout_is_torchs_on_every_path(
     monkeypatch: pytest.MonkeyPatch, kv_heads: int, n: int, m: int, causal: bool
 ) -> None:
     """Each weight is dropped or doubled, also where few rows over many keys would go another way."""
-    monkeypatch.setattr(decode, "LONG", 1)
+    monkeypatch.setattr(decode, "LONG_KEY_ELEMENTS", 1)
     q, k, _ = tensors(n, m, kv_heads=kv_heads, dtype=torch.float32)
     v, mask = torch.eye(m).expand(2, kv_heads, m, m), Mask(causal=causal)
     weights = dense.softmax_attention(q, k, v, mask.dense(n, m))

@@ -61,9 +61,9 @@ def test_it_is_a_softmax_with_one_column_more(
 def test_groups_are_right_whether_torch_knows_them_or_not(
     known: bool, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if known and not sink.fused.KNOWS_GROUPS:
+    if known and not sink.fused.KERNEL_SUPPORTS_GROUPS:
         pytest.skip("this torch knows no groups")
-    monkeypatch.setattr(sink.fused, "takes_groups", lambda q, k: known)
+    monkeypatch.setattr(sink.fused, "supports_groups", lambda q, k: known)
     given, mask = draw(20, 20, 2), ea.Mask(causal=causal)
     got, want = sink.attend(*given, mask), plain(given, mask)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efficient_attn.kernels.sparse import tiles
-from efficient_attn.kernels.sparse.tiles import Gather, Rule, Tile, Tiling, View
+from efficient_attn.kernels.sparse.tiles import Gather, Tile, Tiling, TilingRule, View
 from efficient_attn.patterns import Band, Geometry, Keys
 
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ def test_giving_back_is_the_transpose_of_fetching(
     assert fetched.shape == (2, last - first, keys.size, 3)
     part = torch.randn(fetched.shape, dtype=torch.float64)
     back = torch.zeros_like(x)
-    keys.give_back(back, part, first, last)
+    keys.scatter_add(back, part, first, last)
     torch.testing.assert_close((fetched * part).sum(), (x * back).sum())
 
 
@@ -73,10 +73,10 @@ def test_runs_are_views_of_anything_with_a_length() -> None:
 def test_a_rule_counts_what_no_fact_before_it_has_counted() -> None:
     g = Geometry(6, 6, 0, True)
     i, j = torch.arange(6)[:, None], torch.arange(-1, 8)[None]
-    counted = Rule(Keys(0, 3), (Band(0, 1),), g)(i, j)
+    counted = TilingRule(Keys(0, 3), (Band(0, 1),), g)(i, j)
     want = [[0 <= b < 3 and b < a - 1 for b in range(-1, 8)] for a in range(6)]
     assert counted.tolist() == want
-    shifted = Rule(Band(0, 0), (), Geometry(2, 6, 4, False))(torch.arange(2)[:, None], torch.arange(6)[None])
+    shifted = TilingRule(Band(0, 0), (), Geometry(2, 6, 4, False))(torch.arange(2)[:, None], torch.arange(6)[None])
     assert shifted.nonzero().tolist() == [[0, 4], [1, 5]]
 
 
@@ -92,8 +92,8 @@ def test_steps_cut_tiles_into_chunks(monkeypatch) -> None:
 
 def test_columns_stand_for_the_positions_that_they_were_taken_from() -> None:
     part = Tiling((), torch.tensor([3, 4, 9]))
-    tile = Tile(1, View(0, 2), View(1, 2), Rule(Keys(3, 5, 6), (), Geometry(12, 12, 0, True)))
-    assert part.take(torch.arange(12.0).view(1, 12, 1))[0, :, 0].tolist() == [3, 4, 9]
+    tile = Tile(1, View(0, 2), View(1, 2), TilingRule(Keys(3, 5, 6), (), Geometry(12, 12, 0, True)))
+    assert part.select_keys(torch.arange(12.0).view(1, 12, 1))[0, :, 0].tolist() == [3, 4, 9]
     assert part.positions(tile, 0, 1, CPU).tolist() == [[4, 9]]
     late = Tile(1, View(4, 2), View(1, 2), tile.rule)
     assert part.allowed(late, 0, 1, CPU).tolist() == [[[True, False], [True, False]]]  # pyright: ignore
@@ -101,7 +101,7 @@ def test_columns_stand_for_the_positions_that_they_were_taken_from() -> None:
 
 def test_pairs_are_those_that_count() -> None:
     g = Geometry(8, 8, 0, False)
-    masked = Tile(2, View(0, 4, 1, 4), View(0, 4, 1, 4), Rule(Band(0, 0), (), g))
+    masked = Tile(2, View(0, 4, 1, 4), View(0, 4, 1, 4), TilingRule(Band(0, 0), (), g))
     shared = Tile(2, View(0, 4, 1, 4), View(0, 4, 1, 4), masked.rule, torch.eye(4).bool())
     plain = Tile(2, View(0, 4, 1, 4), View(0, 3), None)
     assert (masked.pairs, plain.pairs) == (32, 24)

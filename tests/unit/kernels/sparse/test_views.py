@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from efficient_attn.kernels.sparse.views import view_band, view_keys, view_own_blocks, view_queries, windows
+from efficient_attn.kernels.sparse.views import make_windows, view_band, view_keys, view_own_blocks, view_queries
 from efficient_attn.patterns import Band, Blocks, Fact, Geometry, Keys, Queries
 
 CPU = torch.device("cpu")
@@ -58,9 +58,9 @@ def test_work_grows_with_the_length_and_not_its_square(window: int, step: int, c
 
 
 def test_inner_windows_are_one_tile() -> None:
-    inner = max(windows(-16, 16, Geometry(4096, 4096, 0, False)), key=lambda w: w.times)
+    inner = max(make_windows(-16, 16, Geometry(4096, 4096, 0, False)), key=lambda w: w.times)
     assert inner.times * inner.rows > 4000
-    assert len(windows(-16, 16, Geometry(4096, 4096, 0, False))) <= 4
+    assert len(make_windows(-16, 16, Geometry(4096, 4096, 0, False))) <= 4
 
 
 @pytest.mark.parametrize(("step", "calls"), [(2, 8), (64, 4), (4096, 2)])

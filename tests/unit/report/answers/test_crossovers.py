@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 
 from efficient_attn.report import gather, select
 from efficient_attn.report.answers.crossovers import (
-    Passing,
-    find_crossovers,
+    Crossover,
+    find_crossover,
     find_last_rise,
-    find_passing,
-    tell,
-    tell_between,
+    format_crossover,
+    format_interpolation,
+    list_crossovers,
 )
 from efficient_attn.units import TO
 
 NAN = float("nan")
 
 
-def read(lengths: list[int], lows: list[float], highs: list[float]) -> Passing | None:
+def read(lengths: list[int], lows: list[float], highs: list[float]) -> Crossover | None:
     middle = [math.sqrt(low * high) if low == low else NAN for low, high in zip(lows, highs, strict=True)]
     columns = {"seq_len": lengths, "speedup": middle, "speedup_low": lows, "speedup_high": highs}
-    return find_passing({name: np.array(values, dtype=float) for name, values in columns.items()})
+    return find_crossover({name: np.array(values, dtype=float) for name, values in columns.items()})
 
 
 @pytest.mark.parametrize(
@@ -47,22 +47,22 @@ def read(lengths: list[int], lows: list[float], highs: list[float]) -> Passing |
 def test_what_a_curve_shows_in_words(lows: list[float], highs: list[float], kind: str, said: str) -> None:
     found = read([512, 1024, 2048], lows, highs)
     assert found
-    assert (found.kind, tell(found)) == (kind, said)
+    assert (found.kind, format_crossover(found)) == (kind, said)
 
 
 def test_the_crossover_is_interpolated_in_logarithms() -> None:
     found = read([512, 1024, 2048], [0.4, 0.5 / 1.1, 2 / 1.1], [0.5, 0.5 * 1.1, 2 * 1.1])
     assert found
-    assert (found.below, found.above) == (1024, 2048)
-    assert found.at == pytest.approx(1024 * math.sqrt(2))
-    assert tell_between(found) == f"about 1448 (1381{TO}1519)"
+    assert (found.last_slower, found.first_faster) == (1024, 2048)
+    assert found.estimate == pytest.approx(1024 * math.sqrt(2))
+    assert format_interpolation(found) == f"about 1448 (1381{TO}1519)"
 
 
 def test_where_the_interval_leaves_the_measured_lengths_it_says_so() -> None:
     found = read([512, 1024], [0.9, 1.5], [1.05, 1.6])
     assert found
     assert found.low is None
-    assert tell_between(found).startswith("about 534 (shorter")
+    assert format_interpolation(found).startswith("about 534 (shorter")
 
 
 @pytest.mark.parametrize("lows", [[], [NAN, NAN]])
@@ -78,23 +78,23 @@ points = st.lists(
 @given(points)
 def test_a_crossover_lies_in_its_bracket(curve: list[tuple[float, float, float]]) -> None:
     lengths = [256 * 2**i for i in range(len(curve))]
-    found = find_passing({
+    found = find_crossover({
         "seq_len": np.array(lengths, dtype=float),
         "speedup": np.array([value for value, _, _ in curve]),
         "speedup_low": np.array([value / down for value, down, _ in curve]),
         "speedup_high": np.array([value * up for value, _, up in curve]),
     })  # fmt: skip
     assert found
-    ends = [found.below or 0, found.low or 0, found.at or 0, found.high or 0]
-    if found.above is not None:
+    ends = [found.last_slower or 0, found.low or 0, found.estimate or 0, found.high or 0]
+    if found.first_faster is not None:
         assert ends == sorted(ends)
-        assert ends[-1] <= found.above
+        assert ends[-1] <= found.first_faster
         shown = [low > 1 for low in (value / down for value, down, _ in curve)]
-        assert all(faster for length, faster in zip(lengths, shown, strict=True) if length >= found.above)
+        assert all(faster for length, faster in zip(lengths, shown, strict=True) if length >= found.first_faster)
         assert (found.kind == "always") == all(shown)
     else:
         assert found.kind in ("never", "undecided")
-    assert (found.kind == "never") <= (curve[-1][0] < 1 and not found.faster_at)
+    assert (found.kind == "never") <= (curve[-1][0] < 1 and not found.faster_lengths)
 
 
 @given(st.floats(0.2, 5), st.floats(0.2, 3))
@@ -106,9 +106,9 @@ def test_a_power_law_crosses_where_it_does(middle: float, slope: float) -> None:
 
 def test_curves_of_unlike_places_are_not_mixed(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", [*runs.speed(), *runs.speed(causal=True, threads=2), *runs.decode()])
-    found = find_crossovers(select.add_labels(gather.gather([run]).rows))
-    places: Any = [(c.label, c.place["mode"], c.place["causal"], c.place["threads"]) for c in found]
+    found = list_crossovers(select.add_labels(gather.gather([run]).rows))
+    places: Any = [(c.label, c.config["mode"], c.config["causal"], c.config["threads"]) for c in found]
     assert len(set(places)) == len(places) == 3 + 3 + 2
     assert {c.baseline for c in found} == {"full"}
-    linear = next(c for c in found if c.label == "linear" and c.place["mode"] == "forward")
-    assert (linear.family, linear.passing.kind) == ("linear", "always")
+    linear = next(c for c in found if c.label == "linear" and c.config["mode"] == "forward")
+    assert (linear.family, linear.crossover.kind) == ("linear", "always")

@@ -11,9 +11,9 @@ import report_runs as runs
 from learned_runs import attempt
 
 from efficient_attn.report import gather, select
-from efficient_attn.report.answers.quality import Found, Quality, is_exact
-from efficient_attn.report.answers.questions import Question
-from efficient_attn.report.answers.timing import Curve
+from efficient_attn.report.answers.cost_curves import CostCurve
+from efficient_attn.report.answers.quality import Quality, QualityFigure, is_exact
+from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.results.rows import Record
 
 
@@ -28,7 +28,7 @@ def _swap(variant: str, loss: float, length: int = 1024, layer: int | None = Non
 def test_perplexities_are_over_the_models_own_at_the_greatest_length(tmp_path: Path) -> None:
     records = [_swap("full", 2.0), _swap("linear", 2.5), _swap("full", 1.0, 4096), _swap("linear", 1.1, 4096)]
     records += [_swap("linear", 9.0, 4096, layer=3)]  # one layer alone is another question
-    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).perplexity
+    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).perplexity_ratios
     assert found["linear"].value == pytest.approx(math.exp(0.1))
     assert found["linear"].on == "model:text, 4,096 tokens"
 
@@ -39,7 +39,7 @@ def test_scores_are_by_task_and_of_what_was_asked_of_a_model(tmp_path: Path) -> 
         for layer, share in enumerate((0.25, 0.75))
     ]
     records = [attempt("full", 0.9, task="mqar"), attempt("full", 0.8, "best", 1, task="mqar"), *asked]
-    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).accuracy
+    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).accuracies
     assert set(found) == {"mqar", "retrieval"}
     assert found["mqar"]["full"].value == pytest.approx(0.85)
     assert found["mqar"]["full"].on == "small models trained at length 64, 2 seeds"
@@ -59,8 +59,8 @@ def test_scores_are_by_task_and_of_what_was_asked_of_a_model(tmp_path: Path) -> 
 def test_shared_keys_are_exact_for_a_model_that_shares_them(
     variant: str, kv_heads: int, asked: int | None, exact: bool
 ) -> None:
-    curve = Curve(variant, kv_heads, {"variant": variant}, ())
-    assert is_exact(curve, Question(seq_len=8, kv_heads=asked)) is exact
+    curve = CostCurve(variant, kv_heads, {"variant": variant}, ())
+    assert is_exact(curve, Requirements(seq_len=8, kv_heads=asked)) is exact
 
 
 def _read(variant: str, losses: Sequence[float]) -> Iterator[Record]:
@@ -73,7 +73,9 @@ def _read(variant: str, losses: Sequence[float]) -> Iterator[Record]:
 def test_a_perplexitys_interval_is_over_pairs_of_segments(tmp_path: Path) -> None:
     """The segments differ far more than what the mechanism adds to each."""
     records = [*_read("full", (1.0, 2.0, 3.0)), *_read("linear", (1.09, 2.1, 3.11))]
-    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).perplexity["linear"]
+    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).perplexity_ratios[
+        "linear"
+    ]
     assert found.value == pytest.approx(math.exp(0.1))
     half = 4.3027 * 0.01 / math.sqrt(3)  # Student's t with two degrees of freedom
     assert (found.low, found.high) == pytest.approx((math.exp(0.1 - half), math.exp(0.1 + half)), rel=1e-4)
@@ -88,7 +90,7 @@ def test_scores_have_intervals_over_seeds_or_questions(tmp_path: Path) -> None:
     ]
     learned = [attempt("full", 0.9, task="mqar"), attempt("full", 0.8, "best", 1, task="mqar")]
     records = [*learned, attempt("linear", 0.9, task="mqar"), asked, *several]
-    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).accuracy
+    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).accuracies
     ends = {(task, spec): (one.low, one.high) for task, each in found.items() for spec, one in each.items()}
     assert ends["retrieval", "full"] == (0.4, 0.6)
     assert ends["retrieval", "linear"] == (0.0, 1.0)  # of two so unlike: anything, but no more than all
@@ -110,6 +112,6 @@ def test_scores_have_intervals_over_seeds_or_questions(tmp_path: Path) -> None:
 def test_a_value_is_not_sure_where_its_interval_says_otherwise(
     ends: tuple[float | None, float | None], least: float, sure: bool | None
 ) -> None:
-    found = Found("mqar", 0.95, "", "", low=ends[0], high=ends[1]).held_to(lambda value: value >= least)
+    found = QualityFigure("mqar", 0.95, "", "", low=ends[0], high=ends[1]).with_certainty(lambda value: value >= least)
     assert found.sure is sure
-    assert found.tell_doubt() == ("not surely: 93.0%\u201397.0%" if sure is False else "")
+    assert found.format_uncertainty() == ("not surely: 93.0%\u201397.0%" if sure is False else "")

@@ -9,8 +9,15 @@ import pytest
 from compare_runs import record, steady
 from ledgers import disturb, entry, evidence, pair
 
-from efficient_attn.report.claims.evidence import Found, gather_tests
-from efficient_attn.report.claims.measured import COUNTED, LONE, ROUNDS, SPREAD, WIDENED, Measured
+from efficient_attn.report.claims.evidence import ClaimTests, gather_tests
+from efficient_attn.report.claims.measurement import (
+    BASIS_INTERVALS,
+    BASIS_NO_ERROR,
+    BASIS_ROUNDS,
+    BASIS_SINGLE,
+    BASIS_SPREAD,
+    Measurement,
+)
 from efficient_attn.results.rows import Record
 
 RATIO = {"value": "latency_ms", "against": {"variant": "full"}, "at_most": 0.9}
@@ -18,11 +25,11 @@ FAST = {"value": "speedup", "at_least": 2}
 GROWS = {"value": "latency_ms", "over": "seq_len", "between": [0.8, 1.2]}
 
 
-def _gather(rule: dict[str, Any], *records: Record, **known: Any) -> Found:
+def _gather(rule: dict[str, Any], *records: Record, **known: Any) -> ClaimTests:
     return gather_tests(entry(rule, **known).claim, evidence(*records))
 
 
-def _only(found: Found) -> Measured:
+def _only(found: ClaimTests) -> Measurement:
     ((test,),) = found.tests.values()
     return test
 
@@ -30,14 +37,14 @@ def _only(found: Found) -> Measured:
 @pytest.mark.parametrize(("rule", "value"), [(FAST, 5.0), (RATIO, 0.2)])
 def test_times_are_paired_round_by_round(rule: dict[str, Any], value: float) -> None:
     test = _only(_gather(rule, *pair(5.0)))
-    assert (test.basis, test.plain) == (ROUNDS, pytest.approx(value, rel=0.02))
-    assert 0 < test.below < 0.05
+    assert (test.basis, test.plain) == (BASIS_ROUNDS, pytest.approx(value, rel=0.02))
+    assert 0 < test.error_below < 0.05
 
 
 def test_a_speedup_without_its_baseline_has_the_rows_own_interval() -> None:
     alone = record("linear", 64, speedup=5.0, speedup_low=4.5, speedup_high=5.6)
-    assert _only(_gather(FAST, alone)).basis == WIDENED
-    assert _only(_gather(FAST, record("linear", 64, speedup=5.0))).basis == LONE
+    assert _only(_gather(FAST, alone)).basis == BASIS_INTERVALS
+    assert _only(_gather(FAST, record("linear", 64, speedup=5.0))).basis == BASIS_SINGLE
 
 
 def test_a_tasks_interval_is_found_by_its_name_or_as_the_rule_says() -> None:
@@ -50,16 +57,16 @@ def test_a_tasks_interval_is_found_by_its_name_or_as_the_rule_says() -> None:
 
 def test_rows_outside_the_regime_are_counted_not_used() -> None:
     regime = {"seq_len": {"at_least": 128}}
-    assert _gather(FAST, *pair(5.0), regime=regime).elsewhere == 1
+    assert _gather(FAST, *pair(5.0), regime=regime).out_of_regime == 1
     assert _gather(FAST, *pair(5.0), regime=regime).tests == {}
-    assert _gather(FAST, *pair(5.0), *pair(6.0, length=128), regime=regime).elsewhere == 1
+    assert _gather(FAST, *pair(5.0), *pair(6.0, length=128), regime=regime).out_of_regime == 1
 
 
 def test_disturbed_rows_are_left_out_of_times_alone() -> None:
     noisy = disturb(*pair(5.0, peak_memory_bytes=64))
     assert (_gather(FAST, *noisy).tests, _gather(FAST, *noisy).disturbed) == ({}, 1)
     assert _gather(RATIO, *noisy).tests == {}
-    assert _only(_gather({"value": "peak_memory_bytes", "at_most": 9}, *noisy)).basis == COUNTED
+    assert _only(_gather({"value": "peak_memory_bytes", "at_most": 9}, *noisy)).basis == BASIS_NO_ERROR
 
 
 @pytest.mark.parametrize("column", ["seq_len", "run_id", "head_dim", "machine", "causal"])
@@ -74,7 +81,7 @@ def test_what_against_names_may_differ_and_nothing_else() -> None:
     records = [*pair(5.0), *pair(2.5, length=128)]
     test = _only(_gather(rule, *records, rows={"variant": "linear", "seq_len": 128}))
     assert test.plain == pytest.approx(2, rel=0.02)
-    assert test.below > 0.02  # two cells were not timed side by side: they drift
+    assert test.error_below > 0.02  # two cells were not timed side by side: they drift
 
 
 def test_what_is_zero_has_no_ratio() -> None:
@@ -105,5 +112,5 @@ def test_a_typical_value_has_the_error_of_its_spread() -> None:
     records = [record("linear", n, relative_error=e) for n, e in ((64, 0.1), (128, 0.2), (256, 0.4))]
     rule = {"value": "relative_error", "how": "typical", "at_most": 0.5}
     test = _only(_gather(rule, *records))
-    assert (test.basis, test.plain) == (SPREAD, pytest.approx(0.2))
-    assert test.below == pytest.approx(math.log(2) / math.sqrt(3))
+    assert (test.basis, test.plain) == (BASIS_SPREAD, pytest.approx(0.2))
+    assert test.error_below == pytest.approx(math.log(2) / math.sqrt(3))

@@ -15,7 +15,15 @@ from pydantic import ValidationError
 
 from efficient_attn.cli.parser import make_parser
 from efficient_attn.errors import UsageError
-from efficient_attn.report.claims.ledger import FOLDER, MOST, Claim, check_added, list_wrong, load_ledger, read_source
+from efficient_attn.report.claims.ledger import (
+    LEDGER_FOLDER,
+    MAX_COUNTED,
+    Claim,
+    check_task_columns,
+    list_wrong_hashes,
+    load_ledger,
+    read_source,
+)
 
 SHIPPED = load_ledger()
 
@@ -23,9 +31,9 @@ SHIPPED = load_ledger()
 def test_the_ledger_that_ships_is_large_and_each_claim_stands_once() -> None:
     assert sum(entry.counts for entry in SHIPPED) >= 60
     assert len({entry.claim.id for entry in SHIPPED}) == len(SHIPPED)
-    assert {entry.file for entry in SHIPPED} == {path.stem for path in FOLDER.glob("*.toml")}
+    assert {entry.file for entry in SHIPPED} == {path.stem for path in LEDGER_FOLDER.glob("*.toml")}
     counted = Counter((entry.file, entry.claim.mechanism) for entry in SHIPPED if entry.counts)
-    assert max(counted.values()) == MOST
+    assert max(counted.values()) == MAX_COUNTED
 
 
 def test_every_source_says_where_its_figures_were_looked_up() -> None:
@@ -42,7 +50,7 @@ def test_what_would_measure_a_claim_is_a_command(command: str) -> None:
 
 def test_a_right_file_is_read(tmp_path: Path) -> None:
     (only,) = load_ledger([write(tmp_path / "a.toml")])
-    assert (only.file, only.source.cite, only.claim.rule.edges) == ("a", "A 2026", (2.0, float("inf")))
+    assert (only.file, only.source.cite, only.claim.rule.bounds) == ("a", "A 2026", (2.0, float("inf")))
 
 
 @pytest.mark.parametrize("hash", ["", "0123456789ab"])
@@ -66,8 +74,8 @@ def test_a_rule_under_another_hash_is_refused(hash: str, tmp_path: Path) -> None
 def test_the_hash_is_that_of_all_that_decides(changed: dict[str, Any]) -> None:
     rule = {"value": "speedup", "at_least": 2.0}
     before, after = Claim(**said(rule)), Claim(**(said(rule) | changed))
-    assert before.right_hash != after.right_hash
-    assert before.right_hash == Claim(**said(rule, claim="In other words.")).right_hash
+    assert before.expected_hash != after.expected_hash
+    assert before.expected_hash == Claim(**said(rule, claim="In other words.")).expected_hash
 
 
 @pytest.mark.parametrize(
@@ -98,7 +106,7 @@ RATIO = {"value": "accuracy", "against": {"variant": "full"}, "at_most": 1}
 
 @pytest.mark.parametrize("rule", [BOUNDLESS, RATIO])
 def test_exponents_and_ratios_have_bounds_of_their_own(rule: dict[str, Any]) -> None:
-    assert Claim.model_validate(said(rule)).rule.edges
+    assert Claim.model_validate(said(rule)).rule.bounds
 
 
 @pytest.mark.parametrize(
@@ -125,7 +133,7 @@ def test_the_claim_of_the_docs_is_right(tmp_path: Path) -> None:
     page = Path(__file__).parents[4] / "docs" / "claims.md"
     (block,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
     (tmp_path / "mine.toml").write_text(block)
-    assert list_wrong(read_source(tmp_path / "mine.toml")) == []
+    assert list_wrong_hashes(read_source(tmp_path / "mine.toml")) == []
 
 
 def test_an_id_stands_once(tmp_path: Path) -> None:
@@ -137,14 +145,14 @@ def test_an_id_stands_once(tmp_path: Path) -> None:
 
 def test_columns_of_tasks_are_those_that_tasks_add() -> None:
     claim = Claim.model_validate(said({"value": "train.at_20", "at_least": 0.5}))
-    check_added(claim, ["train.at_*"], "a.toml")
+    check_task_columns(claim, ["train.at_*"], "a.toml")
     with pytest.raises(UsageError, match=r"a.toml: claim 'a-claim': unknown column 'train.at_20'"):
-        check_added(claim, ["train.score"], "a.toml")
+        check_task_columns(claim, ["train.score"], "a.toml")
 
 
 def test_a_day_stands_for_its_end() -> None:
     day = Claim.model_validate(said({"value": "speedup", "at_least": 2}))
-    assert day.made == dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+    assert day.created_at == dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
     hour = dt.datetime(2026, 1, 1, 6)
     timed = Claim.model_validate(said({"value": "speedup", "at_least": 2}, date=hour))
-    assert timed.made == hour.replace(tzinfo=dt.UTC)
+    assert timed.created_at == hour.replace(tzinfo=dt.UTC)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from efficient_attn.report.drawing.figures import Panel
 from efficient_attn.report.paper import latex
-from efficient_attn.report.paper.exhibits import Cell, Exhibit
+from efficient_attn.report.paper.paper_figures import PaperFigure, TableCell
 
 PANEL = Panel(name="p", kind="k", title="t", caption="c", xlabel="", ylabel="", unit="ratio", lines=(), ticks={})
 WORDS = "textbackslash textasciitilde textasciicircum textless textgreater textbar textquotedblright textquotesingle"
@@ -47,10 +47,10 @@ def test_what_people_write_stays_readable() -> None:
 
 
 def test_a_table_has_its_rules_names_and_intervals() -> None:
-    body = ((Cell("full"), Cell("1.00x")), (Cell("a&b"), Cell("17.2x", "16.7\u201317.7")))
-    shown = Exhibit(PANEL, "", ("Mechanism", "At 8K"), body)
+    body = ((TableCell("full"), TableCell("1.00x")), (TableCell("a&b"), TableCell("17.2x", "16.7\u201317.7")))
+    shown = PaperFigure(PANEL, "", ("Mechanism", "At 8K"), body)
     names = {"full": "full", "a&b": "Ours"}
-    text = latex.write(
+    text = latex.format_table(
         shown, names=names, caption="50% of_it", label="tab:x", bold={"a&b"}, head=("one\nline\u2028\x00",)
     )
     assert text.splitlines() == [

@@ -9,7 +9,7 @@ from learned_runs import attempt, block, chapters, seeds, skipped, unable
 
 from efficient_attn.report import write_report
 from efficient_attn.results.rows import Record
-from efficient_attn.tasks.abilities import COPYING
+from efficient_attn.tasks.problems.problem_table import COPYING
 
 EVIL = "<script>alert('x')</script> | `b` [c](d)"
 

@@ -8,27 +8,27 @@ from typing import Any
 import pytest
 from learned_runs import attempt, block
 
-from efficient_attn.report.drawing.maps import Map
+from efficient_attn.report.drawing.heatmap import Heatmap
 from efficient_attn.results.rows import Record
 
 WEIGHTS = [[0.0, 1.0], [0.75, 0.25], [0.5, 0.5]]
 
 
-def _draw(tmp_path: Path, *samples: dict[str, Any]) -> list[Map]:
+def _draw(tmp_path: Path, *samples: dict[str, Any]) -> list[Heatmap]:
     names = ["full", "additive", "general", "cosine"]
     rows = [
         Record(attempt(name, 0.9).row, {**attempt(name, 0.9).samples, **own})
         for name, own in zip(names, samples, strict=False)
     ]
     found = [plot.panel for plot in block(tmp_path, *rows).plots]
-    return [panel for panel in found if isinstance(panel, Map)]
+    return [panel for panel in found if isinstance(panel, Heatmap)]
 
 
 def test_a_mechanism_with_an_alignment_is_a_map(tmp_path: Path) -> None:
     (found,) = _draw(tmp_path, {"alignment": WEIGHTS}, {})
     (grid,) = found.grids
     assert (grid.label, [list(line) for line in grid.shares]) == ("full", WEIGHTS)
-    assert (len(found.down), len(found.across)) == (3, 2)
+    assert (len(found.row_labels), len(found.column_labels)) == (3, 2)
     assert "Each line is a written token" in found.caption
 
 

@@ -10,7 +10,7 @@ import pytest
 import report_runs as runs
 
 from efficient_attn.report import gather, page, write_report
-from efficient_attn.report.drawing.maps import Map
+from efficient_attn.report.drawing.heatmap import Heatmap
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.retrieval import DEPTHS, RETRIEVAL
 
@@ -63,9 +63,9 @@ def test_a_row_a_variant_and_a_column_a_place(run: Path) -> None:
 def test_maps_of_depth_and_length(run: Path) -> None:
     (block,) = _chapter(run).blocks
     single, multi_key = (plot.panel for plot in block.plots)
-    assert isinstance(single, Map)
-    assert isinstance(multi_key, Map)
-    assert (single.across, single.down) == (("1K", "2K"), ("10%", "30%", "50%", "70%", "90%"))
+    assert isinstance(single, Heatmap)
+    assert isinstance(multi_key, Heatmap)
+    assert (single.column_labels, single.row_labels) == (("1K", "2K"), ("10%", "30%", "50%", "70%", "90%"))
     assert [grid.label for grid in single.grids] == ["full", "sliding_window:window=128", "linear"]
     assert [list(row) for row in single.grids[0].shares] == [[0.9, 0.8]] * 4 + [[None, None]]
     assert [grid.label for grid in multi_key.grids] == ["full"]  # nobody else was asked

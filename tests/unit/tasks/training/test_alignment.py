@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from efficient_attn.tasks.reversal import REVERSAL, ReversalKeys
+from efficient_attn.tasks.problems.reversal import REVERSAL, ReversalKeys
 from efficient_attn.tasks.training import alignment
 from efficient_attn.tasks.training.alignment import find_alignment
 from efficient_attn.tasks.training.learners import Learner, make_learner

@@ -9,7 +9,7 @@ import pytest
 import tiny_training as tiny
 
 from efficient_attn.results.rows import Row
-from efficient_attn.tasks.lm import LM
+from efficient_attn.tasks.problems.lm import LM
 from efficient_attn.tasks.training.attempts import Attempt, NotNeeded, Settings, at_chance, list_attempts, settle
 from efficient_attn.tasks.training.problem import Baselines
 

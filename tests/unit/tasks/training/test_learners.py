@@ -13,9 +13,9 @@ import torch
 
 from efficient_attn.errors import UnsupportedError, UsageError
 from efficient_attn.registry import info, names
-from efficient_attn.tasks.digits import DIGITS, DigitsKeys
-from efficient_attn.tasks.listops import LISTOPS
-from efficient_attn.tasks.reversal import REVERSAL, ReversalKeys
+from efficient_attn.tasks.problems.digits import DIGITS, DigitsKeys
+from efficient_attn.tasks.problems.listops import LISTOPS
+from efficient_attn.tasks.problems.reversal import REVERSAL, ReversalKeys
 from efficient_attn.tasks.training.learners import APART, Learner, Marks, loss_of, make_learner, mark
 from efficient_attn.tasks.training.problem import IGNORED, Batch, Problem
 

@@ -16,17 +16,18 @@ import tiny_training as tiny
 from measured import measure_cases
 
 from efficient_attn.bench import run as run_module
-from efficient_attn.bench import scratch, tables
+from efficient_attn.bench import task_registry
 from efficient_attn.bench.case import Case, group_by_cell
-from efficient_attn.bench.plan import make_plan
+from efficient_attn.bench.measuring import scratch
+from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.run import Outcome, run
-from efficient_attn.bench.tables import register_task
+from efficient_attn.bench.task_registry import register_task
 from efficient_attn.errors import UsageError
 from efficient_attn.results import durable
 from efficient_attn.results.checkpoints import CHECKPOINTS
 from efficient_attn.results.rows import Record
 from efficient_attn.results.store import read
-from efficient_attn.tasks.copying import COPYING
+from efficient_attn.tasks.problems.copying import COPYING
 from efficient_attn.tasks.training.attempts import list_attempts
 from efficient_attn.tasks.training.learning import COLUMNS, find_reach, list_earlier, make_task
 
@@ -288,7 +289,7 @@ def test_a_failed_case_keeps_its_checkpoint_until_it_is_tried_again(tmp_path: Pa
             raise RuntimeError("the second look went wrong")
         return NAMED.draw(*given)
 
-    tables._registered.pop("tiny")
+    task_registry._registered.pop("tiny")
     register_task(make_task(replace(NAMED, draw=draw)))
     _run(tmp_path, text)
     assert [r.row.status for r in read(tmp_path)[:2]] == ["error", "ok"]

@@ -10,7 +10,7 @@ import pytest
 import tiny_training as tiny
 import torch
 
-from efficient_attn.tasks.mqar import MqarKeys
+from efficient_attn.tasks.problems.mqar import MqarKeys
 from efficient_attn.tasks.training.learners import make_learner
 from efficient_attn.tasks.training.reach import EXAMPLES, count_reach, look_back, share_within
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.variants.full.engine import SoftmaxAttention
 from efficient_attn.variants.full.full import Full, Shaped
+from efficient_attn.variants.full.softmax_attention import SoftmaxAttention
 
 HEADS, GROUPS, WIDTH, VALUE = 4, 2, 6, 5
 DIMS = ea.Dims(heads=HEADS, kv_heads=GROUPS, head_dim=WIDTH, value_dim=VALUE)

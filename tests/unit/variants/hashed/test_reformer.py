@@ -16,7 +16,7 @@ from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.hashed import rounds as lsh_rounds
 from efficient_attn.kernels.hashed.lsh import sort_rounds
 from efficient_attn.kernels.softmax import merge
-from efficient_attn.testing.compare import assert_close
+from efficient_attn.testing.tensor_comparison import assert_close
 
 DIMS = ea.Dims(head_dim=8)
 
@@ -116,8 +116,8 @@ def test_holes_are_as_if_removed() -> None:
 def test_garbage_in_the_padding_reaches_nothing(backend: str, monkeypatch) -> None:
     """No row, not even its own, and no gradient."""
     if backend == "other devices":
-        monkeypatch.setattr(lsh_rounds, "attend", merge.plain)
-        monkeypatch.setattr(lsh_rounds, "attend_backward", merge.plain_backward)
+        monkeypatch.setattr(lsh_rounds, "attend", merge.attend_unfused)
+        monkeypatch.setattr(lsh_rounds, "attend_backward", merge.attend_unfused_backward)
     attn, (q, v) = reformer(2, 8, backend="dense" if backend == "dense" else "chunks"), drawn(2, 2, 60, 8)
     padded = ea.Mask(key_lengths=torch.tensor([60, 33]))
     answers = []
@@ -245,7 +245,7 @@ def test_more_rounds_find_more_of_the_softmax() -> None:
     mass = [0.0]
     for rounds in (1, 2, 4, 8):
         attn = reformer(rounds, 16, width=32)
-        seen = sort_rounds(q, attn.rotations, 16).seen(False).view(1, 2, n, n)  # pyright: ignore
+        seen = sort_rounds(q, attn.rotations, 16).visible_pairs(False).view(1, 2, n, n)  # pyright: ignore
         mass.append((full * seen).sum(-1).mean().item())
         assert mass[-1] > 2 * seen.double().mean().item()  # as many keys at random would have no more than their share
         assert mass[-1] > mass[-2] + 0.05

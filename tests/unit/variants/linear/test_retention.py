@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.testing.compare import assert_close, assert_finite
+from efficient_attn.testing.tensor_comparison import assert_close, assert_finite
 
 CAUSAL = ea.Mask(causal=True)
 HEADS, WIDTH, VALUES = 4, 16, 5

@@ -7,11 +7,11 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.instruments.memory import footprint, training_footprint
-from efficient_attn.kernels.choices.contest import Contest
-from efficient_attn.kernels.half import HALF
+from efficient_attn.kernels.autotuning.candidates import Tunable
+from efficient_attn.kernels.half_precision import HALF
 from efficient_attn.kernels.low_rank.projection import project
 from efficient_attn.kernels.products import PRODUCTS
-from efficient_attn.testing.compare import assert_close
+from efficient_attn.testing.tensor_comparison import assert_close
 from efficient_attn.variants.low_rank.linformer import Linformer
 from tests.helpers.forms import forced
 
@@ -125,9 +125,9 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("contest", "form"), [(c, form) for c in (PRODUCTS, HALF) for form in c.forms])
+@pytest.mark.parametrize(("contest", "form"), [(c, form) for c in (PRODUCTS, HALF) for form in c.implementations])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_projections_and_their_gradients(dtype: torch.dtype, contest: Contest, form: str, layout: str) -> None:
+def test_projections_and_their_gradients(dtype: torch.dtype, contest: Tunable, form: str, layout: str) -> None:
     with forced(contest, form):
         _compare_projections(dtype, layout)
 

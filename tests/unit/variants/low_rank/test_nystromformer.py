@@ -7,7 +7,7 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.instruments.memory import footprint, training_footprint
-from efficient_attn.testing.compare import assert_close
+from efficient_attn.testing.tensor_comparison import assert_close
 
 
 def drawn(n: int = 60, m: int = 60, *, kv_heads: int = 2, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:

@@ -69,7 +69,7 @@ def test_heads_are_expanded_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     calls: list[int] = []
     real = latent.attend
     monkeypatch.setattr(latent, "attend", lambda q, k, *rest: calls.append(k.shape[1]) or real(q, k, *rest))
-    monkeypatch.setattr(latent, "EXPANDED", 2 * 9 * (WIDTH + VALUE) * 3)  # three heads' keys and values
+    monkeypatch.setattr(latent, "MAX_EXPANDED_ELEMENTS", 2 * 9 * (WIDTH + VALUE) * 3)  # three heads' keys and values
     torch.testing.assert_close(attn(q, latents, None), want, rtol=0, atol=1e-14)
     assert calls == [3, 1]
 

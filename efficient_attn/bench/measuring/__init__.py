@@ -1,0 +1,1 @@
+"""From cases to records: preparation, verification, interleaved timing in worker processes."""

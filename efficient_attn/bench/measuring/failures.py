@@ -1,0 +1,29 @@
+"""The records of cases that do not get as far as a result."""
+
+from __future__ import annotations
+
+from ...engines.job import Died
+from ...results.rows import Record, Status
+from ..case import Case
+from .conditions import Conditions
+from .jobs import FIRST, STAGES
+
+
+def end_case(case: Case, status: Status, reason: str) -> Record:
+    """The record of a case that was not measured, and why."""
+    row = case.row()
+    row.status, row.reason = status, reason
+    return Record(row)
+
+
+def end_dead(case: Case, death: Died, conditions: Conditions) -> Record:
+    """The record of a case that took its worker with it."""
+    if death.case < 0:
+        return end_case(case, death.status, f"its worker could not start: {death.how}")
+    reason = f"{death.how}, while {STAGES[death.stage]}"
+    if death.status == "timeout":
+        budget = case.cell.effort.budget_s
+        over = death.stage == FIRST and budget < conditions.timeout_s
+        limit = f"one call takes longer than its budget of {budget:g} s" if over else f"over {conditions.timeout_s:g} s"
+        reason = f"{limit}: {reason}"
+    return end_case(case, death.status, reason)

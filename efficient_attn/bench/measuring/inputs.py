@@ -1,0 +1,138 @@
+"""Inputs that change before every pass, behind storage that stays.
+
+What was drawn once lies in a pool, row after row, and each call of a pass gets tensors that begin at another row of it:
+so no two calls of a pass see the same contents. Before a pass the pool is written anew, its first rows and the rest
+each from a drawn row on: so contents do not come back, though corners do, for whoever goes by those. Pointers, shapes,
+strides and version counters stay, and a row stays whole.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...contract.mechanism import Attention
+from ...contract.shapes import Sample, Shape
+from ..case import Case
+
+SETS = 256  # calls of a pass that see contents of their own; those after them begin again
+FEWEST_SETS = 3  # where a pass is one call, the next one gets other tensors
+CORNERS = 2  # rows with which a pool may begin
+LINE = 64  # bytes: tensors begin where a line of the cache does
+FEWEST = 256  # rows of a head that are drawn even for a call over one
+
+
+def draw(case: Case, attn: Attention, shape: Shape) -> Sample:
+    """Inputs of a shape, a pure function of the seed and the sizes: all mechanisms of a cell get the same queries."""
+    sizes = (
+        f"{case.cell.effort.seed} {shape.batch} {shape.heads} {shape.n} {shape.m} {shape.head_dim} {shape.value_dim}"
+    )
+    generator = torch.Generator().manual_seed(zlib.crc32(sizes.encode()))  # of a wider seed torch drops the upper half
+    dtype = getattr(torch, case.cell.place.dtype)
+    return attn.sample(shape, generator=generator, dtype=dtype, device=case.cell.place.device)
+
+
+class Pool:
+    """One drawn tensor ``[B, heads, length, ..]``, and tensors of its kind, of ``length`` positions, that change."""
+
+    def __init__(self, drawn: Tensor, length: int, sets: int) -> None:
+        batch, heads, _, *tail = drawn.shape
+        width = math.prod(tail)
+        self.drawn = drawn.reshape(-1, width)
+        rows, step = batch * heads * length, LINE // math.gcd(LINE, width * drawn.element_size())
+        self.edge = min(FEWEST_SETS * step, rows // 2), rows // 2  # where the first rows may end
+        self.memory = drawn.new_empty((rows + (sets - 1) * step, width))
+        size = (batch, heads, length, *tail)
+        strides = drawn.new_empty(size, device="meta").stride()
+        self.tensors = [self.memory.as_strided(size, strides, at * step * width) for at in range(sets)]
+        self.write(0, 0, 0)
+
+    def write(self, first: int, rest: int, cut: int) -> None:
+        """Let the pool's rows before ``cut`` be the drawn ones from one on, and the others those from another on.
+
+        Written past the version counters, which tell nobody.
+        """
+        self.stretches = (0, cut, first), (cut, len(self.memory), rest)
+        for mine, drawn in self._pieces():
+            mine.data.copy_(drawn)
+
+    def is_intact(self) -> bool:
+        """Whether the pool still holds what was put there."""
+        return all(torch.equal(mine, drawn) for mine, drawn in self._pieces())
+
+    def _pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The pool piece by piece, each with the drawn rows that belong there."""
+        count = len(self.drawn)
+        for at, until, first in self.stretches:
+            while at < until:
+                row = (first + at) % count
+                rows = min(count - row, until - at)
+                yield self.memory[at : at + rows], self.drawn[row : row + rows]
+                at += rows
+
+
+class Feed:
+    """What the calls of each pass get: samples of ``n`` queries and ``m`` keys, out of pools that change."""
+
+    def __init__(self, drawn: Sample, n: int, m: int, *, sides: Mapping[str, str], seed: int, sets: int) -> None:
+        self.random, self.sets = random.Random(seed), sets
+        lengths = {"q": n, "k": m, "v": m} | {name: n if side == "query" else m for name, side in sides.items()}
+        self.names: dict[str, int] = {}  # what was one tensor stays one
+        self.pools: dict[int, Pool] = {}
+        for name, x in {"q": drawn.q, "k": drawn.k, "v": drawn.v, **drawn.inputs}.items():
+            if x is not None:
+                self.names[name] = id(x)
+                self.pools.setdefault(id(x), Pool(x, lengths[name], sets))
+        self.corners = [{key: self._draw(len(p.drawn)) for key, p in self.pools.items()} for _ in range(CORNERS)]
+
+    def change(self, calls: int) -> list[Sample]:
+        """New contents, and what each of so many calls gets, in drawn order."""
+        corner = self.random.choice(self.corners)
+        for key, pool in self.pools.items():
+            pool.write(corner[key], self._draw(len(pool.drawn)), self.random.randint(*pool.edge))
+        count = min(self.sets, max(calls, FEWEST_SETS))
+        return [self._sample(place) for place in self.random.sample(range(count), min(calls, count))]
+
+    def _draw(self, below: int) -> int:
+        return self.random.randrange(below)
+
+    def _sample(self, place: int) -> Sample:
+        by_name = {name: self.pools[key].tensors[place] for name, key in self.names.items()}
+        return Sample(by_name.pop("q"), by_name.pop("k"), by_name.pop("v", None), by_name)
+
+    def touched(self) -> str | None:
+        """The name of an input whose contents are not what they were made."""
+        return next((name for name, key in self.names.items() if not self.pools[key].is_intact()), None)
+
+    def owns(self, x: Tensor) -> str | None:
+        """The name of the input whose memory a tensor shares."""
+        at = x.untyped_storage().data_ptr()
+        pools = {name: self.pools[key].memory.untyped_storage().data_ptr() for name, key in self.names.items()}
+        return next((name for name, pointer in pools.items() if pointer == at), None)
+
+
+def feed(
+    case: Case,
+    attn: Attention,
+    shape: Shape,
+    drawn: Sample | None,
+    *,
+    seed: int,
+    sets: int = SETS,
+) -> Feed:
+    """Changing inputs for calls of a shape. drawn: inputs of that shape; where it has few positions, more are drawn."""
+    sides = {name: i.side for name, i in attn.traits.inputs.items()}
+    if drawn is None or shape.n < FEWEST:
+        drawn = draw(case, attn, replace(shape, n=FEWEST, m=FEWEST) if shape.n == shape.m < FEWEST else shape)
+    return Feed(drawn, shape.n, shape.m, sides=sides, seed=seed, sets=sets)
+
+
+def list_tensors(sample: Sample) -> Sequence[Tensor]:
+    """All that a sample holds."""
+    return tuple(x for x in (sample.q, sample.k, sample.v, *sample.inputs.values()) if x is not None)

@@ -1,0 +1,255 @@
+"""What workers do: take a cell's cases to their task, sit through rounds of what is timed, look at the machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...engines.job import Board
+from ...engines.worker import limit_memory
+from ...errors import UnsupportedError
+from ...instruments import integrity
+from ...instruments.disturbance import Watch
+from ...instruments.energy import joules_a_call, meter
+from ...instruments.environment.gpu import sensors
+from ...instruments.global_state import Globals, Meddled
+from ...instruments.memory import canary
+from ...instruments.roofline import Ceiling, ceiling
+from ...instruments.timing import Pace, TooSlow, Turn, take_rounds
+from ...results.rows import Record, Row, Status
+from ..case import Case
+from ..config import Cell
+from ..task_registry import find_task
+from . import kernel_choices, scratch
+from .output_comparison import Invalid
+from .samples import make_subject
+from .workload import Workload
+
+STAGES = (
+    "its inputs were made",
+    "it was compiled",
+    "its first call ran",
+    "it was compared with its oracle",
+    "its memory was counted",
+    "it was calibrated",
+    "it was timed",
+    "it was judged",
+)
+MAKING, COMPILING, FIRST, GATE, MEMORY, CALIBRATING, TIMING, JUDGING = range(len(STAGES))
+
+
+@dataclass
+class Prepared:
+    """A case that has passed its gate: its row so far, and its pace."""
+
+    row: Row
+    pace: Pace
+    samples: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Of:
+    """What a worker tells about one case, by its place among the job's cases, with the seconds that it took."""
+
+    case: int
+    what: Prepared | Record
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepare:
+    """Take each case to where it can be timed, or to the record that says why not. Tells an `Of` for each."""
+
+    cell: Cell
+    cases: tuple[Case, ...]
+    timeout_s: float
+    memory_bytes: int | None
+    choices: kernel_choices.Choices = field(default_factory=dict)
+    folder: Path | None = None
+
+    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
+        _set_threads(self.cell)
+        kernel_choices.use(self.choices)
+        scratch.use(self.folder)
+        for place, case in enumerate(self.cases):
+            start = time.perf_counter()
+            overdue = time.monotonic() + self.timeout_s
+
+            def at(stage: int, seconds: float | None = None, *, place: int = place, overdue: float = overdue) -> None:
+                left = overdue - time.monotonic()
+                board.at(place, stage, left if seconds is None else min(seconds, left))
+
+            at(MAKING)
+            limit_memory(self.memory_bytes)
+            what = self._judge(case, at)
+            tell(Of(place, what, time.perf_counter() - start))
+
+    def _judge(self, case: Case, at: Callable[..., None]) -> Prepared | Record:
+        row = case.row()
+        row.threads = torch.get_num_threads()
+        task = find_task(self.cell.target)
+        try:
+            at(JUDGING)
+            found = task.judge(case, row, at)
+            if strange := sorted(name for name in found.row.extra if not task.declares(name)):
+                raise ValueError(f"the task {task.name} declares no column {strange[0]!r}")
+        except Exception as error:
+            return end_failed(row, error)
+        try:
+            Record(found.row, found.samples).to_line()
+        except (TypeError, ValueError) as error:  # what cannot be kept ends this case, not the run
+            return end_failed(case.row(), error)
+        return found
+
+
+@dataclass(frozen=True)
+class Sat:
+    """One round of a sitting, by the case's place among the job's cases."""
+
+    samples: Mapping[int, list[float]]
+    waited: Mapping[int, int]
+    failed: Mapping[int, tuple[Status, str]]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a sitting: why its numbers may be disturbed, if they may, and what was seen of it."""
+
+    disturbed: str | None
+    seen: dict[str, Any]
+    graph_breaks: Mapping[int, int]
+    energy_j: Mapping[int, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sit:
+    """Measure some rounds of prepared cases together. Tells a `Sat` for each round, then `Ended`."""
+
+    cell: Cell
+    cases: tuple[Case, ...]
+    turns: tuple[Turn, ...]
+    rounds: tuple[int, ...]
+    seed: int
+    timeout_s: tuple[float, ...]
+    memory_bytes: int | None
+    energy: bool  # measured too, where the device has a counter
+    choices: kernel_choices.Choices = field(default_factory=dict)
+
+    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
+        threads, device = _set_threads(self.cell), self.cell.place.device
+        kernel_choices.use(self.choices)
+        make = find_task(self.cell.target).work
+        assert make is not None  # only what is timed sits
+        limit_memory(self.memory_bytes)
+        works: list[Workload] = []
+        for place, case in enumerate(self.cases):
+            board.at(place, MAKING, self.timeout_s[place])
+            works.append(make(case))
+            works[-1].warm()
+        before, watch = Globals.now(), Watch()
+        rounds = take_rounds(
+            {str(i): make_subject(work, seed=self.seed) for i, work in enumerate(works)},
+            {str(i): turn for i, turn in enumerate(self.turns)},
+            {str(i): count for i, count in enumerate(self.rounds)},
+            seed=self.seed,
+            device=device,
+            alone=threads == 1 and device == "cpu",
+            at=lambda name: board.at(int(name), TIMING, self.timeout_s[int(name)]),
+            after=lambda: _check(before),
+        )
+        for r in rounds:
+            ends = {int(n): explain_failure(e) for n, e in r.failed.items()}
+            tell(Sat(_placed(r.samples), _placed(r.waited), ends))
+        seen, waits = watch.lap(), threads if device == "cpu" else None  # for a GPU a thread may well wait
+        told = asdict(seen) | ({"gpu": {n: str(v) for n, v in sensors().items()}} if device == "cuda" else {})
+        tell(Ended(seen.reason(waits), told, {i: w.graph_breaks for i, w in enumerate(works)}, self._energy(works)))
+
+    def _energy(self, works: Sequence[Workload]) -> dict[int, float | None]:
+        read = meter(self.cell.place.device) if self.energy else None
+        if read is None:
+            return {}
+        calls = [turn.pace.calls for turn in self.turns]
+        return {
+            i: joules_a_call(make_subject(w, seed=self.seed), calls[i], read, device=self.cell.place.device)
+            for i, w in enumerate(works)
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspect:
+    """Look at the machine: how fast could anything be? canary: and does the memory counter tell the truth?
+
+    Tells what was counted, a ceiling for each of the settings, and last what else the machine did meanwhile.
+    """
+
+    device: str
+    settings: tuple[tuple[str, int | None], ...]  # dtype and threads
+    limit_s: float
+    canary: bool = True
+
+    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
+        board.at(0, MAKING, self.limit_s)
+        if self.canary:
+            tell(canary(self.device))
+        default, watch = _default_threads(), Watch()
+        for dtype, threads in self.settings:
+            found: Ceiling = ceiling(self.device, dtype, threads or default)
+            tell((dtype, threads, found))
+        tell(watch.lap())
+
+
+def _placed(by_name: Mapping[str, Any]) -> dict[int, Any]:
+    return {int(name): value for name, value in by_name.items()}
+
+
+def _set_threads(cell: Cell) -> int:
+    default = _default_threads()  # asked first: where jobs share a process, what one sets is not the next one's default
+    torch.set_num_threads(cell.place.threads or default)
+    return torch.get_num_threads()
+
+
+@cache
+def _default_threads() -> int:
+    return torch.get_num_threads()
+
+
+def _check(before: Globals) -> None:
+    if reason := before.changed():
+        before.restore()
+        raise Meddled(reason)
+
+
+# -- how a case fails ----------------------------------------------------------------------------------------------
+
+
+def explain_failure(error: BaseException) -> tuple[Status, str]:
+    """The status and the reason of a case that raised."""
+    if isinstance(error, UnsupportedError):
+        return "unsupported", str(error)
+    if isinstance(error, Invalid | Meddled):
+        return "invalid", str(error)
+    if isinstance(error, TooSlow):
+        return "timeout", str(error)
+    # torch reports a failed CPU allocation as a plain RuntimeError
+    unnamed = isinstance(error, RuntimeError) and ("not enough memory" in str(error) or "can't allocate" in str(error))
+    out_of_memory = unnamed or isinstance(error, MemoryError | torch.OutOfMemoryError)
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+    return "oom" if out_of_memory else "error", text
+
+
+def end_failed(row: Row, error: BaseException) -> Record:
+    """The record of a case that raised; what its task has added goes with it."""
+    row.status, row.reason = explain_failure(error)
+    row.extra = {}
+    if row.device == "cuda" and row.status == "oom":
+        torch.cuda.empty_cache()
+    return Record(row)
+
+
+integrity.close()  # whoever runs a job has imported this module before any plug-in

@@ -1,0 +1,100 @@
+"""Choices between forms of a kernel: settled once a session, in a worker, and the same in all workers from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from ...engines.job import Board, Died, Engine
+from ...kernels.autotuning import autotuner, cache
+from ...kernels.autotuning.candidates import TimingTable, TuningPoint
+from ...kernels.tunables import TUNABLES
+from ..readiness import Finding
+
+LIMIT_S = 120.0
+
+Tables: TypeAlias = Mapping[str, TimingTable]  # by the name of their contest
+Choices: TypeAlias = dict[int, Tables]  # by threads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settle:
+    """Find or make the tables of timings for each number of threads. Tells pairs of both."""
+
+    threads: tuple[int | None, ...]
+
+    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
+        board.at(0, 0, LIMIT_S)
+        default = torch.get_num_threads()
+        for count in sorted({threads or default for threads in self.threads}):
+            torch.set_num_threads(count)
+            tell((count, autotuner.find_tables(TUNABLES, count)))
+        torch.set_num_threads(default)
+
+
+def settle(engine: Engine, threads: Iterable[int | None], sessions: Sequence[Mapping[str, Any]]) -> Choices:
+    """The tables of a session: those of earlier ``sessions`` of its folder, so that all of a run's rows agree, or else
+    those of this machine. None where a worker died of it: rules then decide.
+    """
+    found = {count: table for session in sessions for count, table in read(session.get("choices", {})).items()}
+    try:
+        settled = dict(engine.carry_out(Settle(threads=tuple(dict.fromkeys(threads)))))
+    except Died as death:
+        reason = f"by rule: nothing could be timed ({death.how})"
+        settled = {
+            count: dict.fromkeys((c.name for c in TUNABLES), TimingTable(source=reason)) for count in threads if count
+        }
+    return {count: {**tables, **found.get(count, {})} for count, tables in settled.items()}
+
+
+def use(choices: Choices) -> None:
+    """In a worker: decide by these tables, for the threads that it has."""
+    count = torch.get_num_threads()
+    autotuner.use_tables(choices.get(count, {}), count)
+
+
+def as_json(choices: Choices) -> dict[str, Any]:
+    """The tables as ``run.json`` keeps them: by threads, then contest."""
+    return {
+        str(count): {
+            name: {
+                "source": table.source,
+                "seconds": table.seconds,
+                "timings": [[point.kind, list(point.sizes), dict(times)] for point, times in table.timings],
+            }
+            for name, table in tables.items()
+        }
+        for count, tables in choices.items()
+    }
+
+
+def read(kept: Mapping[str, Any]) -> Choices:
+    """What `as_json` wrote."""
+    return {
+        int(count): {
+            name: TimingTable(
+                tuple((TuningPoint(kind, tuple(sizes)), times) for kind, sizes, times in told["timings"]),
+                told["source"],
+                told["seconds"],
+            )
+            for name, told in tables.items()
+        }
+        for count, tables in kept.items()
+    }
+
+
+def look_at_choices(threads: int) -> Finding:
+    """By what forms of kernels are chosen on this machine; times them first where nobody has."""
+    tables = autotuner.find_tables(TUNABLES, threads)
+    seconds = sum(table.seconds for table in tables.values())
+    numbers = {"threads": threads, "seconds": seconds, "sources": {n: t.source for n, t in tables.items()}}
+    odd = sorted({table.source for table in tables.values() if not table.cached})
+    if not any(table.timings for table in tables.values()):
+        return Finding(topic="choices", said="; ".join(odd), level="note", numbers=numbers)
+    points = sum(len(table.timings) for table in tables.values())
+    said = f"forms of {', '.join(tables)} timed at {points} points in {seconds:.1f} s"
+    said += f"; {'; '.join(odd)}" if odd else f", kept in {cache.folder()}"
+    return Finding(topic="choices", said=said, level="note" if odd else "ok", numbers=numbers)

@@ -1,0 +1,194 @@
+"""What is compared with the oracle: outputs, steps and gradients, on some rows where all are too many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Sample, Values
+from ...instruments.distance import relative_error
+from .inputs import list_tensors
+from .padded_rows import take_rows
+from .workload import Workload, make_leaves
+
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2, "float16": 5e-3}  # relative Frobenius error
+ROWS = 32  # query rows a place at which a long output is compared
+AGAIN = 2**22  # pairs of all heads that the oracle may work out in every round
+
+
+class Invalid(Exception):
+    """The output is not the oracle's."""
+
+
+def takes_rows(w: Workload) -> bool:
+    """Whether some rows can be asked for alone, so that the oracle is cheap at any length."""
+    return w.attn.traits.rows_alone
+
+
+def dense_pairs(w: Workload) -> int:
+    """Query-key pairs of all heads that the oracle works out for a call."""
+    return w.shape.batch * w.shape.heads * w.attn.dense_pairs(w.shape.n, w.shape.m)
+
+
+# -- a call and its oracle -----------------------------------------------------------------------------------------
+
+
+def check_call(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = AGAIN) -> float:
+    """The error of what a call gave for a sample, on rows at its start, in its middle and at its end; else `Invalid`.
+
+    The queries' gradients are compared on the same rows. Where rows cannot be taken alone, all are compared while the
+    oracle works out at most so many pairs; above that, with what a new instance gives for copies of the same inputs.
+    """
+    out = _shaped(w, results[0].detach())
+    if takes_rows(w):
+        return max(_check_rows(w, sample, out, results, place) for place in list_places(w.shape.n))
+    if dense_pairs(w) <= most:
+        return check_same(w, out, _ask(w, sample, w.mask))
+    q, k, v, inputs = _copies(sample)
+    with torch.no_grad():
+        return check_same(w, out, w.case.create()(q, k, v, w.mask, **inputs))
+
+
+def list_places(n: int) -> list[slice]:
+    """Some rows at the start, in the middle and at the end, none of them twice."""
+    middle = max(ROWS, n // 2 - ROWS // 2)
+    end = max(middle + ROWS, n - ROWS)
+    return [slice(start, min(start + ROWS, n)) for start in (0, middle, end) if start < n]
+
+
+def _check_rows(w: Workload, sample: Sample, out: Tensor, results: Sequence[Tensor], place: slice) -> float:
+    rows = take_rows(sample, w.mask, place, w.attn.traits.inputs)
+    k, v, inputs = rows.sample.k, rows.sample.v, rows.sample.inputs
+    q = rows.sample.q.detach().requires_grad_(len(results) > 1)
+    with torch.set_grad_enabled(len(results) > 1):
+        want = w.oracle(q, k, v, rows.mask, **inputs)
+    error = check_same(w, out[:, :, rows.place], want.detach())
+    if len(results) > 1:
+        upstream = w.upstream(out)[:, :, rows.place]
+        (slope,) = torch.autograd.grad(want, [q], upstream, allow_unused=True, materialize_grads=True)
+        error = max(error, check_same(w, results[1][:, :, rows.place], slope, "the queries' gradient"))
+    return error
+
+
+def _ask(w: Workload, sample: Sample, mask: Mask) -> Tensor:
+    with torch.no_grad():
+        return w.oracle(sample.q, sample.k, sample.v, mask, **sample.inputs)
+
+
+def _copies(sample: Sample) -> Sample:
+    """The same contents elsewhere; what was one tensor stays one."""
+    made = {id(x): x.clone() for x in list_tensors(sample)}
+    q, k, v, inputs = sample
+    return Sample(
+        made[id(q)], made[id(k)], v if v is None else made[id(v)], {n: made[id(x)] for n, x in inputs.items()}
+    )
+
+
+def check_step(w: Workload, context: Sample, tokens: Sequence[Sample], out: Tensor) -> float:
+    """The error of the last of some steps after a context against the row that the oracle gives; else `Invalid`."""
+    sides, last = w.attn.traits.inputs, tokens[-1]
+    with torch.no_grad():
+        k, v = (_join([getattr(sample, name) for sample in (context, *tokens)]) for name in ("k", "v"))
+        inputs = {
+            n: _join([sample.inputs[n] for sample in (context, *tokens)]) if sides[n].side == "key" else x
+            for n, x in last.inputs.items()
+        }
+        assert k is not None
+        return check_same(w, out, w.oracle(last.q, k, v, Mask(causal=True), **inputs))
+
+
+def _join(parts: Sequence[Values]) -> Values:
+    """All positions: those of the context and the newest."""
+    return None if parts[0] is None else torch.cat([x for x in parts if x is not None], 2)
+
+
+# -- gradients -----------------------------------------------------------------------------------------------------
+
+
+def check_gradients(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = AGAIN) -> float:
+    """The error of all gradients of a call: against the oracle's where those are affordable; else `Invalid`.
+
+    Above ``most`` pairs, and where rows can be taken alone, one more call gets a larger gradient for some rows: by that
+    much, as the oracle works out from these rows, its gradients must differ. Where they cannot be taken alone, they
+    are compared with what a new instance gives for copies of the same inputs.
+    """
+    if dense_pairs(w) <= most:
+        return _check_all(w, results, _exactly(w, w.oracle, sample))
+    if takes_rows(w):
+        return _check_difference(w, sample, results)
+    return _check_all(w, results, _exactly(w, w.case.create(), _copies(sample)))
+
+
+def _exactly(w: Workload, other: Attention, sample: Sample) -> tuple[Tensor, ...]:
+    """What another mechanism gives in the workload's place."""
+    attn, call = w.attn, w.call
+    try:
+        w.attn = w.call = other
+        return w.forward_backward(sample)
+    finally:
+        w.attn, w.call = attn, call
+
+
+def _check_all(w: Workload, results: Sequence[Tensor], want: Sequence[Tensor]) -> float:
+    names = ("output", *["gradient"] * (len(want) - 1))
+    return max(check_same(w, a.detach(), b.detach(), f"the {n}") for n, a, b in zip(names, results, want, strict=True))
+
+
+def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor]) -> float:
+    upstream, leaves, count = w.upstream(results[0]), make_leaves(sample), 0
+    more, parts = torch.zeros_like(upstream), []
+    for place in list_places(w.shape.n):
+        rows = take_rows(leaves, w.mask, place, w.attn.traits.inputs)
+        more[:, :, rows.place] = upstream[:, :, rows.place]
+        count += rows.place.stop - rows.place.start
+        parts.append(rows)
+    scale = math.sqrt(w.shape.n / count)  # so that what the rows add is no less than what there is
+    more *= scale
+    sources = [*list_tensors(leaves), *w.oracle.parameters()]
+    wants = [torch.zeros_like(x) for x in sources]
+    for rows in parts:
+        q, k, v, inputs = rows.sample
+        out = w.oracle(q, k, v, rows.mask, **inputs)
+        slopes = torch.autograd.grad(out, sources, more[:, :, rows.place], allow_unused=True, materialize_grads=True)
+        for want, slope in zip(wants, slopes, strict=True):
+            want += slope
+    other = w.forward_backward(sample, upstream + more)
+    return max(
+        check_same(w, new - old, want, "what some rows add to a gradient")
+        for old, new, want in zip(results[1:], other[1:], wants, strict=True)
+    )
+
+
+# -- one comparison ------------------------------------------------------------------------------------------------
+
+
+def _shaped(w: Workload, out: Tensor) -> Tensor:
+    s = w.shape
+    want = (s.batch, s.heads, s.n, s.value_dim)
+    if tuple(out.shape) != want or out.dtype != w.sample.q.dtype:
+        raise Invalid(f"the output is {out.dtype} {list(out.shape)}, not {w.sample.q.dtype} {list(want)}")
+    return out
+
+
+def check_same(w: Workload, out: Tensor, oracle: Tensor, what: str = "the output") -> float:
+    """The error of a result, if it has the oracle's shape and dtype and is near enough to it; else `Invalid`."""
+    if out.shape != oracle.shape or out.dtype != oracle.dtype:
+        raise Invalid(f"{what} is {out.dtype} {list(out.shape)}, the oracle's {oracle.dtype} {list(oracle.shape)}")
+    if not torch.isfinite(oracle).all():
+        raise Invalid(f"{what} of the oracle holds values that are not finite")
+    if not torch.isfinite(out).all():
+        raise Invalid(f"{what} holds values that are not finite")
+    return check_error(relative_error(out, oracle), w.case.cell.place.dtype, what)
+
+
+def check_error(error: float, dtype: str, what: str = "the output") -> float:
+    """The error, if it is one that the dtype allows; else `Invalid`."""
+    limit = TOLERANCE[dtype]
+    if not error <= limit:  # nor may it be no number
+        raise Invalid(f"{what} is not the oracle's: relative error {error:.2e}, allowed {limit:.0e}")
+    return error

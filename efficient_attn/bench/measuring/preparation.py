@@ -1,0 +1,97 @@
+"""A case taken to where it can be timed: proved right, its memory and its work counted, its pace found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ...contract.capacity import longest_context
+from ...contract.decode_state import state_bytes
+from ...errors import UsageError
+from ...instruments.global_state import watched
+from ...instruments.timing import calibrate, first_call
+from ...kernels.autotuning import autotuner
+from ...results.rows import Row, finite
+from ..case import Case
+from .jobs import CALIBRATING, COMPILING, FIRST, GATE, MAKING, MEMORY, Prepared
+from .samples import Steps, make_subject, prove
+from .workload import BACKWARD, Workload
+
+
+def prepare(
+    case: Case, row: Row, at: Callable[..., None], *, peak_memory: bool = False, memory_budget: int | None = None
+) -> Prepared:
+    """Gate a case, count its memory and find its pace. at: called with the stage, and the most seconds for it.
+
+    peak_memory: whether rows have a call's bytes. memory_budget: of which they have the longest context, in decoding.
+    """
+    place, budget_s = case.cell.place, case.cell.effort.budget_s
+    at(MAKING)
+    workload = Workload(case)
+    with watched(workload.drawn):
+        compiles = place.compiled or workload.attn.compiles
+        at(COMPILING if compiles else FIRST, None if compiles else budget_s)
+        workload.warm()
+        at(FIRST, budget_s)
+        steps = Steps(workload, case.cell.effort.seed) if place.mode == "decode" else None
+        subject = make_subject(workload, seed=case.cell.effort.seed)
+        first_call(subject, budget_s=budget_s, device=place.device)
+        at(GATE)
+        error, row.gate_len = prove(workload, steps)
+        row.oracle_error = finite(error)
+        row.parameters = sum(p.numel() for p in workload.attn.parameters())
+        row.clamped_rows = workload.clamped_rows()
+        row.bytes_moved = workload.bytes_moved
+        _count_work(workload, row)
+        if memory_budget is not None:
+            _count_capacity(workload, row, memory_budget)
+        at(MEMORY)
+        autotuner.clear_choices()  # what the gate chose, perhaps at another length
+        samples = _count_memory(workload, row, steps, told=peak_memory)
+        row.choices = autotuner.list_choices() or None
+        at(CALIBRATING)
+        pace = calibrate(subject, budget_s=budget_s, device=place.device)
+    return Prepared(row, pace, samples | {"bytes_moved": row.bytes_moved})
+
+
+def _count_memory(workload: Workload, row: Row, steps: Steps | None, *, told: bool) -> dict[str, Any]:
+    """One call under the profiler: the kernels that it really ran, and its bytes where the suite asks for them."""
+    found = workload.footprint(steps and steps.take_one)
+    if told:
+        row.peak_memory_bytes, row.retained_bytes, row.reason = found.peak, found.retained, found.reason
+        row.output_bytes, row.saved_bytes, row.workspace_bytes = found.output, found.saved, found.workspace
+    return {"kernels": list(found.kernels)}
+
+
+def _count_work(workload: Workload, row: Row) -> None:
+    s, attn, place = workload.shape, workload.attn, workload.case.cell.place
+    decoding, m = place.mode == "decode", place.seq_len
+    n, causal = (1, True) if decoding else (m, place.causal)
+    asked = replace(s, n=n, m=m)
+    dtype, gradient = workload.sample.q.dtype, place.mode == "forward_backward"
+    row.pairs = attn.pairs(n, m, causal)
+    row.backend_used, row.pairs_computed = attn.what_runs(asked, causal=causal, dtype=dtype, gradient=gradient)
+    if decoding:
+        pairs = s.batch * attn.growth.step_cost(m)
+    else:  # what padding adds to the work is nobody's wish
+        lengths = Counter(workload.case.row_lengths)
+        pairs = sum(rows * attn.growth.cost(length, length, causal) for length, rows in lengths.items())
+    work = pairs * 2 * (s.head_dim + s.value_dim) * s.heads
+    row.flops = work * (1 + BACKWARD) if row.mode == "forward_backward" else work
+    if decoding:
+        row.steps = 1
+        row.state_bytes = state_bytes(workload.after_context(s.m))
+    elif row.mode == "forward":
+        row.output_bytes = s.batch * s.heads * s.n * s.value_dim * workload.sample.q.element_size()
+
+
+def _count_capacity(workload: Workload, row: Row, budget: int) -> None:
+    """How long a context may be until its state is over the budget; or the row's reason why that is not known."""
+    dtype = workload.sample.q.dtype
+    try:
+        row.longest_context = longest_context(workload.attn, budget, batch=workload.shape.batch, dtype=dtype)
+        row.memory_budget_bytes = budget
+    except UsageError as error:  # a state that only its first step allocates cannot be counted ahead
+        row.reason = str(error)

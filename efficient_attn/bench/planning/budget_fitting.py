@@ -1,0 +1,65 @@
+"""Budgets: each mechanism of a cell with the options that its own rule gives it, so that all use as much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...contract.budget import Budget, counts_bytes
+from ...errors import UnsupportedError, UsageError
+from ...registry import class_of
+from ...spec import Spec, parse
+from ...units import size
+from ..case import make_mechanism
+from ..config import Cell
+
+OVER = 1.05  # of a budget of bytes: sums have a few numbers more than features
+
+
+def fit_all(
+    cell: Cell, specs: Sequence[str], kv_heads: int | None, budgets: Sequence[str | None]
+) -> Iterator[tuple[str, str | None]]:
+    """The specs fitted to each of the budgets, with the budget; the cell's baseline is left as it is, once.
+
+    Raises `UsageError` for mechanisms without a rule, options that the rule sets, and budgets that cannot be kept.
+    """
+    for spec in specs:
+        if spec == cell.baseline or budgets == (None,):
+            yield spec, None
+        else:
+            yield from ((_fit(cell, spec, kv_heads, budget), budget) for budget in budgets if budget is not None)
+
+
+def _fit(cell: Cell, text: str, kv_heads: int | None, budget: str) -> str:
+    place, spec = cell.place, parse(text)
+    if not isinstance(spec, Spec):
+        raise UsageError(f"budget {budget}: {text} is a union, which has no rule of its own")
+    heads = kv_heads or place.heads
+    sizes = {"length": place.seq_len, "kv_heads": heads, "head_dim": place.head_dim}
+    try:
+        found = Budget.parse(budget, **sizes, dtype=place.dtype, causal=place.causal)
+        fitted = str(spec.given(class_of(spec.name).fit(found)))
+    except UnsupportedError as error:
+        raise UsageError(f"budget {budget}: {error}; leave {text} out, or name its options without a budget") from error
+    except UsageError as error:
+        raise UsageError(f"budget {budget}: {error}") from error
+    if counts_bytes(budget):
+        _check_state(cell, fitted, kv_heads, budget)
+    return fitted
+
+
+def _check_state(cell: Cell, fitted: str, kv_heads: int | None, budget: str) -> None:
+    """Refuse a mechanism whose state is larger than the keys that a query reads."""
+    import torch
+
+    from ...contract.decode_state import state_bytes
+    from ...units import parse_size
+
+    attn = make_mechanism(cell, fitted, kv_heads or cell.place.heads)
+    if not attn.traits.decode:
+        raise UsageError(f"budget {budget}: {fitted} has no decode state; give a budget of keys")
+    taken = state_bytes(attn.init_state(1, cell.place.seq_len, getattr(torch, cell.place.dtype), "meta"))
+    if taken > OVER * parse_size(budget):
+        raise UsageError(
+            f"budget {budget}: {fitted} keeps {size(taken)} after {cell.place.seq_len} positions, more than a query "
+            "reads; give a budget of keys"
+        )

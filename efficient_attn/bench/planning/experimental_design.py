@@ -1,0 +1,102 @@
+"""Designs: few points of many combinations, chosen so that every factor's own effect can be told from the others'."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...errors import UsageError
+from ...results.effects import Step, can_tell, list_steps
+from ...results.section import Column, Section
+from .suite import Suite
+
+STARTS = 12  # searches, each from other points: the best one's result counts
+
+Point: TypeAlias = Mapping[str, Any]
+Levels: TypeAlias = Mapping[str, Sequence[Any]]
+
+
+def choose_points(every: Sequence[Point], levels: Levels, count: int, seed: int) -> list[Point]:
+    """So many of these points, with a level of each factor as often as any other, and each pair of levels too, as far
+    as that can be. In their own order; the same everywhere, because only whole numbers are compared.
+
+    Raises `UsageError` for too few points to tell the effects of all factors apart.
+    """
+    if len(every) <= count:
+        return list(every)
+    varied, steps = {factor: values for factor, values in levels.items() if len(values) > 1}, _steps(levels)
+    if count <= len(steps):
+        raise UsageError(
+            f"design: {count} points cannot tell {len(steps)} effects apart; give at least {len(steps) + 1}"
+        )
+    table = np.array([[values.index(p[f]) for f, values in varied.items()] for p in every])
+    weights = np.array([len(values) for values in varied.values()])
+    draw, best = random.Random(seed), None
+    for _ in range(STARTS):
+        loss, chosen = _search(table, weights, draw.sample(range(len(every)), count))
+        points = [every[i] for i in sorted(chosen)]
+        if (best is None or loss < best[0]) and can_tell(points, steps):
+            best = loss, points
+    if best is None:
+        raise UsageError(
+            f"design: {count} points do not tell the effects of {', '.join(varied)} apart; give more points"
+        )
+    return best[1]
+
+
+def _search(table: np.ndarray, weights: np.ndarray, chosen: list[int]) -> tuple[int, list[int]]:
+    """Points exchanged for others while that makes the chosen ones less alike, and how alike they end up.
+
+    Two points are as alike as the levels that they share, a rare level counting for more. The sum of the squares of
+    that over all pairs is least for an orthogonal array (Xu's J2, Technometrics 44, 2002).
+    """
+
+    def likeness(point: int) -> np.ndarray:
+        return ((table == table[point]) @ weights) ** 2
+
+    total, better = sum(likeness(point) for point in chosen), True
+    assert isinstance(total, np.ndarray)
+    while better:
+        better = False
+        for place, point in enumerate(chosen):
+            others = total - likeness(point)
+            costs = others.copy()
+            costs[[p for p in chosen if p != point]] = np.iinfo(costs.dtype).max  # no point is measured twice
+            new = int(costs.argmin())
+            if costs[new] < costs[point]:
+                chosen[place], total, better = new, others + likeness(new), True
+    return int(total[chosen].sum()), chosen
+
+
+def count_effects(levels: Levels) -> int:
+    """How many effects there are to tell apart."""
+    return len(_steps(levels))
+
+
+def _steps(levels: Levels) -> list[Step]:
+    """Numbers in order; words as the suite has them."""
+    return list_steps(
+        {f: values if isinstance(values[0], str) else sorted(values) for f, values in levels.items() if len(values) > 1}
+    )
+
+
+def list_sections(name: str, suite: Suite) -> list[Section]:
+    """What the page shows of parts with a design: the effects of their axes. name: the suite's."""
+    return [
+        Section(
+            name=re.sub(r"[^a-z0-9]+", "_", f"effects_{name}_{number}".lower()),
+            task="speed",
+            title=f"Effects: {part.name}",
+            columns=tuple(Column(name=axis, heading=axis.replace("_", " ")) for axis in part.axes.varied),
+            y="speedup",
+            layout="effects",
+            suite=name,
+            part=part.name,
+        )
+        for number, part in enumerate(suite.parts(), 1)
+        if part.design
+    ]

@@ -1,0 +1,283 @@
+"""The plan: every case that a suite asks for, in the order in which it will run."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, get_origin
+
+from ...errors import UsageError, unknown
+from ...layers.named import is_baseline
+from ...registry import rename_backend
+from ...spec import parse
+from ..case import Case, group_by_cell, make_case, takes
+from ..config import Effort
+from ..task import Task
+from ..task_registry import find_task
+from .budget_fitting import fit_all
+from .experimental_design import choose_points, count_effects
+from .request import DEFAULTS, Asked, Grid
+from .suite import Loaded, Suite, Wanted, check_keys
+from .suite_schema import Design, Part, Variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overrides:
+    """What the command line changes in a suite: axes by name, variants, keys of tasks; ``quick`` shrinks it.
+
+    flags: by which flag a key was given, where that was not ``--set``. tasks, parts: only these, of those that the
+    suite has. shape: the model whose sizes the axes are; of a suite's variants those that insist on other key-value
+    heads are then left out, with a warning.
+    """
+
+    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    variants: Sequence[str] = ()
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    flags: Mapping[str, str] = field(default_factory=dict)
+    tasks: Sequence[str] = ()
+    parts: Sequence[str] = ()
+    shape: str | None = None
+    seed: int | None = None
+    quick: bool = False
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Each change as the command line says it, ``--seq-len 64,128``; none for the suite as it is written."""
+        axes = {f"--{name.replace('_', '-')}": values for name, values in self.axes.items()}
+        keys = {self.flags.get(name, f"--set {name}"): value for name, value in self.keys.items()}
+        said = {
+            "--task": self.tasks or None,
+            "--part": self.parts or None,
+            "--variant": self.variants or None,
+            **axes,
+            "--seed": self.seed,
+        }
+        quick = ("--quick",) if self.quick else ()
+        told = (f"{flag} {_write(value)}" for flag, value in said.items() if value is not None)
+        set_ = (f"{flag}{'=' if ' ' in flag else ' '}{_write(value)}" for flag, value in keys.items())
+        return (*quick, *told, *set_)
+
+
+def _write(value: Any) -> str:
+    """A value as it is given on the command line."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(_write, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
+    """All cases of a suite. Raises `UsageError` for what does not exist or is planned twice."""
+    effort, parts = _make_effort(loaded, overrides), loaded.suite.parts()
+    _check_baselines(loaded.name, parts)
+    cases: list[Case] = []
+    _check_tasks(loaded, overrides.tasks)
+    chosen = _find_parts(loaded.name, overrides.parts, [part.name for part in parts])
+    with_blocks = any(part.block for part in parts)
+    for part, every in zip(parts, loaded.wanted, strict=True):
+        if chosen and part.name not in chosen:
+            continue
+        wanted = [want for want in every if not overrides.tasks or want.task in overrides.tasks]
+        try:
+            cases += _plan_part(loaded.name, part, wanted, effort, overrides, with_blocks)
+        except UsageError as error:
+            raise UsageError(f"{loaded.name}, part {part.name!r}: {error}") from error
+    if not cases:
+        told = ", ".join(overrides.variants) or "a mechanism"
+        raise UsageError(f"{loaded.name}: no part has key-value heads that {told} takes")
+    _check_overrides(loaded.name, overrides, cases)
+    seen: dict[str, Case] = {}
+    for case in cases:
+        same = seen.setdefault(case.digest, case)  # the key shows options as they were written, the digest all of them
+        if same is not case:
+            raise UsageError(f"{loaded.name}: {case.variant} and {same.variant} are the same case; drop one")
+    return cases
+
+
+def _make_effort(loaded: Loaded, overrides: Overrides) -> Effort:
+    suite: Suite = loaded.suite
+    if overrides.quick:
+        few = min(3, suite.rounds)
+        short = {"rounds": few, "max_rounds": few, "processes": 2, "budget_s": min(suite.budget_s, 1.0)}
+        suite = suite.model_copy(update=short)
+    if suite.max_rounds is not None and suite.max_rounds < suite.rounds:
+        raise UsageError(f"{loaded.name}: max_rounds ({suite.max_rounds}) is less than rounds ({suite.rounds})")
+    return Effort(
+        rounds=suite.rounds,
+        max_rounds=suite.max_rounds or 3 * suite.rounds,
+        processes=min(suite.processes, suite.rounds),
+        half_width=suite.half_width,
+        budget_s=suite.budget_s,
+        seed=suite.seed if overrides.seed is None else overrides.seed,
+    )
+
+
+def _plan_part(
+    suite: str, part: Part, wanted: Sequence[Wanted], effort: Effort, overrides: Overrides, with_blocks: bool
+) -> list[Case]:
+    """with_blocks: whether any part has some: what names a baseline on the command line is then meant for those."""
+    mechanisms = [text for text in overrides.variants if not is_baseline(text)] if with_blocks else overrides.variants
+    specs = _choose_variants(part.variant, mechanisms) if mechanisms or not overrides.variants else []
+    blocks = _choose_variants(part.block, overrides.variants)
+    grids = _make_grids(part, overrides)
+    cases: list[Case] = []
+    unfit: dict[str, None] = {}
+    for want in wanted:
+        task = find_task(want.target)
+        keys = {**want.keys, **_own_keys(task, overrides.keys)}
+        asked = Asked(
+            suite=suite,
+            part=part.name,
+            task=want.task,
+            target=want.target,
+            words=want.words,
+            keys=check_keys(want.target, keys, "--set"),
+            grid=grids[0],
+            effort=effort,
+            baseline=_find_baseline(part, [*specs, *blocks]),
+            quick=overrides.quick,
+            variants=bool(part.variant),
+            blocks=bool(part.block),
+        )
+        planned = chain.from_iterable(task.plan(replace(asked, grid=grid)) for grid in grids)
+        for cell, kv_heads in dict.fromkeys(planned):  # what does not depend on the shape is judged once
+            # what is asked for by name stands in every part whose key-value heads it takes; a suite's own has to fit
+            named = blocks if cell.of_blocks else specs
+            choosy = overrides.variants or overrides.shape
+            mine = [s for s in named if not choosy or takes(cell, s, kv_heads)]
+            unfit |= dict.fromkeys(s for s in named if s not in mine and not overrides.variants)
+            budgets = grids[0]["budget"] if task.mechanisms else (None,)
+            fitted = fit_all(cell, mine if task.mechanisms else [want.task], kv_heads, budgets)
+            cases += [make_case(cell, spec, kv_heads, budget) for spec, budget in fitted]
+    if unfit:
+        told = f"left out of part {part.name!r}: {', '.join(unfit)}"
+        warnings.warn(f"--shape {overrides.shape}: {told}: other key-value heads than the model's", stacklevel=2)
+    return _name_baselines(cases)
+
+
+def _own_keys(task: Task, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those keys that are the task's. One value of a key that takes several is a list of one."""
+    fields = {name: f for name, f in task.keys.model_fields.items() if name in given}
+    several = {name for name, f in fields.items() if get_origin(f.annotation) in (tuple, list)}
+    return {k: [given[k]] if k in several and not isinstance(given[k], list) else given[k] for k in fields}
+
+
+def _name_baselines(cases: Sequence[Case]) -> list[Case]:
+    """The cases, each cell with the number of key-value heads of its baseline: the most that it has there."""
+    most = {
+        cell: max((c.kv_heads for c in members if c.variant == cell.baseline), default=None)
+        for cell, members in group_by_cell(cases)
+    }
+    return [replace(case, cell=replace(case.cell, baseline_kv_heads=most[case.cell])) for case in cases]
+
+
+def spec_of(variant: Variant) -> str:
+    """A suite's variant as the one string that names it, the backend by the name that it goes by today."""
+    return str(rename_backend(parse(variant.name).given(variant.options, variant.backend)))
+
+
+def _choose_variants(given: Sequence[Variant] | None, wanted: Sequence[str]) -> list[str]:
+    """A part's variants or blocks; when some are asked for, those: by name as the suite has them, else as they are
+    written."""
+    own = [spec_of(v) for v in given or ()]
+    if not wanted or given is None:
+        return own
+    chosen: list[str] = []
+    for text in wanted:
+        spec = spec_of(Variant(name=text))
+        same = [s for s in own if parse(s).answers_to(text) or s == spec]
+        chosen += [s for s in (same or [spec]) if s not in chosen]
+    return chosen
+
+
+def _find_baseline(part: Part, specs: Sequence[str]) -> str | None:
+    """The variant that others are compared with, by its spec or its name; None when the part does not run it."""
+    return next((s for s in specs if part.baseline and parse(s).answers_to(part.baseline)), None)
+
+
+def _check_tasks(loaded: Loaded, names: Sequence[str]) -> None:
+    known = list(dict.fromkeys(want.task for wanted in loaded.wanted for want in wanted))
+    for name in names:
+        if name not in known:
+            raise unknown("task", name, known, where=f"--task: {loaded.name}")
+
+
+def _check_baselines(name: str, parts: Sequence[Part]) -> None:
+    known = {
+        text for part in parts for v in (*(part.variant or ()), *(part.block or ())) for text in (v.name, spec_of(v))
+    }
+    for part in parts:
+        if part.baseline is not None and part.baseline not in known:
+            raise unknown("baseline", part.baseline, known, where=name)
+
+
+def _find_parts(suite: str, asked: Sequence[str], known: Sequence[str]) -> set[str]:
+    """The parts that were asked for, by texts that each hold a name, or several with commas between them. A name may
+    hold commas too, as ``growth, causal`` does: of all that fit, the longest is taken."""
+    whole, found = {_even(name): name for name in known}, set[str]()
+    for text in asked:
+        left = _even(text).split(", ")
+        while left:
+            fitting = [end for end in range(len(left), 0, -1) if ", ".join(left[:end]) in whole]
+            if not fitting:
+                raise unknown("part", left[0], known, where=f"--part: {suite}")
+            found.add(whole[", ".join(left[: fitting[0]])])
+            left = left[fitting[0] :]
+    return found
+
+
+def _even(name: str) -> str:
+    """A name with one space after each comma, however it was typed."""
+    return ", ".join(piece.strip() for piece in name.split(","))
+
+
+def _check_overrides(name: str, overrides: Overrides, cases: Sequence[Case]) -> None:
+    """Every key that was set on the command line means something to some cell."""
+    cells = {case.cell for case in cases}
+    fields = {f for cell in cells for f in find_task(cell.target).keys.model_fields}
+    told = {key for cell in cells for key, value in cell.keys if value is not None}
+    for fields_of in {
+        find_task(cell.target).keys for cell in cells
+    }:  # cells need not tell what is as it would be anyway
+        told |= {n for n, f in fields_of.model_fields.items() if f.default == overrides.keys.get(n)}
+    for key, value in overrides.keys.items():
+        axis = isinstance(value, list | tuple)  # of which each cell has one value
+        if key not in fields or (key not in told and not axis):
+            near = difflib.get_close_matches(key, fields - {key}, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            flag = overrides.flags.get(key, f"--set {key}")
+            raise UsageError(f"{flag}: the suite {name} measures nothing that takes this key{hint}")
+
+
+def _make_grids(part: Part, overrides: Overrides) -> list[Grid]:
+    """The part's grid; with shapes one for each of them, which so are made for their own length and no other's."""
+    axes = dict(DEFAULTS)
+    axes |= {name: (value,) for name, value in part.dims.model_dump(exclude_none=True).items()}
+    axes |= part.axes.model_dump(exclude_none=True)
+    if overrides.quick:
+        axes["seq_len"] = axes["seq_len"][:2]
+        axes |= part.quick.model_dump(exclude_none=True)
+    changed = {name: tuple(dict.fromkeys(values)) for name, values in overrides.axes.items()}
+    if part.shapes:
+        sizes = [shape.model_dump(exclude_none=True) for shape in part.shapes[: 2 if overrides.quick else None]]
+        return [Grid(axes | {name: (value,) for name, value in shape.items()} | changed) for shape in sizes]
+    grid = Grid(axes | changed)
+    return [grid if part.design is None else replace(grid, points=_choose_points(grid, part.design, overrides.quick))]
+
+
+def _choose_points(grid: Grid, design: Design, quick: bool) -> tuple[Mapping[str, Any], ...]:
+    """The design's points; for a trial as few as can tell the effects apart."""
+    every = grid.combine(*(name for name in grid.axes if name not in ("device", "dtype", "budget")))
+    small = [p for p in every if design.most_flops is None or _flops(p) <= design.most_flops]
+    if not small:
+        raise UsageError(f"design: every point takes exact attention more than {design.most_flops:.3g} operations")
+    levels = {name: list(dict.fromkeys(p[name] for p in small)) for name in small[0]}
+    count = min(design.points, count_effects(levels) + 1) if quick else design.points
+    return tuple(choose_points(small, levels, count, design.seed))
+
+
+def _flops(point: Mapping[str, Any]) -> float:
+    """Operations of a call of exact attention under no mask."""
+    return 4 * point["batch"] * point["heads"] * point["seq_len"] ** 2 * point["head_dim"]

@@ -1,0 +1,91 @@
+"""What one part of a suite asks of a task: words, keys, axes, effort."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from ..config import Cell, Effort, Place
+
+DEFAULTS: dict[str, tuple[Any, ...]] = {
+    "seq_len": (1024,),
+    "causal": (False,),
+    "dtype": (),
+    "device": ("cpu",),
+    "threads": (None,),
+    "batch": (1,),
+    "heads": (8,),
+    "kv_heads": (None,),
+    "head_dim": (64,),
+    "cache": ("warm",),
+    "compiled": (False,),
+    "cuda_graph": (False,),
+    "fill": ("full",),
+    "budget": (None,),
+}
+DTYPES = {"cuda": ("float16", "bfloat16")}  # where a suite does not say; elsewhere float32
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every axis with its values, those that a suite leaves out included. points: those combinations that are measured
+    where a design has chosen some; all of them where it is None."""
+
+    axes: Mapping[str, tuple[Any, ...]]
+    points: tuple[Mapping[str, Any], ...] | None = None
+
+    def __getitem__(self, axis: str) -> tuple[Any, ...]:
+        return self.axes[axis]
+
+    def combine(self, *names: str) -> list[dict[str, Any]]:
+        """Every combination of devices, their dtypes, and these axes that is measured, as keyword arguments."""
+        if self.points is not None:
+            wanted = ("device", "dtype", *names)
+            found = dict.fromkeys(tuple(point[name] for name in wanted) for point in self.points)
+            return [dict(zip(wanted, values, strict=True)) for values in found]
+        return [
+            {"device": device, "dtype": dtype, **dict(zip(names, values, strict=True))}
+            for device in self["device"]
+            for dtype in self["dtype"] or DTYPES.get(device, ("float32",))
+            for values in product(*(self[name] for name in names))
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """words: those of ``measure`` that ask for this task. keys: the task's own, checked. quick: a trial is
+    enough. variants, blocks: whether the part has any."""
+
+    suite: str
+    part: str
+    task: str
+    target: str
+    words: tuple[str, ...]
+    keys: Any
+    grid: Grid
+    effort: Effort
+    baseline: str | None = None
+    quick: bool = False
+    variants: bool = True
+    blocks: bool = False
+
+    def cell(self, place: Place, *, of_blocks: bool = False, **keys: Any) -> Cell:
+        """A cell at a place; keys: what the task will want to know there, by names of its own keys. of_blocks: its
+        cases are layers."""
+        return Cell(
+            suite=self.suite,
+            part=self.part,
+            task=self.task,
+            target=self.target,
+            place=place,
+            effort=self.effort,
+            baseline=self.baseline,
+            of_blocks=of_blocks,
+            keys=tuple((name, _frozen(keys[name])) for name in sorted(keys)),
+        )
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,200 @@
+"""Suites: TOML files that say what to measure, checked so that a typing error is an error and names its place.
+
+Nothing here needs torch, so that a typing error is found at once.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from ...errors import UsageError, unknown
+from ...registry import load_plugin
+from ...resources import suite_names, suites_folder
+from ..task_registry import Table, find_task, find_words, list_tasks
+from .suite_schema import Axes, Design, DimsTable, GridTable, Part, ShapeTable, Variant
+from .validation import keys_below, tell_problem
+
+
+class Suite(GridTable):
+    """A suite as its file says it. Without ``[[part]]`` it is one grid.
+
+    rounds: interleaved rounds a cell, at least; max_rounds: at most (default: three times as many). processes: over
+    which the rounds are spread, at least. half_width: of the speedups' intervals, at which measuring stops, relative.
+    budget_s: seconds of measuring a variant and cell may take. timeout_s: what a case may take with everything before
+    it is given up. seed: of all inputs. plugins: what registers further mechanisms and tasks: Python files (``.py``)
+    beside the suite's own, or modules by their dotted path. The keys of tasks stand beside these, or in a part.
+    """
+
+    title: str
+    description: str = ""
+    rounds: Annotated[int, Field(ge=2, strict=True)] = 8
+    max_rounds: Annotated[int, Field(ge=2, strict=True)] | None = None
+    processes: Annotated[int, Field(ge=1, strict=True)] = 4
+    half_width: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    budget_s: Annotated[float, Field(gt=0)] = 60.0
+    timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    plugins: tuple[str, ...] = ()
+    part: tuple[Part, ...] = ()
+
+    @model_validator(mode="after")
+    def _say_each_size_once(self) -> Self:
+        for grid in (self, *self.part):
+            where = f"part {grid.name!r}: " if isinstance(grid, Part) else ""
+            shapes = grid.shapes or self.shapes or ()
+            sizes = {name for shape in shapes for name in shape.model_dump(exclude_none=True)}
+            said = grid.axes.model_dump(exclude_none=True).keys() | grid.dims.model_dump(exclude_none=True).keys()
+            if twice := sorted(sizes & said):
+                raise ValueError(f"{where}shapes say {twice[0]}, so axes and dims beside them may not")
+            if shapes and (grid.design or self.design):
+                raise ValueError(f"{where}a design chooses from axes, so there can be no shapes beside it")
+        return self
+
+    def parts(self) -> tuple[Part, ...]:
+        """The grids, each with what it takes from the top level filled in."""
+        given = self.part or (Part(name="all"),)
+        whole, merged = ("measure", "baseline", "shapes", "design"), ("axes", "quick", "dims")
+
+        def fill(part: Part) -> Part:
+            found = {name: getattr(part, name) or getattr(self, name) for name in whole}
+            own = part if part.variant or part.block else self
+            found |= {"variant": own.variant, "block": own.block}
+            for name in merged:
+                said = getattr(part, name).model_dump(exclude_none=True)
+                found[name] = getattr(self, name).model_copy(update=said)
+            return Part(name=part.name, **found)
+
+        return tuple(map(fill, given))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a part wants of a task: the words that ask for it, and the task's keys as the file has them."""
+
+    task: str
+    target: str
+    words: tuple[str, ...]
+    keys: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A suite with its name, and the text of its file, which is kept beside the results. wanted: of each part."""
+
+    name: str
+    text: str
+    suite: Suite
+    wanted: tuple[tuple[Wanted, ...], ...] = field(default=())
+
+
+def load_suite(name: str, tasks: Table, *, load: Callable[[str], object] = load_plugin) -> Loaded:
+    """Read a built-in suite by name, or any suite by the path of its ``.toml`` file.
+
+    tasks: the built-in ones. load: what imports the plug-ins that the suite names.
+    """
+    path = Path(name) if name.endswith(".toml") else suites_folder() / f"{name}.toml"
+    if not path.is_file():
+        if name.endswith(".toml"):
+            raise UsageError(f"{name}: no such file")
+        raise unknown("suite", name, suite_names())
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path.name}: not valid TOML: {error}") from error
+    return parse_suite(text, path.stem, tasks, folder=path.parent, load=load)
+
+
+def parse_suite(
+    text: str, name: str, tasks: Table, *, folder: Path = Path(), load: Callable[[str], object] = load_plugin
+) -> Loaded:
+    """Check a suite's text. Raises `UsageError` for the first thing that is wrong.
+
+    folder: where its plug-ins lie. load: what imports them.
+    """
+    file = f"{name}.toml"
+    try:
+        said = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file}: not valid TOML: {error}") from error
+    for plugin in _texts(said.get("plugins")):
+        load(str(folder / plugin) if plugin.endswith(".py") else plugin)
+    table = list_tasks(tasks)
+    grids = {"": said} | {f"part.{i}.": part for i, part in enumerate(_tables(said.get("part")))}
+    measured = [find_words(_texts(g.get("measure")), table, where=f"{file}: {at}measure") for at, g in grids.items()]
+    fields = {f for task in {*tasks, *chain(*measured)} for f in find_task(table[task]).keys.model_fields}
+    if clash := sorted(fields & Suite.model_fields.keys()):
+        raise UsageError(f"{file}: a task that it measures has a key {clash[0]!r}, which is the suite's own; rename it")
+    own, theirs = _part(said, fields)
+    parts = [_part(part, fields) for part in _tables(own.get("part"))]
+    if parts and len(parts) == len(own["part"]):
+        own["part"] = [part for part, _ in parts]
+    try:
+        suite = Suite.model_validate(own)
+    except ValidationError as error:
+        raise tell_problem(file, error, lambda table: _keys_of(table, fields)) from error
+    wanted = []
+    for part, keys in zip(suite.parts(), [keys for _, keys in parts] or [{}], strict=True):
+        wanted.append(_wants(file, part, keys, theirs, table))
+    return Loaded(name, text, suite, tuple(wanted))
+
+
+def check_keys(target: str, keys: Mapping[str, Any], where: str) -> Any:
+    """A task's keys, checked: a value of its own model."""
+    model = find_task(target).keys
+    try:
+        return model.model_validate(keys)
+    except ValidationError as error:
+        raise tell_problem(where, error, lambda table: keys_below(model, table)) from error
+
+
+def _wants(
+    file: str, part: Part, keys: Mapping[str, Any], above: Mapping[str, Any], table: Table
+) -> tuple[Wanted, ...]:
+    """What a part wants of each task that it measures; its own keys go before those at the top level."""
+    if not part.measure:
+        raise UsageError(f"{file}: part {part.name!r} has no measure; add it there or at the top level")
+    found = []
+    for name, words in find_words(part.measure, table).items():
+        task = find_task(table[name])
+        if task.mechanisms and not (part.variant or (part.block and task.blocks)):
+            raise UsageError(f"{file}: part {part.name!r} has no variant; add it there or at the top level")
+        if part.block and not task.blocks:
+            raise UsageError(f"{file}: part {part.name!r} has a block, but {name} measures mechanisms alone; drop it")
+        mine = {key: value for key, value in {**above, **keys}.items() if key in task.keys.model_fields}
+        check_keys(table[name], mine, file)
+        found.append(Wanted(name, table[name], words, mine))
+    taken = {key for wanted in found for key in wanted.keys}
+    if idle := sorted(keys.keys() - taken):
+        raise UsageError(f"{file}: part {part.name!r} measures nothing that takes {idle[0]}; drop it")
+    return tuple(found)
+
+
+def _part(said: Mapping[str, Any], fields: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A table in two: what is the suite's own, and what is the tasks'."""
+    theirs = {key: value for key, value in said.items() if key in fields}
+    return {key: value for key, value in said.items() if key not in theirs}, theirs
+
+
+def _texts(value: Any) -> list[str]:
+    return [x for x in value if isinstance(x, str)] if isinstance(value, list) else []
+
+
+def _tables(value: Any) -> list[dict[str, Any]]:
+    return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
+
+
+def _keys_of(table: list[int | str], fields: Iterable[str]) -> list[str]:
+    """The keys that one of our own tables may have. fields: the tasks' keys."""
+    names = [x for x in table if isinstance(x, str)]
+    kinds: dict[str, type[BaseModel]] = {"axes": Axes, "dims": DimsTable, "variant": Variant, "part": Part}
+    kinds["block"] = Variant
+    kinds |= {"design": Design, "shapes": ShapeTable, "quick": Axes}
+    model = kinds[names[-1]] if names else Suite
+    return [*model.model_fields, *(fields if model in (Suite, Part) else ())]

@@ -1,0 +1,39 @@
+"""What is wrong with a table of a suite, in one line: the place, the problem, and the nearest valid choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import get_args
+
+from pydantic import BaseModel, ValidationError
+
+from ...errors import UsageError, unknown
+
+Table = list[int | str]  # where a table stands: keys, and numbers in lists
+
+
+def tell_problem(file: str, error: ValidationError, keys_of: Callable[[Table], Iterable[str]]) -> UsageError:
+    """One problem of a suite file, or of another that models check. keys_of: the keys that a table may have."""
+    # a misspelt key leaves another one missing: the misspelling is what helps
+    problem = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    loc = [x for x in problem["loc"] if "[" not in str(x)]  # what pydantic calls its own functions is no place
+    where = ".".join(map(str, loc))
+    if problem["type"] == "extra_forbidden":
+        *table, key = loc
+        return unknown("key", key, keys_of(table), where=f"{file}: {'.'.join(map(str, table)) or 'top level'}")
+    if problem["type"] == "literal_error":
+        choices = problem.get("ctx", {}).get("expected", "").replace(" or ", ", ").replace("'", "").split(", ")
+        return unknown("value", problem["input"], choices, where=f"{file}: {where}")
+    if problem["type"] == "missing":
+        return UsageError(f"{file}: {where} is missing")
+    if problem["type"] == "value_error":  # our own words
+        return UsageError(": ".join(filter(None, (file, where, str(problem.get("ctx", {})["error"])))))
+    return UsageError(f"{file}: {where}: {problem['msg']}, got {problem['input']!r}")
+
+
+def keys_below(model: type[BaseModel], table: Table) -> list[str]:
+    """The keys of a task's own table, or of one in it whose annotation names a model, ``dict[str, Claim]``."""
+    if not table:
+        return list(model.model_fields)
+    inner = get_args(model.model_fields[str(table[0])].annotation)
+    return [key for kind in inner for key in getattr(kind, "model_fields", ())]

@@ -1,0 +1,146 @@
+"""What the command line does, from Python: run a suite, and ask its rows."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import units
+from ..errors import UsageError
+from .values import SHORT
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..report.answers.recommendation import Recommendation
+
+SHOWN = ("variant", "mode", "seq_len", "status", "latency_ms", "speedup", "relative_error", "accuracy")
+MOST_SHOWN = 30  # rows in a notebook
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder and what may be asked of it: `run` makes one, ``Run(Path("results/quickstart"))`` opens one."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """All rows, as `efficient_attn.load` gives them."""
+        from ..results.frames import load
+
+        return load(self.folder)
+
+    def report(self, out: str | Path | None = None) -> Path:
+        """Write the page, its Markdown twin, plots and table; by default into the run's own folder. The page's path."""
+        from ..report import write_report
+
+        return write_report([self.folder], Path(out) if out else self.folder).page
+
+    def claims(self) -> pd.DataFrame:
+        """Every published claim of our ledger, a row each, with what this run measured of it and the verdict."""
+        import pandas as pd
+
+        from ..report.claims import claims_text, evidence, ledger, verdicts
+
+        found = verdicts.evaluate_claims(ledger.load_ledger([]), evidence.read_evidence([self.folder]))
+        return pd.DataFrame(claims_text.as_json(found))
+
+    def recommend(self, **asked: Any) -> Recommendation:
+        """The mechanisms that keep what is asked, the fastest first; keywords as of `questions.Question`.
+        `UsageError` for a run that times nothing, or nothing that was undisturbed."""
+        from ..report.answers.recommendation import RecommendationData, check_rows, recommend
+        from ..report.answers.requirements import Requirements
+        from ..report.gather import gather
+
+        known = RecommendationData.of(gather([self.folder]).rows)
+        check_rows(known)
+        return recommend(known, Requirements(**asked))
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: the first rows' most used columns."""
+        rows = self.frame
+        columns = [name for name in SHOWN if name in rows and bool(rows[name].notna().to_numpy().any())]
+        shown = rows[columns].head(MOST_SHOWN)
+        more = f" The first {MOST_SHOWN} are shown." if len(rows) > MOST_SHOWN else ""
+        told = f"{html.escape(str(self.folder))}: {len(rows)} rows.{more}"
+        return f"<p>{told}</p>{shown.to_html(index=False, na_rep=units.NONE, float_format='{:.4g}'.format)}"
+
+
+def run(
+    suite: str | Path,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    variant: str | Sequence[str] = (),
+    task: str | Sequence[str] = (),
+    part: str | Sequence[str] = (),
+    seed: int | None = None,
+    quick: bool = False,
+    shape: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    progress: Callable[[Any, int, int], Any] = lambda record, done, total: None,
+    **axes: Any,
+) -> Run:
+    """Run a suite, as ``efficient-attn run`` does, and get its folder to ask.
+
+    suite: a built-in suite's name, or a TOML file. out: where rows go, by default ``results/local/SUITE-TIME``; resume:
+    go on in it. variant, task, part: only these. seed, quick, shape: as on the command line. settings: keys of tasks.
+    progress: told each record, the cases done and those planned. All other keywords are axes, one value or several:
+    ``run("quickstart", seq_len=[512, 1024], device="cpu")``.
+
+    Workers are processes of their own, which import the program's main module: a script calls this below ``if __name__
+    == "__main__":``. Raises `UsageError` for what does not exist, and for a folder that holds something else.
+    """
+    from ..bench import run as running
+    from ..bench.planning.plan import Overrides, make_plan
+    from ..bench.planning.suite import load_suite
+    from ..resources import find_shape
+    from ..tasks import TABLE
+
+    sizes = find_shape(shape).axes if shape else {}
+    checked = _check_axes({name: _list(value) for name, value in (sizes | axes).items()})
+    loaded = load_suite(str(suite), TABLE)
+    overrides = Overrides(
+        axes=checked,
+        shape=shape,
+        variants=_list(variant),
+        tasks=_list(task),
+        parts=_list(part),
+        keys=dict(settings or {}),
+        seed=seed,
+        quick=quick,
+    )
+    cases = make_plan(loaded, overrides)
+    folder = Path(out) if out else running.default_folder(loaded.name)
+    told = overrides.told
+    outcome = running.run(loaded, cases, folder, resume=resume, overridden=told, progress=progress)
+    if not any(outcome.statuses.values()):
+        raise UsageError(f"run: {loaded.name} has no cases")
+    return Run(outcome.folder)
+
+
+def _check_axes(axes: dict[str, list[Any]]) -> dict[str, Any]:
+    """The axes as a suite would have them, with dtypes' short names; `UsageError` for what none could."""
+    from pydantic import ValidationError
+
+    from ..bench.planning.suite_schema import Axes
+    from ..bench.planning.validation import tell_problem
+
+    given = axes | {"dtype": [SHORT.get(one, one) for one in axes["dtype"]]} if "dtype" in axes else axes
+    try:
+        return Axes.model_validate(given).model_dump(exclude_none=True)
+    except ValidationError as error:
+        raise tell_problem("run", error, lambda table: Axes.model_fields) from error
+
+
+def _list(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return list(value)
+    return [value]

@@ -1,0 +1,232 @@
+"""Decode states: what a mechanism keeps of the past, preallocated: growing a cache costs more than attending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedError, UsageError
+from .mask import Mask, blank
+from .row_starts import Starts, mask_of
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """All keys and values so far, in buffers of the full length. ``keys [B, Hkv, capacity, D]``, ``values [.., E]``."""
+
+    capacity: int
+    keys: Tensor | None = None
+    values: Tensor | None = None
+    length: int = 0
+    starts: Starts | None = None
+
+    @property
+    def slots(self) -> int:
+        return self.capacity
+
+    @property
+    def mask(self) -> Mask:
+        """Who may be seen, by queries that stand on the last keys."""
+        return mask_of(self.starts, self.length)
+
+    def append(self, k: Tensor, v: Tensor) -> KVCache:
+        """Write T positions after the last; the buffers come from the first step when they were not allocated."""
+        end = _end(self.length, k, self.capacity)
+        k, v = hide(self, k), hide(self, v)
+        keys, values = allocate(self.keys, k, self.capacity), allocate(self.values, v, self.capacity)
+        keys[:, :, self.length : end] = k
+        values[:, :, self.length : end] = v
+        return replace(self, keys=keys, values=values, length=end)
+
+    def filled(self) -> tuple[Tensor, Tensor]:
+        """The keys and values so far, as views."""
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+
+@dataclass(frozen=True)
+class LatentCache:
+    """What keys and values are made of, one row a position for all heads: ``rows [B, 1, capacity, width]``."""
+
+    capacity: int
+    rows: Tensor | None = None
+    length: int = 0
+    starts: Starts | None = None
+
+    @property
+    def mask(self) -> Mask:
+        """Who may be seen, by queries that stand on the last rows."""
+        return mask_of(self.starts, self.length)
+
+    def append(self, rows: Tensor) -> LatentCache:
+        """Write T positions after the last."""
+        end = _end(self.length, rows, self.capacity)
+        rows = hide(self, rows)
+        kept = allocate(self.rows, rows, self.capacity)
+        kept[:, :, self.length : end] = rows
+        return replace(self, rows=kept, length=end)
+
+    def filled(self) -> Tensor:
+        """The rows so far, as a view."""
+        assert self.rows is not None
+        return self.rows[:, :, : self.length]
+
+
+@dataclass(frozen=True)
+class RollingCache:
+    """The first ``prefix`` positions, and the last ``capacity`` of the others in a ring. Bytes do not grow with N.
+
+    Position p lies in slot p while that is below ``prefix``, else in slot ``prefix + (p - prefix) % capacity``.
+    """
+
+    capacity: int
+    max_len: int
+    prefix: int = 0
+    keys: Tensor | None = None
+    values: Tensor | None = None
+    length: int = 0  # positions seen so far, those overwritten included
+    starts: Starts | None = None
+
+    @property
+    def slots(self) -> int:
+        return self.prefix + self.capacity
+
+    def append(self, k: Tensor, v: Tensor) -> RollingCache:
+        """Write T positions; of those after the prefix only the last ``capacity`` stay."""
+        end = _end(self.length, k, self.max_len)
+        k, v = hide(self, k), hide(self, v)
+        keys, values = allocate(self.keys, k, self.slots), allocate(self.values, v, self.slots)
+        for first, slot, size in self._stretches(end):
+            cut = first - self.length
+            keys[:, :, slot : slot + size] = k[:, :, cut : cut + size]
+            values[:, :, slot : slot + size] = v[:, :, cut : cut + size]
+        return replace(self, keys=keys, values=values, length=end)
+
+    def _stretches(self, end: int) -> Iterator[tuple[int, int, int]]:
+        """First position, first slot and size of what is written at once: the prefix, and two stretches of the ring."""
+        if self.length < self.prefix:
+            yield self.length, self.length, min(end, self.prefix) - self.length
+        first = max(self.length, self.prefix, end - self.capacity)
+        while first < end:
+            at = (first - self.prefix) % self.capacity
+            size = min(end - first, self.capacity - at)
+            yield first, self.prefix + at, size
+            first += size
+
+    def filled(self) -> tuple[Tensor, Tensor]:
+        """The keys and values that are kept, as views in the order of their slots: softmax does not mind."""
+        assert self.keys is not None
+        assert self.values is not None
+        used = min(self.length, self.slots)
+        return self.keys[:, :, :used], self.values[:, :, :used]
+
+    def positions(self) -> Tensor:
+        """The position that each used slot holds, ``[used]``."""
+        slots = torch.arange(min(self.length, self.slots))
+        last = self.length - 1
+        ring = last - (last - slots) % self.capacity if self.capacity else slots
+        return torch.where(slots < self.prefix, slots, ring)
+
+    def in_order(self) -> tuple[Tensor, Tensor]:
+        """The keys and values that are kept, oldest first."""
+        keys, values = self.filled()
+        if self.length <= self.slots:
+            return keys, values
+        order = self.positions().argsort().to(keys.device)
+        return keys[:, :, order], values[:, :, order]
+
+
+def hide(state: Any, x: Tensor) -> Tensor:
+    """New rows ``[B, heads, T, width]`` of a state, zero where its own rows have not begun."""
+    return x if state.starts is None else blank(x, state.starts.hidden(state.length, x.shape[2]))
+
+
+def _end(length: int, k: Tensor, max_len: int) -> int:
+    end = length + k.shape[2]
+    if end > max_len:
+        raise UsageError(f"the decode state was made for max_len={max_len} positions, {end} are needed")
+    return end
+
+
+def allocate(buffer: Tensor | None, like: Tensor, capacity: int) -> Tensor:
+    """The buffer, or a new one for ``capacity`` positions of tensors like ``[B, heads, T, width]``."""
+    if buffer is None:
+        return like.new_zeros(like.shape[0], like.shape[1], capacity, like.shape[3])
+    if (buffer.shape[:2], buffer.shape[3]) != (like.shape[:2], like.shape[3]) or buffer.dtype != like.dtype:
+        raise UsageError(
+            f"the decode state was made for [B, heads, T, width] = {[*buffer.shape[:2], 'T', buffer.shape[3]]} "
+            f"{buffer.dtype}, got {list(like.shape)} {like.dtype}"
+        )
+    return buffer
+
+
+Cache = TypeVar("Cache", KVCache, RollingCache)
+
+
+def preallocate(cache: Cache, sizes: tuple[int | None, ...], dtype: torch.dtype, device: torch.device) -> Cache:
+    """Allocate the buffers now, from ``(batch, kv_heads, key width, value width)``; a None among them leaves it to
+    the first step."""
+    if None in sizes:
+        return cache
+    batch, heads, *widths = sizes
+    slots = cache.slots
+    keys, values = (torch.zeros(batch, heads, slots, w, dtype=dtype, device=device) for w in widths)  # type: ignore[arg-type]
+    return replace(cache, keys=keys, values=values)
+
+
+def cache_dtype(state: Any) -> torch.dtype | None:
+    """The dtype in which a cache keeps positions; None where it is empty, or no cache."""
+    kept = state.rows if isinstance(state, LatentCache) else getattr(state, "keys", None)
+    return kept.dtype if isinstance(kept, Tensor) else None
+
+
+def state_bytes(state: Any) -> int:
+    """Bytes of all tensors in a decode state, each storage counted once. Counted, not computed from a formula."""
+    # not by address: on torch's meta device, where states are weighed before they are made, nothing has one
+    storages = {s._cdata: s.nbytes() for s in (t.untyped_storage() for t in _tensors(state))}
+    return sum(storages.values())
+
+
+def take_rows(state: Any, batch: int, rows: Sequence[int]) -> Any:
+    """A copy of a decode state with these rows of its batch, in this order; a row may be taken several times.
+
+    Nothing of the copy is shared with the state, so that both can go on. Each tensor begins with the batch, or with
+    batch and heads folded into one. Raises `UnsupportedError` for a state that holds what is not known here.
+    """
+    if isinstance(state, Tensor):
+        return state.unflatten(0, (batch, -1))[list(rows)].flatten(0, 1)
+    if state is None or isinstance(state, bool | int | float | str):
+        return state
+
+    def take(part: Any) -> Any:
+        return take_rows(part, batch, rows)
+
+    kind: Any = type(state)
+    if isinstance(state, tuple) and hasattr(state, "_fields"):  # a named one
+        return kind(*map(take, state))
+    if kind in (tuple, list):
+        return kind(map(take, state))
+    if isinstance(state, Mapping):
+        return {name: take(part) for name, part in state.items()}
+    if is_dataclass(state) and not isinstance(state, type):
+        return replace(state, **{f.name: take(getattr(state, f.name)) for f in fields(state)})
+    raise UnsupportedError(f"a decode state with a {kind.__name__} in it cannot be copied row by row")
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif is_dataclass(value) and not isinstance(value, type):
+        for f in fields(value):
+            yield from _tensors(getattr(value, f.name))
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)

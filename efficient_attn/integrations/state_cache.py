@@ -1,0 +1,114 @@
+"""Decode states behind transformers' cache: what a mechanism keeps of the past, and not a key more.
+
+``model.generate(..., past_key_values=StateCache(model))``: windows keep a ring, linear attention its sums, and so on. A
+layer of the cache hands the new keys and values on as they are, and the mechanism's `step` puts them into its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from ..contract.decode_state import take_rows
+from ..errors import UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from ..contract.mechanism import Attention
+    from .model_masks import ModelMask
+
+MARK = "_efficient_attn_layer"  # by which new keys carry their layer of the cache into the layer of the model
+
+
+class StateLayer(CacheLayerMixin):
+    """One layer's state, for up to ``max_len`` positions."""
+
+    is_sliding = False
+
+    def __init__(self, max_len: int) -> None:
+        super().__init__()
+        self.max_len, self.length, self.state = max_len, 0, None
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """The new keys and values, marked with this layer: nothing is stored until they are attended to."""
+        self.lazy_initialization(key_states, value_states)
+        keys = key_states.view_as(key_states)
+        setattr(keys, MARK, self)
+        return keys, value_states
+
+    def attend(self, attn: Attention, q: Tensor, k: Tensor, v: Tensor, told: ModelMask) -> Tensor:
+        """Outputs of the new positions over all so far. Raises `UnsupportedError` for masks that no step has."""
+        if told.mask.pads_keys:
+            raise UnsupportedError(
+                f"{attn.label}: a state has no padding: give prompts of one length, or one at a time"
+            )
+        if not told.mask.causal:
+            raise UnsupportedError(f"{attn.label}: a state is causal, and this layer is not")
+        if self.state is None:
+            self.state = attn.init_state(q.shape[0], self.max_len, k.dtype, k.device)
+        out, self.state = attn.step(q, k, v, self.state)
+        self.length += q.shape[2]
+        return out
+
+    def take(self, rows: Sequence[int], batch: int) -> StateLayer:
+        """A copy with these rows of the batch."""
+        copied = copy(self)
+        copied.state = take_rows(self.state, batch, rows)
+        return copied
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return self.max_len
+
+    def reset(self) -> None:
+        self.length, self.state = 0, None
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        raise UnsupportedError("a StateCache cannot follow beams: decode greedily or by sampling")
+
+
+class StateCache(Cache):
+    """A cache of states, one a layer. max_len: positions that it can hold; by default the model's.
+
+    Raises `UsageError` for a model that says nothing of its positions where ``max_len`` is not given.
+    """
+
+    def __init__(self, model: Any, max_len: int | None = None) -> None:
+        config = model.config.get_text_config(decoder=True)
+        longest = max_len or getattr(config, "max_position_embeddings", None)
+        if not longest:
+            raise UsageError(f"StateCache: {type(model).__name__} does not say how many positions it has; give max_len")
+        if not str(config._attn_implementation).startswith("efficient_attn:"):
+            raise UsageError(
+                f"StateCache: the model runs {config._attn_implementation!r}; "
+                "call model.set_attn_implementation('efficient_attn:...') first"
+            )
+        super().__init__(layers=[StateLayer(longest) for _ in range(config.num_hidden_layers)])
+
+    def take(self, rows: Sequence[int], *, batch: int = 1) -> StateCache:
+        """A copy that goes on by itself, with these rows of a batch, one of them as often as it is named."""
+        copied = copy(self)
+        copied.layers = [layer.take(rows, batch) for layer in self.layers if isinstance(layer, StateLayer)]
+        return copied
+
+    @property
+    def states(self) -> list[Any]:
+        """Every layer's state; ``ea.state_bytes`` counts their bytes."""
+        return [layer.state for layer in self.layers if isinstance(layer, StateLayer)]
+
+
+def find_layer(keys: Tensor) -> StateLayer | None:
+    """The layer of a `StateCache` that these new keys came through."""
+    return getattr(keys, MARK, None)

@@ -1,0 +1,101 @@
+"""Where choices are made, once a process and a shape: from a table of timings, which a first use fills, or by rule.
+
+``EFFICIENT_ATTN_CALIBRATION=off`` leaves everything to the rules.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from math import log2
+from threading import RLock
+
+import torch
+
+from . import cache
+from .calibration import calibrate
+from .candidates import TimingTable, Tunable, TuningPoint
+
+VARIABLE = "EFFICIENT_ATTN_CALIBRATION"
+TIE_RATIO = 1.1  # forms nearer than this are as good as each other: the rule decides, so that noise does not
+MAX_CHOICES = 10_000  # choices remembered: a growing cache asks at every length
+
+CHOICES: dict[tuple[str, int, str, tuple[int, ...]], str] = {}  # by contest, threads, kind and sizes
+_TABLES: dict[tuple[str, int], TimingTable] = {}  # by contest and threads
+_LOCK = RLock()
+
+
+def choose(tunable: Tunable, kind: str, *sizes: int) -> str:
+    """The form for such a call, on as many threads as torch has now. Code that torch compiles takes the first form."""
+    if torch.compiler.is_compiling():
+        return tunable.implementations[0]
+    key = tunable.name, torch.get_num_threads(), kind, sizes
+    choice = CHOICES.get(key)
+    if choice is None:
+        if len(CHOICES) >= MAX_CHOICES:
+            CHOICES.clear()
+        choice = CHOICES[key] = select_implementation(tunable, key[1], TuningPoint(kind, sizes))
+    return choice
+
+
+def select_implementation(tunable: Tunable, threads: int, point: TuningPoint) -> str:
+    """The form that was fastest at the nearest point that was timed; the rule's where none was, or where it is as good.
+
+    Sizes are near each other where their ratios are small.
+    """
+    rule_choice = tunable.rule(point)
+    same_kind = [(p, t) for p, t in find_table(tunable, threads).timings if p.kind == point.kind]
+    if not same_kind:
+        return rule_choice
+    _, times = min(same_kind, key=lambda entry: _distance(entry[0].sizes, point.sizes))
+    best = min(times, key=times.__getitem__)
+    return rule_choice if times.get(rule_choice, float("inf")) <= TIE_RATIO * times[best] else best
+
+
+def find_table(tunable: Tunable, threads: int) -> TimingTable:
+    """The timings of a contest: those that are in use, else those kept for this machine, else new ones."""
+    key = tunable.name, threads
+    with _LOCK:
+        if key not in _TABLES:
+            _TABLES[key] = _load_table(tunable, threads)
+        return _TABLES[key]
+
+
+def _load_table(tunable: Tunable, threads: int) -> TimingTable:
+    if os.environ.get(VARIABLE, "").lower() in ("off", "0", "no"):
+        return TimingTable(source=f"by rule: {VARIABLE} is off")
+    cached = cache.read(tunable, threads)
+    if cached.timings:
+        return cached
+    return cache.write(tunable, threads, calibrate(tunable, threads), previous=cached)
+
+
+def find_tables(tunables: Iterable[Tunable], threads: int) -> dict[str, TimingTable]:
+    """The tables of these contests, made where there are none, by name."""
+    return {tunable.name: find_table(tunable, threads) for tunable in tunables}
+
+
+def use_tables(tables: Mapping[str, TimingTable], threads: int) -> None:
+    """Decide by these tables from here on, whatever this process or the cache has."""
+    with _LOCK:
+        _TABLES.update({(name, threads): table for name, table in tables.items()})
+        CHOICES.clear()
+
+
+def clear_choices() -> None:
+    """Begin anew: what was chosen so far is chosen again when it is asked for."""
+    CHOICES.clear()
+
+
+def list_choices() -> str:
+    """What was chosen since `forget`, as a row tells it: ``half=float32 products=batched,by_head``."""
+    by_tunable: dict[str, set[str]] = {}
+    for (name, *_), implementation in CHOICES.items():
+        by_tunable.setdefault(name, set()).add(implementation)
+    return " ".join(
+        f"{name}={','.join(sorted(implementations))}" for name, implementations in sorted(by_tunable.items())
+    )
+
+
+def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:
+    return sum(abs(log2(max(x, 1) / max(y, 1))) for x, y in zip(a, b, strict=True))

@@ -1,0 +1,95 @@
+"""Timings kept from one process to the next: a file for each contest, machine, torch and number of threads.
+
+In ``$XDG_CACHE_HOME/efficient-attn/choices``, or ``~/.cache``. A file that is torn, or that another machine wrote, is
+as good as none. Nothing here fails: where a file cannot be kept, timings last as long as their process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...instruments.environment.identity import identify
+from ...results import durable
+from .candidates import TimingTable, Tunable, TuningPoint
+
+# what steers torch's libraries besides the processor
+VARIABLES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
+
+
+@cache
+def describe_environment() -> dict[str, str]:
+    """What a timing holds for: the machine, torch, and what torch was told to use of both."""
+    identity = identify()
+    variables = " ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
+    build = f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
+    onednn = "with oneDNN" if torch.backends.mkldnn.is_available() else "without oneDNN"
+    return {"machine": f"{identity['name']}#{identity['digest']}", "torch": f"{build} {onednn} {variables}".strip()}
+
+
+def folder() -> Path:
+    """Where the files lie."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "efficient-attn" / "choices"
+
+
+def find_file(tunable: Tunable, threads: int) -> Path:
+    """The file of a contest."""
+    environment = describe_environment()
+    key = hashlib.sha256(json.dumps([environment, tunable.version, tunable.points]).encode()).hexdigest()[:12]
+    machine = "".join(c if c.isalnum() or c in "-." else "_" for c in environment["machine"].partition("#")[0])
+    return folder() / f"{machine}-{threads}t-{tunable.name}-{key}.json"
+
+
+def read(tunable: Tunable, threads: int) -> TimingTable:
+    """The timings kept for this machine. None of them, and the reason as `source`, where the file is no good."""
+    try:
+        path = find_file(tunable, threads)
+        text = path.read_text()
+    except FileNotFoundError:
+        return TimingTable()
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: no home at all
+        return TimingTable(source=f"not read: {_format_error(error)}")
+    try:
+        body, separator, crc = text.rpartition(" #")
+        if not separator or zlib.crc32(body.encode()) != int(crc):
+            return TimingTable(source=f"{path} is torn")
+        contents: dict[str, Any] = json.loads(body)
+        if contents["place"] != describe_environment():
+            return TimingTable(source=f"{path} is from another machine: {contents['place']['machine']}")
+        timings = tuple((TuningPoint(kind, tuple(sizes)), dict(times)) for kind, sizes, times in contents["timings"])
+        return TimingTable(timings, f"from {path}", contents["seconds"], cached=True)
+    except (ValueError, KeyError, TypeError) as error:
+        return TimingTable(source=f"{path} cannot be read: {_format_error(error)}")
+
+
+def write(tunable: Tunable, threads: int, table: TimingTable, *, previous: TimingTable) -> TimingTable:
+    """Keep a table, and say in its source whether that went well; where another process was first, take its table.
+
+    before: what `read` said of the file that this replaces.
+    """
+    concurrent = read(tunable, threads)
+    if concurrent.timings:
+        return concurrent
+    note = f"; {previous.source}, and replaced" if previous.source else ""
+    timings = [[point.kind, point.sizes, times] for point, times in table.timings]
+    body = json.dumps({"place": describe_environment(), "seconds": table.seconds, "timings": timings})
+    try:
+        path = find_file(tunable, threads)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        durable.replace(path, f"{body} #{zlib.crc32(body.encode())}".encode(), sync=False)
+    except (OSError, RuntimeError) as error:
+        return replace(table, source=f"measured now, not kept: {_format_error(error)}")
+    return replace(table, source=f"measured now, kept in {path}{note}", cached=not note)
+
+
+def _format_error(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,46 @@
+"""Where torch looks at a call's operations rather than its numbers: there kernels of ours are custom ops.
+
+An op costs about 20 microseconds a call, and hides from torch what happens inside. Where nobody looks there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def is_traced(x: Tensor) -> bool:
+    """Whether a call with x is compiled or exported, or computes shapes only, on the meta device."""
+    return torch.compiler.is_compiling() or x.is_meta
+
+
+def in_functorch_transform() -> bool:
+    """Whether a transformation of torch.func is at work, which hides the numbers of tensors."""
+    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def any_functorch_wrapped(tensors: Iterable[Tensor]) -> bool:
+    """Whether a transformation of torch.func follows any of these, as it does parameters in ``functional_call``."""
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
+    return in_functorch_transform() and any(map(is_wrapped, tensors))
+
+
+def make_op(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """``run`` as the op ``efficient_attn::name``; its signature has types. fake: the same in shapes alone.
+
+    Whatever order of memory ``run`` leaves its results in, the op's are contiguous: compiled code goes by the shapes.
+    """
+
+    @wraps(run)
+    def run_contiguous(*arguments: Any) -> Any:
+        result = run(*arguments)
+        return result.contiguous() if isinstance(result, Tensor) else tuple(x.contiguous() for x in result)
+
+    schema = torch.library.infer_schema(run, mutates_args=())
+    op = torch.library.custom_op(f"efficient_attn::{name}", run_contiguous, mutates_args=(), schema=schema)
+    op.register_fake(fake)
+    return op

@@ -1,0 +1,158 @@
+"""What a call of linear attention is besides its tensors, and how it is differentiated stretch by stretch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...feature_maps import FeatureMap
+from ..dense import widen
+
+MAX_FEATURE_ELEMENTS = 1 << 18  # numbers of one side's features that exist together: they stay in the cache
+MIN_STRETCH = 32  # positions a stretch at least: below that the products become too small
+
+Divisor = Callable[[Tensor], Tensor]
+Features = tuple[Tensor, Tensor | None]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearConfig:
+    """What a call is besides its tensors.
+
+    divisor: what outputs are divided by, a function of the sum of a row's weights; None where they are not divided.
+    decays: keys fade with distance, at a rate of their head.
+    start, first: positions of the first query and the first key. parameters: those that the map was made with.
+    native: causal stretches go through our C++, which has no form for weights.
+    """
+
+    phi: FeatureMap
+    divisor: Divisor | None
+    decays: bool = False
+    start: int = 0
+    first_key: int = 0
+    parameters: tuple[Tensor, ...] = ()
+    native: bool = False
+
+    @property
+    def steady(self) -> bool:
+        """Whether logarithms of keys' weights rise by as much at every position, a rate of their head."""
+        return self.decays and not self.phi.scaled
+
+    def widen(self, x: Tensor) -> Tensor:
+        """As wide as its sums have to be."""
+        return x.double() if self.phi.exact else widen(x)
+
+    def queries(self, q: Tensor, rows: slice) -> Features:
+        """Features ``[Bh, G, rows, F]`` of the queries of these rows. The factor of a query's own features cancels."""
+        return self.phi(self.widen(q), self._positions(q, self.start, rows))[0], None
+
+    def keys(self, k: Tensor, rows: slice, valid: Tensor | None, logs: Tensor | None) -> Features:
+        """Features ``[Bh, rows, F]``, zero where hidden, and the logarithms of their weights, if there are any."""
+        y, a = self.phi(self.widen(k), self._positions(k, self.first_key, rows))
+        if logs is not None:
+            a = logs[:, rows] if a is None else a + logs[:, rows]
+        if valid is not None:
+            hidden = ~valid[:, rows]
+            y = y.masked_fill(hidden[..., None], 0)
+            if a is not None and not self.decays:
+                a = a.masked_fill(hidden, float("-inf"))
+        return y, a
+
+    def _positions(self, x: Tensor, start: int, rows: slice) -> Tensor | None:
+        return torch.arange(start + rows.start, start + rows.stop, device=x.device) if self.phi.positional else None
+
+    def fit(self, size: int, lanes: int, width: int) -> int:
+        """A number of positions to take at once: this one, or less where the features are many."""
+        while size > MIN_STRETCH and self._count_features(lanes, width) * size > MAX_FEATURE_ELEMENTS:
+            size //= 2
+        return size
+
+    def _count_features(self, lanes: int, width: int) -> int:
+        """Features of a position; those of a single head count double, so that they stay few beside its output."""
+        return max(lanes, 2) * self.phi.width(width)
+
+    def cut(self, length: int, lanes: int, width: int, step: int = MIN_STRETCH) -> list[slice]:
+        """The positions cut into stretches whose features fit the cache, each but the last a multiple of ``step``."""
+        size = max(MAX_FEATURE_ELEMENTS // self._count_features(lanes, width) // step, 1) * step
+        return [slice(a, min(a + size, length)) for a in range(0, length, size)]
+
+    def divisors(self, totals: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Divisors of all rows, and how much they follow the sums of weights."""
+        if self.divisor is None or totals is None:
+            return None, None
+        with torch.enable_grad():
+            totals = totals.detach().requires_grad_()
+            divisors = self.divisor(totals)
+            return divisors.detach(), torch.autograd.grad(divisors.sum(), totals)[0]
+
+
+class FeatureTape:
+    """Differentiates a feature map stretch by stretch, and adds up the gradients of its parameters."""
+
+    def __init__(self, config: LinearConfig) -> None:
+        phi = config.phi
+        self._manual_backward = None if config.parameters or phi.positional else phi.back
+        self._widen = config.widen
+        self.parameters = config.parameters
+        self.grad_parameters: list[Tensor | None] = [None] * len(config.parameters)
+
+    def record(
+        self, features: Callable[[Tensor], Features], x: Tensor, hidden: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Callable[..., Tensor]]:
+        """Features of x and their logarithms, and a function from gradients by these to the gradient by x.
+
+        That function may be called once, when the features are wanted no more. hidden: positions without features.
+        """
+        if (manual_backward := self._manual_backward) is not None:
+            y, a = features(x)
+
+            def backward_manually(grad_y: Tensor, grad_a: Tensor | None = None) -> Tensor:
+                if hidden is not None:
+                    grad_y = grad_y.masked_fill_(hidden[..., None], 0)
+                return manual_backward(self._widen(x), y, grad_y, grad_a)
+
+            return y, a, backward_manually
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            outputs = features(leaf)
+
+        def backward(*grads: Tensor | None) -> Tensor:
+            pairs = [(y, g) for y, g in zip(outputs, grads, strict=False) if y is not None and y.requires_grad]
+            if not pairs:
+                return torch.zeros_like(leaf)
+            sources = [leaf, *self.parameters]
+            grad_x, *parameter_grads = torch.autograd.grad(
+                [y for y, _ in pairs], sources, [g for _, g in pairs], allow_unused=True, materialize_grads=True
+            )
+            for i, parameter_grad in enumerate(parameter_grads):
+                total = self.grad_parameters[i]
+                self.grad_parameters[i] = parameter_grad if total is None else total + parameter_grad
+            return grad_x
+
+        return outputs[0].detach(), None if outputs[1] is None else outputs[1].detach(), backward
+
+
+def divide(config: LinearConfig, top: Tensor, total: Tensor | None, out: Tensor) -> None:
+    """Write rows divided as the job says into ``out``, of the same shape and any dtype; it may be ``top`` itself."""
+    if config.divisor is None or total is None:
+        if out is not top:
+            out.copy_(top)
+    elif out.dtype == top.dtype:
+        torch.div(top, config.divisor(total), out=out)
+    else:
+        out.copy_(top.div_(config.divisor(total)))
+
+
+def divide_backward(
+    grad: Tensor, out: Tensor, divisors: Tensor | None, slopes: Tensor | None, rows: slice
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients by the numerators ``[Bh, G, rows, E]`` and by the sums of weights ``[Bh, G, rows, 1]`` of some rows."""
+    if divisors is None or slopes is None:
+        return widen(grad[:, :, rows]), None
+    divisor = divisors[:, :, rows]
+    grad_out = grad[:, :, rows].to(divisor.dtype)
+    grad_total = (grad_out * out[:, :, rows]).sum(-1, keepdim=True).neg_() / divisor * slopes[:, :, rows]
+    return grad_out / divisor, grad_total

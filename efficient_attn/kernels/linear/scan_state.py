@@ -1,0 +1,224 @@
+"""The state of a causal scan: sums of all chunks so far, how chunks weigh in it, and what each chunk reads of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .sums import Sums
+
+NEG_INF = float("-inf")
+
+
+class ChunkWeights(NamedTuple):
+    """Weights within C chunks of c positions, relative to each row's reference, and between chunks, to each chunk's."""
+
+    pairs: Tensor  # [Bh C, 1, 1, c, c], of a chunk's keys for its own queries, 0 for later keys
+    past: Tensor  # [Bh C, 1, 1, c, 1], of what came before the chunk for its queries
+    keys: Tensor  # [Bh C, 1, c, 1], of its keys in its own sums; these three [Bh, ...] where all chunks have the same
+    sums: Tensor  # [Bh, C + 1, C], of each chunk's sums before each chunk, and after the last
+    carry: Tensor  # [Bh, C + 1, 1], of the state before all of them there
+    reference: Tensor  # [Bh], of the state after the last
+
+
+class ScanState:
+    """The sums over all chunks so far, or in the backward pass the gradient by them.
+
+    decays, steady: see `Recipe`. divides: whether something divides by sums of weights; otherwise the sums of keys stay
+    as they are, as nobody reads them.
+    """
+
+    def __init__(self, sums: Sums, *, decays: bool, steady: bool, divides: bool = True) -> None:
+        self.kv, self.z, self.reference = sums
+        self.decays, self.steady, self.divides = decays, steady, divides
+        self._steady_weights: dict[tuple[int, int], ChunkWeights] = {}
+
+    def compute_weights(self, a: Tensor | None, count: int) -> ChunkWeights | None:
+        """The weights in so many chunks of equal length."""
+        if a is None or self.reference is None:
+            return None
+        length = a.shape[1]
+        if not self.steady or length == 1:  # one position does not show a rate
+            return compute_chunk_weights(a, self.reference, self.decays, self.kv.dtype, count)
+        if (weights := self._steady_weights.get((count, length))) is None:
+            weights = compute_steady_weights(a, self.kv.dtype, count)
+            self._steady_weights[count, length] = weights
+        return weights._replace(reference=a[:, -1].double())
+
+    def read(self, y: Tensor, v: Tensor, weights: ChunkWeights | None) -> PastSums:
+        """The sums before each chunk of keys ``[Bh C, c, F]`` and values ``[Bh C, c, E]``. `take` comes after."""
+        heads, count = len(self.kv), len(y) // len(self.kv)
+        if count == 1:
+            return self._current_sums()
+        coefficients = _chunks_before(y, heads, count) if weights is None else weights.sums
+
+        def sum_before(chunk_sums: Tensor, state: Tensor) -> Tensor:
+            past_sums, flat = coefficients @ chunk_sums.view(heads, count, -1), state.reshape(heads, 1, -1)
+            return past_sums.add_(flat) if weights is None else past_sums.addcmul_(flat, weights.carry)
+
+        kv = sum_before(y.mT @ weigh_sums(v, weights), self.kv)
+        return self._split_sums(kv, sum_before(_sum_keys(y, weights), self.z) if self.divides else None)
+
+    def advance(self, y: Tensor, v: Tensor, weights: ChunkWeights | None, past: PastSums) -> None:
+        """Add the chunks to the state."""
+        if weights is not None:
+            self.reference = weights.reference
+        if past.end_sums is not None:
+            self.kv, self.z = past.end_sums
+            return
+        if weights is not None:
+            self._apply_carry(weights)
+        self.kv.baddbmm_(y.mT, weigh_sums(v, weights))
+        if self.divides:
+            self.z += _sum_keys(y, weights)
+
+    def read_backward(
+        self, x: Tensor, grad_tops: Tensor, grad_totals: Tensor | None, weights: ChunkWeights | None
+    ) -> PastSums:
+        """The transpose of `look`: from rows ``[Bh C, G c, F]`` and the gradients by what they read, the gradients by
+        the sums of each chunk. `give_back` comes after."""
+        heads, count = len(self.kv), len(x) // len(self.kv)
+        if count == 1:
+            return self._current_sums()
+        if weights is None:
+            coefficients = torch.cat([x.new_ones(count + 1, count).tril_(-1), x.new_ones(count + 1, 1)], 1).expand(
+                heads, -1, -1
+            )
+        else:
+            coefficients = torch.cat([weights.sums, weights.carry], 2)
+
+        def sum_after(chunk_grads: Tensor, state: Tensor) -> Tensor:
+            return coefficients.mT @ torch.cat([chunk_grads.view(heads, count, -1), state.reshape(heads, 1, -1)], 1)
+
+        kv = sum_after(x.mT @ weigh_past(grad_tops, weights), self.kv)
+        if not self.divides:
+            return self._split_sums(kv, None)
+        grad_z = (
+            self.z.new_zeros(len(x), self.z.shape[1])
+            if grad_totals is None
+            else _key_sum_gradient(x, grad_totals, weights)
+        )
+        return self._split_sums(kv, sum_after(grad_z, self.z))
+
+    def advance_backward(
+        self, x: Tensor, grad_tops: Tensor, grad_totals: Tensor | None, weights: ChunkWeights | None, past: PastSums
+    ) -> None:
+        """From the gradient by the state after chunks to that by the state before them."""
+        if past.end_sums is not None:
+            self.kv, self.z = past.end_sums
+            return
+        if weights is not None:
+            self._apply_carry(weights)
+        self.kv.baddbmm_(x.mT, weigh_past(grad_tops, weights))
+        if grad_totals is not None:
+            self.z += _key_sum_gradient(x, grad_totals, weights)
+
+    def _apply_carry(self, weights: ChunkWeights) -> None:
+        """The past of a chunk as the next one weighs it."""
+        self.kv.mul_(weights.carry[:, -1:])
+        self.z.mul_(weights.carry[:, -1])
+
+    def _current_sums(self) -> PastSums:
+        return PastSums(self.kv, self.z if self.divides else None)
+
+    def _split_sums(self, kv: Tensor, z: Tensor | None) -> PastSums:
+        """Of sums ``[Bh, C + 1, .]`` those of chunks, and the last as the state's: copies, lest it hold all chunks'."""
+        chunk_sums, end_sums = ([x[:, rows] for x in (kv, z) if x is not None] for rows in (slice(None, -1), -1))
+        shapes = self.kv.shape[1:], self.z.shape[1:]
+        folded = [x.reshape(-1, *shape) for x, shape in zip(chunk_sums, shapes, strict=False)]
+        last = [x.clone().view(-1, *shape) for x, shape in zip(end_sums, shapes, strict=False)]
+        return (
+            PastSums(folded[0], None, (last[0], self.z))
+            if z is None
+            else PastSums(*folded, end_sums=(last[0], last[1]))
+        )
+
+
+class PastSums(NamedTuple):
+    """Sums before each chunk, ``[Bh C, F, E]`` and ``[Bh C, F]``, and after the last, where that is known already."""
+
+    kv: Tensor
+    z: Tensor | None  # where something divides by them
+    end_sums: tuple[Tensor, Tensor] | None = None
+
+
+def _key_sum_gradient(x: Tensor, grad_totals: Tensor, weights: ChunkWeights | None) -> Tensor:
+    return (weigh_past(grad_totals, weights).mT @ x)[:, 0]
+
+
+def _chunks_before(like: Tensor, heads: int, count: int) -> Tensor:
+    """Which chunks' sums are there before each chunk, and after the last, ``[Bh, C + 1, C]``: all weigh the same."""
+    return like.new_ones(count + 1, count).tril_(-1).expand(heads, -1, -1)
+
+
+def _sum_keys(y: Tensor, weights: ChunkWeights | None) -> Tensor:
+    """Each chunk's own sums of keys ``[Bh C, F]``."""
+    if weights is None:
+        return y.sum(1)
+    return (weights.keys.mT @ y.reshape(len(weights.keys), -1, *y.shape[1:])).flatten(0, 2)
+
+
+def compute_chunk_weights(a: Tensor, reference: Tensor, decays: bool, dtype: torch.dtype, count: int) -> ChunkWeights:
+    """Logarithms ``[Bh, L]`` of keys to weights. Differences are taken in float64, near each chunk's reference."""
+    a = a.double()
+    rows = a if decays else torch.maximum(a.cummax(1)[0], reference[:, None])
+    a, rows = a.unflatten(1, (count, -1)), rows.unflatten(1, (count, -1))
+    last = rows[..., -1]
+    starts = torch.cat([reference[:, None], last], 1)  # before each chunk, and after the last
+    base = _zero_if_infinite(starts)
+    near, level = ((x - base[:, :-1, None]).to(dtype).flatten(0, 1) for x in (a, rows))
+    begin = (starts - base)[:, :-1].to(dtype).flatten()[:, None]
+    level, top = _zero_if_infinite(level), _zero_if_infinite(level[:, -1:])
+    size = a.shape[2]
+    later = torch.ones(size, size, dtype=torch.bool, device=a.device).triu_(1)
+    pairs = (near[:, None] - level[:, :, None]).masked_fill_(later, NEG_INF).exp_()
+    before = torch.ones(count + 1, count, dtype=torch.bool, device=a.device).tril_(-1)
+    return ChunkWeights(
+        pairs[:, None, None],
+        (begin - level).exp_()[:, None, None, :, None],
+        (near - top).exp_()[:, None, :, None],
+        (last[:, None] - base[..., None]).masked_fill_(~before, NEG_INF).exp_().to(dtype),
+        (reference[:, None] - base).exp_().to(dtype)[..., None],
+        starts[:, -1].clone(),
+    )
+
+
+def compute_steady_weights(a: Tensor, dtype: torch.dtype, count: int) -> ChunkWeights:
+    """The same where logarithms rise by as much a position, also from what came before: chunks do not differ then."""
+    size = a.shape[1] // count
+    rate = (a[:, -1:] - a[:, :1]).double() / (a.shape[1] - 1)
+    position, chunk = (torch.arange(x, dtype=torch.float64, device=a.device) for x in (size, count + 1))
+
+    def fade(distance: Tensor) -> Tensor:
+        logs = rate.view(-1, *(1 for _ in distance.shape)) * -distance
+        return logs.masked_fill_(distance < 0, NEG_INF).exp_().to(dtype)
+
+    return ChunkWeights(
+        fade(position[:, None] - position)[:, None, None],
+        fade(position + 1)[:, None, None, :, None],
+        fade(size - 1 - position)[:, None, :, None],
+        fade(size * (chunk[:, None] - 1 - chunk[:-1])),
+        fade(size * chunk)[..., None],
+        a[:, -1].double(),
+    )
+
+
+def _zero_if_infinite(x: Tensor) -> Tensor:
+    return x.masked_fill(x == NEG_INF, 0)
+
+
+def weigh_past(x: Tensor, weights: ChunkWeights | None) -> Tensor:
+    """What rows ``[Bh C, G c, .]`` of chunks have to do with the past, as they weigh it."""
+    if weights is None:
+        return x
+    size, width = weights.past.shape[3], x.shape[2]
+    return (x.reshape(len(weights.past), -1, x.shape[1] // size, size, width) * weights.past).reshape(x.shape)
+
+
+def weigh_sums(x: Tensor, weights: ChunkWeights | None) -> Tensor:
+    """Rows ``[Bh C, c, .]`` of chunks' keys as their sums weigh them: values' mostly, which are narrower than keys'."""
+    if weights is None:
+        return x
+    return (x.reshape(len(weights.keys), -1, *x.shape[1:]) * weights.keys).reshape(x.shape)

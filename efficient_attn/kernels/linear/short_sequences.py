@@ -1,0 +1,208 @@
+"""Short sequences: all positions at once, in as few calls of torch as there are steps.
+
+Cutting into stretches saves memory, of which a short call needs little, and costs more calls of torch than its products
+take time. So what is cut here are batch and heads, where they are many: models in training see many short sequences.
+Causal rows form their products with all keys: for few keys that is the least work as well. Features are made again in
+the backward pass, as in the long forms.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..derivatives import KernelFunction, differentiate_once
+from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, LinearConfig, divide_backward
+from .sums import KERNEL, dot_rows
+
+MAX_LENGTH = 512  # positions on either side
+MAX_LENGTH_CUT, MAX_LENGTH_WEIGHTED = 128, 64  # where lanes go group by group, and where keys have weights then
+
+
+def is_short(config: LinearConfig, q: Tensor, k: Tensor, causal: bool, *, weighted: bool) -> bool:
+    """Whether a call with queries ``q [Bh, G, N, D]`` and keys ``k [Bh, M, D]`` is one for `attend_short`. weighed:
+    whether keys have weights besides their features.
+
+    What there is at once, features of a side or products of a causal call, must fit the cache as a stretch does; many
+    lanes of few positions are taken in groups that do. That pays up to where a call's products are as many as a
+    stretch's; weights, a power each, end it sooner. Our C++ has its own way with causal calls.
+    """
+    n, m = q.shape[2], k.shape[1]
+    if (config.native and causal) or torch.compiler.is_compiling():
+        return False
+    if config.decays and not (causal and 0 <= config.start <= m - n):
+        return False  # weights are relative to a row's own position, which has to be a key's
+    if len(q) <= _count_lanes(config, q, k, causal):
+        return max(n, m) <= (MAX_LENGTH_WEIGHTED if config.decays else MAX_LENGTH)
+    return max(n, m) <= (MAX_LENGTH_WEIGHTED if weighted else MAX_LENGTH_CUT) and _count_lanes(config, q, k, causal) > 0
+
+
+def _count_lanes(config: LinearConfig, q: Tensor, k: Tensor, causal: bool) -> int:
+    """Of how many of the ``Bh`` what there is at once fits the cache."""
+    group, n, m = q.shape[1], q.shape[2], k.shape[1]
+    features = group * max(n, m) * config.phi.width(k.shape[2])
+    return MAX_FEATURE_ELEMENTS // max(1, features, group * n * m if causal else 0)
+
+
+def _cut_lanes(config: LinearConfig, q: Tensor, k: Tensor, causal: bool) -> list[slice]:
+    count, size = len(q), max(1, _count_lanes(config, q, k, causal))
+    return [slice(a, min(a + size, count)) for a in range(0, count, size)]
+
+
+def attend_short(
+    config: LinearConfig, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, logs: Tensor | None, causal: bool
+) -> Tensor:
+    """Linear attention ``[Bh, G, N, E]`` of a call that is short. causal: query i sees keys up to ``recipe.start + i``.
+
+    valid, logs: ``[Bh, M]``, where there is padding, and where keys have weights besides their features.
+    """
+    outputs = _ShortFunction.apply(config, causal, valid, q, k, v, logs, *config.parameters)
+    return cast(tuple[Tensor, Tensor | None], outputs)[0]
+
+
+class _ShortFunction(KernelFunction):
+    @staticmethod
+    def forward(
+        config: LinearConfig, causal: bool, valid: Any, q: Tensor, k: Tensor, v: Tensor, logs: Any, *parameters: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        out, totals = q.new_empty(*q.shape[:3], v.shape[2]), []
+        for lanes in _cut_lanes(config, q, k, causal):
+            part = _attend(
+                config, causal, _slice_lanes(valid, lanes), q[lanes], k[lanes], v[lanes], _slice_lanes(logs, lanes)
+            )
+            out[lanes] = part[0]
+            totals.append(part[1])
+        return out, torch.cat(totals) if config.divisor else None
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.how = inputs[:2]
+        ctx.save_for_backward(*inputs[2:7], *output)
+        if output[1] is not None:
+            ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        gradients = differentiate_once(KERNEL, _gradients, grads[0], *ctx.how, *ctx.saved_tensors)
+        return None, None, None, *gradients
+
+
+def _slice_lanes(x: Tensor | None, lanes: slice) -> Any:
+    return None if x is None else x[lanes]
+
+
+def _attend(
+    config: LinearConfig, causal: bool, valid: Tensor | None, q: Tensor, k: Tensor, v: Tensor, logs: Tensor | None
+) -> tuple[Tensor, Any]:
+    """Rows, and their sums of weights where they are divided by these."""
+    x, _ = config.queries(q, slice(0, q.shape[2]))
+    y, a = config.keys(k, slice(0, k.shape[1]), valid, logs)
+    rows, values = x.flatten(1, 2), config.widen(v)
+    if causal:
+        products = _mask_later(rows @ y.mT, q.shape[1], _compute_weights(a, q, config), config.start)
+        top, total = products @ values, products.sum(-1, keepdim=True) if config.divisor else None
+    else:
+        y = y if a is None else y * _relative_weights(a).to(y.dtype)
+        top, total = rows @ (y.mT @ values), dot_rows(rows, y.sum(1)) if config.divisor else None
+    out = top if config.divisor is None or total is None else top / config.divisor(total)
+    return out.view(*q.shape[:3], -1), None if total is None else total.view(*q.shape[:3], 1)
+
+
+def _gradients(
+    grad: Tensor,
+    config: LinearConfig,
+    causal: bool,
+    valid: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    logs: Tensor | None,
+    out: Tensor,
+    totals: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    """Gradients by q, k, v, logs and the map's parameters."""
+    tape = FeatureTape(config)
+    gradients = [torch.empty_like(x) for x in (q, k, v)]
+    grad_logs = None if logs is None else torch.empty_like(logs)
+    for lanes in _cut_lanes(config, q, k, causal):
+        parts = (_slice_lanes(x, lanes) for x in (valid, q, k, v, logs, out, totals))
+        *lane_grads, grad_a = _lane_gradients(grad[lanes], tape, config, causal, *parts)
+        for whole, part in zip(gradients, lane_grads, strict=True):
+            whole[lanes] = part
+        if grad_logs is not None and grad_a is not None:
+            grad_logs[lanes] = grad_a
+    return *gradients, grad_logs, *tape.grad_parameters
+
+
+def _lane_gradients(
+    grad: Tensor,
+    tape: FeatureTape,
+    config: LinearConfig,
+    causal: bool,
+    valid: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    logs: Tensor | None,
+    out: Tensor,
+    totals: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of some lanes by q, k, v and logs."""
+    query_rows, key_rows = slice(0, q.shape[2]), slice(0, k.shape[1])
+    x, _, backward_q = tape.record(partial(config.queries, rows=query_rows), q)
+    y, a, backward_k = tape.record(
+        partial(config.keys, rows=key_rows, valid=valid, logs=logs), k, None if valid is None else ~valid
+    )
+    grad_tops, grad_totals = divide_backward(grad, out, *config.divisors(totals), query_rows)
+    rows, values, grad_tops = x.flatten(1, 2), config.widen(v), grad_tops.flatten(1, 2)
+    grad_totals = None if grad_totals is None else grad_totals.flatten(1, 2)
+    if causal:
+        weights = _compute_weights(a, q, config)
+        products = _mask_later(rows @ y.mT, q.shape[1], weights, config.start)
+        grad_products = (
+            grad_tops @ values.mT if grad_totals is None else torch.baddbmm(grad_totals, grad_tops, values.mT)
+        )
+        grad_products = _mask_later(grad_products, q.shape[1], weights, config.start)
+        grad_x, grad_y, grad_v = grad_products @ y, grad_products.mT @ rows, products.mT @ grad_tops
+    else:
+        scale = None if a is None else _relative_weights(a).to(y.dtype)
+        weighted = y if scale is None else y * scale
+        grad_x, grad_kv = grad_tops @ (weighted.mT @ values).mT, rows.mT @ grad_tops
+        grad_y, grad_v = values @ grad_kv.mT, weighted @ grad_kv
+        if grad_totals is not None:
+            grad_x.addcmul_(grad_totals, weighted.sum(1)[:, None])
+            grad_y.add_(grad_totals.mT @ rows)
+        grad_y = grad_y if scale is None else grad_y.mul_(scale)
+    grad_a = None if a is None else (grad_y * y).sum(-1)
+    return backward_q(grad_x.view(x.shape)), backward_k(grad_y, grad_a), grad_v, grad_a
+
+
+def _mask_later(products: Tensor, group: int, weights: Tensor | None, start: int) -> Tensor:
+    """Products ``[Bh, G N, M]`` of rows and keys as their weights have it, 0 for later keys."""
+    square = products.view(len(products), group, -1, products.shape[2])
+    return (square.tril_(start) if weights is None else square.mul_(weights)).flatten(1, 2)
+
+
+def _compute_weights(a: Tensor | None, q: Tensor, config: LinearConfig) -> Tensor | None:
+    """Weights ``[Bh, 1, N, M]`` from logarithms ``[Bh, M]``, 0 later on: relative to the largest that a row sees, or to
+    that of its own position where weights fade with distance."""
+    if a is None:
+        return None
+    visible = torch.ones(q.shape[2], a.shape[1], dtype=torch.bool, device=a.device).tril_(config.start)
+    logs = a[:, None].masked_fill(~visible, float("-inf"))
+    row_reference = (
+        a[:, config.start : config.start + q.shape[2], None] if config.decays else logs.amax(-1, keepdim=True)
+    )
+    return (logs - _zero_if_infinite(row_reference)).exp()[:, None].to(config.widen(q[:0]).dtype)
+
+
+def _relative_weights(a: Tensor) -> Tensor:
+    """Weights ``[Bh, M, 1]`` from logarithms, relative to the largest."""
+    return (a - _zero_if_infinite(a.amax(1, keepdim=True))).exp()[..., None]
+
+
+def _zero_if_infinite(top: Tensor) -> Tensor:
+    return top.masked_fill(top == float("-inf"), 0)

@@ -1,0 +1,204 @@
+"""Attention by scores under a soft cap, cap tanh(s / cap), in tiles of queries and keys: an online softmax forwards,
+and backwards the same tiles again, of which the log-sum-exps are known.
+
+torch's fused kernel gives no place for a tanh between product and softmax. Here a tile's scores stay in a cache while
+they are worked on in place, and tiles that no query may see are left out. No score is larger than the cap, so a softmax
+under a small one needs no maximum. Powers are of 2: torch's `exp` takes a hundred times as long where floats underflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..custom_ops import is_traced
+from ..derivatives import SoftmaxFunction, make_softmax_op
+from .sink import apply_sink, sink_gradient, split_groups
+
+TILE_ELEMENTS = 2**17  # numbers of a tile: half a MiB of float32
+TILE_ROWS, TILE_KEYS = 256, 512  # of a tile of one head; of fewer rows, so many more keys or heads
+MAX_SMALL_CAP = {
+    torch.float32: 60.0,
+    torch.float64: 600.0,
+}  # caps whose exponentials, and sums of them, are normal numbers
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor,
+    valid: Tensor | None,
+    *,
+    cap: float,
+    scale: float,
+    causal: bool,
+    start: int,
+) -> Tensor:
+    """softmax(cap tanh(scale q k^T / cap)) v for ``q [B, H, N, D]`` and ``k, v [B, Hkv, M, D or E]``.
+
+    All are float32 or float64. sink: ``[B, H, N]``, the logit of each row that takes weight and gives no value; minus
+    infinity where there is none. valid: bool, ``[B, M]``. start: the position of the first query; query i sees keys up
+    to start + i where it is causal. A query that sees none gets zeros.
+    """
+    run = _softcap_op if is_traced(q) else SoftcapFunction.apply
+    return cast(tuple[Tensor, Tensor], run(q, k, v, sink, valid, cap, scale, causal, start))[0]
+
+
+class _SoftcapTiles:
+    """The tiles of a call. Key-value heads of all rows of the batch stand in one dimension P, a head's queries in G
+    groups; a tile is ``[P, G R, C]`` for some heads, some rows of every group and some keys."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, valid: Tensor | None, cap: float, scale: float, causal: bool, start: int
+    ) -> None:
+        self.power, self.factor = cap / log(2), scale / cap
+        self.causal, self.start = causal, start
+        self.q, self.k = split_groups(q, k.shape[1]), k.flatten(0, 1)
+        self.hidden = None if valid is None else ~valid.repeat_interleave(k.shape[1], 0)
+        heads, groups, n, _ = self.q.shape
+        self.rows = min(n, max(1, TILE_ROWS // groups))
+        self.keys = max(TILE_KEYS, TILE_ELEMENTS // (heads * groups * self.rows))
+        self.heads = max(1, TILE_ELEMENTS // (groups * self.rows * min(self.keys, k.shape[2])))
+
+    def row_groups(self) -> Iterator[tuple[slice, slice, list[slice]]]:
+        """Heads and rows that are worked on together, and the keys of their tiles, none where no row sees any."""
+        n, m = self.q.shape[2], self.k.shape[1]
+        for heads in _cut_range(len(self.k), self.heads):
+            for rows in _cut_range(n, self.rows):
+                yield heads, rows, list(_cut_range(min(self.start + rows.stop, m) if self.causal else m, self.keys))
+
+    def make_buffers(self, count: int) -> Tensor:
+        """Room for so many tiles."""
+        size = self.heads * self.q.shape[1] * self.rows * min(self.keys, self.k.shape[1])
+        return self.q.new_empty(count, size)
+
+    def score_tanh(self, x: Tensor, heads: slice, keys: slice, buffer: Tensor) -> Tensor:
+        """tanh(s / cap) of queries ``x [P, G R, D]`` times ``factor``."""
+        return _multiply_into(x, self.k[heads, keys].mT, buffer).tanh_()
+
+    def zero_hidden(self, tile: Tensor, heads: slice, rows: slice, keys: slice) -> Tensor:
+        """The tile with zeros where a query may not see a key."""
+        grouped_tile = tile.unflatten(1, (self.q.shape[1], -1))
+        if self.hidden is not None and (hidden := self.hidden[heads, None, None, keys]).any():
+            grouped_tile.masked_fill_(hidden, 0)
+        first = self.start + rows.start  # the last key that the first row sees
+        if self.causal and first < keys.stop - 1:
+            later = max(first + 1, keys.start)
+            grouped_tile[..., later - keys.start :].tril_(first - later)
+        return tile
+
+
+def _cut_range(size: int, at_once: int) -> Iterator[slice]:
+    return (slice(first, min(first + at_once, size)) for first in range(0, size, at_once))
+
+
+def _multiply_into(a: Tensor, b: Tensor, buffer: Tensor) -> Tensor:
+    """``a @ b`` in room that the next takes."""
+    shape = *a.shape[:2], b.shape[2]
+    return torch.bmm(a, b, out=buffer[: shape[0] * shape[1] * shape[2]].view(shape))
+
+
+def _slice_rows(x: Tensor, heads: slice, rows: slice) -> Tensor:
+    """``[P, G R, ..]`` of ``x [P, G, N, ..]``."""
+    return x[heads, :, rows].flatten(1, 2)
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor,
+    valid: Tensor | None,
+    cap: float,
+    scale: float,
+    causal: bool,
+    start: int,
+) -> tuple[Tensor, Tensor]:
+    out, lse = _shapes(q, k, v)
+    grouped_out, grouped_lse = (split_groups(x, k.shape[1]) for x in (out, lse))
+    tiles, values = _SoftcapTiles(q, k, valid, cap, scale, causal, start), v.flatten(0, 1)
+    (buffer,) = tiles.make_buffers(1)
+    is_small = cap <= MAX_SMALL_CAP[q.dtype]
+    for heads, rows, key_tiles in tiles.row_groups():
+        x = _slice_rows(tiles.q, heads, rows) * tiles.factor
+        level = x.new_full((*x.shape[:2], 1), 0.0 if is_small else -tiles.power)
+        total, sums = torch.zeros_like(level), x.new_zeros(*x.shape[:2], v.shape[3])
+        for keys in key_tiles:
+            tile = tiles.score_tanh(x, heads, keys, buffer)
+            if not is_small:  # the level follows the highest score that is seen: hidden ones count as the lowest
+                highest = tiles.zero_hidden(tile + 1, heads, rows, keys).amax(-1, keepdim=True) - 1
+                before, level = level, torch.maximum(level, highest * tiles.power)
+                fading = (before - level).exp2_()
+                total, sums = total.mul_(fading), sums.mul_(fading)
+            weights = torch.add(-level, tile, alpha=tiles.power, out=tile).exp2_()
+            tiles.zero_hidden(weights, heads, rows, keys)
+            total += weights.sum(-1, keepdim=True)
+            sums.baddbmm_(weights, values[heads, keys])
+        sums /= total.masked_fill(total == 0, 1)
+        sides = grouped_out.shape[1], rows.stop - rows.start
+        grouped_out[heads, :, rows] = sums.unflatten(1, sides)
+        grouped_lse[heads, :, rows] = (level + total.log2_()).mul_(log(2)).squeeze(-1).unflatten(1, sides)
+    return apply_sink(out, lse, sink)
+
+
+def _gradients(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor,
+    valid: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    cap: float,
+    scale: float,
+    causal: bool,
+    start: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad_q, grad_k, grad_v = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    grouped_grad_q, grouped_grad, offsets = (
+        split_groups(x, k.shape[1]) for x in (grad_q, grad, lse[..., None] / -log(2))
+    )
+    grouped_delta = split_groups((grad * out).sum(-1, keepdim=True), k.shape[1])
+    flat_grad_k, flat_grad_v, values = (x.flatten(0, 1) for x in (grad_k, grad_v, v))
+    tiles = _SoftcapTiles(q, k, valid, cap, scale, causal, start)
+    score_buffer, weight_buffer, grad_buffer = tiles.make_buffers(3)
+    for heads, rows, key_tiles in tiles.row_groups():
+        x, tile_grad, offset, delta = (
+            _slice_rows(part, heads, rows) for part in (tiles.q, grouped_grad, offsets, grouped_delta)
+        )
+        x, grad_x = x * tiles.factor, torch.zeros_like(x)
+        for keys in key_tiles:
+            tile = tiles.score_tanh(x, heads, keys, score_buffer)
+            weights = torch.add(
+                offset, tile, alpha=tiles.power, out=weight_buffer[: tile.numel()].view(tile.shape)
+            ).exp2_()
+            tiles.zero_hidden(weights, heads, rows, keys)
+            flat_grad_v[heads, keys].baddbmm_(weights.mT, tile_grad)
+            grad_score = _multiply_into(tile_grad, values[heads, keys].mT, grad_buffer).sub_(delta).mul_(weights)
+            grad_score.addcmul_(grad_score, tile.square_(), value=-1)  # the derivative of tanh is 1 - tanh^2
+            grad_x.baddbmm_(grad_score, tiles.k[heads, keys])
+            flat_grad_k[heads, keys].baddbmm_(grad_score.mT, x)
+        grouped_grad_q[heads, :, rows] = (grad_x * scale).unflatten(1, (grouped_grad_q.shape[1], -1))
+    return grad_q, grad_k.mul_(cap), grad_v, sink_gradient(grad, out, lse, sink)
+
+
+def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3])
+
+
+class SoftcapFunction(SoftmaxFunction):
+    """``(q, k, v, sink, valid keys, cap, scale, causal, start)``."""
+
+    kernel = "attention under a soft cap"
+    n_tensors, n_differentiated = 5, 4
+    forward = staticmethod(_forward)
+    gradients = staticmethod(_gradients)
+
+
+_softcap_op: Any = make_softmax_op("capped", _forward, _gradients, n_tensors=5, n_differentiated=4, shapes=_shapes)

@@ -1,0 +1,61 @@
+"""Parts or one masked softmax: which of the two is expected to take less time, for one geometry."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import torch
+
+from ...patterns import Geometry, Pattern
+from .mask_cache import MAX_CACHED_PAIRS
+from .tile_plan import plan_parts
+from .tiles import TilePlan
+
+MAX_MASKED_LENGTH = 1024  # positions on either side beyond which the pairs that nobody wants are never computed
+
+# In pairs of one head of width 64 in torch's masked kernel, about 5.5 ns on a Zen 3 in float32. Fitted to nine patterns
+# at 64 to 1,024 positions and 4 and 32 heads, forward and with gradients: suites/trials/short.py shows both forms.
+STEP_COST = 30_000  # one kernel call with its fetching, joining and Python, whatever its size
+ROW_COST = 60  # a row that a step fetches, writes and joins
+
+
+Implementation = Literal["parts", "masked"]
+
+
+class CallShape(NamedTuple):
+    """What a choice may depend on besides the geometry.
+
+    heads: of all of the batch together. group: of them, those that share keys. width: of q and k. masks: that a masked
+    call needs, one for each row of the batch where there is padding.
+    """
+
+    heads: int
+    group: int
+    width: int
+    dtype: torch.dtype
+    gradient: bool
+    masks: int = 1
+
+
+@lru_cache(maxsize=256)
+def choose_implementation(pattern: Pattern, g: Geometry, call: CallShape) -> Implementation:
+    """The cheaper form of a call, for a pattern whose facts are known.
+
+    A single row is a step's, after which there is one key more: a mask would be made for one call.
+    """
+    if g.n == 1 or max(g.n, g.m) > MAX_MASKED_LENGTH or call.masks * g.n * g.m > MAX_CACHED_PAIRS:
+        return "parts"
+    return compare_costs(plan_parts(pattern, g), g, call)
+
+
+def compare_costs(plan: TilePlan, g: Geometry, call: CallShape) -> Implementation:
+    """Pairs that a plan computes, and what its steps and their rows cost besides, against all pairs of the geometry.
+
+    The cost of a step is the smaller beside its pairs, the more heads share it and the wider they are. Group, dtype and
+    gradient move both forms alike, as far as was measured.
+    """
+    steps = [(tile.queries.size * (last - first), tile.keys.size) for t in plan for tile, first, last in t.steps()]
+    rows, pairs = sum(count for count, _ in steps), sum(count * keys for count, keys in steps)
+    overhead = 64 / call.width * (rows * ROW_COST + len(steps) * STEP_COST / call.heads)
+    return "masked" if g.n * g.m < pairs + overhead else "parts"

@@ -1,0 +1,64 @@
+"""Additive masks of a geometry, made once: in a short call to make one takes longer than the softmax under it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..softmax.fused import additive_mask
+
+MAX_CACHE_BYTES = 1 << 24  # of all masks that are kept
+MAX_CACHED_PAIRS = 1 << 20  # pairs of one that is kept
+
+
+class AdditiveMask(NamedTuple):
+    """What is added to scores, -inf where a pair does not count, and the rows that see nothing; None where all do."""
+
+    scores: Tensor | None
+    empty_rows: Tensor | None
+
+
+class _MaskCache:
+    """The masks that were asked for last, so many that their bytes stay in bounds."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.bytes = limit, 0
+        self._masks: OrderedDict[Hashable, AdditiveMask] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, key: Hashable, make: Callable[[], AdditiveMask]) -> AdditiveMask:
+        """The mask of a key, made now if it has to be; one as large as the limit is not kept."""
+        with self._lock:
+            mask = self._masks.get(key)
+            if mask is not None:
+                self._masks.move_to_end(key)
+                return mask
+        with torch.inference_mode(False), torch.no_grad():  # a backward pass could not save inference tensors
+            mask = make()
+        with self._lock:
+            if key not in self._masks and _count_bytes(mask) <= self.limit:
+                self._masks[key] = mask
+                self.bytes += _count_bytes(mask)
+                while self.bytes > self.limit:
+                    self.bytes -= _count_bytes(self._masks.popitem(last=False)[1])
+        return mask
+
+
+MASK_CACHE = _MaskCache(MAX_CACHE_BYTES)
+
+
+def make_additive_mask(allowed: Tensor, dtype: torch.dtype) -> AdditiveMask:
+    """The additive form of ``allowed [.., rows, keys]``."""
+    if allowed.all():
+        return AdditiveMask(None, None)
+    empty_rows = ~allowed.any(-1)
+    return AdditiveMask(additive_mask(allowed, dtype), empty_rows if empty_rows.any() else None)
+
+
+def _count_bytes(mask: AdditiveMask) -> int:
+    return sum(x.numel() * x.element_size() for x in mask if x is not None)

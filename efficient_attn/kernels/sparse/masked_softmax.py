@@ -1,0 +1,91 @@
+"""A pattern as one masked softmax over all pairs: more work than its parts, and for short sequences less time.
+
+The mask is made once a geometry and kept. Heads are ``q [A, G, N, D]`` over ``k, v [A, G or 1, M, D]``: with 1, a
+group shares its keys at stride zero. In compiled code the same happens inside an op: `run_masked`.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ...patterns import Geometry, Pattern
+from ..half_precision import fused_dtype
+from ..softmax.fused import FusedFunction, contiguous_rows
+from .mask_cache import MASK_CACHE, MAX_CACHED_PAIRS, AdditiveMask, make_additive_mask
+
+
+def pattern_mask(pattern: Pattern, g: Geometry, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """The additive mask ``[1, 1, N, M]`` of a pattern, causality included; None where every pair counts, and on the
+    meta device, which holds no numbers."""
+    if device.type == "meta":
+        return None
+
+    def make() -> AdditiveMask:
+        i, j = torch.arange(g.n, device=device)[:, None] + g.start, torch.arange(g.m, device=device)
+        allowed = pattern.allows(i, j, g)
+        return make_additive_mask((allowed & (j <= i) if g.causal else allowed)[None, None], dtype)
+
+    if g.n * g.m > MAX_CACHED_PAIRS:
+        with torch.no_grad():
+            return make().scores
+    return MASK_CACHE.find((pattern, g, dtype, device), make).scores
+
+
+def attend_masked(
+    q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, pattern: Pattern, g: Geometry, scale: float
+) -> Tensor:
+    """Softmax attention of ``q [B, H, N, D]`` over ``k, v [B, Hkv, M, D]`` in one kernel call. valid: ``[B, M]``, where
+    there is padding. Rows that see nothing are zeros."""
+    q, k, v = (contiguous_rows(x) for x in (q, k, v))
+    batch, heads, n, width = q.shape
+    mask = pattern_mask(pattern, g, fused_dtype(q, "forward", n, g.m), q.device)
+    kv_heads = k.shape[1]
+    if kv_heads == heads:
+        return _attend_kernel(q, k, v, _hide_padding(mask, q, valid), scale)
+    rows = q.reshape(batch * kv_heads, -1, n, width)
+    keys, values = (x.reshape(batch * kv_heads, 1, g.m, width) for x in (k, v))
+    folded = None if valid is None else valid.repeat_interleave(kv_heads, dim=0)
+    return _attend_kernel(rows, keys, values, _hide_padding(mask, q, folded), scale).reshape(q.shape)
+
+
+def _attend_kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    return cast(tuple[Tensor, Tensor], _MaskedFunction.apply(q, k, v, mask, False, scale))[0]
+
+
+class _MaskedFunction(FusedFunction):
+    kernel = "the kernel of sparse patterns"
+
+
+def run_masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """What `parts.run_plan` gives, under a mask that `fold_mask` made; no gradient."""
+    out, lse = _MaskedFunction.forward(q.transpose(1, 2), k[:, None], v[:, None], mask, False, scale)
+    return out.transpose(1, 2), lse.transpose(1, 2)
+
+
+def masked_gradients(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, out: Tensor, lse: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by q, k and v of what `run_masked` gave."""
+    grad_rows, rows, out_rows, lse_rows = (x.transpose(1, 2) for x in (grad, q, out, lse))
+    grad_q, grad_k, grad_v = _MaskedFunction.gradients(
+        grad_rows, rows, k[:, None], v[:, None], mask, out_rows, lse_rows, False, scale
+    )
+    return grad_q.transpose(1, 2), grad_k[:, 0], grad_v[:, 0]
+
+
+def fold_mask(q: Tensor, valid: Tensor | None, pattern: Pattern, g: Geometry) -> Tensor | None:
+    """The mask of a pattern for ``q [Bh, N, group, D]``, with the padding ``[B, M]`` for each key-value head."""
+    mask = pattern_mask(pattern, g, q.dtype, q.device)
+    folded = None if valid is None else valid.repeat_interleave(q.shape[0] // valid.shape[0], dim=0)
+    return _hide_padding(mask, q, folded)
+
+
+def _hide_padding(mask: Tensor | None, q: Tensor, valid: Tensor | None) -> Tensor | None:
+    """The mask with padding ``[rows of the batch, M]`` hidden as well."""
+    if valid is None:
+        return mask
+    scores = q.new_zeros(1, 1, 1, 1) if mask is None else mask
+    return scores.masked_fill(~valid[:, None, None], float("-inf"))

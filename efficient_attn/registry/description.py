@@ -1,0 +1,83 @@
+"""What there is to know of a mechanism before running it: the instance is made, and asked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from ..spec import Union, parse
+from ..variants import Entry
+from .entries import entry_of
+from .factory import create
+
+if TYPE_CHECKING:
+    from ..contract.mechanism import Attention
+    from ..contract.shapes import Dims
+    from ..contract.traits import Growth, Traits
+    from ..patterns import Pattern
+
+
+@dataclass(frozen=True)
+class Info:
+    """What there is to know of a mechanism before running it. pattern: which pairs it keeps, if it is sparse."""
+
+    name: str
+    family: str
+    sentence: str
+    spec: str
+    options: Mapping[str, Any]
+    backends: tuple[str, ...]
+    backend: str
+    traits: Traits
+    growth: Growth
+    parameters: int
+    doc: str
+    source: str
+    pattern: Pattern | None = None
+
+
+def info(variant: str, /, *, dims: Dims | None = None) -> Info:
+    """Describe a mechanism with its options; creates it to ask it.
+
+    Without dims for 1024 positions and heads of 64, eight of them where their number has to be known.
+    """
+    from ..patterns import Pattern
+
+    attn, spec = _create_to_ask(variant, dims), parse(variant)
+    pattern, cls = getattr(attn, "pattern", None), type(attn)
+    joined = isinstance(spec, Union)
+    entry = Entry("union", "", "sparse", "A union of patterns.") if joined else entry_of(spec.name)
+    return Info(
+        name=entry.name,
+        family=entry.family,
+        sentence=entry.sentence,
+        spec=attn.spec,
+        options=effective_options(attn),
+        backends=cls.backends,
+        backend=attn.backend,
+        traits=attn.traits,
+        growth=attn.growth,
+        parameters=sum(p.numel() for p in attn.parameters()),
+        doc=inspect.getdoc(cls) or "",
+        source=inspect.getsourcefile(cls) or "",
+        pattern=pattern if isinstance(pattern, Pattern) else None,
+    )
+
+
+def effective_options(attn: Attention) -> dict[str, Any]:
+    """All options of an instance, defaults included."""
+    return dict(attn.origin.options)
+
+
+def _create_to_ask(variant: str, dims: Dims | None) -> Attention:
+    from ..contract.shapes import Dims
+
+    try:
+        return create(variant, dims=dims or Dims(head_dim=64, max_len=1024))
+    except UsageError:
+        if dims is not None:
+            raise
+        return create(variant, dims=Dims(heads=8, head_dim=64, max_len=1024))

@@ -1,0 +1,97 @@
+"""From a spec to an instance: options are read from the constructor's signature, and given the types that it names."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError, unknown
+from ..spec import Spec, Union, parse
+from .entries import class_of
+
+if TYPE_CHECKING:
+    from ..contract.mechanism import Attention
+    from ..contract.shapes import Dims
+
+RESERVED = ("dims", "seed", "backend")  # parameters of `create` that every mechanism takes, used or not
+
+
+def create(
+    variant: str, /, *, dims: Dims | None = None, seed: int = 0, backend: str | None = None, **options: Any
+) -> Attention:
+    """Create a mechanism from its name, with options in the string, as keywords, or both.
+
+    ``create("sliding_window:window=256")``, ``create("sliding_window", window=256)``; ``a:x=1|b:y=2`` is a union of
+    patterns. dims: what is known of the tensors. seed: for everything drawn at random. backend: one of the
+    mechanism's; ``dense`` is always the oracle. Raises `UsageError` for unknown names, options or values, and
+    `UnsupportedError` for a backend that cannot serve.
+    """
+    from ..contract.shapes import Dims
+
+    spec, dims = parse(variant), dims or Dims()
+    if isinstance(spec, Union):
+        return _join(spec.given(options), dims, seed, backend)
+    return _make(spec.given(options, backend), dims, seed)
+
+
+def rename_backend(spec: Spec | Union) -> Spec | Union:
+    """The spec with its backend by the name that it goes by today. Imports the mechanism where a backend is named."""
+    if isinstance(spec, Union) or spec.backend is None:
+        return spec
+    return Spec(spec.name, spec.options, class_of(spec.name).renamed.get(spec.backend, spec.backend))
+
+
+def _make(spec: Spec, dims: Dims, seed: int) -> Attention:
+    from ..contract.mechanism import Origin
+
+    cls = class_of(spec.name)
+    parameters = {p.name: p for p in _parameters(cls)}
+    for option in spec.options:
+        if option not in parameters or option in RESERVED:
+            raise unknown("option", option, [p for p in parameters if p not in RESERVED], where=spec.name)
+    typed = {name: convert(cls, spec.name, name, value) for name, value in spec.options.items()}
+    defaults = {p.name: p.default for p in parameters.values() if p.name not in RESERVED}
+    told = rename_backend(Spec(spec.name, typed, spec.backend))
+    origin = Origin(spec=told, options={**defaults, **typed}, dims=dims, seed=seed)
+    reserved = {name: value for name, value in (("dims", dims), ("seed", seed)) if name in parameters}
+    return cls.made_from(origin, backend=told.backend, **typed, **reserved)
+
+
+def _join(union: Union, dims: Dims, seed: int, backend: str | None) -> Attention:
+    from ..contract.mechanism import Origin
+    from ..patterns import Pattern
+    from ..variants.sparse.sparse_attention import SparseAttention
+
+    facts = []
+    for part in union.parts:
+        attn = _make(part, dims, seed)
+        if not isinstance(attn, SparseAttention):
+            raise UsageError(f"{union}: only patterns can be joined by '|', without a backend; {part} is not one")
+        facts.extend(attn.pattern.facts)
+    origin = Origin(spec=union, dims=dims, seed=seed)
+    return SparseAttention.made_from(origin, backend=backend, pattern=Pattern(tuple(facts)))
+
+
+def _parameters(cls: type[Attention]) -> list[inspect.Parameter]:
+    own = list(inspect.signature(cls).parameters.values())
+    loose = [p.name for p in own if p.kind is not p.KEYWORD_ONLY or p.default is p.empty]
+    if loose:
+        raise UsageError(f"{cls.__name__}: options must be keyword-only with defaults, {loose[0]!r} is not")
+    return own
+
+
+def convert(cls: type, name: str, option: str, value: Any) -> Any:
+    """The value as the signature's annotation wants it; text comes from strings, anything else must fit as it is.
+    name: what the class goes by. Raises `UsageError` for a value that does not fit."""
+    from typing import get_type_hints
+
+    from pydantic import TypeAdapter, ValidationError
+
+    hint = get_type_hints(cls.__init__).get(option, Any)
+    textual = isinstance(value, str)
+    try:
+        return TypeAdapter(hint).validate_python(None if value == "none" else value, strict=not textual)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        wanted = getattr(hint, "__name__", str(hint))
+        raise UsageError(f"{name}: option {option}={value!r} does not fit {wanted}: {problem}") from error

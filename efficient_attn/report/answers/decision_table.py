@@ -1,0 +1,228 @@
+"""What to use, a line a mechanism: from where on it is faster, how much, what it loses, what it holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ... import units
+from ...results.stats import Estimate
+from .. import approximation_errors, select
+from ..gather import Frame
+from .crossovers import Crossover, find_crossover, split_curves
+
+USUAL_LENGTHS = (1024, 8192)  # lengths that everybody asks for; the nearest measured one stands for each
+MAX_LENGTH_FACTOR = 2.0  # a factor between a length asked for and one that may stand for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One mechanism at one place.
+
+    speedups: by length. passing: None where no speedup has an interval. loss: in words; error: None where unknown, 0
+    for exact attention; error_on: on what it was measured; error_ends: its interval over layers; null: the error of
+    predicting the mean of v there. memory: peak memory over the baseline's, at ``memory_at``, the longest length at
+    which both were measured. state: bytes that decoding keeps after ``state_at`` positions, None where that was
+    measured at other shapes only; state_share: of the baseline's there.
+    """
+
+    label: str
+    variant: str
+    family: str | None
+    crossover: Crossover | None
+    speedups: Mapping[int, Estimate]
+    error_text: str
+    error: float | None
+    error_on: str | None = None
+    error_interval: tuple[float, float] | None = None
+    null_error: float | None = None
+    memory_ratio: float | None = None
+    memory_length: int | None = None
+    state_bytes: int | None = None
+    state_share: float | None = None
+    state_length: int | None = None
+
+    @property
+    def longest_speedup(self) -> tuple[int, Estimate] | None:
+        """The longest length with a speedup, and that; None where none was measured."""
+        return max(self.speedups.items()) if self.speedups else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionTable:
+    """The decisions of one place: a setting's columns with ``mode`` and ``causal``.
+
+    lengths: those measured nearest to what everybody asks for, then the longest. decisions: those with the greatest
+    speedup at the longest length that most were measured at come first.
+    """
+
+    config: Mapping[str, Any]
+    baseline: str
+    lengths: tuple[int, ...]
+    decisions: tuple[Decision, ...]
+    run_ids: frozenset[str] = frozenset()
+
+
+def make_decision_tables(rows: Frame) -> list[DecisionTable]:
+    """A board for every place at which something was timed beside its baseline, in the rows' order.
+
+    rows: with labels and losses (`select.add_labels`, `losses.add_losses`).
+    """
+    states = _list_states(rows)
+    tables = []
+    for config, baseline, curve_rows in split_curves(rows):
+        is_baseline = curve_rows["is_baseline"].to_numpy(dtype=bool)
+        baseline_memory = _list_peak_memory(
+            {name: curve_rows[name].to_numpy()[is_baseline] for name in ("seq_len", "peak_memory_bytes")}
+        )
+        mechanism_rows = curve_rows[~is_baseline]
+        first_rows = _list_first_rows(mechanism_rows)
+        decisions = [
+            _make_decision(first_rows[label], curve_rows, baseline_memory, states)
+            for label, curve_rows in select.split_variants(mechanism_rows).items()
+        ]
+        decisions = [decision for decision in decisions if decision.speedups]
+        if decisions:
+            lengths = choose_lengths({n for decision in decisions for n in decision.speedups})
+            run_ids = frozenset(map(str, curve_rows["run_id"].dropna().unique()))
+            tables.append(
+                DecisionTable(
+                    config=config,
+                    baseline=baseline,
+                    lengths=lengths,
+                    decisions=_sort_decisions(decisions, lengths[-1]),
+                    run_ids=run_ids,
+                )
+            )
+    return tables
+
+
+def choose_lengths(measured: Iterable[int]) -> tuple[int, ...]:
+    """Of these lengths those that stand for the ones asked for, and the longest; in order, each once."""
+    lengths = sorted(measured)
+    nearest = [min(lengths, key=lambda n: abs(math.log(n / target))) for target in USUAL_LENGTHS]
+    close_lengths = [
+        n
+        for n, target in zip(nearest, USUAL_LENGTHS, strict=True)
+        if 1 / MAX_LENGTH_FACTOR <= n / target <= MAX_LENGTH_FACTOR
+    ]
+    return tuple(sorted({*close_lengths, lengths[-1]}))
+
+
+def _sort_decisions(decisions: Sequence[Decision], longest: int) -> tuple[Decision, ...]:
+    """The fastest at the longest length first; then those that were not measured there, as far as they went."""
+
+    def sort_key(decision: Decision) -> tuple[float, float, str]:
+        length, speedup = decision.longest_speedup or (0, Estimate(0.0))
+        return -min(length, longest), -speedup.value, decision.label
+
+    return tuple(sorted(decisions, key=sort_key))
+
+
+def _list_first_rows(rows: Frame) -> dict[str, dict[str, Any]]:
+    """Of each variant one row, for what all its rows share; by columns, for thousands of small frames cost seconds."""
+    names = ["label", "variant", "family", *approximation_errors.ERROR_COLUMNS, *_STATE_COLUMNS]
+    lines = zip(*(rows[name].tolist() for name in names), strict=True)
+    return {line[0]: dict(zip(names, line, strict=True)) for line in reversed(list(lines))}
+
+
+def _make_decision(
+    row: Mapping[str, Any],
+    columns: select.ColumnArrays,
+    baseline_memory: Mapping[int, float],
+    states: Mapping[str, Sequence[_StateSize]],
+) -> Decision:
+    memory_ratios = {
+        n: used / baseline_memory[n] for n, used in _list_peak_memory(columns).items() if baseline_memory.get(n)
+    }
+    longest = max(memory_ratios, default=None)
+    state_bytes, state_share, state_length = _find_state(row, states)
+    return Decision(
+        label=str(row["label"]),
+        variant=str(row["variant"]),
+        family=row["family"],
+        crossover=find_crossover(columns),
+        speedups={int(n): Estimate(value, low, high) for n, value, low, high in _list_speedups(columns)},
+        error_text=approximation_errors.describe_error(row),
+        error=_read_error(row),
+        error_on=row["error_on"] if units.there(row["error_on"]) else None,
+        error_interval=(row["error_low"], row["error_high"]) if units.there(row["error_low"]) else None,
+        null_error=row["error_of_mean"] if units.there(row["error_of_mean"]) else None,
+        memory_ratio=memory_ratios.get(longest) if longest is not None else None,
+        memory_length=longest,
+        state_bytes=state_bytes,
+        state_share=state_share,
+        state_length=state_length,
+    )
+
+
+def _read_error(row: Mapping[str, Any]) -> float | None:
+    if units.there(row["error"]):
+        return float(row["error"])
+    return 0.0 if approximation_errors.is_exact(row) else None
+
+
+def _list_speedups(columns: select.ColumnArrays) -> Iterable[tuple[float, float, float | None, float | None]]:
+    ordered = select.sort_series(columns, "speedup", "speedup_low", "speedup_high")
+    for length, value, low, high in zip(*ordered, strict=True):
+        has_interval = low > 0 and high > 0
+        yield length, value, low if has_interval else None, high if has_interval else None
+
+
+def _list_peak_memory(columns: select.ColumnArrays) -> dict[int, float]:
+    """Peak memory by length, where it was measured."""
+    pairs = zip(columns["seq_len"].tolist(), columns["peak_memory_bytes"].tolist(), strict=True)
+    return {int(n): float(value) for n, value in pairs if units.there(value) and units.there(n)}
+
+
+# -- what decoding keeps --------------------------------------------------------------------------------------------
+
+_STATE_COLUMNS = ("dtype", "batch", "heads", "head_dim", "kv_heads")  # what a state's bytes depend on
+
+
+@dataclass(frozen=True)
+class _StateSize:
+    """What a variant keeps after a context, as bytes and as a share of the baseline's there."""
+
+    shape: tuple[Any, ...]
+    context: int
+    bytes: int
+    share: float | None
+
+
+def _find_state(
+    row: Mapping[str, Any], states: Mapping[str, Sequence[_StateSize]]
+) -> tuple[int | None, float | None, int | None]:
+    """After the longest context, at the row's own shape where that was measured; at others the share alone."""
+    shape = _read_shape(row)
+    best = max(states.get(row["label"], ()), key=lambda state: (state.shape == shape, state.context), default=None)
+    if best is None or (best.share is None and best.shape != shape):
+        return None, None, None
+    return best.bytes if best.shape == shape else None, best.share, best.context
+
+
+def _read_shape(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] if units.there(row[name]) else None for name in _STATE_COLUMNS)
+
+
+def _list_states(rows: Frame) -> Mapping[str, Sequence[_StateSize]]:
+    """All states that were measured, by label."""
+    decode_rows = rows[(rows["status"] == "ok") & (rows["mode"] == "decode") & (rows["state_bytes"] > 0)]
+    decode_rows = decode_rows[decode_rows["seq_len"].notna()]
+    columns = ["label", "is_baseline", "seq_len", "state_bytes", "machine", *_STATE_COLUMNS]
+    lines = [
+        dict(zip(columns, line, strict=True)) for line in zip(*(decode_rows[n].tolist() for n in columns), strict=True)
+    ]
+    # but for the key-value heads, in which the baseline may well differ
+    baselines = {
+        (line["machine"], *_read_shape(line)[:-1], line["seq_len"]): line for line in lines if line["is_baseline"]
+    }
+    states: dict[str, list[_StateSize]] = {}
+    for line in lines:
+        shape, size = _read_shape(line), line["state_bytes"]
+        base = baselines.get((line["machine"], *shape[:-1], line["seq_len"]))
+        share = size / base["state_bytes"] if base else None
+        states.setdefault(line["label"], []).append(_StateSize(shape, int(line["seq_len"]), int(size), share))
+    return states

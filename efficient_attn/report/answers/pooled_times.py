@@ -1,0 +1,108 @@
+"""Times of one length out of several cells: what each mechanism takes, on one scale.
+
+Rows of a cell were timed side by side, so that their ratios hold whatever the machine did that hour; times of different
+cells differ by their hours. So a time is a mechanism's own, times its cell's, times noise. All are found together, by
+generalised least squares on logarithms: who was timed in two cells ties these to each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...results.compare import DRIFT
+from ...results.stats import Estimate
+
+GROUP_SPREAD = 0.05  # standard deviation between one machine's times of one case in two cells, over the published runs
+Z_95 = 1.96  # of a 95% interval: rows' own come with their few degrees of freedom in them
+MIN_ERROR = 0.003  # no row is taken to be more exact
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A row's time. log_ms: its logarithm, by the ratio to its cell's baseline where it was paired with that. error:
+    its standard error beside the other rows of its cell."""
+
+    name: Hashable
+    group: Hashable
+    log_ms: float
+    error: float
+
+
+@dataclass(frozen=True)
+class PooledTimes:
+    """The logarithms of mechanisms' times at one length, with their covariances. home: who is in the fullest cell."""
+
+    names: tuple[Hashable, ...]
+    means: np.ndarray
+    covariance: np.ndarray
+    reference_names: frozenset[Hashable]
+
+    def standard_error(self, name: Hashable) -> float:
+        """The standard error of a time's logarithm beside those of the fullest cell, whose hour they share."""
+        index = self.names.index(name)
+        shared_covariances = [
+            self.covariance[index, i]
+            for i, other in enumerate(self.names)
+            if other in self.reference_names and i != index
+        ]
+        return math.sqrt(max(0.0, self.covariance[index, index] - max(shared_covariances, default=0.0)))
+
+    def time(self, name: Hashable) -> Estimate:
+        """Milliseconds."""
+        index = self.names.index(name)
+        return _make_estimate(self.means[index], self.covariance[index, index])
+
+    def speedup(self, base: Hashable, name: Hashable) -> Estimate | None:
+        """The base's time over the mechanism's; None where the base was not timed at this length."""
+        if base not in self.names:
+            return None
+        a, b = self.names.index(base), self.names.index(name)
+        c = self.covariance
+        return _make_estimate(self.means[a] - self.means[b], c[a, a] + c[b, b] - 2 * c[a, b])
+
+
+def _make_estimate(mean: float, variance: float) -> Estimate:
+    half = Z_95 * math.sqrt(max(0.0, variance))
+    return Estimate(*(math.exp(mean + side * half) for side in (0, -1, 1)))
+
+
+def estimate_log_error(low: float | None, high: float | None) -> float | None:
+    """The standard error of a logarithm whose 95% interval has these ends; None for none."""
+    if low is None or high is None or not 0 < low <= high:
+        return None
+    return math.log(high / low) / 2 / Z_95
+
+
+def pool_times(timings: Sequence[Timing]) -> PooledTimes:
+    """All mechanisms of one place and length. What lies outside of the fullest cell is carried over with the drift that
+    ratios have between cells, and who differs between cells by more than all that has a wider error."""
+    names = tuple(dict.fromkeys(timing.name for timing in timings))
+    group_sizes = Counter(timing.group for timing in timings)
+    reference_group = max(reversed(group_sizes), key=group_sizes.__getitem__)  # of equally full ones the latest
+    indices, groups = np.arange(len(timings)), list(group_sizes)
+    mechanism_matrix, group_matrix = np.zeros((len(timings), len(names))), np.zeros((len(timings), len(groups)))
+    mechanism_matrix[indices, [names.index(timing.name) for timing in timings]] = 1
+    group_matrix[indices, [groups.index(timing.group) for timing in timings]] = 1
+    noise = np.array(
+        [
+            max(MIN_ERROR, timing.error) ** 2 + (2 * DRIFT**2 if timing.group != reference_group else 0)
+            for timing in timings
+        ]
+    )
+    times = np.array([timing.log_ms for timing in timings])
+    inverse = np.linalg.inv(np.diag(noise) + GROUP_SPREAD**2 * group_matrix @ group_matrix.T)
+    covariance = np.linalg.inv(mechanism_matrix.T @ inverse @ mechanism_matrix)
+    means = covariance @ mechanism_matrix.T @ inverse @ times
+    residuals = times - mechanism_matrix @ means
+    residuals = residuals - group_matrix @ (
+        GROUP_SPREAD**2 * group_matrix.T @ inverse @ residuals
+    )  # without what its cell explains
+    counts = mechanism_matrix.sum(axis=0)
+    spread = np.sqrt(np.maximum(1.0, np.where(counts > 1, mechanism_matrix.T @ (residuals**2 / noise) / counts, 1.0)))
+    reference_names = frozenset(timing.name for timing in timings if timing.group == reference_group)
+    return PooledTimes(names, means, covariance * np.outer(spread, spread), reference_names)

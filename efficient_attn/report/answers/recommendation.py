@@ -1,0 +1,231 @@
+"""Which mechanism to take: those that keep what a question asks, the fastest first, each with the rows that say so.
+
+Times are compared as ratios of what is known from the same lengths of one machine (`pooling`), so that a slow hour does
+not decide. Who cannot be told apart from the first of a rank shares it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ... import units
+from ...errors import UsageError, unknown
+from ...results.differences import MOSTLY
+from ...results.stats import Estimate
+from .. import approximation_errors, select
+from ..gather import Frame
+from .cost_curves import CostAtLength, CostCurve, split_by_config
+from .pooled_times import GROUP_SPREAD, Z_95
+from .quality import Quality, QualityFigure, find_error
+from .requirements import SHAPE, Requirements
+
+MIN_MECHANISMS = 2  # mechanisms that must be timed on this machine before it is asked
+
+
+@dataclass(frozen=True)
+class RankedMechanism:
+    """A mechanism that keeps all that is asked. rank: from 1, shared by what cannot be told apart."""
+
+    rank: int
+    label: str
+    cost: CostAtLength
+    quality: tuple[QualityFigure, ...]
+    error_text: str
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The answer. place: what its times hold for; None where nothing was timed there. left_out: why, by mechanism.
+    machines: those of which times are at such places. timed, measured: how many
+    mechanisms' times are known, and by a row at that very length, whatever they lose. here:
+    this machine's name, where it was asked for."""
+
+    requirements: Requirements
+    config: Mapping[str, Any] | None
+    choices: tuple[RankedMechanism, ...]
+    left_out: Mapping[str, str]
+    machines: tuple[str, ...]
+    timed_count: int = 0
+    measured_count: int = 0
+    local_machine: str | None = None
+
+    @property
+    def best(self) -> tuple[RankedMechanism, ...]:
+        return tuple(choice for choice in self.choices if choice.rank == 1)
+
+
+@dataclass(frozen=True)
+class RecommendationData:
+    """Rows made ready for many questions. disturbed: how many rows timed something while other programs ran in most
+    of their rounds; these say nothing of places."""
+
+    curves_by_config: tuple[tuple[Mapping[str, Any], tuple[CostCurve, ...]], ...]
+    quality: Quality
+    disturbed: int = 0
+
+    @classmethod
+    def of(cls, rows: Frame) -> RecommendationData:
+        """rows: as `gather` gives them, or as `efficient_attn.load` does."""
+        for column in {"baseline_kv_heads", "mean_value_error"} - {*rows.columns}:
+            rows = rows.assign(**{column: float("nan")})
+        timed = rows[rows["relative_error"].notna() | (rows["task"] == "speed")]
+        curves_by_config = split_by_config(approximation_errors.add_errors(select.add_labels(timed)))
+        disturbed = int((timed["contaminated"].fillna(0) > MOSTLY * timed["rounds"].fillna(1)).sum())
+        return cls(tuple((config, tuple(curves)) for config, curves in curves_by_config), Quality.of(rows), disturbed)
+
+
+def recommend(
+    data: RecommendationData, requirements: Requirements, *, local_machine: str | None = None
+) -> Recommendation:
+    """The answer to a question. here: this machine's name, whose rows come before others' where they time two
+    mechanisms or more; else those of the machine of which most is known are taken.
+
+    Raises `UsageError` for a machine of which no row is, and for a task that nobody learned.
+    """
+    data.quality.check(requirements)
+    machine_names = sorted({str(config["machine"]) for config, _ in data.curves_by_config})
+    if requirements.machine and not any(requirements.machine in name for name in machine_names):
+        raise unknown("machine", requirements.machine, machine_names)
+    matching = [(config, curves) for config, curves in data.curves_by_config if _matches(config, requirements)]
+    machines = tuple(dict.fromkeys(str(config["machine"]) for config, _ in matching))
+    answers = [_make_recommendation(data, requirements, config, curves, machines) for config, curves in matching]
+    answers = [a for a in answers if a.config and (requirements.machine or "") in str(a.config["machine"])]
+    local_answers = [
+        a for a in answers if a.config and a.config["machine"] == local_machine and a.timed_count >= MIN_MECHANISMS
+    ]
+    # of several places the one of which most is known: measured first, else between lengths
+    best = max(local_answers or answers, key=lambda a: (a.measured_count, a.timed_count, len(a.choices)), default=None)
+    return (
+        replace(best, local_machine=local_machine)
+        if best
+        else Recommendation(requirements, None, (), {}, machines, local_machine=local_machine)
+    )
+
+
+def _matches(config: Mapping[str, Any], requirements: Requirements) -> bool:
+    """Whether times of a place answer a question: all that it fixes is so."""
+    if config["mode"] != requirements.mode or config["device"] != requirements.device:
+        return False
+    if requirements.resolved_causal is not None and config["causal"] != requirements.resolved_causal:
+        return False
+    if config["compiled"] or config["cuda_graph"] or config["cache"] not in (None, "warm"):
+        return False  # what nobody can ask for must not be compared with the rest
+    return all(getattr(requirements, name) in (None, config[name]) for name in SHAPE)
+
+
+def _make_recommendation(
+    data: RecommendationData,
+    requirements: Requirements,
+    config: Mapping[str, Any],
+    curves: Sequence[CostCurve],
+    machines: tuple[str, ...],
+) -> Recommendation:
+    candidates: list[tuple[CostCurve, CostAtLength, tuple[QualityFigure, ...]]] = []
+    left_out: dict[str, str] = {}
+    timed_count = measured_count = 0
+    for curve in curves:
+        if not _has_requested_heads(curve, config, requirements):
+            continue
+        cost = curve.estimate(requirements.seq_len)
+        timed_count += not isinstance(cost, str)
+        measured_count += not isinstance(cost, str) and cost.basis == "measured"
+        figures, reason = data.quality.evaluate(curve, requirements)
+        if isinstance(cost, str):
+            reason = reason or cost
+        elif not reason:
+            reason = _describe_exceeded_bound(cost, requirements)
+        if reason or isinstance(cost, str):
+            left_out[curve.label] = reason
+        else:
+            candidates.append((curve, cost, tuple(figures)))
+    return Recommendation(
+        requirements,
+        config,
+        tuple(_rank_candidates(candidates, requirements)),
+        left_out,
+        machines,
+        timed_count,
+        measured_count,
+    )
+
+
+def _has_requested_heads(curve: CostCurve, config: Mapping[str, Any], requirements: Requirements) -> bool:
+    """Whether its key-value heads are the model's: as many as heads, if a question does not say."""
+    if requirements.kv_heads is not None:
+        return curve.kv_heads == requirements.kv_heads
+    trained = (
+        bool(requirements.min_accuracy) or not requirements.has_quality_bounds
+    )  # heads may be shared by what is yet to be trained
+    return trained or curve.kv_heads in (None, config["heads"])
+
+
+def _describe_exceeded_bound(cost: CostAtLength, requirements: Requirements) -> str:
+    """Which bound on memory or time is not surely kept: not by all of the interval."""
+    size = cost.state if requirements.mode == "decode" else cost.memory
+    for quantity, bound, estimate, format_value in (
+        ("memory" if requirements.mode != "decode" else "state", requirements.memory, size, units.size),
+        ("time", requirements.latency_ms, cost.latency, units.duration),
+    ):
+        if bound is None:
+            continue
+        if estimate is None:
+            return f"{quantity} not measured"
+        if (estimate.high if estimate.high is not None else estimate.value) > bound:
+            return f"{quantity} {_format_range(estimate, format_value)}" + (
+                ", interpolated" if cost.basis == "interpolated" else ""
+            )
+    return ""
+
+
+def _format_range(estimate: Estimate, format_value: Any) -> str:
+    text = format_value(estimate.value)
+    return (
+        text
+        if estimate.high is None
+        else f"{text} ({format_value(estimate.low)}{units.TO}{format_value(estimate.high)})"
+    )
+
+
+def _rank_candidates(
+    candidates: Sequence[tuple[CostCurve, CostAtLength, tuple[QualityFigure, ...]]], requirements: Requirements
+) -> list[RankedMechanism]:
+    """The fastest first. Who cannot be told apart from the first of a rank shares it."""
+    choices: list[RankedMechanism] = []
+    first: CostAtLength | None = None
+    rank = 0
+    # rounded, so that equal times stand by name whatever order the rows came in
+    ordered = sorted(candidates, key=lambda candidate: (float(f"{candidate[1].latency.value:.9g}"), candidate[0].label))
+    for position, (curve, cost, quality) in enumerate(ordered, 1):
+        if first is None or is_slower(cost, first):
+            rank, first = position, cost
+        error = find_error(curve, requirements)
+        error_text = "error not measured" if error is None else error.text
+        if error is not None and error.value:
+            error_text = "; ".join(
+                filter(None, (f"{error_text}, on {error.on}", error.format_differences(requirements)))
+            )
+        choices.append(RankedMechanism(rank, curve.label, cost, quality, error_text))
+    return choices
+
+
+def is_slower(cost: CostAtLength, other: CostAtLength) -> bool:
+    """Whether one surely takes longer: the 95% interval of the ratio of their times leaves out 1.
+
+    Times that are known from the same lengths share the machine's hours there, so that their ratio is surer than they.
+    """
+    half_width = math.hypot(cost.half_width, other.half_width)
+    if cost.between != other.between:  # then their hours are not the same
+        half_width = math.hypot(half_width, Z_95 * math.sqrt(2) * GROUP_SPREAD)
+    return math.log(cost.latency.value / other.latency.value) > half_width
+
+
+def check_rows(data: RecommendationData) -> None:
+    """`UsageError` where no row times anything."""
+    if not data.curves_by_config:
+        reason = f"all {data.disturbed} timed rows were disturbed by other programs; measure on a quiet machine"
+        if not data.disturbed:
+            reason = "these runs time nothing; give runs of suites such as quickstart, promises or decode"
+        raise UsageError(f"recommend: {reason}")

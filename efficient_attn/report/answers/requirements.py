@@ -1,0 +1,88 @@
+"""What is asked of a recommendation: a place to run at, and what a mechanism may cost and lose there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ... import units
+from ...errors import UsageError
+
+Mode = Literal["forward", "forward_backward", "prefill", "decode"]
+MODES: tuple[Mode, ...] = ("forward", "forward_backward", "prefill", "decode")
+SHAPE = ("dtype", "batch", "heads", "head_dim", "threads")  # what may be left open: then it is chosen, and told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """seq_len: tokens of a call, or for ``decode`` those in the state. causal: None where that is not asked; decoding
+    is. kv_heads: of the model; by default as many as heads. dtype, batch, heads, head_dim, threads, machine (a part of
+    its name): None for the one of which most is known.
+
+    max_error: of an output against exact attention, on a model's activations. max_ppl_ratio: perplexity of a trained
+    model over its own after its attention is swapped. min_accuracy: by task, of models trained with a mechanism.
+    memory: bytes of a call's peak; latency_ms: of a call.
+    """
+
+    seq_len: int
+    mode: Mode = "forward"
+    causal: bool | None = None
+    device: str = "cpu"
+    kv_heads: int | None = None
+    dtype: str | None = None
+    batch: int | None = None
+    heads: int | None = None
+    head_dim: int | None = None
+    threads: int | None = None
+    machine: str | None = None
+    max_error: float | None = None
+    max_ppl_ratio: float | None = None
+    min_accuracy: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    memory: int | None = None
+    latency_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.seq_len < 1:
+            raise UsageError(f"recommend: seq_len must be at least 1, got {self.seq_len}")
+        if self.mode not in MODES:
+            raise UsageError(f"recommend: mode is one of {', '.join(MODES)}, got {self.mode!r}")
+        if self.mode in ("decode", "prefill") and self.causal is False:
+            raise UsageError(f"recommend: {self.mode} is causal; leave --no-causal out, or ask for --mode forward")
+        if self.kv_heads and self.heads and self.heads % self.kv_heads:
+            raise UsageError(f"recommend: {self.kv_heads} key-value heads do not divide {self.heads} heads")
+        if self.max_error is not None and not self.max_error >= 0:
+            raise UsageError(f"recommend: --max-error is a share of at least 0, got {self.max_error:g}")
+        if self.max_ppl_ratio is not None and not self.max_ppl_ratio >= 1:
+            hint = f"got {self.max_ppl_ratio:g}; 1.05 allows 5% more"
+            raise UsageError(f"recommend: --max-ppl-ratio is at least 1, the model's own perplexity; {hint}")
+        for task, least in self.min_accuracy.items():
+            if not 0 <= least <= 1:
+                raise UsageError(f"recommend: --min-accuracy {task}={least:g} is not between 0 and 1")
+
+    @property
+    def resolved_causal(self) -> bool | None:
+        """Whether calls are causal; None where either may be."""
+        return True if self.mode in ("decode", "prefill") else self.causal
+
+    @property
+    def has_quality_bounds(self) -> bool:
+        """Whether anything is asked of what is lost."""
+        return self.max_error is not None or self.max_ppl_ratio is not None or bool(self.min_accuracy)
+
+    def describe(self) -> str:
+        """``decode at 16,384, causal, on cpu, error at most 0.1``."""
+        parts = [f"{self.mode} at {self.seq_len:,}"]
+        parts += ["causal" if self.resolved_causal else "not causal"] if self.resolved_causal is not None else []
+        parts += [f"on {self.device}"]
+        parts += [f"{self.kv_heads} key-value heads"] if self.kv_heads else []
+        parts += [f"error at most {self.max_error:g}"] if self.max_error is not None else []
+        parts += [f"perplexity at most {self.max_ppl_ratio:g} times"] if self.max_ppl_ratio is not None else []
+        parts += [f"{task} at least {units.percent(least)}" for task, least in self.min_accuracy.items()]
+        parts += [f"memory at most {units.size(self.memory)}"] if self.memory is not None else []
+        parts += [f"at most {units.duration(self.latency_ms)} a call"] if self.latency_ms is not None else []
+        return ", ".join(parts)
+
+    def as_data(self) -> dict[str, Any]:
+        return {k: v for k, v in dataclasses.asdict(self).items() if v not in (None, {})}

@@ -1,0 +1,121 @@
+"""Judged claims as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import units
+from ...results.sanitize import clean
+from .ledger import ClaimRule
+from .verdicts import RISK, RULE_IS_NEWER, ClaimVerdict, LedgerVerdicts, MachineVerdict
+
+COLUMNS = ("claim", "source", "claimed", "measured", "verdict")
+OLDER_MARK = " *"  # beside a verdict, for what the last line says
+
+
+def as_rows(verdicts: LedgerVerdicts) -> list[list[str]]:
+    """A line a claim, in the order of the files."""
+    return [[clean(text) for text in _make_row(claim_verdict)] for claim_verdict in verdicts.claims]
+
+
+def _make_row(claim_verdict: ClaimVerdict) -> tuple[str, ...]:
+    claim, decisive = claim_verdict.entry.claim, claim_verdict.decisive_machine
+    measured = format_measured(claim.rule, decisive) if decisive else units.NONE
+    notes = [note for note in claim_verdict.notes if note != RULE_IS_NEWER]
+    parts = [
+        claim_verdict.verdict + OLDER_MARK * (RULE_IS_NEWER in claim_verdict.notes),
+        *(_format_needed(decisive) if decisive else ()),
+        *notes,
+    ]
+    if claim_verdict.verdict in ("not measured", "out of regime"):
+        parts.append(claim.run)
+    claimed = f"{claim.says} (held to {format_rule(claim.rule)})"
+    return f"{claim.id}: {claim.claim}", claim_verdict.entry.source.cite, claimed, measured, "; ".join(parts)
+
+
+def format_rule(rule: ClaimRule) -> str:
+    """``speedup at least 4.5x``."""
+    low, high = (_format_value(rule, end) for end in rule.bounds)
+    quantity = f"exponent of {rule.value} over {rule.over}" if rule.over else f"ratio of {rule.value}"
+    quantity = quantity if rule.over or rule.against else rule.value
+    if rule.between:
+        return f"{quantity} from {low} to {high}"
+    return f"{quantity} at least {low}" if rule.at_least is not None else f"{quantity} at most {high}"
+
+
+def format_measured(rule: ClaimRule, machine_verdict: MachineVerdict) -> str:
+    """The value with its interval, and of how many tests it is the one nearest to failing."""
+    text = _format_value(rule, machine_verdict.decisive.plain)
+    if (
+        machine_verdict.low is not None
+        and machine_verdict.high is not None
+        and machine_verdict.low != machine_verdict.high
+    ):
+        text += f" ({_format_value(rule, machine_verdict.low)}{units.TO}{_format_value(rule, machine_verdict.high)})"
+    return f"{text}, worst of {machine_verdict.tests}" if machine_verdict.tests > 1 else text
+
+
+def _format_value(rule: ClaimRule, value: float) -> str:
+    if rule.over:
+        return units.power(value)
+    if rule.against or rule.value == "speedup":
+        return units.ratio(value)
+    if rule.value == "latency_ms":
+        return units.duration(value)
+    return units.size(value) if rule.value.endswith("_bytes") else units.number(value)
+
+
+def _format_needed(machine_verdict: MachineVerdict) -> tuple[str, ...]:
+    if machine_verdict.needed_half_width is None:
+        return ()
+    format_value = units.percent if machine_verdict.decisive.log_scale else units.number
+    half_width = format_value(machine_verdict.half_width) if machine_verdict.half_width is not None else "none"
+    return (f"half-width {half_width}, would decide at {format_value(machine_verdict.needed_half_width)}",)
+
+
+def summarise(verdicts: LedgerVerdicts) -> list[str]:
+    """What came of all, in a few sentences."""
+    entries = [claim_verdict.entry for claim_verdict in verdicts.claims]
+    counting = sum(entry.counts for entry in entries)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.counts.items() if count)
+    older = sum(RULE_IS_NEWER in claim_verdict.notes for claim_verdict in verdicts.claims)
+    return [
+        f"{len(entries)} claims ({counting} count, at most three a mechanism and source): {counts}.",
+        f"All verdicts hold together at {1 - RISK:.0%} (Holm, {verdicts.tests} tests with an error).",
+        *([f"* {RULE_IS_NEWER}: {older}."] if older else []),
+    ]
+
+
+def as_json(verdicts: LedgerVerdicts) -> list[dict[str, Any]]:
+    return [_claim_as_json(claim_verdict) for claim_verdict in verdicts.claims]
+
+
+def _claim_as_json(claim_verdict: ClaimVerdict) -> dict[str, Any]:
+    entry, decisive = claim_verdict.entry, claim_verdict.decisive_machine
+    source = entry.source.model_dump(mode="json", exclude={"claim"}) | {"file": entry.file}
+    document = entry.claim.model_dump(mode="json", exclude_defaults=True)
+    measured = _machine_as_json(decisive) if decisive else None
+    return document | {
+        "source": source,
+        "counts": entry.counts,
+        "verdict": claim_verdict.verdict,
+        "measured": measured,
+        "machines": [_machine_as_json(machine) for machine in claim_verdict.machines],
+        "notes": list(claim_verdict.notes),
+    }
+
+
+def _machine_as_json(machine_verdict: MachineVerdict) -> dict[str, Any]:
+    decisive = machine_verdict.decisive
+    return {
+        "machine": machine_verdict.machine,
+        "verdict": machine_verdict.verdict,
+        "value": decisive.plain,
+        "low": machine_verdict.low,
+        "high": machine_verdict.high,
+        "basis": decisive.basis,
+        "tests": machine_verdict.tests,
+        "cases": list(decisive.cases),
+        "half_width": machine_verdict.half_width,
+        "would_decide": machine_verdict.needed_half_width,
+    }

@@ -1,0 +1,172 @@
+"""What one test of a claim measured: a value with its error, on the scale on which that is even."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from ...results.differences import CERTAIN
+from ...results.stats import Mean, mean_of, quantile_t, share_below_t
+
+BASIS_ROUNDS, BASIS_INTERVALS = "raw rounds", "the rows' own 95% intervals, widened"
+BASIS_SPREAD, BASIS_NO_ERROR, BASIS_SINGLE = (
+    "spread over rows",
+    "counted or computed, without an error",
+    "a single measurement",
+)
+IntervalSide = Literal["inside", "outside", "open"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A value with one standard error on each side. logs: all of it are logarithms. degrees: 0 where no error is known.
+
+    basis: where the error is from. cases: the keys of the rows.
+    """
+
+    value: float
+    error_below: float
+    error_above: float
+    degrees: int
+    log_scale: bool
+    basis: str
+    cases: tuple[str, ...]
+
+    @classmethod
+    def of_mean(cls, mean: Mean, cases: Sequence[str], *, log_scale: bool, basis: str) -> Self:
+        return cls(
+            mean.value,
+            mean.error,
+            mean.error,
+            mean.degrees,
+            log_scale,
+            basis if mean.degrees else BASIS_SINGLE,
+            (*cases,),
+        )
+
+    @classmethod
+    def of_interval(cls, value: float, low: float, high: float, cases: Sequence[str], degrees: int = CERTAIN) -> Self:
+        """From a 95% interval, on the log scale where all of it is above 0."""
+        log_scale = min(value, low) > 0
+        center, bottom, top = map(math.log, (value, low, high)) if log_scale else (value, low, high)
+        scale = quantile_t(0.975, degrees)
+        return cls(
+            center,
+            max(0.0, center - bottom) / scale,
+            max(0.0, top - center) / scale,
+            degrees,
+            log_scale,
+            BASIS_INTERVALS,
+            tuple(cases),
+        )
+
+    @classmethod
+    def of_count(cls, value: float, cases: Sequence[str]) -> Self:
+        log_scale = value > 0
+        return cls(math.log(value) if log_scale else value, 0.0, 0.0, CERTAIN, log_scale, BASIS_NO_ERROR, tuple(cases))
+
+    def to_log_mean(self) -> Mean:
+        """The logarithm, of a value above 0, with one error for both sides."""
+        error = (self.error_below + self.error_above) / 2
+        return (
+            Mean(self.value, error, self.degrees)
+            if self.log_scale
+            else Mean(math.log(self.value), error / self.value, self.degrees)
+        )
+
+    @property
+    def plain(self) -> float:
+        return self._from_scale(self.value)
+
+    def interval(self, risk: float) -> tuple[float, float] | None:
+        """Where the value lies but for this risk; None where nothing is known of its error."""
+        if not self.degrees:
+            return None
+        scale = quantile_t(1 - risk / 2, self.degrees)
+        return self._from_scale(self.value - scale * self.error_below), self._from_scale(
+            self.value + scale * self.error_above
+        )
+
+    def margin(self, least: float, most: float) -> float:
+        """How far the value lies within a rule's ends, on its own scale; below 0 where it lies outside."""
+        return min(self.value - self._to_scale(least), self._to_scale(most) - self.value)
+
+    def side(self, least: float, most: float, risk: float) -> IntervalSide:
+        """Where the interval lies. What touches an end from within is inside, as the rule includes its ends."""
+        ends = self.interval(risk)
+        if ends is None:
+            return "open"
+        slack = 1e-12 * max(1.0, abs(self.plain))  # an exact value must not fail by the rounding of its logarithm
+        if least - slack <= ends[0] and ends[1] <= most + slack:
+            return "inside"
+        return "outside" if ends[1] < least - slack or most + slack < ends[0] else "open"
+
+    def p_value(self, least: float, most: float) -> float:
+        """How often chance alone would put a value that lies on the rule's nearer end as far from it, or farther."""
+        if not self.degrees:
+            return 1.0
+        under, over = self.value - self._to_scale(least), self._to_scale(most) - self.value
+        if under < 0:
+            return self._tail_probability(under, self.error_above)
+        if over < 0:
+            return self._tail_probability(over, self.error_below)
+        return max(self._tail_probability(under, self.error_below), self._tail_probability(over, self.error_above))
+
+    def _tail_probability(self, distance: float, error: float) -> float:
+        return 2 * share_below_t(-abs(distance) / error, self.degrees) if error else 0.0
+
+    def half_widths(self, least: float, most: float, risk: float) -> tuple[float | None, float]:
+        """The interval's half-width and the one at which it would decide: relative ones on the log scale."""
+        half_width = (
+            quantile_t(1 - risk / 2, self.degrees) * max(self.error_below, self.error_above) if self.degrees else None
+        )
+        convert = math.expm1 if self.log_scale else float
+        return half_width if half_width is None else convert(min(half_width, 700.0)), convert(
+            min(abs(self.margin(least, most)), 700.0)
+        )
+
+    def _to_scale(self, end: float) -> float:
+        if not self.log_scale or (math.isinf(end) and end > 0):
+            return end
+        return math.log(end) if end > 0 else -math.inf
+
+    def _from_scale(self, value: float) -> float:
+        return math.exp(max(-700.0, min(700.0, value))) if self.log_scale else value
+
+
+def average_measurements(measurements: Sequence[Measurement]) -> Measurement:
+    """The typical value of several: their mean on their scale, with the error that their spread shows."""
+    if len(measurements) == 1:
+        return measurements[0]
+    log_scale = all(measurement.log_scale for measurement in measurements)
+    values = sorted(
+        measurement.value if log_scale else measurement.plain for measurement in measurements
+    )  # so that no order of rows shows
+    cases = sorted({case for measurement in measurements for case in measurement.cases})
+    return Measurement.of_mean(mean_of(values), cases, log_scale=log_scale, basis=BASIS_SPREAD)
+
+
+def fit_power(lengths: Sequence[float], measurements: Sequence[Measurement], *, drift: float = 0.0) -> Measurement:
+    """The exponent with which values grow: the slope of the line through their logarithms, over these lengths.
+
+    Its error is what theirs make of it. drift: a further error of each. A bend is no error: where growth changes on the
+    way, this is its mean.
+    """
+    points = sorted(zip(lengths, (measurement.to_log_mean() for measurement in measurements), strict=True))
+    xs, ys = [math.log(length) for length, _ in points], [mean for _, mean in points]
+    middle = math.fsum(xs) / len(xs)
+    spread = math.fsum((x - middle) ** 2 for x in xs)
+    weights = [(x - middle) / spread for x in xs]
+    slope = math.fsum(w * y.value for w, y in zip(weights, ys, strict=True))
+    cases = sorted({case for measurement in measurements for case in measurement.cases})
+    if not all(y.degrees for y in ys):
+        return Measurement.of_mean(Mean(slope, math.inf, 0), cases, log_scale=False, basis=BASIS_SINGLE)
+    parts = [(w * y.error) ** 2 for w, y in zip(weights, ys, strict=True)]
+    variance = math.fsum(parts) + math.fsum((w * drift) ** 2 for w in weights)
+    of_rounds = math.fsum(part**2 / y.degrees for part, y in zip(parts, ys, strict=True))
+    degrees = int(min(CERTAIN, variance**2 / of_rounds)) if of_rounds else CERTAIN
+    return Measurement.of_mean(
+        Mean(slope, math.sqrt(variance), degrees), cases, log_scale=False, basis=measurements[0].basis
+    )

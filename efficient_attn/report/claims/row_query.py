@@ -1,0 +1,114 @@
+"""Which rows a claim is about: conditions on columns, and what a column's values may be."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+
+from ...errors import UsageError, unknown
+from ...results.rows import COLUMNS, Row
+
+Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Scalar: TypeAlias = StrictBool | StrictInt | StrictFloat | StrictStr
+
+
+class Range(BaseModel):
+    """Numbers from one to another, both included; either end may be open."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at_least: Number | None = None
+    at_most: Number | None = None
+
+    @model_validator(mode="after")
+    def _validate_range(self) -> Self:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("a range needs at_least, at_most or both")
+        if None not in (self.at_least, self.at_most) and self.low > self.high:
+            raise ValueError(f"no number is at least {self.low:g} and at most {self.high:g}")
+        return self
+
+    @property
+    def low(self) -> float:
+        return -math.inf if self.at_least is None else self.at_least
+
+    @property
+    def high(self) -> float:
+        return math.inf if self.at_most is None else self.at_most
+
+
+Condition: TypeAlias = Range | Scalar | list[Scalar]
+Query: TypeAlias = dict[str, Condition]
+
+COLUMN_TYPES = {field.name: str(field.type).split(" ")[0] for field in fields(Row) if field.name != "extra"}
+SHARE_METRICS = (
+    "accuracy",
+    "total_variation",
+    "missed_mass",
+    "agreement",
+    "attention_share",
+    "sink_mass",
+    "own_sink_mass",
+)
+SIGNED_METRICS = ("cosine_similarity", "gradient_cosine")
+UNBOUNDED_METRICS = ("margin", "time_exponent", "memory_exponent", "memory_low", "time_low", "time_high", "memory_high")
+
+
+def matches(values: Mapping[str, Any], query: Query) -> bool:
+    """Whether a row's cells meet every condition. An empty cell meets none."""
+    return all(_satisfies(values.get(column), condition) for column, condition in query.items())
+
+
+def _satisfies(value: Any, condition: Condition) -> bool:
+    if value is None:
+        return False
+    if isinstance(condition, Range):
+        return not isinstance(value, bool | str) and condition.low <= value <= condition.high
+    if isinstance(condition, list):
+        return any(_satisfies(value, option) for option in condition)
+    if isinstance(condition, str) and "*" in condition:
+        return isinstance(value, str) and _compile_pattern(condition).fullmatch(value) is not None
+    return value == condition and isinstance(value, bool) == isinstance(condition, bool)
+
+
+def _compile_pattern(text: str) -> re.Pattern[str]:
+    """A text in which a ``*`` stands for anything."""
+    return re.compile(".*".join(map(re.escape, text.split("*"))))  # re keeps what it compiled
+
+
+def check_columns(columns: Iterable[str]) -> None:
+    """`UsageError` for a column that no row has. What tasks add, ``task.name``, is checked where tasks are known."""
+    for column in columns:
+        if "." not in column and column not in COLUMN_TYPES:
+            raise unknown("column", column, COLUMNS)
+
+
+def check_conditions(query: Query) -> None:
+    """`UsageError` for a condition that no cell of its column could meet, because it holds something else."""
+    for column, condition in query.items():
+        kind = COLUMN_TYPES.get(column)
+        for option in condition if isinstance(condition, list) else [condition]:
+            type_name = "float" if isinstance(option, Range) else type(option).__name__
+            if kind is not None and _name_value_kind(kind) != _name_value_kind(type_name):
+                raise UsageError(f"{column} holds {_name_value_kind(kind)}, which {option!r} is not")
+
+
+def _name_value_kind(kind: str) -> str:
+    return {"str": "texts", "Status": "texts", "bool": "true or false"}.get(kind, "numbers")
+
+
+def find_bounds(column: str) -> tuple[float, float]:
+    """Between what a column's values always lie. `UsageError` for one that holds no numbers."""
+    if _name_value_kind(COLUMN_TYPES.get(column, "float")) != "numbers":
+        raise UsageError(f"{column} holds {_name_value_kind(COLUMN_TYPES[column])}, which no rule can compare")
+    name = column.rpartition(".")[2]
+    if name in SIGNED_METRICS:
+        return -1.0, 1.0
+    if name in UNBOUNDED_METRICS:
+        return -math.inf, math.inf
+    return 0.0, 1.0 if name in SHARE_METRICS else math.inf

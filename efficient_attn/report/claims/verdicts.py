@@ -1,0 +1,140 @@
+"""Verdicts on claims. All of them hold together but for one risk, by Holm's steps over every test of every claim."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...results.stats import step_down
+from .evidence import ClaimTests, Evidence, gather_tests
+from .ledger import LedgerEntry
+from .measurement import BASIS_NO_ERROR, IntervalSide, Measurement
+
+Verdict = Literal["reproduced", "contradicted", "inconclusive", "out of regime", "not measured"]
+VERDICTS: tuple[Verdict, ...] = ("reproduced", "contradicted", "inconclusive", "out of regime", "not measured")
+RISK = 0.05  # that any of all verdicts is wrong by chance
+RULE_IS_NEWER = "tested on rows older than the rule"
+
+
+@dataclass(frozen=True)
+class MachineVerdict:
+    """What the rows of one machine say. shown: the test nearest to failing, or that failed worst. low, high: its
+    interval, at the risk that it was judged by. half_width: its own; needed: the one that would decide, where it does
+    not. Both are relative on the log scale."""
+
+    machine: str
+    verdict: Verdict
+    tests: int
+    decisive: Measurement
+    low: float | None
+    high: float | None
+    half_width: float | None = None
+    needed_half_width: float | None = None
+
+
+@dataclass(frozen=True)
+class ClaimVerdict:
+    """A claim with its verdict over all machines, and the machine that decides what is shown."""
+
+    entry: LedgerEntry
+    verdict: Verdict
+    machines: tuple[MachineVerdict, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def decisive_machine(self) -> MachineVerdict | None:
+        """The machine that decided: of those with the claim's own verdict the one nearest to failing."""
+        deciding = [m for m in self.machines if m.verdict == self.verdict]
+        edges = self.entry.claim.rule.bounds
+        return min(deciding, key=lambda m: m.decisive.margin(*edges), default=None)
+
+
+@dataclass(frozen=True)
+class LedgerVerdicts:
+    """All claims judged together. tests: how many share the risk."""
+
+    claims: tuple[ClaimVerdict, ...]
+    tests: int
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        counter = Counter(claim_verdict.verdict for claim_verdict in self.claims)
+        return {verdict: counter[verdict] for verdict in VERDICTS}
+
+
+def evaluate_claims(entries: Sequence[LedgerEntry], evidence: Evidence) -> LedgerVerdicts:
+    """Hold every claim to the rows that test it."""
+    all_tests = [gather_tests(entry.claim, evidence) for entry in entries]
+    tests = [
+        (index, machine, measurement)
+        for index, claim_tests in enumerate(all_tests)
+        for machine, machine_tests in claim_tests.tests.items()
+        for measurement in machine_tests
+        if measurement.basis != BASIS_NO_ERROR  # what has no error takes no share of the risk
+    ]
+    steps = step_down([measurement.p_value(*entries[index].claim.rule.bounds) for index, _, measurement in tests], RISK)
+    risks = {
+        (index, machine, id(measurement)): risk
+        for (index, machine, measurement), risk in zip(tests, steps, strict=True)
+    }
+    least = RISK / max(1, len(tests))
+    claim_verdicts = []
+    for index, (entry, claim_tests) in enumerate(zip(entries, all_tests, strict=True)):
+        machines = tuple(
+            _evaluate_machine(
+                entry,
+                machine,
+                [(measurement, risks.get((index, machine, id(measurement)), least)) for measurement in machine_tests],
+            )
+            for machine, machine_tests in sorted(claim_tests.tests.items())
+        )
+        claim_verdicts.append(_make_claim_verdict(entry, claim_tests, machines))
+    return LedgerVerdicts(tuple(claim_verdicts), len(tests))
+
+
+def _evaluate_machine(entry: LedgerEntry, machine: str, tests: Sequence[tuple[Measurement, float]]) -> MachineVerdict:
+    edges = entry.claim.rule.bounds
+    sides: list[IntervalSide] = [measurement.side(*edges, risk) for measurement, risk in tests]
+    verdict: Verdict = "contradicted" if "outside" in sides else "inconclusive" if "open" in sides else "reproduced"
+    deciding: IntervalSide = "outside" if "outside" in sides else "open" if "open" in sides else "inside"
+    candidates = [test for test, side in zip(tests, sides, strict=True) if side == deciding]
+    decisive, risk = min(candidates, key=lambda test: (test[0].margin(*edges), test[0].cases))
+    low, high = decisive.interval(risk) or (None, None)
+    widths = decisive.half_widths(*edges, risk) if verdict == "inconclusive" else (None, None)
+    return MachineVerdict(machine, verdict, len(tests), decisive, low, high, *widths)
+
+
+def _make_claim_verdict(
+    entry: LedgerEntry, claim_tests: ClaimTests, machines: tuple[MachineVerdict, ...]
+) -> ClaimVerdict:
+    if machines:
+        verdict = _combine_verdicts([m.verdict for m in machines])
+    elif claim_tests.disturbed:
+        verdict = "inconclusive"
+    else:
+        verdict = "out of regime" if claim_tests.out_of_regime else "not measured"
+    return ClaimVerdict(entry, verdict, machines, tuple(_list_notes(entry, claim_tests, machines, verdict)))
+
+
+def _combine_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
+    """Over machines: one that contradicts is enough, and all must reproduce."""
+    distinct = set(verdicts)
+    if "contradicted" in distinct:
+        return "contradicted"
+    return "reproduced" if distinct == {"reproduced"} else "inconclusive"
+
+
+def _list_notes(
+    entry: LedgerEntry, claim_tests: ClaimTests, machines: Sequence[MachineVerdict], verdict: Verdict
+) -> Iterable[str]:
+    if len({m.verdict for m in machines}) > 1:
+        on = {v: [m.machine for m in machines if m.verdict == v] for v in VERDICTS}
+        yield "; ".join(f"{v} on {', '.join(names)}" for v, names in on.items() if names)
+    if claim_tests.disturbed:
+        yield f"{claim_tests.disturbed} disturbed rows left out"
+    created_at = entry.claim.created_at
+    rows = [row for machine_rows in claim_tests.rows.values() for row in machine_rows]
+    if any(row.started is None or row.started < created_at for row in rows):
+        yield RULE_IS_NEWER

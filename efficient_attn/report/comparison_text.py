@@ -1,0 +1,269 @@
+"""A comparison of two runs as text for a terminal, Markdown for a pull request, and plain values for programs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ..results.compare import KINDS, Change, Comparison
+from ..units import number
+from . import markdown
+from .case_names import shorten_names
+from .formatting import format_count
+
+SCHEMA_VERSION = 1
+COUNTED_ONLY_KINDS = ("same",)  # what only its count is said of, unless all is asked for
+MAX_TABLE_ROWS = 100  # rows of a Markdown table, far below what a comment may hold
+TERMINAL_WIDTH = 80  # of a terminal
+TABLE_HEAD = ("case", "new against base", "own time", "times the baseline's speed")
+SELF_COMPARISON_NOTE = (
+    "A run compared with itself: there is nothing to find, and this is what two such runs could have shown."
+)
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """What `docs/comparing.md` describes; keys are added, never renamed."""
+    short, shared = _name_cases(comparison)
+    return {
+        "schema": SCHEMA_VERSION,
+        "base": comparison.base,
+        "new": comparison.new,
+        "by": comparison.by,
+        "confidence": comparison.confidence,
+        "margin": comparison.margin,
+        "tolerance": comparison.tolerance,
+        "drift": comparison.drift,
+        "unlike": list(comparison.unlike),
+        "itself": comparison.itself,
+        "regressed": comparison.regressed,
+        "slower_by_at_most": comparison.slower_by_at_most,
+        "blind": list(comparison.blind),
+        "counts": dict(comparison.counts),
+        "shared": shared,
+        "cases": [asdict(change) | {"short": short[change.name]} for change in _sort_changes(comparison.changes)],
+        "only_in_base": list(comparison.only_in_base),
+        "only_in_new": list(comparison.only_in_new),
+        "failing": list(comparison.failing),
+    }
+
+
+def as_text(comparison: Comparison, *, include_all: bool = False) -> str:
+    """Lines for a terminal: the worst first, what is the same as a number alone unless ``everything`` is asked for."""
+    short, shared = _name_cases(comparison)
+    lines = [line for text in _describe_setup(comparison, shared, "*") for line in _wrap(text)]
+    changes = _select_changes(comparison, include_all)
+    lines += ["", *_format_aligned_table(changes, short), ""] if changes else [""]
+    for names, where in _list_unmatched(comparison):
+        lines += [f"{where}:", *(f"  {short[name]}" for name in names), ""]
+    return "\n".join([*lines, *(line for text in summarise_comparison(comparison) for line in _wrap(text))]) + "\n"
+
+
+def as_markdown(comparison: Comparison, *, include_all: bool = False) -> str:
+    """A summary and a table; what is not certain and what only one run holds is folded away."""
+    short, shared = _name_cases(comparison)
+    title, *notes = map(markdown.escape_markdown, _describe_setup(comparison, shared, "bold"))
+    first_line, *more_lines = map(markdown.escape_markdown, summarise_comparison(comparison))
+    lines = [f"**{first_line}**", "", *more_lines, "", title, *(f"\n> {text}" for text in notes)]
+    changes = _select_changes(comparison, include_all)
+    lines += _make_markdown_table([change for change in changes if change.kind != "inconclusive"], short)
+    if unclear := [change for change in changes if change.kind == "inconclusive"]:
+        lines += _make_details(f"{len(unclear)} inconclusive", _make_markdown_table(unclear, short))
+    for names, where in _list_unmatched(comparison):
+        lines += _make_details(
+            f"{len(names)} {where}", ["", *_limit_lines([f"- {markdown.format_code(short[name])}" for name in names])]
+        )
+    return "\n".join(lines) + "\n"
+
+
+def describe_change(change: Change) -> str:
+    """``1.20x faster (1.15-1.26)``, ``same (0.990-1.01)``, ``blind below 30% (0.800-1.25)``, ``broken``."""
+    kind, ratio, low, high = change.kind, change.ratio, change.low, change.high
+    if ratio is None or low is None or high is None:
+        return kind
+    if kind == "slower":
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low
+    text = f"{number(ratio)}x {kind}" if kind in ("faster", "slower") else kind
+    if change.blind and change.least is not None:
+        text = f"blind below {_format_difference(change.least)}"
+    return f"{text} ({number(low)}-{number(high)})"
+
+
+def format_counts(comparison: Comparison) -> str:
+    """``1 slower, 2 faster, 40 same; 3 only in BASE``."""
+    counts = [f"{n} {kind}" for kind, n in comparison.counts.items() if n]
+    unmatched = [f"{len(names)} {where}" for names, where in _list_unmatched(comparison)]
+    return "; ".join(filter(None, [", ".join(counts) or "nothing to compare", ", ".join(unmatched)]))
+
+
+def summarise_comparison(comparison: Comparison) -> list[str]:
+    """The counts, then what can be ruled out and where nothing can."""
+    return [format_counts(comparison), *filter(None, (_describe_bound(comparison), _describe_blind(comparison)))]
+
+
+# -- parts ---------------------------------------------------------------------------------------------------------
+
+
+def _describe_bound(comparison: Comparison) -> str:
+    bound, blind = comparison.slower_by_at_most, len(comparison.blind)
+    if bound is None:
+        return ""
+    subject = "No other case" if blind else "No case"
+    return f"{subject} became slower by more than {_format_difference(bound)} (at {_format_confidence(comparison)})."
+
+
+def _describe_blind(comparison: Comparison) -> str:
+    blind = [change for change in comparison.changes if change.blind]
+    if not blind:
+        return ""
+    detectable = [change.least for change in blind if change.least is not None]
+    summary = f"{format_count(len(blind), 'case')} could not have shown a difference of {_format_difference(comparison.tolerance)}: "
+    sizes = dict.fromkeys(map(_format_difference, (min(detectable), max(detectable)))) if detectable else ()
+    parts = [f"{len(detectable)} at best one of {' to '.join(sizes)}"] if detectable else []
+    parts += [f"{len(blind) - len(detectable)} none at all"] if len(detectable) < len(blind) else []
+    return summary + ", ".join(parts) + "."
+
+
+def _format_difference(difference: float) -> str:
+    """``7%``; from a factor of two on as one, ``2.50x``."""
+    return f"{100 * difference:.2g}%" if difference < 0.995 else f"{number(1 + difference)}x"
+
+
+def _format_confidence(comparison: Comparison) -> str:
+    return f"{100 * comparison.confidence:.4g}%"
+
+
+def _describe_setup(comparison: Comparison, shared: str, mark: str) -> list[str]:
+    """What is compared and how, then what must be known before."""
+    quantity = "speedup over the baseline where there is one, else by time" if comparison.by == "speedup" else "time"
+    title = f"{comparison.base} (base) and {comparison.new} (new), by {quantity} ({mark} decides); "
+    title += f"{_format_confidence(comparison)} for all verdicts together; same: within {_format_difference(comparison.tolerance)}"
+    notes = (
+        [f"Unlike machines: {'; '.join(comparison.unlike)}. Differences may be theirs."] if comparison.unlike else []
+    )
+    notes += [SELF_COMPARISON_NOTE] if comparison.itself else []
+    return [title, *notes, *([f"All cases: {shared}"] if shared else [])]
+
+
+def _name_cases(comparison: Comparison) -> tuple[Mapping[str, str], str]:
+    unmatched = (*comparison.only_in_base, *comparison.only_in_new, *comparison.failing)
+    return shorten_names([*(change.name for change in comparison.changes), *unmatched])
+
+
+def _sort_changes(changes: Iterable[Change]) -> list[Change]:
+    """By kind; slower and faster by how much; blind cases after those that could see."""
+
+    def sort_key(change: Change) -> tuple[int, bool, float]:
+        ratio = change.ratio or 1.0
+        return KINDS.index(change.kind), change.blind, {"slower": ratio, "faster": -ratio}.get(change.kind, 0.0)
+
+    return sorted(changes, key=sort_key)
+
+
+def _select_changes(comparison: Comparison, include_all: bool) -> list[Change]:
+    """All but what nothing is to be said of; a change of memory is worth a line in any case."""
+    return [
+        c
+        for c in _sort_changes(comparison.changes)
+        if include_all or c.kind not in COUNTED_ONLY_KINDS or c.base_bytes is not None
+    ]
+
+
+def _list_unmatched(comparison: Comparison) -> Iterator[tuple[Sequence[str], str]]:
+    sides = (
+        (comparison.only_in_base, "only in base"),
+        (comparison.only_in_new, "only in new"),
+        (comparison.failing, "failing in both"),
+    )
+    return ((names, where) for names, where in sides if names)
+
+
+def _format_times(change: Change) -> str:
+    if change.base_ms is None or change.new_ms is None:
+        return ""
+    return f"{number(change.base_ms)} -> {number(change.new_ms)} ms"
+
+
+def _format_speedups(change: Change) -> str:
+    if change.base_speedup is None or change.new_speedup is None:
+        return ""
+    return f"{number(change.base_speedup)} -> {number(change.new_speedup)}"
+
+
+def _format_notes(change: Change) -> str:
+    """What a verdict alone does not say: why, and what became of the memory."""
+    memory = ""
+    if change.base_bytes is not None and change.new_bytes is not None:
+        before, after = (number(size / 2**20) for size in (change.base_bytes, change.new_bytes))
+        memory = f"memory {before} -> {after} MiB"
+    return "; ".join(filter(None, [change.reason, memory]))
+
+
+def _format_cells(change: Change, mark: Callable[[str], str]) -> list[str]:
+    """The verdict, and what it is about in two columns, the one that decided marked."""
+    times, speedups = _format_times(change), _format_speedups(change)
+    return [
+        describe_change(change),
+        mark(times) if times and change.by == "latency" else times,
+        mark(speedups) if speedups and change.by == "speedup" else speedups,
+    ]
+
+
+def _wrap(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        TERMINAL_WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _format_aligned_table(changes: Sequence[Change], short: Mapping[str, str]) -> list[str]:
+    """A line a case within the terminal's width; a name that leaves no room for the rest has a line of its own."""
+    rows = [_format_cells(change, lambda text: f"{text} *") for change in changes]
+    head = [TABLE_HEAD[1], TABLE_HEAD[2], "speedup"]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    name_width_limit = TERMINAL_WIDTH - sum(widths) - 2 * len(widths)
+    name_width = max(
+        (len(name) for c in changes if len(name := short[c.name]) <= name_width_limit), default=len(TABLE_HEAD[0])
+    )
+    lines = [_join_aligned([TABLE_HEAD[0], *head], [name_width, *widths])]
+    for change, cells in zip(changes, rows, strict=True):
+        name = short[change.name]
+        lines += [name] if len(name) > name_width_limit else []
+        lines.append(_join_aligned(["" if len(name) > name_width_limit else name, *cells], [name_width, *widths]))
+        lines += _wrap(_format_notes(change), "    ")
+    return lines
+
+
+def _join_aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _make_markdown_table(changes: Sequence[Change], short: Mapping[str, str]) -> list[str]:
+    if not changes:
+        return []
+    rows = [
+        (
+            markdown.format_code(short[c.name]),
+            *_format_cells(c, lambda text: f"**{text}**"),
+            markdown.escape_markdown(_format_notes(c)),
+        )
+        for c in changes
+    ]
+    body = [f"| {' | '.join(row)} |" for row in rows]
+    return ["", f"| {' | '.join(TABLE_HEAD)} | |", "|---|---|---|---|---|", *_limit_lines(body)]
+
+
+def _limit_lines(lines: Sequence[str]) -> list[str]:
+    return [
+        *lines[:MAX_TABLE_ROWS],
+        *([f"\n{len(lines) - MAX_TABLE_ROWS} more"] if len(lines) > MAX_TABLE_ROWS else []),
+    ]
+
+
+def _make_details(title: str, lines: Sequence[str]) -> list[str]:
+    return ["", f"<details><summary>{markdown.escape_markdown(title)}</summary>", *lines, "", "</details>"]

@@ -1,0 +1,97 @@
+"""Ladders: a rung for each name, with what was measured of it, its interval, and what is claimed. Names stand at the
+left, so that many of them can be read."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
+
+from .axes import compute_linear_limits
+from .figures import CONFIG_LETTERS, CONFIG_LINE_HEIGHT, WIDTH, Picture
+from .style import COLOURS, FAINT, GRID, INK
+
+LEFT, RIGHT, ROW_HEIGHT = 2.0, 1.2, 0.2  # inches: names at the left, the two marks' names at the right, a rung's height
+HEAD_HEIGHT, BELOW_HEIGHT = 0.36, 0.52  # above and below all rungs
+MAX_LETTERS = 28  # of a name at the left, at most
+MARK_STYLES = (("measured", COLOURS[0], "o", COLOURS[0]), ("claimed", COLOURS[1], "s", "none"))
+
+
+@dataclass(frozen=True)
+class IntervalRow:
+    """One name's value; its interval and what is claimed where they are known."""
+
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    claimed: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalChart(Picture):
+    """Rungs, the first one at the top, on one scale."""
+
+    rows: tuple[IntervalRow, ...]
+    xlabel: str
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Between which all that is drawn lies."""
+        parts = [(row.value, row.low, row.high, row.claimed) for row in self.rows]
+        return compute_linear_limits(x for part in parts for x in part if x is not None)
+
+    def make_figure(self) -> Figure:
+        config_text, count = textwrap.wrap(self.config_text, CONFIG_LETTERS), len(self.rows)
+        top, axes_height = HEAD_HEIGHT + CONFIG_LINE_HEIGHT * len(config_text), ROW_HEIGHT * max(count, 2)
+        height = top + axes_height + BELOW_HEIGHT
+        figure = Figure(figsize=(WIDTH, height))
+        title = {"fontsize": 10, "fontweight": "bold", "color": INK, "va": "top"}
+        figure.text(0.1 / WIDTH, 1 - 0.1 / height, self.title, **title)
+        below = {"fontsize": 7.2, "color": FAINT, "va": "top", "linespacing": 1.15}
+        figure.text(0.1 / WIDTH, 1 - (HEAD_HEIGHT - 0.07) / height, "\n".join(config_text), **below)
+        axes_width = WIDTH - LEFT - RIGHT
+        axes = figure.add_axes((LEFT / WIDTH, BELOW_HEIGHT / height, axes_width / WIDTH, axes_height / height))
+        axes.set_xlim(*self.limits)
+        axes.set_ylim(count - 0.5, -0.5)
+        axes.set_xlabel(self.xlabel, color=INK)
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+        axes.yaxis.set_major_locator(FixedLocator(range(count)))
+        axes.yaxis.set_major_formatter(FixedFormatter([shorten_label(row.label) for row in self.rows]))
+        for y, row in enumerate(self.rows):
+            if row.low is not None and row.high is not None:
+                axes.add_line(Line2D([row.low, row.high], [y, y], color=MARK_STYLES[0][1], linewidth=1.1, zorder=2.5))
+            for (_, colour, marker, face), x in zip(MARK_STYLES, (row.value, row.claimed), strict=True):
+                if x is not None:
+                    axes.add_line(Line2D([x], [y], zorder=3, **_make_marker_style(colour, marker, face)))
+        kinds = MARK_STYLES if any(row.claimed is not None for row in self.rows) else MARK_STYLES[:1]
+        for number, (name, colour, marker, face) in enumerate(kinds):
+            legend_y = 1 - (number + 0.5) * ROW_HEIGHT / axes_height
+            placement = {"transform": axes.transAxes, "clip_on": False}
+            axes.add_artist(
+                Line2D([1 + 0.15 / axes_width], [legend_y], **_make_marker_style(colour, marker, face), **placement)
+            )
+            axes.text(
+                1 + 0.28 / axes_width, legend_y, name, transform=axes.transAxes, fontsize=8.7, color=INK, va="center"
+            )
+        axes.grid(True, color=GRID, linewidth=0.7)
+        axes.set_axisbelow(True)
+        axes.tick_params(colors=FAINT, labelcolor=INK, length=3)
+        axes.tick_params(axis="y", length=0, labelsize=8)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["bottom"].set_color(FAINT)
+        return figure
+
+
+def shorten_label(label: str) -> str:
+    """A name that there is room for; the table has the whole."""
+    return label if len(label) <= MAX_LETTERS else f"{label[: MAX_LETTERS - 1]}\u2026"
+
+
+def _make_marker_style(colour: str, marker: str, face: str) -> dict[str, Any]:
+    look = {"color": colour, "linestyle": "none", "marker": marker, "markersize": 4.6}
+    return look | {"markerfacecolor": face, "markeredgecolor": colour, "markeredgewidth": 1.1}

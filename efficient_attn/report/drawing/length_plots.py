@@ -1,0 +1,219 @@
+"""Plots over lengths: which of them a setting's rows allow, and which are drawn first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import NamedTuple
+
+from ... import units
+from ...units import Unit
+from .. import formatting, select
+from ..gather import Frame, FrameColumn
+from .axes import compute_log_limits, make_y_ticks
+from .clipping import choose_clipped_limits, describe_clipped
+from .figures import Line, Panel, Picture
+from .style import Look
+
+MOST_LINES = 14  # more than these in one panel, and each family gets a panel of its own beside the baseline
+
+
+class LengthPlot(NamedTuple):
+    """A plot over lengths: what it shows of each row."""
+
+    name: str
+    column: str
+    unit: Unit
+    title: str
+    ylabel: str
+    caption: str  # what the caption says of it, after the title
+    level: float | None = None  # where the baseline lies, if values are relative to it
+    draw_order: int = 0  # what is less is drawn first, where not all can be
+    max_lines: int = MOST_LINES  # in one panel, if families can be told apart
+
+
+GROWTH_NOTE = "; N^a is the fitted growth"
+MEDIAN_CAPTION = f"Median over rounds, with its 95% interval{GROWTH_NOTE}"
+_SPEEDUP_CAPTION = "Time of {baseline} over each variant's, paired by round, with its 95% interval; above 1x is faster"
+SPEEDUP = LengthPlot(
+    "speedup", "speedup", "ratio", "Speedup", "speedup over {baseline}", _SPEEDUP_CAPTION, level=1.0, max_lines=6
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What all plots of one setting share: their looks, what their files' names end in, and what they hold for."""
+
+    looks: Mapping[str, Look]
+    suffix: str = ""
+    config_text: str = ""
+
+
+@dataclass(frozen=True)
+class PlotPlan:
+    """A plot that can be drawn. Its values are gathered by ``make`` only, for of many plots few are drawn.
+
+    mode: of all that it shows, where that is one.
+    """
+
+    name: str
+    kind: str
+    title: str
+    line_count: int
+    make_picture: Callable[[], Picture]
+    draw_order: int = 0  # its kind's
+    single_length: bool = False  # over one length only: points above each other
+    mode: str | None = None
+
+
+def plan_length_plots(setting: select.SettingRows, kinds: tuple[LengthPlot, ...], scene: Scene) -> Iterator[PlotPlan]:
+    """Plots of these kinds, one a mode and direction; the directions of a mode share their limits."""
+    for kind in kinds:
+        slices = [replace(piece, rows=_filter_drawable(piece.rows, kind)) for piece in setting.slices]
+        for mode in dict.fromkeys(piece.mode for piece in slices):
+            mode_slices = [piece for piece in slices if piece.mode == mode and len(piece.rows)]
+            find_limits = cache(partial(_compute_shared_limits, [piece.rows for piece in mode_slices], kind))
+            for piece in mode_slices:
+                yield from _plan_by_family(setting, piece, kind, scene, find_limits)
+
+
+def _filter_drawable(rows: Frame, kind: LengthPlot) -> Frame:
+    """The rows that have something to show; the baseline's own speedup is 1 everywhere."""
+    drawable = rows[kind.column].to_numpy() > 0
+    if kind.level is not None:
+        drawable = drawable & ~rows["is_baseline"].to_numpy(dtype=bool)
+    return rows if drawable.all() else rows[drawable]
+
+
+def _compute_shared_limits(parts: Sequence[Frame], kind: LengthPlot) -> tuple[float, float]:
+    """y limits for all that these rows show, but for one line that would squeeze all others."""
+    names, values_by_label = (kind.column, *_list_interval_columns(kind)), {}
+    for rows in parts:
+        for label, *values in zip(rows["label"].tolist(), *(rows[name].tolist() for name in names), strict=True):
+            values_by_label.setdefault(label, []).extend(value for value in values if value > 0)
+    return choose_clipped_limits(values_by_label, kind.level)
+
+
+def _plan_by_family(
+    setting: select.SettingRows,
+    piece: select.Slice,
+    kind: LengthPlot,
+    scene: Scene,
+    find_limits: Callable[[], tuple[float, float]],
+) -> Iterator[PlotPlan]:
+    """The slice as one plot; where it would hold too many lines, plots of a family each, the baseline in all."""
+
+    def plan_plot(chosen: FrameColumn, count: int, family: str = "") -> PlotPlan:
+        slice_text = formatting.format_slice(piece.mode, None if piece.mode == "decode" else piece.causal)
+        title = ", ".join(filter(None, (f"{kind.title}: {slice_text}", family)))
+        name = formatting.make_slug(
+            kind.name, piece.mode, formatting.format_direction(piece.causal), family, scene.suffix
+        )
+
+        def make_picture() -> Panel:
+            lines = select.split_variants(rows[chosen]).items()
+            plot_lines = tuple(_make_line(label, arrays, kind, scene) for label, arrays in lines)
+            xlabel = "context length" if piece.mode == "decode" else "sequence length"
+            panel = _make_panel(
+                name, title, scene.config_text, setting, kind, plot_lines, find_limits(), xlabel, lengths
+            )
+            return make_dot_plot(panel, lengths[0], find_limits()) if single_length else panel
+
+        return PlotPlan(
+            name, kind.name, title, count, make_picture, kind.draw_order, single_length=single_length, mode=piece.mode
+        )
+
+    rows = piece.rows
+    lengths = sorted(set(rows["seq_len"].tolist()))
+    single_length = len(lengths) == 1
+    most = kind.max_lines if rows["family"].nunique() > 1 and not single_length else MOST_LINES
+    if (count := len(set(rows["label"]))) <= most:
+        yield plan_plot(slice(None), count)
+        return
+    non_baseline = rows[~rows["is_baseline"]]
+    for family, part in non_baseline.groupby("family", dropna=False, sort=False):
+        name = str(family) if units.there(family) else "other"
+        labels = list(dict.fromkeys(part["label"]))
+        groups = [labels[i : i + MOST_LINES - 1] for i in range(0, len(labels), MOST_LINES - 1)]
+        for number, group in enumerate(groups, 1):
+            title = f"{name} {number} of {len(groups)}" if len(groups) > 1 else name
+            yield plan_plot(rows["is_baseline"] | rows["label"].isin(group), len(group) + 1, title)
+
+
+def _make_panel(
+    name: str,
+    title: str,
+    config_text: str,
+    setting: select.SettingRows,
+    kind: LengthPlot,
+    lines: tuple[Line, ...],
+    bounds: tuple[float, float],
+    xlabel: str,
+    lengths: Sequence[float],
+) -> Panel:
+    return Panel(
+        name=name,
+        kind=kind.name,
+        title=title,
+        config_text=config_text,
+        caption=f"{title}. {kind.caption.format(baseline=setting.baseline)}.{describe_clipped(lines, bounds, kind.unit)}",
+        xlabel=xlabel,
+        ylabel=kind.ylabel.format(baseline=setting.baseline),
+        unit=kind.unit,
+        lines=lines,
+        ticks={x: units.short_length(x) for x in lengths},
+        level=kind.level,
+        bounds=bounds,
+        alt=f"{title}, by length, for {formatting.join_words(line.label for line in lines)}.",
+    )
+
+
+def make_dot_plot(panel: Panel, length: float, bounds: tuple[float, float]) -> Panel:
+    """A panel of one length as dots with intervals, a line each: values lie along x, the least below."""
+    ranked = sorted(panel.lines, key=lambda line: line.y[0])
+    dot_lines = tuple(
+        replace(line, x=line.y, y=[float(i)], low=None, high=None, left=line.low, right=line.high, note=f"{x}")
+        for i, (line, x) in enumerate((line, units.write(line.y[0], panel.unit)) for line in ranked)
+    )
+    clipped_values = [min(max(line.x[0], bounds[0]), bounds[1]) for line in dot_lines]
+    marks = make_y_ticks(panel.unit, *compute_log_limits(clipped_values, panel.level))
+    return replace(
+        panel,
+        title=f"{panel.title}, {units.short_length(length)}",
+        xlabel=panel.ylabel,
+        ylabel="",
+        lines=dot_lines,
+        ticks={clipped_values[0]: "", clipped_values[-1]: "", **marks},
+        log_y=False,
+        mark_type="points",
+        level=None,
+        level_x=panel.level,
+        bounds=(-0.6, len(dot_lines) - 0.4),
+    )
+
+
+def _make_line(label: str, arrays: select.ColumnArrays, kind: LengthPlot, scene: Scene) -> Line:
+    x, y, *interval = select.sort_series(arrays, kind.column, *_list_interval_columns(kind))
+    growth = select.fit_growth(arrays, kind.column) if kind.level is None else None
+    power = f"N^{units.power(growth.value)}" if growth and select.is_precise_growth(growth) else ""
+    note = units.ratio(y[-1]) if kind.level is not None else power
+    line = Line(label, scene.looks[label], x, y, note=note)
+    has_interval = len(interval) == 2 and all(value > 0 for end in interval for value in end)
+    return replace(line, low=interval[0], high=interval[1]) if has_interval else line
+
+
+def _list_interval_columns(kind: LengthPlot) -> list[str]:
+    """The columns of the interval around what a plot shows; memory has none."""
+    return [name for name in (f"{kind.column}_low", f"{kind.column}_high") if name in select.CURVE_COLUMNS]
+
+
+def plan_panel(panel: Panel) -> PlotPlan:
+    """A panel whose values are at hand already."""
+    return PlotPlan(panel.name, panel.kind, panel.title, len(panel.lines), lambda: panel)
+
+
+def rank_plan(plan: PlotPlan) -> int:
+    """What is drawn first where not all can be: costs and errors, then how they compare, then memory; then all that
+    shows one length, which the tables do as well."""
+    return plan.draw_order + 3 * plan.single_length

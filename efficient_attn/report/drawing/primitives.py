@@ -1,0 +1,154 @@
+"""What every plot is drawn with: scales and grid, intervals, lines, points and bars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+from ...results.section import Kind
+from . import clipping, reference_levels
+from .axes import compute_fraction, compute_x_limits, make_y_ticks, spread_labels, thin_ticks
+from .style import FAINT, GRID, INK, Look
+
+if TYPE_CHECKING:
+    from .figures import Line, Panel
+
+LEADER_GAP = (
+    0.02  # of the axes: between a line's last point and the thread to its name, so that no thread looks like data
+)
+BOLD_LINE_WIDTH = 2.4  # points that a thicker line is wide
+LEADERS_ID = "threads"  # the id of the threads in an SVG
+
+
+def draw_values(axes: Axes, panel: Panel, bold: Collection[str] = ()) -> None:
+    """Levels, intervals, the front, and all lines with their marks, over scales that are drawn. bold: labels whose
+    lines are thicker."""
+    reference_levels.draw_levels(axes, panel)
+    _draw_intervals(axes, panel)
+    if len(panel.pareto_front) > 1:
+        axes.add_line(Line2D(*zip(*panel.pareto_front, strict=True), color=FAINT, linewidth=0.8, zorder=2.2))
+    for line in panel.lines:
+        if panel.mark_type == "bars":
+            _draw_bars(axes, line, compute_bar_width(len(panel.lines)))
+        else:
+            stroke: dict[str, Any] = {
+                "zorder": 3,
+                "markevery": _marker_interval(line),
+                **make_artist_style(line.look, panel.mark_type),
+            }
+            stroke |= {"linewidth": BOLD_LINE_WIDTH, "zorder": 3.5} if line.label in bold else {}
+            axes.add_line(Line2D(line.x, line.y, **stroke))
+    clipping.draw_clipped(axes, panel, {line.label: make_artist_style(line.look) for line in panel.lines})
+
+
+def draw_frame(axes: Axes, panel: Panel) -> None:
+    """Scales, ticks at the lengths that were measured, and a quiet grid."""
+    assert panel.bounds is not None
+    axes.set_xlabel(panel.xlabel, color=INK)
+    axes.set_ylabel(panel.ylabel, color=INK)
+    if panel.log_x:
+        axes.set_xscale("log", base=2)
+    if panel.log_y:
+        axes.set_yscale("log")
+    x_range = compute_x_limits(panel.ticks, log=panel.log_x, margin=panel.margin)
+    axes.set_xlim(*x_range)
+    axes.set_ylim(*panel.bounds)
+    ticks = make_y_ticks(panel.unit, *panel.bounds, log=panel.log_y) if panel.ylabel else {}
+    for axis, axis_ticks in ((axes.xaxis, thin_ticks(panel.ticks, x_range, log=panel.log_x)), (axes.yaxis, ticks)):
+        axis.set_major_locator(FixedLocator(list(axis_ticks)))
+        axis.set_major_formatter(FixedFormatter(list(axis_ticks.values())))
+        axis.set_minor_locator(NullLocator())
+    axes.grid(True, color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=FAINT, labelcolor=INK, length=3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+
+
+def _draw_intervals(axes: Axes, panel: Panel) -> None:
+    """All intervals, as bars, along lines also as bands between them; one artist each, which costs less than many."""
+    bands, bars, fills, colours = [], [], [], []
+    for line in panel.lines:
+        if line.low and line.high:
+            ends = list(zip(line.x, line.low, line.high, strict=True))
+            if panel.mark_type == "line":
+                bands.append([(x, low) for x, low, _ in ends] + [(x, high) for x, _, high in reversed(ends)])
+                fills.append(line.look.colour)
+            sparse_ends = ends[:: _marker_interval(line)]
+            bars += [[(x, low), (x, high)] for x, low, high in sparse_ends]
+            colours += [line.look.colour] * len(sparse_ends)
+        if line.left and line.right:
+            bars += [[(low, y), (high, y)] for low, high, y in zip(line.left, line.right, line.y, strict=True)]
+            colours += [line.look.colour] * len(line.y)
+    axes.add_collection(PolyCollection(bands, facecolors=fills, alpha=0.16, linewidths=0, zorder=2), autolim=False)
+    axes.add_collection(LineCollection(bars, colors=colours, linewidths=1.1, zorder=2.5), autolim=False)
+
+
+def _marker_interval(line: Line) -> int:
+    """Of how many points one gets a marker: more than two dozen would run together."""
+    return math.ceil(len(line.x) / 24)
+
+
+def _draw_bars(axes: Axes, line: Line, width: float) -> None:
+    face = "white" if line.look.hollow else line.look.colour
+    for x, y in zip(line.x, line.y, strict=True):
+        look = {"facecolor": face, "edgecolor": line.look.colour, "linewidth": 1.1, "zorder": 3}
+        axes.add_patch(Rectangle((x - 0.46 * width, 0.0), 0.92 * width, y, **look))
+
+
+def make_artist_style(look: Look, mark_type: Kind = "line") -> dict[str, Any]:
+    return {
+        "color": look.colour,
+        "linestyle": look.dashes if mark_type == "line" else "none",
+        "linewidth": 1.5,
+        "marker": "s" if mark_type == "bars" else look.marker or "None",
+        "markersize": 4.6,
+        "markerfacecolor": "white" if look.hollow else look.colour,
+        "markeredgecolor": look.colour,
+        "markeredgewidth": 1.1,
+    }
+
+
+def compute_bar_width(count: int) -> float:
+    """A bar's width where so many stand beside each other."""
+    return 0.8 / count
+
+
+def label_line_ends(axes: Axes, panel: Panel, labels: Sequence[str], step: float, size: float = 8.7) -> None:
+    """Each line's name beside its last point, moved as little as keeps names apart.
+
+    step: a line of text's share of the axes' height. A dotted thread leads from the name towards the point: grey, and
+    ending before it, for it is no data.
+    """
+    assert panel.bounds is not None
+    limits = compute_x_limits(panel.ticks, log=panel.log_x, margin=panel.margin)
+    x_fractions = [compute_fraction(line.x[-1], *limits, log=panel.log_x) for line in panel.lines]
+    y_fractions = [compute_fraction(line.y[-1], *panel.bounds, log=panel.log_y) for line in panel.lines]
+    label_positions = spread_labels(y_fractions, [(text.count("\n") + 1) * step for text in labels])
+    placement = {"transform": axes.transAxes, "clip_on": False}
+    leaders = [
+        [(x + LEADER_GAP, y), (1.015, y), (1.04, label_y)]
+        for x, y, label_y in zip(x_fractions, y_fractions, label_positions, strict=True)
+    ]
+    axes.add_artist(
+        LineCollection(leaders, colors=FAINT, linewidths=0.5, linestyles=(0, (1, 4)), gid=LEADERS_ID, **placement)
+    )
+    for line, text, label_y in zip(panel.lines, labels, label_positions, strict=True):
+        axes.add_artist(
+            Line2D(
+                [1.045, 1.08, 1.115],
+                [label_y, label_y, label_y],
+                markevery=[1],
+                **make_artist_style(line.look, panel.mark_type),
+                **placement,
+            )
+        )
+        style = {"fontsize": size, "color": INK, "va": "center", "linespacing": 1.12}
+        axes.text(1.135, label_y, text, transform=axes.transAxes, **style)

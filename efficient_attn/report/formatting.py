@@ -1,0 +1,144 @@
+"""What rows say in words: where they come from, and no claim that noise could make."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..units import ratio, there
+
+# what is padding in a batch that is not full
+FILL_TEXTS = {
+    "half": "rows half full",
+    "drawn": "rows of drawn lengths, padded",
+    "packed": "rows of drawn lengths, packed",
+}
+
+
+def format_count(n: int, noun: str) -> str:
+    """``1 case``, ``3 cases``."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def join_words(items: Iterable[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *most, last = list(items) or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def make_slug(*parts: object) -> str:
+    """The parts as a name for a file, which is an id in the page as well."""
+    text = "-".join(str(part) for part in parts if part is not None and str(part))
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def format_direction(causal: Any) -> str:
+    return "" if not there(causal) else "causal" if causal else "bidirectional"
+
+
+def format_mode(mode: Any) -> str:
+    return "" if not there(mode) else {"forward_backward": "forward + backward"}.get(str(mode), str(mode))
+
+
+def format_slice(mode: Any, causal: Any) -> str:
+    """A slice's own part of its name: ``forward, causal``."""
+    return ", ".join(filter(None, (format_mode(mode), format_direction(causal))))
+
+
+def format_inputs(inputs: Any, causal: Any, length: Any) -> str:
+    """What fidelity was measured on: ``minilm, bidirectional, N = 256``."""
+    parts = (inputs if there(inputs) else "", format_direction(causal), f"N = {length}" if there(length) else "")
+    return ", ".join(filter(None, parts))
+
+
+def format_setting(setting: dict[str, Any], cpus: dict[str, str]) -> str:
+    """Where and at which sizes something was measured, in one line."""
+    return " \u00b7 ".join(_format_setting_parts(setting, cpus).values())
+
+
+def format_config(setting: dict[str, Any], cpus: dict[str, str]) -> str:
+    """What a setting's numbers hold for: ``cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine M2-x8``."""
+    return ", ".join(text for name, text in _format_setting_parts(setting, cpus).items() if name != "suite")
+
+
+def _format_setting_parts(setting: dict[str, Any], cpus: dict[str, str]) -> dict[str, str]:
+    """What is known of a setting, in words."""
+    get, heads, width = setting.get, setting.get("heads"), setting.get("head_dim")
+    size = f"{'of size' if there(heads) else 'head size'} {width}" if there(width) else ""
+    texts = {
+        "device": get("device"),
+        "dtype": get("dtype"),
+        "threads": format_count(int(setting["threads"]), "thread") if there(get("threads")) else "",
+        "batch": f"batch {get('batch')}" if there(get("batch")) else "",
+        "heads": " ".join(filter(None, (format_count(int(setting["heads"]), "head") if there(heads) else "", size))),
+        "fill": FILL_TEXTS.get(str(get("fill")), ""),
+        "suite": f"suite {get('suite')}" if there(get("suite")) else "",
+        "machine": format_machine(get("machine"), cpus) if there(get("machine")) else "",
+    }
+    return {name: str(text) for name, text in texts.items() if there(text) and str(text)}
+
+
+def format_machine(machine: Any, cpus: dict[str, str]) -> str:
+    """A machine's name, and its processor's where the name does not tell it."""
+    cpu = cpus.get(str(machine), "")
+    is_named = not cpu or cpu.replace(" ", "-") in str(machine)
+    return f"machine {machine}" + ("" if is_named else f" ({cpu})")
+
+
+def classify_speedup(low: Any, high: Any) -> str:
+    """What an interval of a speedup shows: faster, slower, unclear (it holds 1), or nothing without an interval."""
+    if not (there(low) and there(high)):
+        return ""
+    return "faster" if low > 1 else "slower" if high < 1 else "unclear"
+
+
+def describe_speedups(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = None) -> str:
+    """One sentence about a slice's variants at one length; claims a difference only where its interval excludes 1.
+
+    rows: label, speedup, speedup_low, speedup_high, and maybe loss: what the variant loses, in words. most: how many
+    differences to name, the largest first.
+    """
+    significant = [r for r in rows if classify_speedup(r["speedup_low"], r["speedup_high"]) in ("faster", "slower")]
+    significant.sort(key=lambda r: -abs(math.log(r["speedup"])))
+    listed = significant[:most]
+    errors = {row.get("loss", "") for row in listed}
+    common_error = errors.pop() if len(errors) == 1 else ""  # what all lose is said once
+    listed = [row | {"loss": ""} for row in listed] if common_error else listed
+    parts = [
+        part for part in (_describe_speedups_of_kind(listed, kind, against) for kind in ("faster", "slower")) if part
+    ]
+    parts += [f"all: {common_error}" if len(listed) > 1 else common_error] if common_error else []
+    if most is not None and len(significant) > most:
+        parts.append(f"{len(significant) - most} more differ")
+    for kind, verdict_text in (
+        ("unclear", "no difference is shown"),
+        ("", "measured without an interval, so nothing is said"),
+    ):
+        names = [
+            r["label"]
+            for r in rows
+            if there(r["speedup"]) and classify_speedup(r["speedup_low"], r["speedup_high"]) == kind
+        ]
+        if names:
+            listed_names = names if most is None or len(names) <= most else [*names[:most], f"{len(names) - most} more"]
+            parts.append(f"{verdict_text} for {join_words(listed_names)}")
+    return "; ".join(parts)
+
+
+def _describe_speedups_of_kind(rows: Iterable[dict[str, Any]], kind: str, against: str) -> str:
+    """``a is 24.1x (23.0-25.3) faster than full, b is 3.10x (2.98-3.22)``; nothing where no row is.
+
+    What each loses follows it, if anything is said of that: ``a is 24.1x faster than full, error 0.3; b is ...``.
+    """
+    texts, errors = [], []
+    for row in rows:
+        value, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
+        if classify_speedup(low, high) == kind:
+            factor = ratio(value, low, high) if kind == "faster" else ratio(1 / value, 1 / high, 1 / low)
+            errors.append(row.get("loss", ""))
+            texts.append(f"{row['label']} is {factor}" + ("" if texts else f" {kind} than {against}"))
+    if not any(errors):
+        return ", ".join(texts)
+    return "; ".join(", ".join(filter(None, parts)) for parts in zip(texts, errors, strict=True))

@@ -1,0 +1,70 @@
+"""From which length on each mechanism is faster, as a line a mechanism along the lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ... import units
+from .. import formatting
+from ..answers.crossovers import Crossover, format_crossover
+from ..answers.decision_table import Decision
+from ..drawing.figures import Line, Panel
+from ..drawing.style import Look
+from .selection import PlotRows
+
+CAPTION = (
+    "From which length on each is faster than {baseline}: where its speedup passes 1, interpolated between measured "
+    "lengths in logarithms, with the interval in which its 95% interval does. An open triangle to the left: faster at "
+    "all lengths measured; to the right: at none, or not shown at the longest"
+)
+
+
+def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], looks: Mapping[str, Look]) -> Panel:
+    """The earliest above; what never is shown to be faster stands at the longest length."""
+    crossovers = [(decision.label, decision.crossover) for decision in decisions if decision.crossover is not None]
+    lengths = sorted({n for decision in decisions for n in decision.speedups})
+    ranked = sorted(crossovers, key=lambda pair: (-_rank_crossover(pair[1], lengths), pair[0]))
+    lines = tuple(
+        _make_line(label, crossover, float(y), lengths, looks[label]) for y, (label, crossover) in enumerate(ranked)
+    )
+    baseline = plot_rows.decision_table.baseline if plot_rows.decision_table else plot_rows.baseline
+    mode_text = formatting.format_slice(
+        plot_rows.config["mode"], None if plot_rows.config["mode"] == "decode" else plot_rows.config["causal"]
+    )
+    return Panel(
+        name=formatting.make_slug("crossover", plot_rows.config["mode"]),
+        kind="crossover",
+        title=f"Faster from: {mode_text}",
+        caption=f"{CAPTION.format(baseline=baseline)} ({mode_text}).",
+        config_text=plot_rows.format_config(),
+        alt=f"From which length on {formatting.join_words(label for label, _ in crossovers)} are faster than {baseline}.",
+        xlabel="context length" if plot_rows.config["mode"] == "decode" else "sequence length",
+        ylabel="",
+        unit="count",
+        lines=lines,
+        ticks={float(n): units.short_length(n) for n in lengths},
+        log_y=False,
+        mark_type="points",
+        bounds=(-0.6, len(lines) - 0.4),
+    )
+
+
+def _rank_crossover(crossover: Crossover, lengths: Sequence[int]) -> float:
+    """Sorts by the length from which on it is faster, those that never are last."""
+    if crossover.kind == "always":
+        return 0.0
+    if crossover.first_faster is None:
+        return 2.0 * lengths[-1] + (crossover.kind == "never")
+    return crossover.estimate or crossover.high or float(crossover.first_faster)
+
+
+def _make_line(label: str, crossover: Crossover, y: float, lengths: Sequence[int], look: Look) -> Line:
+    note = format_crossover(crossover)
+    if crossover.first_faster is None:
+        return Line(label, look._replace(marker=">", hollow=True), [float(crossover.longest)], [y], note=note)
+    if crossover.kind == "always":
+        return Line(label, look._replace(marker="<", hollow=True), [float(crossover.first_faster)], [y], note=note)
+    low, high = crossover.low or float(lengths[0]), crossover.high or float(crossover.first_faster)
+    return Line(
+        label, look._replace(hollow=False), [crossover.estimate or high], [y], left=[low], right=[high], note=note
+    )

@@ -1,0 +1,158 @@
+"""From runs to the file that a paper includes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ...errors import UsageError
+from ...results.file_marks import MARK
+from .. import approximation_errors, select
+from ..drawing import print_figure, style
+from ..drawing.figures import Panel
+from ..gather import gather
+from ..sections.tradeoffs import CostName
+from . import latex, selection
+from .paper_figures import PaperFigure, choose_figure
+from .selection import FigureSelection, PlotRows
+
+FigureName = Literal["speed", "memory", "front", "crossover", "loss"]
+FileFormat = Literal["pdf", "svg", "png", "tex"]
+FIGURE_NAMES: tuple[FigureName, ...] = get_args(FigureName)
+FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
+COLUMN_INCHES = 3.3  # inches: a column of most papers
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureRequest(FigureSelection):
+    """A figure. width: inches, of pictures. against: what a front weighs losses with. told: whether the place stands in
+    the picture. Raises `UsageError` for what does not exist, or cannot be."""
+
+    figure: FigureName
+    file_format: FileFormat = "pdf"
+    width: float = COLUMN_INCHES
+    against: CostName = "time"
+    show_config: bool = True
+
+    def __post_init__(self) -> None:
+        if not print_figure.MIN_WIDTH <= self.width <= print_figure.MAX_WIDTH:
+            allowed = f"{print_figure.MIN_WIDTH:g} to {print_figure.MAX_WIDTH:g} inches"
+            raise UsageError(f"plot: --width {self.width:.3g}in: a figure is {allowed} wide")
+        if self.against != "time" and self.figure != "front":
+            raise UsageError(f"plot: --against is of --figure front; --figure {self.figure} has no such choice")
+
+
+@dataclass(frozen=True)
+class FigureFile:
+    """A file's content, and what its caption has to say. left_out: mechanisms that were measured there and are not
+    shown. others: places that the same figure could show, each with the options that choose it."""
+
+    data: bytes
+    caption: str
+    config_text: str
+    labels: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = field(default=())
+
+
+def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
+    """The figure of these runs, as a file of the form asked for.
+
+    Where runs hold several places, that is drawn at which most can be shown; `Made.others` names the rest. Raises
+    `UsageError` for runs that hold nothing for it, and for names that nothing there has.
+    """
+    gathered = gather(runs)
+    rows = approximation_errors.add_errors(select.add_labels(gathered.rows))
+    looks = style.choose_looks(rows["label"])
+    figure = choose_figure(request.figure, request.against)
+    filtered = selection.filter_rows(rows, request.filters)
+    candidates = (
+        selection.list_compared_rows(filtered) if figure.compares_outputs else selection.list_timed_rows(filtered)
+    )
+    plot_rows, alternatives = selection.choose_plot_rows(candidates, figure.count, request.figure)
+    labels, left_out = selection.choose_labels(
+        figure.rank(plot_rows), request, figure.max_lines, plot_rows.baseline_labels
+    )
+    exhibit = figure.make(plot_rows, labels, looks)
+    shown_labels = [cells[0].text for cells in exhibit.body] + [line.label for line in exhibit.panel.lines]
+    shown_labels = list(dict.fromkeys(shown_labels))
+    highlighted = (
+        label
+        for text in request.highlight
+        for label in selection.find_labels(text, [*shown_labels, *plot_rows.baseline_labels])
+    )
+    bold = frozenset(label for label in highlighted if label in shown_labels)
+    if request.highlight and not bold:
+        raise UsageError(f"plot: --highlight {request.highlight[0]}: the level of this figure, not a line of it")
+    names = selection.read_labels(request.labels, shown_labels)
+    overridden = any(run in gathered.overrides for run in plot_rows.rows["run_id"])
+    config_text = ", ".join(filter(None, ("trial" if overridden else "", plot_rows.format_config())))
+    caption = _replace_labels(f"{exhibit.caption} Measured: {config_text}.", names)
+    data = _render(exhibit, request, names, bold, caption, config_text)
+    return FigureFile(
+        data,
+        caption,
+        config_text,
+        tuple(labels),
+        tuple(left_out),
+        tuple(dict.fromkeys(_format_options(plot_rows, alternative) for alternative in alternatives)),
+    )
+
+
+def _render(
+    exhibit: PaperFigure,
+    request: FigureRequest,
+    names: Mapping[str, str],
+    bold: frozenset[str],
+    caption: str,
+    config_text: str,
+) -> bytes:
+    if request.file_format == "tex":
+        label = f"tab:{request.figure}"
+        head = (f"{MARK}. Needs \\usepackage{{booktabs}} and \\usepackage{{textcomp}}.", config_text)
+        return latex.format_table(exhibit, names=names, caption=caption, label=label, bold=bold, head=head).encode()
+    panel = _apply_names(exhibit.panel, names, bold, config_text)
+    return print_figure.render_print_figure(
+        panel,
+        request.file_format,
+        width=request.width,
+        bold={names[label] for label in bold},
+        with_config=request.show_config,
+    )
+
+
+def _apply_names(panel: Panel, names: Mapping[str, str], bold: frozenset[str], config_text: str) -> Panel:
+    """The panel with the names that were asked for; where some are highlighted, all others are grey."""
+    lines = []
+    for line in panel.lines:
+        grey = bool(bold) and line.label not in bold
+        look = line.look._replace(colour=style.FAINT) if grey else line.look
+        lines.append(replace(line, label=names[line.label], look=look))
+    return replace(panel, lines=tuple(lines), place=config_text)
+
+
+def _replace_labels(text: str, names: Mapping[str, str]) -> str:
+    """The text with names in place of labels, where these stand alone; of labels that begin alike the longest."""
+    changed = sorted((label for label, name in names.items() if label != name), key=len, reverse=True)
+    if not changed:
+        return text
+    pattern = rf"(?<![\w:=|])(?:{'|'.join(map(re.escape, changed))})(?![\w:=|])"
+    return re.sub(pattern, lambda match: names[match[0]], text)
+
+
+def _format_options(chosen: PlotRows, other: PlotRows) -> str:
+    """The options that lead to another place: in what it differs from the one that was taken."""
+    options = []
+    for column in selection.FILTERS:
+        value: Any = other.config.get(column)
+        if column in other.config and str(value) != str(chosen.config.get(column)):
+            option = (
+                ("--causal" if value else "--no-causal")
+                if column == "causal"
+                else f"--{column.replace('_', '-')} {value}"
+            )
+            options.append(option)
+    return " ".join(options) if options else other.format_config()

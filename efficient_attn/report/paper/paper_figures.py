@@ -1,0 +1,332 @@
+"""The five figures of a paper, each with the table that says the same: speed, memory, fronts, crossovers and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from ... import units
+from ...results.stats import Estimate
+from .. import approximation_errors, formatting, select
+from ..answers.crossovers import format_crossover as tell_passing
+from ..answers.decision_table import Decision, choose_lengths
+from ..answers.pareto import classify_points, list_points
+from ..drawing import length_plots
+from ..drawing.figures import Panel
+from ..drawing.style import Look
+from ..sections import approximation, decode_cost, speed, tradeoffs
+from ..sections.tradeoffs import CostName
+from .crossover_figure import draw_crossovers
+from .selection import PlotRows
+
+MAX_LINES, MAX_POINTS = 8, 24  # that can be told apart: along lengths, and above each other
+
+
+class TableCell(NamedTuple):
+    """What a table says, and the interval of it."""
+
+    text: str
+    interval: str = ""
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure and its table. names: each line's name, by its label. head, body: the first column are labels."""
+
+    panel: Panel
+    caption: str
+    head: tuple[str, ...]
+    body: tuple[tuple[TableCell, ...], ...]
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """count: how many mechanisms of a place it can show. rank: their labels, those that are kept first. make: of a
+    place with these labels only."""
+
+    count: Callable[[PlotRows], int]
+    rank: Callable[[PlotRows], list[str]]
+    make: Callable[[PlotRows, Sequence[str], Mapping[str, Look]], PaperFigure]
+    max_lines: int = MAX_LINES
+    compares_outputs: bool = False  # shows rows of fidelity, not times
+
+
+def choose_figure(name: str, against: CostName = "time") -> FigureKind:
+    if name == "front":
+        return FigureKind(
+            partial(_count_inexact, against), _rank_by_speedup, partial(_make_front_figure, against), MAX_POINTS
+        )
+    return FIGURES[name]
+
+
+# -- what boards say ------------------------------------------------------------------------------------------------
+
+
+def _count_decisions(plot_rows: PlotRows) -> int:
+    return len(plot_rows.decision_table.decisions) if plot_rows.decision_table else 0
+
+
+def _rank_by_speedup(plot_rows: PlotRows) -> list[str]:
+    """The fastest at the longest length first."""
+    return [decision.label for decision in plot_rows.decision_table.decisions] if plot_rows.decision_table else []
+
+
+def _list_decisions(plot_rows: PlotRows, labels: Sequence[str]) -> list[Decision]:
+    return (
+        [decision for decision in plot_rows.decision_table.decisions if decision.label in labels]
+        if plot_rows.decision_table
+        else []
+    )
+
+
+def _find_lengths(plot_rows: PlotRows) -> tuple[int, ...]:
+    return plot_rows.decision_table.lengths if plot_rows.decision_table else ()
+
+
+def _make_error_cell(decision: Decision) -> TableCell:
+    """The error with its interval over layers, or that it is exact, or was not measured."""
+    if decision.error is None:
+        return TableCell(approximation_errors.NOT_MEASURED_TEXT)
+    if decision.error < approximation_errors.ROUNDING_ERROR:
+        return TableCell(approximation_errors.EXACT_TEXT)
+    return TableCell(units.number(decision.error), _format_interval(decision.error_interval))
+
+
+def _describe_errors(decisions: Sequence[Decision]) -> str:
+    """What each of them loses, for a figure of times alone is half an answer."""
+    error_cells = [(decision.label, _make_error_cell(decision)) for decision in decisions]
+    measured = [
+        f"{label} {cell.text}" for label, cell in error_cells if cell.text != approximation_errors.NOT_MEASURED_TEXT
+    ]
+    unmeasured = [label for label, cell in error_cells if cell.text == approximation_errors.NOT_MEASURED_TEXT]
+    inputs = formatting.join_words(dict.fromkeys(decision.error_on for decision in decisions if decision.error_on))
+    text = (
+        f" Error against exact attention{f' ({inputs})' if inputs else ''}: {formatting.join_words(measured)}."
+        if measured
+        else ""
+    )
+    return text + (f" Errors that nobody measured: {formatting.join_words(unmeasured)}." if unmeasured else "")
+
+
+def _format_interval(ends: tuple[float, float] | None) -> str:
+    return f"{units.number(ends[0])}{units.TO}{units.number(ends[1])}" if ends else ""
+
+
+def _make_ratio_cell(estimate: Estimate | None) -> TableCell:
+    if estimate is None:
+        return TableCell(units.NONE)
+    ends = (estimate.low, estimate.high) if estimate.low is not None and estimate.high is not None else None
+    return TableCell(units.ratio(estimate.value), _format_interval(ends))
+
+
+def _make_length_heads(plot_rows: PlotRows) -> list[str]:
+    lengths = _find_lengths(plot_rows)
+    return [f"{'After' if plot_rows.config['mode'] == 'decode' else 'At'} {units.short_length(n)}" for n in lengths]
+
+
+# -- speed and memory -----------------------------------------------------------------------------------------------
+
+
+def _draw_over_length(
+    kind: length_plots.LengthPlot, plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]
+) -> Panel:
+    rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | plot_rows.rows["is_baseline"]]
+    setting = select.SettingRows({name: plot_rows.config[name] for name in select.SETTING_COLUMNS}, rows)
+    max_lines = MAX_LINES + 1  # with the baseline
+    (planned,) = length_plots.plan_length_plots(
+        setting, (kind._replace(max_lines=max_lines),), length_plots.Scene(looks, config_text=plot_rows.format_config())
+    )
+    panel = planned.make_picture()
+    assert isinstance(panel, Panel)
+    return panel
+
+
+def _make_speed_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
+    decisions = _list_decisions(plot_rows, labels)
+    panel = _draw_over_length(length_plots.SPEEDUP, plot_rows, labels, looks)
+    body = [
+        (
+            TableCell(decision.label),
+            *(_make_ratio_cell(decision.speedups.get(n)) for n in _find_lengths(plot_rows)),
+            _make_error_cell(decision),
+        )
+        for decision in decisions
+    ]
+    head = ("Mechanism", *_make_length_heads(plot_rows), "Error")
+    return PaperFigure(panel, panel.caption + _describe_errors(decisions), head, tuple(body))
+
+
+def _choose_memory_kind(plot_rows: PlotRows) -> length_plots.LengthPlot:
+    """Of steps what is kept between them, of all other calls their peak."""
+    return decode_cost.STATE_PLOT if plot_rows.config["mode"] == "decode" else speed.MEMORY_PLOT
+
+
+def _rank_by_memory(plot_rows: PlotRows) -> list[str]:
+    """Those measured as far as most come first, the least at the end of their lengths; then the baseline's neighbours
+    in their order."""
+    column = _choose_memory_kind(plot_rows).column
+    measured_rows = plot_rows.rows[(plot_rows.rows[column] > 0) & ~plot_rows.rows["is_baseline"].astype(bool)]
+    last = measured_rows.sort_values("seq_len", kind="stable").groupby("label", sort=False).tail(1)
+    ranked = sorted(zip(*(last[n].tolist() for n in ("seq_len", column, "label")), strict=True), key=_make_sort_key)
+    return [label for _, _, label in ranked]
+
+
+def _make_sort_key(line: tuple[float, float, str]) -> tuple[float, float, str]:
+    length, value, label = line
+    return -length, value, label
+
+
+def _make_memory_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
+    kind = _choose_memory_kind(plot_rows)
+    panel = _draw_over_length(kind, plot_rows, labels, looks)
+    groups = select.split_variants(plot_rows.rows)
+    baseline_labels = {str(label) for label in plot_rows.rows.loc[plot_rows.rows["is_baseline"].astype(bool), "label"]}
+    decisions = (
+        {decision.label: decision for decision in plot_rows.decision_table.decisions}
+        if plot_rows.decision_table
+        else {}
+    )
+    bytes_by_label = {
+        label: dict(zip(*select.sort_series(groups[label], kind.column), strict=True)) for label in groups
+    }
+    lengths = choose_lengths({int(n) for label in labels for n in bytes_by_label[label]})
+    body = []
+    for label in [*sorted(label for label in baseline_labels if bytes_by_label[label]), *labels]:
+        bytes_by_length = bytes_by_label[label]
+        error_cell = (
+            TableCell(approximation_errors.EXACT_TEXT)
+            if label in baseline_labels and label == "full"
+            else TableCell(approximation_errors.NOT_MEASURED_TEXT)
+        )
+        error_cell = _make_error_cell(decisions[label]) if label in decisions else error_cell
+        body.append(
+            (TableCell(label), *(TableCell(units.size(bytes_by_length.get(float(n)))) for n in lengths), error_cell)
+        )
+    head = ("Mechanism", *(units.short_length(n) for n in lengths), "Error")
+    return PaperFigure(
+        panel, panel.caption + _describe_errors([decisions[n] for n in labels if n in decisions]), head, tuple(body)
+    )
+
+
+# -- fronts, crossovers, losses -------------------------------------------------------------------------------------
+
+
+def _count_inexact(against: CostName, plot_rows: PlotRows) -> int:
+    if plot_rows.decision_table is None:
+        return 0
+    points = list_points(plot_rows.decision_table, plot_rows.decision_table.lengths[-1], against)
+    count = sum(point.error.value >= approximation_errors.ROUNDING_ERROR for point in points)
+    return count if count > 1 else 0
+
+
+def _make_front_figure(
+    against: CostName, plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]
+) -> PaperFigure:
+    assert plot_rows.decision_table is not None
+    table = replace(plot_rows.decision_table, decisions=tuple(_list_decisions(plot_rows, labels)))
+    length = table.lengths[-1]
+    ranked = classify_points(list_points(table, length, against))
+    panel = tradeoffs.make_pareto_panel(
+        table, against, ranked, length_plots.Scene(looks, config_text=plot_rows.format_config())
+    )
+    exact = {
+        ranked_point.point.label
+        for ranked_point in ranked
+        if ranked_point.point.error.value < approximation_errors.ROUNDING_ERROR
+    }
+    status_texts = {"front": "on the front", "dominated": "beaten by ", "untold": "not told from "}
+    body = tuple(
+        (
+            TableCell(ranked_point.point.label),
+            _make_ratio_cell(ranked_point.point.cost),
+            TableCell(approximation_errors.EXACT_TEXT)
+            if ranked_point.point.label in exact
+            else _make_estimate_cell(ranked_point.point.error),
+            TableCell(
+                status_texts[ranked_point.status] + (ranked_point.beaten_by[0] if ranked_point.beaten_by else "")
+            ),
+        )
+        for ranked_point in sorted(ranked, key=lambda ranked_point: ranked_point.point.cost.value)
+    )
+    inputs = formatting.join_words(
+        dict.fromkeys(ranked_point.error_on for ranked_point in table.decisions if ranked_point.error_on)
+    )
+    head = ("Mechanism", f"{against.capitalize()} over {table.baseline}'s", "Error", "Standing")
+    return PaperFigure(panel, f"{panel.caption} Errors on {inputs}." if inputs else panel.caption, head, body)
+
+
+def _make_estimate_cell(estimate: Estimate) -> TableCell:
+    ends = (estimate.low, estimate.high) if estimate.low is not None and estimate.high is not None else None
+    return TableCell(units.number(estimate.value), _format_interval(ends))
+
+
+def _make_crossover_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
+    decisions = [decision for decision in _list_decisions(plot_rows, labels) if decision.crossover is not None]
+    panel = draw_crossovers(plot_rows, decisions, looks)
+    body = []
+    for decision in decisions:
+        assert decision.crossover is not None
+        estimate, ends = decision.crossover.estimate, (decision.crossover.low, decision.crossover.high)
+        has_estimate = decision.crossover.kind == "from" and estimate is not None
+        interval = "" if None in ends else f"{ends[0]:.0f}{units.TO}{ends[1]:.0f}"
+        estimate_cell = TableCell(f"{estimate:.0f}", interval) if has_estimate else TableCell(units.NONE)
+        length, last = decision.longest_speedup or (0, None)
+        longest = _make_ratio_cell(last)
+        longest = longest._replace(text=f"{longest.text} at {units.short_length(length)}") if last else longest
+        body.append(
+            (
+                TableCell(decision.label),
+                TableCell(tell_passing(decision.crossover)),
+                estimate_cell,
+                longest,
+                _make_error_cell(decision),
+            )
+        )
+    head = ("Mechanism", "Faster from", "Interpolated", "Speedup at the longest", "Error")
+    return PaperFigure(panel, panel.caption + _describe_errors(decisions), head, tuple(body))
+
+
+def _count_inexact_outputs(plot_rows: PlotRows) -> int:
+    return int((plot_rows.rows.groupby("label")["relative_error"].mean() >= approximation_errors.ROUNDING_ERROR).sum())
+
+
+def _rank_by_error(plot_rows: PlotRows) -> list[str]:
+    """The least error first; what is exact up to rounding is not drawn."""
+    means = plot_rows.rows.groupby("label")["relative_error"].mean().sort_values(kind="stable")
+    return [str(label) for label, mean in means.items() if mean >= approximation_errors.ROUNDING_ERROR]
+
+
+def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
+    means = plot_rows.rows.groupby("label")["relative_error"].transform("mean")
+    rows = plot_rows.rows[
+        plot_rows.rows["label"].isin(labels) | (means < approximation_errors.ROUNDING_ERROR)
+    ]  # these are named, not drawn
+    get = plot_rows.config.get
+    piece = select.Slice(None, get("causal"), rows, get("inputs"), get("seq_len"))
+    panel = approximation.make_dot_panel(piece, length_plots.Scene(looks, config_text=plot_rows.format_config()))
+    assert panel is not None
+    errors = rows.groupby("label")["relative_error"].apply(list)
+    body = []
+    for label in labels:
+        mean, (low, high) = (
+            sum(errors[label]) / len(errors[label]),
+            approximation_errors.compute_error_interval(errors[label]),
+        )
+        body.append(
+            (TableCell(label), _make_estimate_cell(Estimate(mean, low, high) if low == low else Estimate(mean)))
+        )
+    nulls = [float(x) for x in rows["mean_value_error"].tolist() if units.there(x)]
+    body.append(
+        (TableCell("mean of v (knows nothing)"), TableCell(units.number(sum(nulls) / len(nulls) if nulls else None)))
+    )
+    return PaperFigure(panel, panel.caption, ("Mechanism", "Error against exact attention"), tuple(body))
+
+
+FIGURES: Mapping[str, FigureKind] = {
+    "speed": FigureKind(_count_decisions, _rank_by_speedup, _make_speed_figure),
+    "memory": FigureKind(lambda place: len(_rank_by_memory(place)), _rank_by_memory, _make_memory_figure),
+    "crossover": FigureKind(_count_decisions, _rank_by_speedup, _make_crossover_figure, MAX_POINTS),
+    "loss": FigureKind(_count_inexact_outputs, _rank_by_error, _make_error_figure, MAX_POINTS, compares_outputs=True),
+}

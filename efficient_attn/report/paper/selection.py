@@ -1,0 +1,201 @@
+"""What a figure shows: one place, and of the mechanisms that were measured there those that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ... import units
+from ...errors import UsageError, unknown
+from ...spec import parse
+from .. import formatting, select
+from ..answers.decision_table import DecisionTable, make_decision_tables
+from ..answers.requirements import MODES
+from ..gather import Frame
+
+FILTERS = ("suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill", "baseline")
+FILTERS += ("mode", "causal", "inputs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureSelection:
+    """only: specs or names; none for all that fit. highlight: those that keep their colour. labels: ``SPEC=Ours``.
+
+    where: values that rows must have, by column; of ``machine`` a part of its name.
+    """
+
+    only: tuple[str, ...] = ()
+    highlight: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    filters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlotRows:
+    """Rows that may be compared with each other, of one mode and direction, and what was decided there, if anything.
+
+    key: the setting's columns with ``mode`` and ``causal``; of fidelity with ``inputs`` and ``seq_len``.
+    """
+
+    config: Mapping[str, Any]
+    rows: Frame
+    baseline: str = ""
+    decision_table: DecisionTable | None = None
+
+    @property
+    def baseline_labels(self) -> frozenset[str]:
+        """The baseline's labels: it is a line or a level of every figure of times and memory."""
+        return (
+            frozenset(self.rows.loc[self.rows["is_baseline"].astype(bool), "label"]) if self.baseline else frozenset()
+        )
+
+    def format_config(self) -> str:
+        """``forward, causal, cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine M2-x8``."""
+        get = self.config.get
+        config_text = (
+            formatting.format_inputs(get("inputs"), get("causal"), get("seq_len")) if "inputs" in self.config else ""
+        )
+        config_text = config_text or formatting.format_slice(
+            get("mode"), None if get("mode") == "decode" else get("causal")
+        )
+        return ", ".join(filter(None, (config_text, formatting.format_config(dict(self.config), {}))))
+
+
+def filter_rows(rows: Frame, filters: Mapping[str, Any]) -> Frame:
+    """The rows that have these values. `UsageError` where none has, with the values that there are."""
+    for column, value in filters.items():
+        values = [cell for cell in dict.fromkeys(rows[column].tolist()) if units.there(cell)]
+        matching = [cell for cell in values if (str(value) in str(cell) if column == "machine" else cell == value)]
+        if not matching:
+            option = column.replace("_", "-")
+            raise UsageError(
+                f"plot: no row has {option} {value}; there is {formatting.join_words(map(str, values)) or 'none'}"
+            )
+        rows = rows[rows[column].isin(matching)]
+    return rows
+
+
+def list_timed_rows(rows: Frame) -> list[PlotRows]:
+    """Every place at which something was timed. rows: with labels and losses."""
+    tables = {select.make_config_key(table.config): table for table in make_decision_tables(rows)}
+    plot_rows = []
+    for setting in select.split_settings(select.filter_timed(select.filter_task(rows, "speed"))):
+        for piece in setting.slices:
+            config = setting.key | {"mode": piece.mode, "causal": piece.causal}
+            plot_rows.append(PlotRows(config, piece.rows, setting.baseline, tables.get(select.make_config_key(config))))
+    return plot_rows
+
+
+def list_compared_rows(rows: Frame) -> list[PlotRows]:
+    """Every place at which outputs were compared with exact attention."""
+    plot_rows = []
+    for setting in select.split_settings(select.filter_fidelity(select.filter_task(rows, "fidelity"))):
+        for piece in select.slice_fidelity(setting.rows):
+            inputs_config = {"inputs": piece.inputs, "causal": piece.causal, "seq_len": piece.length}
+            plot_rows.append(PlotRows(setting.key | inputs_config, piece.rows))
+    return plot_rows
+
+
+def choose_plot_rows(
+    candidates: Iterable[PlotRows], count: Callable[[PlotRows], int], figure: str
+) -> tuple[PlotRows, list[PlotRows]]:
+    """The place at which most can be shown, of forward calls if there are any; and the others that have something."""
+    usable = [plot_rows for plot_rows in candidates if count(plot_rows)]
+    if not usable:
+        raise UsageError(f"plot: these rows hold nothing for --figure {figure}: {MISSING_DATA_HINTS[figure]}")
+
+    def rank(plot_rows: PlotRows) -> tuple[int, int, float]:
+        mode = plot_rows.config.get("mode")
+        return MODES.index(mode) if mode in MODES else 0, -count(plot_rows), -float(plot_rows.rows["seq_len"].max())
+
+    first, *alternatives = sorted(usable, key=rank)
+    return first, alternatives
+
+
+MISSING_DATA_HINTS = {
+    "speed": "no mechanism was timed beside its baseline; run a suite that has one, such as quickstart",
+    "crossover": "no mechanism was timed beside its baseline; run a suite that has one, such as quickstart",
+    "front": "no two mechanisms have a speedup and a measured loss; run a suite with the task fidelity as well",
+    "memory": "peak memory was not measured; add it to what the suite measures",
+    "loss": "no output was compared with exact attention; run a suite with the task fidelity",
+}
+
+
+def find_labels(text: str, labels: Iterable[str]) -> list[str]:
+    """The labels that a text means: the very spec, or else all with this mechanism's name."""
+    valid_labels = list(labels)
+    exact = [label for label in valid_labels if label == text or _is_spec(label, text)]
+    matching = exact or [label for label in valid_labels if _matches_name(label, text)]
+    if not matching:
+        raise unknown("mechanism", text, valid_labels, where="plot")
+    return matching
+
+
+def _is_spec(label: str, text: str) -> bool:
+    try:
+        return str(parse(label)) == str(parse(text))
+    except UsageError:
+        return False
+
+
+def _matches_name(label: str, text: str) -> bool:
+    try:
+        return parse(label.partition(" (")[0]).answers_to(text)
+    except UsageError:
+        return False
+
+
+def choose_labels(
+    ranked: Sequence[str], selection: FigureSelection, max_lines: int, baseline_labels: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Of labels, those to show, in their order, and those that are left out. Without ``only`` the first so many, and
+    all that are highlighted. always: labels that are shown in any case, so that naming them changes nothing.
+    `UsageError` for more than can be told apart, and for none.
+    """
+    valid_labels = [*ranked, *(label for label in baseline_labels if label not in ranked)]
+    requested = {label for text in selection.only for label in find_labels(text, valid_labels)}
+    if selection.only and not requested.intersection(ranked):
+        raise UsageError(
+            f"plot: --only names what is shown in any case ({formatting.join_words(sorted(requested))}), and nothing else"
+        )
+    if len(requested.intersection(ranked)) > max_lines:
+        raise UsageError(
+            f"plot: --only names {len(requested)} mechanisms; at most {max_lines} can be told apart in one figure"
+        )
+    highlighted = {
+        label
+        for text in selection.highlight
+        for label in find_labels(text, requested.union(baseline_labels) if requested else valid_labels)
+    }
+    chosen = highlighted.intersection(ranked)
+    selected = requested or chosen.union(
+        [label for label in ranked if label not in chosen][: max(0, max_lines - len(chosen))]
+    )
+    return [label for label in ranked if label in selected], [label for label in ranked if label not in selected]
+
+
+def read_labels(options: Iterable[str], labels: Sequence[str]) -> dict[str, str]:
+    """What each label is to be called: ``SPEC=Ours``, where the spec itself may hold ``=``."""
+    names = {label: label for label in labels}
+    for text in options:
+        (chosen_label, name) = _split_label_option(text, labels)
+        names[chosen_label] = name
+    if repeated := [name for name in names.values() if list(names.values()).count(name) > 1]:
+        raise UsageError(f"plot: two mechanisms would both be called {repeated[0]!r}; give --label another name")
+    return names
+
+
+def _split_label_option(text: str, labels: Sequence[str]) -> tuple[str, str]:
+    cuts = [i for i, letter in enumerate(text) if letter == "="]
+    for cut in reversed(cuts):
+        spec, name = text[:cut], " ".join(text[cut + 1 :].split())
+        matching = [label for label in labels if label == spec or _is_spec(label, spec)]
+        matching = matching or [label for label in labels if _matches_name(label, spec)]
+        if name and len(matching) == 1:
+            return matching[0], name
+        if name and matching:
+            raise UsageError(f"plot: --label {text}: {spec} is {formatting.join_words(matching)}; name one of them")
+    raise UsageError(
+        f"plot: --label {text}: not SPEC=NAME with a mechanism that is shown: {formatting.join_words(labels)}"
+    )

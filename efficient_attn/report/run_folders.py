@@ -1,0 +1,92 @@
+"""Runs in a folder: what each is, and which of its files may go because they can be made again. Rows never do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..results import checkpoints, frames, store
+from ..results.lock import HOLDER, LOCK, FolderLock
+from ..results.sanitize import clean
+from ..results.shards import shards
+from . import write
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run's folder. suite, started: of its last session; finished: whether that came to its end. statuses: of its
+    cases."""
+
+    folder: Path
+    suite: str
+    started: str
+    finished: bool
+    statuses: dict[str, int]
+    size: int
+
+    def as_data(self) -> dict[str, Any]:
+        return asdict(self) | {"folder": str(self.folder)}
+
+
+def list_runs(root: Path) -> Iterator[RunFolder]:
+    """The runs in a folder, the latest first. Raises `UsageError` where that is none."""
+    if not root.is_dir():
+        raise UsageError(f"{root}: no such folder; runs of yours go to results/local")
+    run_folders = [
+        describe_run(path) for path in root.iterdir() if path.is_dir() and not path.is_symlink() and shards(path)
+    ]
+    yield from sorted(run_folders, key=lambda run_folder: run_folder.started, reverse=True)
+
+
+def describe_run(folder: Path) -> RunFolder:
+    sessions = store.about(folder)
+    last_session = sessions[-1] if sessions else {}
+    suite = last_session.get("suite")
+    name = suite.get("name") if isinstance(suite, dict) else None
+    statuses = Counter(record.row.status for record in frames.read_records(folder, damaged=lambda damage: None))
+    size = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    started = str(last_session.get("started") or "")
+    return RunFolder(
+        folder,
+        clean(str(name or folder.name)),
+        clean(started),
+        bool(last_session.get("finished")),
+        dict(statuses),
+        size,
+    )
+
+
+def find_removable_files(run_folder: RunFolder) -> list[Path]:
+    """What may go: the report, which is made from the rows, and of a run that came to its end checkpoints and locks."""
+    paths = [run_folder.folder / name for name in sorted(write.find_report(run_folder.folder))]
+    if run_folder.finished:
+        checkpoint_folder = run_folder.folder / checkpoints.CHECKPOINTS
+        paths += (
+            sorted(checkpoint_folder.glob("*.safetensors*"))
+            if checkpoint_folder.is_dir() and not checkpoint_folder.is_symlink()
+            else []
+        )
+        paths += [run_folder.folder / name for name in (LOCK, HOLDER) if (run_folder.folder / name).is_file()]
+    return paths
+
+
+def remove_derived_files(run_folder: RunFolder) -> list[Path]:
+    """Take away what may go. Raises `UsageError` where somebody writes to the run."""
+    lock = FolderLock(run_folder.folder)
+    try:
+        removed = [path for path in find_removable_files(run_folder) if not path.is_symlink()]
+        for path in removed:
+            path.unlink(missing_ok=True)
+        for name in (write.PLOTS_FOLDER, checkpoints.CHECKPOINTS):
+            subfolder = run_folder.folder / name
+            if subfolder.is_dir() and not subfolder.is_symlink() and not any(subfolder.iterdir()):
+                subfolder.rmdir()
+    except OSError as error:
+        raise UsageError(f"{run_folder.folder}: cannot be cleaned: {error.strerror or error}") from error
+    finally:
+        lock.release()
+    return removed

@@ -1,0 +1,266 @@
+"""What is lost against exact attention: errors beside predictors that know nothing, and layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from ... import units
+from ...results.section import Section
+from .. import formatting, select
+from ..approximation_errors import ROUNDING_ERROR, compute_error_interval
+from ..drawing import length_plots
+from ..drawing.axes import compute_log_limits, make_y_ticks
+from ..drawing.figures import Line, Panel
+from ..drawing.style import NULL_LOOK
+from ..gather import Frame, FrameColumn
+from ..tables import ReportCell, ReportTable, drop_empty_columns, show_number
+from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
+
+INTRO = (
+    "The relative error is the norm of the difference from exact softmax attention over the norm of the exact output, "
+    "on the same queries, keys and values. Two predictors that know nothing give it a scale: the mean of v, and zero, "
+    "whose error is 1 by definition. The spread: the standard deviation of the heads' own errors; the gradient cosine "
+    "is that between the gradients of q, k and v and exact attention's, for one drawn gradient of the output."
+)
+
+
+def make_chapter(section: Section, material: SectionData) -> Chapter:
+    rows = select.filter_fidelity(select.filter_task(material.rows, section.task))
+    return Chapter(section.title, INTRO, make_blocks(rows, material, _fill_block))
+
+
+def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
+    for piece in select.slice_fidelity(setting.rows):
+        tables = [_make_table(piece), _make_weight_table(piece), _make_layer_table(piece)]
+        block.tables += [table for table in tables if table]
+        panels = (make_dot_panel(piece, scene), _make_layer_panel(piece, scene))
+        block.plans += [length_plots.plan_panel(panel) for panel in panels if panel]
+
+
+def _describe_slice(piece: select.Slice) -> str:
+    return formatting.format_inputs(piece.inputs, piece.causal, piece.length)
+
+
+# -- tables --------------------------------------------------------------------------------------------------------
+
+
+ERROR_COLUMN_HEADINGS = {  # a heading, and the column of which the mean over layers stands below it
+    "Relative error": "relative_error",
+    "Null: mean of v": "mean_value_error",
+    "Null: zero": "zero_error",
+    "Spread over heads": "fidelity.spread_over_heads",
+    "Cosine similarity": "cosine_similarity",
+    "Gradient cosine": "fidelity.gradient_cosine",
+}
+WEIGHT_COLUMN_HEADINGS = {
+    "Total variation": "total_variation",
+    "Missed mass": "missed_mass",
+    "Effective keys": "effective_keys",
+    "Exact mass on 4 first keys": "fidelity.sink_mass",
+    "Own mass on 4 first keys": "fidelity.own_sink_mass",
+}
+
+
+def _make_table(piece: select.Slice) -> ReportTable:
+    """How far each variant is from exact attention, averaged over layers, beside predictors that know nothing."""
+    rows = piece.rows.assign(zero_error=1.0)
+    worst = rows.groupby("label")["oracle_error"].max()
+    clamped = rows.groupby("label")["clamped_rows"].sum(min_count=1)
+    body = _average_by_variant(rows, ERROR_COLUMN_HEADINGS)
+    for line in body:
+        line += [show_number(clamped[line[0].text]), show_number(worst[line[0].text])]
+    note = "An approximation that does not stay well below both nulls has lost what attention adds."
+    head = ("Variant", "Budget", *ERROR_COLUMN_HEADINGS, "Rows clamped", "Error against own oracle (worst)")
+    return drop_empty_columns(
+        ReportTable(
+            f"Distance from exact attention{_format_suffix(piece)}{_describe_averaging(rows)}", head, body, note=note
+        )
+    )
+
+
+def _make_weight_table(piece: select.Slice) -> ReportTable | None:
+    """Where the weights go that exact attention gives, and where a variant's own; None where that was not measured."""
+    table = drop_empty_columns(
+        ReportTable(
+            "",
+            ("Variant", "Budget", *WEIGHT_COLUMN_HEADINGS),
+            _average_by_variant(piece.rows, WEIGHT_COLUMN_HEADINGS),
+            note=_describe_weight_rows(piece),
+        )
+    )
+    caption = f"Weights{_format_suffix(piece)}{_describe_averaging(piece.rows)}"
+    return replace(table, caption=caption) if set(table.head) & set(WEIGHT_COLUMN_HEADINGS) else None
+
+
+def _average_by_variant(rows: Frame, columns: Mapping[str, str]) -> list[list[ReportCell]]:
+    """A line for each variant, its budget and its means; of a budget, the least error first."""
+    selected = rows.reindex(columns=["label", "relative_error", *columns.values()])  # older rows have fewer columns
+    selected = selected.loc[:, ~selected.columns.duplicated()]
+    means = selected.groupby("label", sort=False).mean().sort_values("relative_error", kind="stable")
+    budgets = select.find_budgets(rows)
+    lines = []
+    for label, line in zip(means.index, means[list(columns.values())].to_numpy(), strict=True):
+        budget_rank, budget = budgets[label]
+        lines.append([ReportCell(label, label), ReportCell(budget, budget_rank), *map(show_number, line)])
+    return sorted(lines, key=lambda line: budgets[line[0].text])
+
+
+def _describe_averaging(rows: Frame) -> str:
+    layers = rows["layer"].nunique()
+    return f", mean over {formatting.format_count(layers, 'layer')}" if layers > 1 else ""
+
+
+def _describe_weight_rows(piece: select.Slice) -> str:
+    """On which query rows weights were looked at, where these are not all."""
+    known_rows = piece.rows.reindex(columns=["label", "seq_len", "fidelity.weight_rows"]).dropna()
+    partial_rows = known_rows[known_rows["fidelity.weight_rows"] < known_rows["seq_len"]]
+    if partial_rows.empty:
+        return ""
+    count, labels = int(partial_rows["fidelity.weight_rows"].min()), list(dict.fromkeys(partial_rows["label"]))
+    labels_text = "" if len(labels) == piece.rows["label"].nunique() else f" ({formatting.join_words(labels)})"
+    return f"Total variation and missed mass are of {count:,} query rows in drawn blocks{labels_text}, all else of all rows."
+
+
+def _make_layer_table(piece: select.Slice) -> ReportTable | None:
+    """The relative error of each variant in each layer, the nulls below; None where there is one layer or none."""
+    rows = piece.rows
+    if rows["layer"].nunique() < 2:
+        return None
+    errors = rows.pivot(index="label", columns="layer", values="relative_error")
+    errors = errors.loc[errors.mean(axis=1).sort_values(kind="stable").index]
+    body = [_make_row(str(label), line) for label, line in zip(errors.index, errors.to_numpy(), strict=True)]
+    null = rows.groupby("layer")["mean_value_error"].median().reindex(errors.columns)
+    named = [("null: mean of v", null.tolist()), ("null: zero", [1.0] * len(null))]
+    body += [_make_row(name, values, "null") for name, values in named if not pd.isna(values).all()]
+    head = ("Variant", *(f"Layer {int(layer)}" for layer in errors.columns))
+    return ReportTable(f"Relative error by layer{_format_suffix(piece)}", head, body)
+
+
+def _make_row(label: str, values: Iterable[Any], mark: str = "") -> list[ReportCell]:
+    return [ReportCell(label, label, mark), *map(show_number, values)]
+
+
+def _format_suffix(piece: select.Slice) -> str:
+    return f": {where}" if (where := _describe_slice(piece)) else ""
+
+
+# -- the plots -----------------------------------------------------------------------------------------------------
+
+
+MAX_DOTS = 30  # lines of a plot whose names can still be read
+
+
+def make_dot_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel | None:
+    """Mean errors as dots with their intervals over layers, the least below, and what knows nothing as bands."""
+    errors = piece.rows.groupby("label")["relative_error"].apply(list)
+    means = sorted(
+        ((sum(layer_errors) / len(layer_errors), str(label), layer_errors) for label, layer_errors in errors.items()),
+        reverse=True,
+    )
+    exact = [label for mean, label, _ in means if mean < ROUNDING_ERROR]
+    drawn = list(reversed([variant for variant in means if variant[0] >= ROUNDING_ERROR][:MAX_DOTS]))
+    if not drawn:
+        return None
+    lines = tuple(_make_dot(float(i), *variant, scene) for i, variant in enumerate(drawn))
+    values = [x for line in lines for part in (line.x, line.left or (), line.right or ()) for x in part]
+    bands = _find_null_bands(piece.rows)
+    where, limits = _describe_slice(piece), compute_log_limits([*values, *(end for band in bands for end in band)])
+    omitted = len(means) - len(exact) - len(drawn)
+    notes = f" Exact up to rounding, so not drawn: {formatting.join_words(exact)}." if exact else ""
+    notes += (
+        f" Not drawn: {formatting.format_count(omitted, 'variant')} with smaller errors; they are in the table."
+        if omitted
+        else ""
+    )
+    return Panel(
+        name=formatting.make_slug(
+            "loss", piece.inputs, formatting.format_direction(piece.causal), piece.length, scene.suffix
+        ),
+        kind="loss",
+        title=f"Losses: {where}" if where else "Losses",
+        config_text=scene.config_text,
+        caption=f"Error against exact attention ({where}), mean and 95% interval over layers. Bands: what predicting "
+        f"the mean of v and zero loses, over layers.{notes}",
+        xlabel="relative error",
+        ylabel="",
+        unit="error",
+        lines=lines,
+        ticks={limits[0]: "", limits[1]: "", **make_y_ticks("error", *limits)},
+        log_y=False,
+        mark_type="points",
+        bands=bands,
+        bounds=(-0.6, len(lines) - 0.4),
+        alt=f"Error against exact attention for {formatting.join_words(line.label for line in lines)}.",
+    )
+
+
+def _make_dot(y: float, mean: float, label: str, errors: Sequence[float], scene: length_plots.Scene) -> Line:
+    low, high = compute_error_interval(errors)
+    line = Line(label, scene.looks[label], [mean], [y], note=units.number(mean))
+    return replace(line, left=[low], right=[high]) if low > 0 and math.isfinite(high) else line
+
+
+def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:
+    """The range over layers of what predicting the mean of v loses; and what zero loses, which is 1 by definition."""
+    means = [float(value) for value in rows["mean_value_error"].tolist() if units.there(value) and value > 0]
+    return (*([(min(means), max(means))] if means else []), (1.0, 1.0))
+
+
+def _make_layer_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel | None:
+    """Error against exact attention by layer, between the two predictors that know nothing; None if all are exact."""
+    rows = piece.rows
+    top = rows.groupby("label")["relative_error"].transform("max")
+    exact = list(dict.fromkeys(rows.loc[top < ROUNDING_ERROR, "label"]))
+    drawn = rows[(top >= ROUNDING_ERROR) & (rows["relative_error"] > 0)].sort_values("layer", kind="stable")
+    if drawn.empty:
+        return None
+    places = {layer: i for i, layer in enumerate(sorted(drawn["layer"].fillna(-1).unique()))}
+    drawn = drawn.assign(place=drawn["layer"].fillna(-1).map(places).astype(float))
+    lines = tuple(_make_line(part, scene) for _, part in drawn.groupby("label", sort=False)) + _make_null_lines(drawn)
+    where = _describe_slice(piece)
+    notes = f" Exact up to rounding, so not drawn: {formatting.join_words(exact)}." if exact else ""
+    return Panel(
+        name=formatting.make_slug(
+            "error", piece.inputs, formatting.format_direction(piece.causal), piece.length, scene.suffix
+        ),
+        kind="error",
+        title=f"Error: {where}" if where else "Error",
+        config_text=scene.config_text,
+        caption=f"Relative error against exact attention ({where}); dashed: two predictors that know nothing.{notes}",
+        xlabel="layer",
+        ylabel="relative error",
+        unit="error",
+        lines=lines,
+        ticks={float(i): "all" if layer < 0 else str(int(layer)) for layer, i in places.items()},
+        log_x=False,
+        alt=f"Relative error by layer for {formatting.join_words(line.label for line in lines)}.",
+    )
+
+
+def _make_line(rows: Frame, scene: length_plots.Scene) -> Line:
+    label, mean = rows["label"].iloc[0], rows["relative_error"].mean()
+    x, y = _as_floats(rows["place"]), _as_floats(rows["relative_error"])
+    return Line(label, scene.looks[label], x, y, note=units.number(mean))
+
+
+def _make_null_lines(rows: Frame) -> tuple[Line, ...]:
+    """The dashed lines: predicting zero, and the mean of v where it was measured."""
+    places = sorted(rows["place"].unique())
+    span = (places[0] - 0.3, places[-1] + 0.3)
+    lines = [Line("null: zero", NULL_LOOK, span, (1.0, 1.0), note="1")]
+    mean = rows[rows["mean_value_error"] > 0].groupby("place")["mean_value_error"].median()
+    if len(mean):
+        note = units.number(mean.mean())
+        x = _as_floats(mean.index) if len(mean) > 1 else (mean.index[0] - 0.3, mean.index[0] + 0.3)
+        value = _as_floats(mean) if len(mean) > 1 else (mean.iloc[0],) * 2
+        lines.append(Line("null: mean of v", NULL_LOOK, x, value, note=note))
+    return tuple(lines)
+
+
+def _as_floats(values: FrameColumn) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)

@@ -1,0 +1,167 @@
+"""What to use: a table a place, a line a mechanism, and the answers to what everybody asks in its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ... import units
+from .. import approximation_errors, formatting, tables
+from ..answers import crossovers
+from ..answers.decision_table import Decision, DecisionTable
+from ..tables import ReportCell, ReportTable
+from .section_blocks import Chapter, SectionBlock, SectionData
+
+TITLE, ANCHOR = "What to use", "decide"
+MAX_OPEN_TABLES, MAX_TABLES, MOST_LINES = 5, 24, 50
+MODE_ORDER = ("forward", "forward_backward", "prefill", "decode")  # in this order
+INTRO = (
+    "A speedup is the paired ratio of the baseline's time over the mechanism's: \u25b2 its 95% interval, in brackets,"
+    " lies above 1, \u25bc below, \u2248 it holds 1. 'Faster from' says from which length on every interval lies "
+    "above 1, of the lengths at which baseline and mechanism were both measured: '<=256' from the shortest of them; "
+    "'at 8K' at the only one; '512\u20131K' slower at the one, faster from the other on; 'by 4K' from there on, and "
+    "not shown to be slower before; 'none up to 4K' slower even there; 'unclear' where intervals hold 1. What follows"
+    " 'about' is interpolated between measured lengths, in logarithms: where the speedup passes 1, and where its "
+    "interval's ends do. The loss is that of the same mechanism against exact attention: the error is the norm of the"
+    " difference over the norm of exact attention. Memory is the peak of a call over the baseline's; the state is "
+    "what decoding keeps."
+)
+
+
+def make_chapter(decision_tables: Sequence[DecisionTable], material: SectionData) -> Chapter:
+    """Of each mode the boards with most lines and lengths first; of many the first are open, the last only counted."""
+    ordered = sorted(decision_tables, key=_make_sort_key)
+    several = len({decision_table.baseline for decision_table in decision_tables}) > 1
+    blocks: dict[str, SectionBlock] = {}
+    open_kinds: set[tuple[str, bool]] = set()
+    for decision_table in ordered[:MAX_TABLES]:
+        title = formatting.format_setting(dict(decision_table.config), material.cpus)
+        block, kind = (
+            blocks.setdefault(title, _make_block(title, decision_table)),
+            (decision_table.config["mode"], decision_table.config["causal"]),
+        )
+        table = _make_table(decision_table, f"against {decision_table.baseline}" if several else "")
+        block.tables.append(replace(table, folded=kind in open_kinds or len(open_kinds) >= MAX_OPEN_TABLES))
+        open_kinds.add(kind)
+    omitted = len(ordered) - MAX_TABLES
+    if omitted > 0:
+        list(blocks.values())[
+            -1
+        ].note = f"{formatting.format_count(omitted, 'more place')} not shown here: all rows are in rows.csv."
+    return Chapter(TITLE, INTRO, list(blocks.values()), ANCHOR, "speed")
+
+
+def _make_block(title: str, decision_table: DecisionTable) -> SectionBlock:
+    device = decision_table.config["device"]
+    return SectionBlock(title, device=str(device) if units.there(device) else None)
+
+
+def _make_sort_key(decision_table: DecisionTable) -> tuple[int, ...]:
+    mode = decision_table.config["mode"]
+    mode_rank = MODE_ORDER.index(mode) if mode in MODE_ORDER else len(MODE_ORDER)
+    return mode_rank, -len(decision_table.decisions), -len(decision_table.lengths), -decision_table.lengths[-1]
+
+
+def _make_table(decision_table: DecisionTable, where: str) -> ReportTable:
+    mode, causal = decision_table.config["mode"], decision_table.config["causal"]
+    slice_text = formatting.format_slice(mode, None if mode == "decode" else causal)
+    caption = f"{TITLE}: {', '.join(filter(None, (slice_text, where)))}"
+    speedups = [f"{'After' if mode == 'decode' else 'At'} {units.short_length(n)}" for n in decision_table.lengths]
+    head = ("Mechanism", "Faster from", *speedups, "Loss", "Memory", "State")
+    body = [_make_row(decision, decision_table) for decision in decision_table.decisions[:MOST_LINES]]
+    return tables.drop_empty_columns(
+        ReportTable(caption, head, body, note=_make_note(decision_table), wrapped=("Faster from", "Loss"), mode=mode)
+    )
+
+
+def _make_row(decision: Decision, decision_table: DecisionTable) -> list[ReportCell]:
+    cells = [ReportCell(decision.label, decision.label), _show_crossover(decision)]
+    cells += [_show_speedup(decision, length) for length in decision_table.lengths]
+    cells.append(
+        ReportCell(
+            decision.error_text if decision.error is not None else approximation_errors.NOT_MEASURED_TEXT,
+            decision.error,
+        )
+    )
+    at_other_length = decision.memory_length is not None and decision.memory_length != decision_table.lengths[-1]
+    memory = units.ratio(decision.memory_ratio) + (
+        f" at {units.short_length(decision.memory_length)}" if at_other_length else ""
+    )
+    return [*cells, ReportCell(memory, decision.memory_ratio), _show_state(decision)]
+
+
+def _show_crossover(decision: Decision) -> ReportCell:
+    """From where on; what is read first on a phone stands below it: the speedup at the longest length, and the loss."""
+    if decision.crossover is None:
+        return ReportCell(units.NONE)
+    text, between = crossovers.format_crossover(decision.crossover), crossovers.format_interpolation(decision.crossover)
+    length, speedup = decision.longest_speedup or (0, None)
+    narrow_lines = (f"{units.ratio(*speedup)} at {units.short_length(length)}", decision.error_text) if speedup else ()
+    return ReportCell(text, decision.crossover.sort_key, subtext=between, narrow_lines=narrow_lines)
+
+
+def _show_speedup(decision: Decision, length: int) -> ReportCell:
+    speedup = decision.speedups.get(length)
+    if speedup is None:
+        return ReportCell(units.NONE)
+    row = {"is_baseline": False, "speedup": speedup.value, "speedup_low": speedup.low, "speedup_high": speedup.high}
+    return tables.show_speedup(row)
+
+
+def _show_state(decision: Decision) -> ReportCell:
+    """Its bytes where they were measured at this shape, and its share of the baseline's."""
+    if decision.state_length is None:
+        return ReportCell(units.NONE)
+    share = f"{units.percent(decision.state_share)} of the baseline's" if decision.state_share is not None else ""
+    size = units.size(decision.state_bytes) if decision.state_bytes is not None else ""
+    text, length_text = (size, share) if size else (share, ""), f"at {units.short_length(decision.state_length)}"
+    return ReportCell(
+        text[0], decision.state_bytes or decision.state_share, subtext=", ".join(filter(None, (text[1], length_text)))
+    )
+
+
+def _make_note(decision_table: DecisionTable) -> str:
+    """What the table's numbers are over, and on what errors were measured."""
+    sentences = [f"Speedups and memory are over {decision_table.baseline}'s."]
+    where = dict.fromkeys(decision.error_on for decision in decision_table.decisions if decision.error_on)
+    sentences.append(
+        f"Errors were measured on {'; '.join(where)}." if where else "Losses were not measured in these rows."
+    )
+    omitted = len(decision_table.decisions) - MOST_LINES
+    sentences += (
+        [f"{omitted} more with smaller speedups stand in the tables of all lengths, below."] if omitted > 0 else []
+    )
+    return tables.join_sentences(*sentences)
+
+
+# -- all lengths ----------------------------------------------------------------------------------------------------
+
+
+def make_speedup_heatmap(decision_table: DecisionTable, caption: str) -> ReportTable | None:
+    """Every measured speedup of a board, shaded by how much faster or slower; None for one length alone."""
+    lengths = sorted({n for decision in decision_table.decisions for n in decision.speedups})
+    if len(lengths) < 2:
+        return None
+    decisions, omitted = decision_table.decisions[:MAX_HEATMAP_ROWS], len(decision_table.decisions) - MAX_HEATMAP_ROWS
+    body = [[ReportCell(d.label, d.label), *(_show_shaded(d.speedups, n) for n in lengths)] for d in decisions]
+    more = f"{omitted} more with smaller speedups are in rows.csv." if omitted > 0 else ""
+    head = ("Mechanism", *map(units.short_length, lengths))
+    return ReportTable(
+        caption, head, body, note=tables.join_sentences(SHADES_NOTE, more), mode=decision_table.config["mode"]
+    )
+
+
+SHADES_NOTE = "Shades: an interval above 1 or below it, in steps of 1.5, 4 and 16 times. Without a shade it holds 1."
+MAX_HEATMAP_ROWS = 100
+_SHADE_STEPS = (1.5, 4.0, 16.0)
+
+
+def _show_shaded(speedups: Mapping[int, Any], length: int) -> ReportCell:
+    speedup = speedups.get(length)
+    if speedup is None:
+        return ReportCell(units.NONE)
+    kind = formatting.classify_speedup(speedup.low, speedup.high)
+    factor = max(speedup.value, 1 / speedup.value)
+    mark = f"{kind}-{sum(factor >= step for step in _SHADE_STEPS)}" if kind in ("faster", "slower") else ""
+    return ReportCell(units.ratio(speedup.value), speedup.value, mark)

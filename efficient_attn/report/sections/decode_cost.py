@@ -1,0 +1,175 @@
+"""What a step costs and what is kept for it: after a context, by key-value heads, and for many sequences at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ... import units
+from ...results.section import Section
+from .. import formatting, select, tables
+from ..drawing import length_plots
+from ..gather import Frame
+from ..tables import ReportCell, ReportTable
+from .section_blocks import Chapter, SectionBlock, SectionData, explain_columns, find_headline_slices, make_blocks
+
+INTRO = (
+    "One step adds a position after a context; the state is what a mechanism keeps between steps. An exponent is "
+    "'unclear' where its interval spans more than 0.5."
+)
+
+TRAFFIC_HEADINGS = ("Bytes a token", "Of the bandwidth")
+TRAFFIC_EXPLANATION = (
+    "'Bytes a token' is what any implementation must read and write for one step of one sequence; 'of the bandwidth' "
+    "is how fast that went over how fast the machine reads the cache that is named, or else its memory: of memory, "
+    "above 100% where the state lay in a cache."
+)
+CAPACITY_HEADING = "Longest context"
+
+
+STEP_PLOT = length_plots.LengthPlot(
+    "decode", "latency_ms", "time", "Time a step", "time a step", length_plots.MEDIAN_CAPTION
+)
+_STATE_CAPTION = f"What is kept between steps{length_plots.GROWTH_NOTE}"
+STATE_PLOT = length_plots.LengthPlot("state", "state_bytes", "bytes", "State", "state", _STATE_CAPTION, draw_order=2)
+
+
+def make_chapter(section: Section, material: SectionData) -> Chapter:
+    """All single steps; those of several batch sizes once more, beside each other."""
+    rows = select.filter_timed(select.filter_task(material.rows, section.task))
+    rows = rows[rows["mode"] == "decode"]
+    blocks = make_blocks(rows, material, _fill_block)
+    blocks += [SectionBlock(title, tables=[table]) for title, table in _make_batch_tables(rows, material.cpus)]
+    intro = INTRO + explain_columns(blocks, [*tables.COLUMN_EXPLANATIONS, (TRAFFIC_HEADINGS, TRAFFIC_EXPLANATION)])
+    return Chapter(section.title, intro, blocks)
+
+
+def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
+    for piece, top in find_headline_slices(setting):
+        block.add_speedup_sentences(setting, piece, top)
+        by_heads = _make_heads_table(setting, top)
+        block.tables += [_make_step_table(setting, piece, top), *([by_heads] if by_heads else [])]
+    block.plans += length_plots.plan_length_plots(setting, (STEP_PLOT, length_plots.SPEEDUP, STATE_PLOT), scene)
+
+
+def _make_step_table(setting: select.SettingRows, piece: select.Slice, top: Frame) -> ReportTable:
+    """What one step costs each variant, and what it keeps for it."""
+    groups, backends_by_label = select.split_variants(piece.rows), tables.find_backends(piece.rows)
+    row_values = tables.list_row_values(top)
+    budgets = {row["memory_budget_bytes"] for row in row_values if units.there(row["memory_budget_bytes"])}
+    rows = []
+    for row in row_values:
+        arrays = groups[row["label"]]
+        cells = [tables.show_name(row), tables.show_speedup(row), tables.show_time(row)]
+        cells += [tables.show_rate(row["tokens_per_s"]), tables.show_error(row)]
+        cells += [
+            tables.show_size(row["state_bytes"]),
+            _show_capacity(row, with_budget=len(budgets) > 1),
+            *_show_traffic(row),
+        ]
+        cells += [tables.show_growth(arrays, column) for column in ("latency_ms", "state_bytes")]
+        rows.append([*cells, *tables.show_pairs(row, 1), tables.show_backend(row, backends_by_label)])
+    longest = f"{CAPACITY_HEADING} in {units.budget(*budgets)}" if len(budgets) == 1 else CAPACITY_HEADING
+    head = ("Variant", f"Speedup over {setting.baseline}", "Time a step", "Tokens a second", tables.ERROR_HEADING)
+    head = (
+        *head,
+        "State",
+        longest,
+        *TRAFFIC_HEADINGS,
+        "Time exponent",
+        "State exponent",
+        *tables.PAIRS_HEADINGS,
+        tables.BACKEND_HEADING,
+    )
+    caption = f"Decoding after a context of {tables.format_table_length(top)}"
+    notes = (
+        tables.describe_error_source(row_values),
+        tables.describe_verification_lengths(row_values),
+        tables.list_absent_variants(piece.rows, top),
+    )
+    return tables.drop_empty_columns(
+        ReportTable(
+            caption, head, rows, 1, tables.join_sentences(*notes), wrapped=(tables.BACKEND_HEADING,), mode="decode"
+        )
+    )
+
+
+def _show_traffic(row: dict[str, Any]) -> list[ReportCell]:
+    moved, share = row["bytes_moved"], row["bandwidth_share"]
+    each = moved / row["batch"] if units.there(moved) and units.there(row["batch"]) else None
+    cache = f" of {row['read_from']}" if row["read_from"] not in (None, "memory") else ""
+    used = ReportCell(f"{units.number(100 * share)}%{cache}", share) if units.there(share) else ReportCell(units.NONE)
+    return [tables.show_size(each), used]
+
+
+def _show_capacity(row: dict[str, Any], *, with_budget: bool) -> ReportCell:
+    """The longest context; beside its budget where that differs within a table."""
+    budget, longest = row["memory_budget_bytes"], row["longest_context"]
+    if not units.there(budget):
+        return ReportCell(units.NONE)
+    text = f"{longest:,}" if units.there(longest) else "any"
+    return ReportCell(
+        f"{text} in {units.budget(budget)}" if with_budget else text, longest if text != "any" else float("inf")
+    )
+
+
+# -- by key-value heads, by batch size ------------------------------------------------------------------------------
+
+
+def _make_heads_table(setting: select.SettingRows, top: Frame) -> ReportTable | None:
+    """A step of each variant that was measured with several numbers of key-value heads; None where none was."""
+    cells_by_name: dict[str, dict[int, ReportCell]] = {}
+    for row in tables.list_row_values(top):
+        if units.there(row["kv_heads"]):
+            heads = int(row["kv_heads"])
+            name = row["label"].replace(f" (kv_heads={heads})", "")
+            cells_by_name.setdefault(name, {})[heads] = _show_time_and_speedup(row)
+    several = {name: cells for name, cells in cells_by_name.items() if len(cells) > 1}
+    if not several:
+        return None
+    counts = sorted({heads for cells in several.values() for heads in cells}, reverse=True)
+    caption = f"A step by key-value heads, after a context of {tables.format_table_length(top)}"
+    caption += f", with its speedup over {setting.baseline}" if top["speedup"].notna().any() else ""
+    return _make_grid(caption, several, {heads: formatting.format_count(heads, "key-value head") for heads in counts})
+
+
+def _show_time_and_speedup(row: dict[str, Any]) -> ReportCell:
+    time, speedup = units.duration(row["latency_ms"]), tables.show_speedup(row)
+    return speedup._replace(text=f"{time}, {speedup.text}" if speedup.text != units.NONE else time)
+
+
+def _make_batch_tables(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str, ReportTable]]:
+    """What becomes of the tokens a second when more sequences are decoded at once, a table for all else that must
+    agree, with its name: only where there are several batch sizes."""
+    setting = [name for name in select.SETTING_COLUMNS if name != "batch"]
+    for values, part in rows.groupby([*setting, "causal"], dropna=False, sort=False):
+        table = _make_batch_table(part[part["tokens_per_s"].notna()])
+        if table:
+            yield formatting.format_setting(dict(zip(setting, values, strict=False)), cpus), table
+
+
+def _make_batch_table(rows: Frame) -> ReportTable | None:
+    """Of variants with several of them, at the context where most were measured, the longest such."""
+    measured = rows.groupby("seq_len")["batch"].nunique()
+    if measured.max() < 2:
+        return None
+    top = rows[rows["seq_len"] == measured[measured == measured.max()].index.max()]
+    top = top.sort_values(["batch", "tokens_per_s"], ascending=False, kind="stable")  # the fastest at the largest first
+    cells_by_label: dict[str, dict[int, ReportCell]] = {}
+    for row in tables.list_row_values(top):
+        cells_by_label.setdefault(row["label"], {})[int(row["batch"])] = tables.show_rate(row["tokens_per_s"])
+    several = {name: cells for name, cells in cells_by_label.items() if len(cells) > 1}
+    if not several:
+        return None
+    caption = f"Tokens a second by batch size, after a context of {tables.format_table_length(top)}"
+    return _make_grid(caption, several, {batch: f"Batch {batch}" for batch in sorted(top["batch"].unique())})
+
+
+def _make_grid(caption: str, cells_by_name: dict[str, dict[int, ReportCell]], columns: dict[int, str]) -> ReportTable:
+    """A row a name, a column a number."""
+    empty_cell = ReportCell(units.NONE)
+    body: Sequence[Sequence[ReportCell]] = [
+        [ReportCell(name, name), *(cells.get(column, empty_cell) for column in columns)]
+        for name, cells in cells_by_name.items()
+    ]
+    return ReportTable(caption, ("Variant", *columns.values()), body)

@@ -1,0 +1,206 @@
+"""Any task's section, drawn from what it says of its columns: a table of its rows, and a plot of y over x.
+
+Neither the task's module nor what it imports is needed. Columns that the rows do not have are left out.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ... import units
+from ...results.section import Column, Section
+from ...units import Unit
+from .. import formatting, select
+from ..drawing import length_plots
+from ..drawing.axes import strip_zeros
+from ..drawing.figures import Line, Panel
+from ..drawing.style import choose_looks, make_natural_sort_key
+from ..gather import Frame
+from ..tables import ReportCell, ReportTable, drop_empty_columns, make_sort_value
+from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
+
+DEFAULT_HEADINGS = {
+    "seq_len": "Length",
+    "kv_len": "Keys",
+    "layer": "Layer",
+    "batch": "Batch",
+}  # of x where a task has none
+LOG_AXIS_SPREAD = 4.0  # values of x that lie further apart, each to the smallest, get a logarithmic axis
+GROWING_UNITS: tuple[Unit, ...] = ("time", "seconds", "bytes", "ratio", "error")  # a factor is a factor at any size
+MAX_TITLE_LETTERS = 60  # letters of a plot's title; a page has room for all of them
+
+
+def make_chapter(section: Section, material: SectionData) -> Chapter:
+    rows = material.rows
+    rows = rows[(rows["status"] == "ok") & (rows["task"] == section.task)]
+    return Chapter(
+        section.title, " ".join(section.sentences), make_blocks(rows, material, partial(_fill_block, section))
+    )
+
+
+def _fill_block(section: Section, block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
+    for piece in setting.slices:
+        where = formatting.format_slice(piece.mode, piece.causal) if len(setting.slices) > 1 else ""
+        rows = _sort_rows(piece.rows, section.x)
+        block.tables.append(_make_table(section, rows, where))
+        block.plans += _plan_groups(section, rows, where, scene)
+
+
+def _sort_rows(rows: Frame, x: str | None) -> Frame:
+    """By x, numbers before text and what is empty last; then by variant."""
+    x_values = rows[x].tolist() if x in rows else [None] * len(rows)
+    keys = [
+        (_make_sort_key(value), make_natural_sort_key(label))
+        for value, label in zip(x_values, rows["label"].tolist(), strict=True)
+    ]
+    return rows.iloc[sorted(range(len(rows)), key=keys.__getitem__)]
+
+
+def _make_sort_key(value: Any) -> tuple[int, float, list[tuple[int, str]]]:
+    """Where a value of x comes among others, whatever they are."""
+    if not units.there(value):
+        return 2, 0.0, []
+    return (1, 0.0, make_natural_sort_key(value)) if isinstance(value, str) else (0, float(value), [])
+
+
+def _find_column(section: Section, name: str) -> Column:
+    """What a section says of a column, or what goes without saying."""
+    default = Column(
+        name=name, heading=DEFAULT_HEADINGS.get(name, name.rpartition(".")[2].replace("_", " ")), unit="count"
+    )
+    return next((column for column in section.columns if column.name == name), default)
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+
+def _make_table(section: Section, rows: Frame, where: str) -> ReportTable:
+    """A row a row: the variant, x, and the section's columns."""
+    columns = [_find_column(section, section.x)] if section.x else []
+    columns += [column for column in section.columns if column.name != section.x]
+    columns = [column for column in columns if column.name in rows]
+    cells = [[ReportCell(label, label) for label in rows["label"].tolist()]]
+    cells += [[_show_value(value, column.unit) for value in rows[column.name].tolist()] for column in columns]
+    head = ("Variant", *(column.heading for column in columns))
+    caption = f"{section.title}: {where}" if where else section.title
+    return drop_empty_columns(ReportTable(caption, head, list(zip(*cells, strict=True))))
+
+
+def _show_value(value: Any, unit: Unit) -> ReportCell:
+    text = units.write(value, unit)
+    return ReportCell(text, text if isinstance(value, str) else make_sort_value(value))
+
+
+# -- the plot ------------------------------------------------------------------------------------------------------
+
+
+class _XAxis(NamedTuple):
+    """The x axis: where each row stands, and the marks."""
+
+    positions: Sequence[float]
+    ticks: dict[float, str]
+    log: bool = False
+    margin: float = 0.5
+
+
+def _plan_groups(
+    section: Section, rows: Frame, where: str, scene: length_plots.Scene
+) -> Iterator[length_plots.PlotPlan]:
+    """The plot, or several where one would hold too many lines."""
+    if section.y is None or section.y not in rows:
+        return
+    drawn = rows.assign(y=[_as_number(value) for value in rows[section.y].tolist()])
+    drawn = drawn[drawn["y"].notna() & (drawn[section.x].notna() if section.x in drawn else True)]
+    drawn = drawn.assign(name=_name_lines(section, drawn))
+    names = list(dict.fromkeys(drawn["name"]))
+    groups = [names[i : i + length_plots.MOST_LINES] for i in range(0, len(names), length_plots.MOST_LINES)]
+    for number, group in enumerate(groups, 1):
+        group_text = f"{number} of {len(groups)}" if len(groups) > 1 else ""
+        y = _find_column(section, section.y)
+        title = ": ".join(filter(None, (y.heading, ", ".join(filter(None, (where, group_text))))))
+        name = formatting.make_slug("section", section.name, where, group_text, scene.suffix)
+        make_picture = _plan_panel(section, drawn[drawn["name"].isin(group)], name, title, scene)
+        single_length = section.x not in drawn or drawn[section.x].nunique() == 1
+        yield length_plots.PlotPlan(name, section.name, title, len(group), make_picture, single_length=single_length)
+
+
+def _as_number(value: Any) -> float:
+    return float(value) if units.there(value) and isinstance(value, float | int) else float("nan")
+
+
+def _name_lines(section: Section, rows: Frame) -> list[str]:
+    """What each row's line is called: its variant, and in brackets the section's words that differ between rows."""
+    names = rows["label"].tolist()
+    for column in section.columns:
+        values = rows[column.name].tolist() if column.name in rows and column.name not in (section.x, section.y) else []
+        if len(set(values)) > 1 and all(isinstance(v, str | bool) for v in values):
+            suffixes = (f"({column.heading}: {units.write(v, column.unit)})" for v in values)
+            names = [f"{name} {text}" for name, text in zip(names, suffixes, strict=True)]
+    return names
+
+
+def _plan_panel(section: Section, rows: Frame, name: str, title: str, scene: length_plots.Scene) -> Callable[[], Panel]:
+    return lambda: _make_panel(section, rows, name, title, scene)
+
+
+def _make_panel(section: Section, rows: Frame, name: str, title: str, scene: length_plots.Scene) -> Panel:
+    x, y = _find_column(section, section.x or ""), _find_column(section, section.y or "")
+    x_axis = _make_x_axis(section, rows, x.unit)
+    over_text = f" over {x.heading[:1].lower()}{x.heading[1:]}" if section.x in rows else ""
+    lines = _make_lines(rows.assign(x=x_axis.positions), y.unit, scene)
+    return Panel(
+        name=name,
+        kind=section.name,
+        title=textwrap.shorten(title, MAX_TITLE_LETTERS, placeholder=" ..."),
+        config_text=scene.config_text,
+        caption=f"{section.title}. {title}{over_text}.",
+        xlabel=textwrap.shorten(x.heading if over_text else "", MAX_TITLE_LETTERS, placeholder=" ..."),
+        ylabel=textwrap.shorten(y.heading, MAX_TITLE_LETTERS // 2, placeholder=" ..."),
+        unit=y.unit,
+        lines=lines,
+        ticks=x_axis.ticks,
+        log_x=x_axis.log,
+        margin=x_axis.margin,
+        log_y=_is_logarithmic(section, y.unit, rows["y"].tolist()),
+        mark_type=section.kind,
+        alt=f"{section.title}: {title}{over_text}, for {formatting.join_words(line.label for line in lines)}.",
+    )
+
+
+def _make_x_axis(section: Section, rows: Frame, unit: Unit) -> _XAxis:
+    """Numbers as they are; for bars, and for what is no number, a place each beside the others."""
+    x_values = rows[section.x].tolist() if section.x in rows else [""] * len(rows)
+    distinct = sorted(set(x_values), key=_make_sort_key)
+    if section.kind == "bars" or any(isinstance(value, str | bool) for value in distinct):
+        positions = {value: float(i) for i, value in enumerate(distinct)}
+        ticks = {position: _format_tick(value, section.x, unit) for value, position in positions.items()}
+        return _XAxis([positions[value] for value in x_values], ticks)
+    ticks = {float(value): _format_tick(value, section.x, unit) for value in distinct}
+    low, high = min(ticks), max(ticks)
+    if low > 0 and high >= LOG_AXIS_SPREAD * low:
+        return _XAxis([float(value) for value in x_values], ticks, log=True)
+    return _XAxis([float(value) for value in x_values], ticks, margin=0.04 * (high - low) or 0.5)
+
+
+def _format_tick(value: Any, x: str | None, unit: Unit) -> str:
+    return units.short_length(value) if x in ("seq_len", "kv_len") else strip_zeros(units.write(value, unit))
+
+
+def _is_logarithmic(section: Section, unit: Unit, values: Sequence[float]) -> bool:
+    """Where values grow by factors; bars and shares start at zero."""
+    if section.kind == "bars" or unit == "share" or min(values) <= 0:
+        return False
+    return unit in GROWING_UNITS or max(values) >= 10 * min(values)
+
+
+def _make_lines(rows: Frame, unit: Unit, scene: length_plots.Scene) -> tuple[Line, ...]:
+    """A line a name, with its last value beside it."""
+    looks = {**choose_looks(rows["name"]), **scene.looks}
+    lines = []
+    for name, line_rows in rows.groupby("name", sort=False):
+        x, y = line_rows["x"].tolist(), line_rows["y"].tolist()
+        lines.append(Line(str(name), looks[name], x, y, note=units.write(y[-1], unit)))
+    return tuple(lines)

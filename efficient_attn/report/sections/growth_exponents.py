@@ -1,0 +1,137 @@
+"""How layers and mechanisms grow: exponents with intervals, beside what is claimed, and the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from ... import units
+from ...results.section import Section
+from .. import formatting, select
+from ..drawing import length_plots
+from ..drawing.interval_chart import IntervalChart, IntervalRow
+from ..gather import Frame
+from ..tables import ReportCell, ReportTable, make_sort_value
+from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
+
+INTRO = (
+    "How time and memory of a call grow: exponents of a straight line in logarithms, 1 for linear and 2 for quadratic "
+    "growth, over the last sizes that were measured. Brackets: 95% intervals, which a bend in the line widens too. "
+    "'Claimed' is what the source's formula gives over the same sizes. A mechanism stands alone; a layer has its "
+    "projections too. 'Steps': how many must come one after another. 'Weights': parameters at the smallest size, "
+    "without biases. Where later keys are hidden, -1 is half the time."
+)
+VERDICT_MARKS = {"reproduced": "faster", "contradicted": "slower", "inconclusive": "unclear"}
+AXIS_SYMBOLS = {"length": "N", "width": "D", "heads": "heads", "causal": "mask"}
+
+
+def make_chapter(section: Section, material: SectionData) -> Chapter:
+    rows = material.rows
+    rows = rows[(rows["status"] == "ok") & (rows["task"] == section.task)]
+    # lengths and widths are what varies: a setting is the machine, the dtype, the threads
+    rows = rows.assign(**dict.fromkeys(("heads", "head_dim"), pd.NA), baseline=None)
+    return Chapter(section.title, INTRO, make_blocks(rows, material, _fill_block))
+
+
+def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_plots.Scene) -> None:
+    for (part, subject), rows in setting.rows.groupby(["part", "complexity.of"], sort=False):
+        block.tables.append(_make_table(rows, f"{part}: {subject}s"))
+        for along, sweep in rows.groupby("complexity.along", sort=False):
+            if along in ("length", "width") and len(sweep) > 1:
+                name = formatting.make_slug("growth", part, subject, along, scene.suffix)
+                title = f"{part}: {subject}s in {AXIS_SYMBOLS[str(along)]}"
+                block.plans.append(_plan_chart(sweep, name, title, scene))
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+def _make_table(rows: Frame, caption: str) -> ReportTable:
+    """A row a sweep."""
+    head = ("Variant", "Grows", "Sizes", "Time", "Claimed", "Verdict", "Memory", "Claimed memory", "Verdict on memory")
+    head += ("Steps", "Weights", "Longest call", "Ended by")
+    body = [
+        [ReportCell(str(row["variant"]), str(row["variant"])), *_show_sweep(row)] for row in rows.to_dict("records")
+    ]
+    indices = [i for i in range(len(head)) if i == 0 or any(line[i].text != units.NONE for line in body)]
+    return ReportTable(
+        caption,
+        tuple(head[i] for i in indices),
+        [[line[i] for i in indices] for line in body],
+        note=_describe_sources(rows),
+    )
+
+
+def _show_sweep(row: Mapping[Any, Any]) -> Iterator[ReportCell]:
+    get = {name.removeprefix("complexity."): value for name, value in row.items()}.get
+    yield ReportCell(AXIS_SYMBOLS.get(str(get("along")), str(get("along"))))
+    causal = get("along") == "causal"
+    yield ReportCell(units.NONE if causal else f"{int(get('smallest') or 0):,} to {int(get('reached') or 0):,}")
+    for quantity in ("time", "memory"):
+        value, low, high = (get(f"{quantity}_{end}") for end in ("exponent", "low", "high"))
+        interval = (
+            f" ({_format_exponent(low)} to {_format_exponent(high)})" if units.there(low) and units.there(high) else ""
+        )
+        yield ReportCell(
+            f"{_format_exponent(value)}{interval}" if units.there(value) else units.NONE, make_sort_value(value)
+        )
+        claim, claimed, verdict = (get(f"{quantity}_{end}") for end in ("claim", "claimed", "verdict"))
+        yield ReportCell(
+            f"{_format_exponent(claimed)}: {claim}" if units.there(claimed) else units.NONE, make_sort_value(claimed)
+        )
+        verdict_text = str(verdict) if units.there(verdict) else units.NONE
+        yield ReportCell(verdict_text, verdict_text, VERDICT_MARKS.get(verdict_text.partition(":")[0], ""))
+    yield _show_with_claim(get("sequential"), get("sequential_claimed"))
+    yield _show_with_claim(get("weights"), get("weights_claimed"))
+    yield ReportCell(units.duration(row["latency_ms"]), make_sort_value(row["latency_ms"]))
+    yield ReportCell(str(get("stopped")) if units.there(get("stopped")) else units.NONE)
+
+
+def _format_exponent(exponent: Any) -> str:
+    """Two decimals; what rounds to nothing has no sign."""
+    return f"{round(exponent, 2) + 0:.2f}"
+
+
+def _show_with_claim(counted: Any, claimed: Any) -> ReportCell:
+    """A number, and the published one where it is another."""
+    if not units.there(counted):
+        return ReportCell(units.NONE)
+    other = f" (claimed {int(claimed):,})" if units.there(claimed) and int(claimed) != int(counted) else ""
+    return ReportCell(f"{int(counted):,}{other}", float(counted))
+
+
+def _describe_sources(rows: Frame) -> str:
+    """Who claims what."""
+    source_by_variant = {row["variant"]: row["complexity.source"] for row in rows.to_dict("records")}
+    texts = [f"{variant}: {source}" for variant, source in source_by_variant.items() if units.there(source)]
+    return f"Sources: {'; '.join(texts)}." if texts else ""
+
+
+# -- the plot --------------------------------------------------------------------------------------------------------
+
+
+def _plan_chart(rows: Frame, name: str, title: str, scene: length_plots.Scene) -> length_plots.PlotPlan:
+    return length_plots.PlotPlan(name, "growth", title, 2, lambda: _make_chart(rows, name, title, scene))
+
+
+def _make_chart(rows: Frame, name: str, title: str, scene: length_plots.Scene) -> IntervalChart:
+    """A rung a variant: what was measured with its interval, and what is claimed."""
+    parts = [f"complexity.time_{end}" for end in ("exponent", "low", "high", "claimed")]
+    columns = [rows[part].astype(float).tolist() if part in rows else [None] * len(rows) for part in parts]
+    values_by_column = [[value if units.there(value) else None for value in values] for values in columns]
+    chart_rows = tuple(
+        IntervalRow(str(v), *variant_values)
+        for v, *variant_values in zip(rows["variant"], *values_by_column, strict=True)
+    )
+    return IntervalChart(
+        name=name,
+        kind="growth",
+        title=f"Exponent of time: {title}"[:60],
+        config_text=scene.config_text,
+        caption=f"Exponent of time, measured with its 95% interval, and claimed: {title}.",
+        rows=chart_rows,
+        xlabel="Exponent of time",
+        alt=f"Exponents of time, measured and claimed, {title}: {formatting.join_words([chart_row.label for chart_row in chart_rows])}.",
+    )

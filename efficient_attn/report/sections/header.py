@@ -1,0 +1,126 @@
+"""What stands at a report's start: its title, how much was measured, and what of it was damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...results.overrides import gather_overrides
+from .. import formatting
+from ..gather import Frame, ReportData
+
+MAX_LISTED_LINES = 6  # damaged lines
+MAX_JOINED_NAMES = 3  # processors and versions of torch, in one line
+NOISY_SHARE = 0.2  # of the rounds: when more of them were disturbed, a page says so before anything else
+
+
+def make_title(data: ReportData) -> str:
+    titles = dict.fromkeys(str((s.get("suite") or {}).get("title") or "") for s in data.sessions)
+    titles_or_suites = [title for title in titles if title] or [str(s) for s in data.rows["suite"].dropna().unique()]
+    return (
+        "; ".join(titles_or_suites[:3]) + (" and more" if len(titles_or_suites) > 3 else "")
+        or "Attention mechanisms compared"
+    )
+
+
+def describe_overrides(data: ReportData) -> str:
+    """Which runs are trials, and what was changed in their suites; empty for none."""
+    texts = []
+    for run in dict.fromkeys(session["run"] for session in data.sessions):
+        overrides = gather_overrides(session for session in data.sessions if session["run"] == run)
+        texts += [f"{run} ran with {' '.join(overrides)}"] if overrides else []
+    return f"A trial, not a result of the suite as it is written: {'; '.join(texts)}." if texts else ""
+
+
+def describe_environment(rows: Frame, data: ReportData) -> str:
+    """When, on which processors and with which torch, and whether the machine was quiet, in one line."""
+    days = sorted({str(session.get("started") or "")[:10] for session in data.sessions} - {""})
+    parts = [days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"] if days else []
+    environments = [(s.get("environment") or {}) for s in data.sessions]
+    parts += [_join_few(dict.fromkeys(str(e["cpu"]) for e in environments if e.get("cpu")))]
+    gpus = dict.fromkeys(str(g) for e in environments for g in e.get("gpus") or () if isinstance(g, str))
+    parts += [_join_few(gpus), _join_few(dict.fromkeys(f"torch {e['torch']}" for e in environments if e.get("torch")))]
+    share = compute_disturbed_share(rows)
+    if share is not None:
+        parts.append(f"disturbed in {share:.0%} of the rounds" if share > NOISY_SHARE else "a quiet machine")
+    return " \u00b7 ".join(filter(None, parts))
+
+
+def _join_few(names: Iterable[str]) -> str:
+    """All of few names, or the first and how many more."""
+    all_names = list(names)
+    return formatting.join_words(
+        all_names
+        if len(all_names) <= MAX_JOINED_NAMES
+        else [*all_names[: MAX_JOINED_NAMES - 1], f"{len(all_names) - 2} more"]
+    )
+
+
+def summarise_rows(rows: Frame, cpus: dict[str, str]) -> str:
+    """How much was measured, of what and where, and how much was not."""
+    count, failed = rows["status"].value_counts(), rows[rows["status"] != "ok"]
+    if rows.empty:
+        return "The run holds no rows yet."
+    machines, ok = rows["machine"].nunique(), rows[rows["status"] == "ok"]
+    devices = sorted(ok["device"].dropna().unique())
+    text = f"{formatting.format_count(len(rows), 'case')} of {formatting.format_count(rows['variant'].nunique(), 'variant')}"
+    text += f" on {formatting.format_count(machines, 'machine')}" if machines else ""
+    text += f" ({', '.join(devices)})" if devices else ""
+    text += f": {len(ok)} gave a result"
+    status_counts = [f"{count[s]} {s}" for s in failed["status"].unique()]
+    text += f", {len(failed)} did not ({', '.join(status_counts)}); the reasons are below." if status_counts else "."
+    return text + _describe_configs(ok, cpus) + _describe_disturbance(ok)
+
+
+def _describe_configs(rows: Frame, cpus: dict[str, str]) -> str:
+    """The processors, dtypes, batches and heads that the numbers hold for; empty where nothing is known of them."""
+    values_by_column = {name: rows[name].dropna().unique().tolist() for name in ("dtype", "batch", "heads", "machine")}
+    parts = [formatting.join_words(map(str, values_by_column["dtype"]))]
+    parts += (
+        [f"batch {formatting.join_words(map(str, sorted(values_by_column['batch'])))}"]
+        if values_by_column["batch"]
+        else []
+    )
+    heads = sorted(values_by_column["heads"])
+    parts += [f"{formatting.join_words(map(str, heads))} head{'' if heads == [1] else 's'}"] if heads else []
+    parts += [
+        formatting.join_words(formatting.format_machine(machine, cpus) for machine in values_by_column["machine"])
+    ]
+    conditions = ", ".join(filter(None, parts))
+    return f" The numbers hold for {conditions}." if conditions else ""
+
+
+def _describe_disturbance(rows: Frame) -> str:
+    """How many rounds something else on the machine disturbed; empty where that is not known, or none."""
+    share = compute_disturbed_share(rows)
+    return f" Something else disturbed {share:.0%} of the rounds; the intervals include that." if share else ""
+
+
+def compute_disturbed_share(rows: Frame) -> float | None:
+    """The share of the rounds that something else on the machine disturbed; None where no rounds are known."""
+    ok = rows[rows["status"] == "ok"]
+    rounds = ok["rounds"].sum()
+    return float(ok["contaminated"].sum() / rounds) if rounds else None
+
+
+def describe_noise(rows: Frame, sessions: Sequence[Mapping[str, Any]]) -> str:
+    """That the machine was no place to measure on, as its rounds show or as it said at the start; empty if it was."""
+    share = compute_disturbed_share(rows) or 0.0
+    reasons = [f"something else disturbed {share:.0%} of the rounds"] if share > NOISY_SHARE else []
+    starts = dict.fromkeys(warning for s in sessions if (warning := (s.get("readiness") or {}).get("warning")))
+    reasons += [f"at the start: {'; '.join(map(str, starts))}"] if starts else []
+    if not reasons:
+        return ""
+    return f"Measured on a noisy machine ({'; '.join(reasons)}). Small differences may be its doing."
+
+
+def describe_damage(locations: Sequence[str]) -> str:
+    """How many records are missing from the report because their lines are damaged, and where; empty for none."""
+    if not locations:
+        return ""
+    listed = [
+        *locations[:MAX_LISTED_LINES],
+        *([f"{len(locations) - MAX_LISTED_LINES} more"] if len(locations) > MAX_LISTED_LINES else []),
+    ]
+    were = "line was" if len(locations) == 1 else "lines were"
+    return f"{len(locations)} damaged {were} left out of this report: {formatting.join_words(listed)}."

@@ -1,0 +1,310 @@
+"""What each factor of a design does to the speedups and to the times: main effects with intervals, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ... import units
+from ...results.effects import Step, fit_effects, is_number, list_steps
+from ...results.section import Section
+from ...results.stats import Estimate
+from ...spec import label_of
+from .. import formatting, select, tables
+from ..drawing import length_plots
+from ..drawing.figures import Line, Panel
+from ..drawing.style import choose_looks, make_natural_sort_key
+from ..gather import Frame
+from ..tables import ReportCell, ReportTable
+from .section_blocks import Chapter, SectionBlock, SectionData
+
+INTRO = (
+    "Few of all combinations were measured, balanced, so that the effect of each factor can be told from those of the "
+    "others: by what a value is multiplied from the factor's one end to its other, averaged over all else, by least "
+    "squares on logarithms with 95% intervals. Interactions were not looked at: where two factors together do more or "
+    "less than each alone, that makes the intervals wider and is not told. "
+    "Of twenty intervals one leaves out 1 by chance."
+)
+HIGHLIGHTS = 4  # effects among the sentences at the page's start
+POINTS_BREADTH = 0.66  # of the room between two marks of the plot, what the points of one mark take
+
+# a factor's mark in the plot, and what its ends are called
+FACTOR_NAMES: Mapping[str, tuple[str, str]] = {
+    "heads": ("H", "{} heads"),
+    "kv_heads": ("K", "{} key-value heads"),
+    "batch": ("B", "batch {}"),
+    "head_dim": ("D", "head size {}"),
+    "seq_len": ("N", "length {}"),
+    "threads": ("T", "{} threads"),
+    "dtype": ("", "{}"),
+    "causal": ("C", "{}"),
+    "fill": ("", "{}"),
+}
+LEVEL_NAMES = {
+    "full": ("", "full rows"),
+    "half": ("F\u00bd", "rows half full"),
+    "drawn": ("Fd", "padded rows of drawn lengths"),
+    "packed": ("Fp", "packed rows of drawn lengths"),
+    "float32": ("f32", "float32"),
+    "float64": ("64", "float64"),
+    "float16": ("16", "float16"),
+    "bfloat16": ("bf", "bfloat16"),
+    False: ("", "bidirectional"),
+    True: ("", "causal"),
+}
+LEVEL_ORDER = list(LEVEL_NAMES)  # of levels that are words, the first is what the others are compared with
+FIXED_FACTORS = (
+    "device",
+    "dtype",
+    "threads",
+    "batch",
+    "heads",
+    "head_dim",
+)  # what is told besides, where it is no factor
+PADDED, PACKED = "drawn", "packed"  # the same rows twice
+
+EffectsByVariant: TypeAlias = dict[str, dict[Step, Estimate]]  # by variant
+
+
+@dataclass(frozen=True)
+class _Design:
+    """The rows of one design on one machine, in one mode."""
+
+    key: dict[str, Any]
+    rows: Frame
+    levels: Mapping[str, Sequence[Any]]
+
+    @property
+    def baseline(self) -> str:
+        return str(self.key["baseline"])
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """The places, as they were measured."""
+        distinct_points = dict.fromkeys(
+            tuple(_as_python_value(row[f]) for f in self.levels) for row in self.rows.to_dict("records")
+        )
+        return [dict(zip(self.levels, values, strict=True)) for values in distinct_points]
+
+    def fit_column(self, column: str) -> EffectsByVariant:
+        """The effects of every step on each variant's values; without those that its points do not tell apart."""
+        rows_by_label = {name: rows[rows[column] > 0] for name, rows in self.rows.groupby("label", sort=False)}
+        if column == "speedup":
+            rows_by_label = {name: rows[~rows["is_baseline"].astype(bool)] for name, rows in rows_by_label.items()}
+        effects_by_label = {str(name): _fit_rows(rows, self.levels, column) for name, rows in rows_by_label.items()}
+        return {name: effects for name, effects in effects_by_label.items() if effects}
+
+
+def select_design_rows(section: Section, rows: Frame) -> Any:
+    """Which rows are the design's."""
+    is_selected = (rows["task"] == section.task) & (rows["suite"] == section.suite) & (rows["part"] == section.part)
+    return is_selected.astype(bool)
+
+
+def make_chapter(section: Section, material: SectionData) -> Chapter:
+    designs = list(
+        _split_designs(section, select.filter_timed(material.rows[select_design_rows(section, material.rows)]))
+    )
+    blocks = [
+        _make_block(section, design, material, str(number) if len(designs) > 1 else "")
+        for number, design in enumerate(designs, 1)
+    ]
+    return Chapter(section.title, INTRO, [block for block in blocks if block])
+
+
+def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
+    """The rows apart by everything that is no factor and forbids a comparison."""
+    names = [label_of(*pair) for pair in zip(rows["variant"], rows["backend"], strict=True)]
+    rows = rows.assign(label=names)  # without what tells rows apart that a factor tells apart
+    factors = [column.name for column in section.columns if column.name in rows]
+    group_columns = [name for name in (*select.SETTING_COLUMNS, "causal", "mode") if name not in factors]
+    for values, part in rows.groupby(group_columns, dropna=False, sort=False):
+        values_by_factor = {
+            factor: sorted(map(_as_python_value, part[factor].dropna().unique()), key=_make_level_sort_key)
+            for factor in factors
+        }
+        levels = {factor: values for factor, values in values_by_factor.items() if len(values) > 1}
+        if levels and part["speedup"].notna().any():
+            yield _Design(dict(zip(group_columns, values, strict=True)), part, levels)
+
+
+def _fit_rows(rows: Frame, levels: Mapping[str, Sequence[Any]], column: str) -> dict[Step, Estimate] | None:
+    """All steps; besides that from padded to packed rows, for which the padded ones have to be the first level."""
+    points = [{factor: _as_python_value(row[factor]) for factor in levels} for row in rows.to_dict("records")]
+    values = rows[column].tolist()
+    effects = fit_effects(points, values, list_steps(levels)) if points else None
+    fills = levels.get("fill", ())
+    if effects and {PADDED, PACKED} < set(fills):
+        padded_levels = {**levels, "fill": [PADDED, *(fill for fill in fills if fill != PADDED)]}
+        step, padded_effects = Step("fill", PADDED, PACKED), fit_effects(points, values, list_steps(padded_levels))
+        assert padded_effects is not None
+        effects[step] = padded_effects[step]
+    return effects
+
+
+# -- a block -------------------------------------------------------------------------------------------------------
+
+
+def _make_block(section: Section, design: _Design, material: SectionData, suffix: str) -> SectionBlock | None:
+    speedups, times = design.fit_column("speedup"), design.fit_column("latency_ms")
+    if not speedups:
+        return None
+    block = SectionBlock(formatting.format_setting(design.key, material.cpus))
+    summary = _describe_design(design, material.cpus)
+    effect_sentences = [_describe_effects(step, speedups, design.baseline) for step in _list_fitted_steps(speedups)]
+    effect_sentences = sorted((text for text in effect_sentences if text), key=lambda text: -text[0])
+    block.sentences = [summary, *(text for _, text in effect_sentences)]
+    block.highlights = block.sentences[: 1 + HIGHLIGHTS]
+    block.tables = [
+        _make_table(f"By what the speedup over {design.baseline} is multiplied", speedups, marked=True),
+        _make_table("By what the time of a call is multiplied", times, marked=False),
+        _list_points(design),
+    ]
+    block.plans = [length_plots.plan_panel(_make_panel(section, design, speedups, material, suffix))]
+    return block
+
+
+def _describe_design(design: _Design, cpus: Mapping[str, str]) -> str:
+    """What was varied, between which ends, and on what."""
+    key, machine = design.key, str(design.key["machine"])
+    spans = [
+        _format_factor_level(factor, f"{levels[0]} to {levels[-1]}")
+        if is_number(levels[0])
+        else formatting.join_words(_format_factor_level(factor, level) for level in levels)
+        for factor, levels in design.levels.items()
+    ]
+    fixed = [_format_factor_level(name, key[name]) for name in FIXED_FACTORS if units.there(key.get(name))]
+    fixed += [formatting.format_slice(key.get("mode"), key.get("causal")), f"on {cpus.get(machine, machine)}"]
+    count = len(design.points)
+    return f"Effects over {count} points ({', '.join(fixed)}): {'; '.join(spans)}. Interactions were not looked at."
+
+
+def _describe_effects(step: Step, fitted: EffectsByVariant, baseline: str) -> tuple[float, str] | None:
+    """Whose speedup the step changes, where the interval leaves out 1, with the size of the largest such change."""
+    parts, largest, becomes = [], 1.0, f"its speedup over {baseline} becomes"
+    for kind, verb in (("slower", "loses"), ("faster", "gains")):
+        for label, effects in fitted.items():
+            effect = effects[step]
+            if formatting.classify_speedup(effect.low, effect.high) == kind:
+                factor = units.ratio(*effect)
+                parts.append(f"{label} {verb}, {factor}" if parts else f"{label} {verb}, {becomes} {factor} as large")
+                largest = max(largest, effect.value, 1 / effect.value)
+    return (largest, f"{_describe_step(step)}: {'; '.join(parts)}.") if parts else None
+
+
+def _describe_step(step: Step) -> str:
+    low = (
+        _format_level(step.low)
+        if is_number(step.low) or step.factor in FACTOR_NAMES
+        else _format_factor_level(step.factor, step.low)
+    )
+    text = f"{_format_factor_level(step.factor, step.high)} instead of {low}"
+    return text[:1].upper() + text[1:] if step.factor != "dtype" else text
+
+
+def _format_factor_level(factor: str, level: Any) -> str:
+    default_format = "{}" if factor == "device" else factor.replace("_", " ") + " {}"
+    text = FACTOR_NAMES.get(factor, ("", default_format))[1].format(_format_level(level))
+    return text.removesuffix("s") if level == 1 else text
+
+
+def _format_level(level: Any) -> str:
+    return str(level) if is_number(level) else LEVEL_NAMES.get(level, ("", str(level)))[1]
+
+
+# -- tables and the plot -------------------------------------------------------------------------------------------
+
+
+def _list_fitted_steps(fitted: EffectsByVariant) -> list[Step]:
+    return list(next(iter(fitted.values())))
+
+
+def _make_table(caption: str, fitted: EffectsByVariant, *, marked: bool) -> ReportTable:
+    """A row a step, a column a variant."""
+    body = [
+        [ReportCell(_describe_step(step)), *(_show_effect(effects[step], marked=marked) for effects in fitted.values())]
+        for step in _list_fitted_steps(fitted)
+    ]
+    return ReportTable(caption, ("From one end to the other", *fitted), body)
+
+
+def _show_effect(effect: Estimate, *, marked: bool) -> ReportCell:
+    mark = formatting.classify_speedup(effect.low, effect.high) if marked else ""
+    return ReportCell(f"{units.ratio(*effect)} {tables.MARKS.get(mark, '')}".rstrip(), effect.value, mark)
+
+
+def _list_points(design: _Design) -> ReportTable:
+    """Every point with the speedups that were measured there."""
+    labels = list(dict.fromkeys(design.rows["label"]))
+    cells: dict[tuple[Any, ...], dict[str, ReportCell]] = {}
+    for row_values, row in zip(tables.list_row_values(design.rows), design.rows.to_dict("records"), strict=True):
+        point = tuple(_as_python_value(row[factor]) for factor in design.levels)
+        time = tables.show_time(row_values) if row["is_baseline"] else tables.show_speedup(row_values)
+        cells.setdefault(point, {})[row["label"]] = time
+    head = tuple(factor.replace("_", " ") for factor in design.levels)
+    body = [
+        [_show_level(level) for level in point]
+        + [cells_by_label.get(label, ReportCell(units.NONE)) for label in labels]
+        for point, cells_by_label in cells.items()
+    ]
+    note = f"Of {design.baseline} its time stands here, of all others their speedup over it."
+    return ReportTable("The points", (*head, *labels), body, note=note)
+
+
+def _show_level(level: Any) -> ReportCell:
+    return ReportCell(str(level), level) if is_number(level) else ReportCell(text := _format_level(level), text)
+
+
+def _make_panel(
+    section: Section, design: _Design, fitted: EffectsByVariant, material: SectionData, suffix: str
+) -> Panel:
+    steps, labels = _list_fitted_steps(fitted), list(fitted)
+    looks = {**choose_looks(labels), **material.looks}
+    lines = []
+    for number, (label, effects) in enumerate(fitted.items()):
+        x = [i + POINTS_BREADTH * ((number + 0.5) / len(labels) - 0.5) for i in range(len(steps))]
+        y, low, high = zip(*(effects[step] for step in steps), strict=True)
+        ends = (low, high) if None not in (*low, *high) else (None, None)
+        lines.append(Line(label, looks[label], x, y, *ends))
+    legend = "; ".join(f"{_format_tick(step)}: {_describe_step(step)}" for step in steps)
+    title = f"Effects: {formatting.format_slice(design.key.get('mode'), design.key.get('causal'))}"
+    return Panel(
+        name=formatting.make_slug("section", section.name, design.key.get("mode"), suffix),
+        kind=section.name,
+        title=title,
+        caption=f"{title}. By what each speedup over {design.baseline} is multiplied, with 95% intervals; {legend}.",
+        xlabel="what changes",
+        ylabel="speedup, multiplied by",
+        unit="ratio",
+        lines=tuple(lines),
+        ticks={float(i): _format_tick(step) for i, step in enumerate(steps)},
+        log_x=False,
+        margin=0.5,
+        mark_type="points",
+        level=1.0,
+        alt=f"{title}: what each factor does to the speedups of {formatting.join_words(labels)}.",
+    )
+
+
+def _format_tick(step: Step) -> str:
+    """What stands for a step below the plot."""
+    if step == Step("fill", PADDED, PACKED):
+        return "p/d"
+    return (
+        FACTOR_NAMES.get(step.factor, (step.factor[:2], ""))[0]
+        or LEVEL_NAMES.get(step.high, (str(step.high)[:2], ""))[0]
+    )
+
+
+def _as_python_value(value: Any) -> Any:
+    """A level as Python's own value, a whole number as such."""
+    value = value.item() if hasattr(value, "item") else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _make_level_sort_key(level: Any) -> tuple[int, float, Any]:
+    """Where a level comes among the others of its factor."""
+    if is_number(level):
+        return 0, float(level), []
+    return (1, LEVEL_ORDER.index(level), []) if level in LEVEL_ORDER else (2, 0.0, make_natural_sort_key(str(level)))

@@ -1,0 +1,195 @@
+"""What is lost in a trained model against what it costs there: fronts of time, state and memory; and layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from ... import units
+from ...results.stats import Estimate
+from .. import formatting
+from ..drawing import length_plots
+from ..drawing.figures import Line, Panel
+from ..drawing.heatmap import Heatmap, HeatmapGrid
+from ..gather import Frame
+
+EXACT_DIVERGENCE = 1e-6  # nats: a divergence that is rounding
+SHADE_DECADES = 5  # of losses that a map's shades tell apart; what is less is white
+
+
+class SwapCost(NamedTuple):
+    """An axis of costs. gains: whether more of it is better. find: of a line of the section's table."""
+
+    name: str
+    title: str
+    label: str
+    description: str
+    higher_is_better: bool
+    find_estimate: Callable[[Mapping[str, Any]], Estimate | None]
+
+
+def _make_column_finder(column: str) -> Callable[[Mapping[str, Any]], Estimate | None]:
+    return lambda line: Estimate(float(line[column])) if line[column] else None
+
+
+SWAP_COSTS = (
+    SwapCost(
+        "swap",
+        "time",
+        "time of the model as it is over time swapped",
+        "how much faster a whole pass is",
+        True,
+        lambda line: line["speedup"],
+    ),
+    SwapCost(
+        "state",
+        "state",
+        "decode states of all layers",
+        "the decode states of all layers",
+        False,
+        _make_column_finder("state_bytes"),
+    ),
+    SwapCost(
+        "memory",
+        "memory",
+        "peak memory of a pass, weights not counted",
+        "the peak memory of a pass",
+        False,
+        _make_column_finder("peak_memory_bytes"),
+    ),
+)
+
+
+def plan_pareto_plots(
+    lines: Sequence[Mapping[str, Any]], name: str, where: str, scene: length_plots.Scene
+) -> Iterator[length_plots.PlotPlan]:
+    """A plot for each cost that several lines have, of what is lost against it."""
+    for cost in SWAP_COSTS:
+        drawn = [line for line in lines if line["apart"] is not None and cost.find_estimate(line) is not None]
+        if len(drawn) > 1 and any(line["apart"].value > EXACT_DIVERGENCE for line in drawn):
+            plot_name = name if cost.higher_is_better else f"{name}-{cost.name}"
+            yield length_plots.PlotPlan(
+                plot_name, "swap", where, len(drawn), partial(_make_pareto_panel, drawn, cost, plot_name, where, scene)
+            )
+
+
+def _make_pareto_panel(
+    lines: Sequence[Mapping[str, Any]], cost: SwapCost, name: str, where: str, scene: length_plots.Scene
+) -> Panel:
+    """A point a variant with both intervals, and through those that no other beats in both the front."""
+    drawn = [
+        (line, cost.find_estimate(line) or Estimate(math.nan))
+        for line in lines
+        if line["apart"].value > EXACT_DIVERGENCE
+    ]
+    exact = [line for line in lines if line["apart"].value <= EXACT_DIVERGENCE]
+    points = tuple(_make_point(line, estimate, scene) for line, estimate in drawn)
+    marks = sorted({estimate.value for _, estimate in drawn})
+    interval_reach = max(
+        abs(end - estimate.value)
+        for _, estimate in drawn
+        for end in (estimate.low, estimate.high, estimate.value)
+        if end
+    )
+    exact_note = _describe_exact(exact, cost)
+    decoder = any(line["swap.divergence"] is not None for line in lines)
+    write = units.ratio if cost.higher_is_better else units.size
+    return Panel(
+        name=name,
+        kind="swap",
+        title=f"Loss against {cost.title}: {where}"[:60],
+        config_text=scene.config_text,
+        caption=f"What is lost against {cost.description}, over {where}; bars: 95% intervals over segments. The line joins "
+        f"what nothing beats in both.{exact_note}",
+        xlabel=cost.label,
+        ylabel="KL from the model as it is, nats" if decoder else "error of hidden rows",
+        unit="error",
+        lines=points,
+        ticks={mark: write(mark) for mark in marks},
+        log_x=not cost.higher_is_better,
+        margin=max(0.05, interval_reach),
+        mark_type="points",
+        pareto_front=tuple(
+            find_pareto_points(
+                [(estimate.value, line["apart"].value) for line, estimate in drawn],
+                higher_is_better=cost.higher_is_better,
+            )
+        ),
+        alt=f"Loss against {cost.title} over {where} for {formatting.join_words(line.label for line in points)}.",
+    )
+
+
+def _make_point(line: Mapping[str, Any], cost: Estimate, scene: length_plots.Scene) -> Line:
+    error: Estimate = line["apart"]
+    point = Line(line["label"], scene.looks[line["label"]], [cost.value], [error.value])
+    if error.low is not None and error.high is not None:
+        point = replace(point, low=[error.low], high=[error.high])
+    if cost.low is not None and cost.high is not None:
+        point = replace(point, left=[cost.low], right=[cost.high])
+    return point
+
+
+def _describe_exact(lines: Sequence[Mapping[str, Any]], cost: SwapCost) -> str:
+    write = units.ratio if cost.higher_is_better else units.size
+    texts = [
+        f"{line['label']} ({write(estimate.value)})"
+        for line in lines
+        if (estimate := cost.find_estimate(line)) is not None
+    ]
+    return f" Exact up to rounding, so not drawn: {formatting.join_words(texts)}." if texts else ""
+
+
+def find_pareto_points(points: Sequence[tuple[float, float]], *, higher_is_better: bool) -> list[tuple[float, float]]:
+    """Of points (cost, loss) those for which no other has both less loss and a better cost, the best cost first."""
+    best: list[tuple[float, float]] = []
+    for cost, error in sorted(points, key=lambda p: (-p[0] if higher_is_better else p[0], p[1])):
+        if not best or error < best[-1][1]:
+            best.append((cost, error))
+    return best
+
+
+# -- layers --------------------------------------------------------------------------------------------------------
+
+
+def plan_layer_heatmap(
+    means: Frame, name: str, measure: str, where: str, scene: length_plots.Scene
+) -> length_plots.PlotPlan:
+    """A map of losses where one layer alone has a mechanism. means: a row a layer, a column a variant."""
+    count = means.shape[1]
+    return length_plots.PlotPlan(
+        name, "layers", where, count, partial(_make_layer_heatmap, means, name, measure, where, scene)
+    )
+
+
+def _make_layer_heatmap(means: Frame, name: str, measure: str, where: str, scene: length_plots.Scene) -> Heatmap:
+    worst = float(means.max().max())
+
+    def make_grid(label: str) -> HeatmapGrid:
+        values = [float(x) if units.there(x) else None for x in means[label].tolist()]
+        shares = [None if x is None else compute_shade(x, worst) for x in values]
+        return HeatmapGrid(label, [[x] for x in shares], [[units.number(x)] for x in values])
+
+    labels = [str(label) for label in means.columns]
+    return Heatmap(
+        name=name,
+        kind="layers",
+        title=f"One layer swapped: {where}"[:60],
+        caption=f"{measure} where one layer alone has the mechanism, {where}. Shades are logarithms of it.",
+        config_text=scene.config_text,
+        alt=f"{measure} by layer over {where} for {formatting.join_words(labels)}.",
+        grids=tuple(map(make_grid, labels)),
+        column_labels=("",),
+        row_labels=tuple(str(int(layer)) for layer in means.index),
+        xlabel=measure,
+        ylabel="layer",
+    )
+
+
+def compute_shade(value: float, worst: float) -> float:
+    """From 0, some powers of ten below the worst, to 1."""
+    if value <= 0 or worst <= 0:
+        return 0.0
+    return min(max(1 + math.log10(value / worst) / SHADE_DECADES, 0.0), 1.0)

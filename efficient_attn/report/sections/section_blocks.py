@@ -1,0 +1,167 @@
+"""What sections are made of: a block a setting, with its sentences, tables and plots."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import pandas as pd
+
+from ... import units
+from .. import approximation_errors, formatting, select, tables
+from ..drawing import figures, length_plots
+from ..drawing.style import Look
+from ..gather import Frame
+
+# nobody looks at hundreds of plots, and each costs a tenth of a second: half for its lines and their names
+MOST_PLOTS, MOST_LINES = 24, 240
+MOST_NAMED = 2  # mechanisms in a highlight
+
+
+@dataclass(frozen=True)
+class SectionData:
+    """What every section is made from: all rows with their labels, what processors are called, how variants look.
+
+    trials: the sessions, by their ``run_id``, that ran something else than their suite says.
+    """
+
+    rows: Frame
+    cpus: dict[str, str]
+    looks: Mapping[str, Look]
+    overridden_runs: frozenset[str] = frozenset()
+
+    def describe_config(self, setting: select.SettingRows) -> str:
+        """What a setting's numbers hold for, and whether they are a trial's."""
+        is_overridden = bool(self.overridden_runs.intersection(setting.rows["run_id"]))
+        return ", ".join(
+            filter(None, ("trial" if is_overridden else "", formatting.format_config(setting.key, self.cpus)))
+        )
+
+
+@dataclass
+class SectionBlock:
+    """What is said of one setting: sentences, tables, plots.
+
+    apart: what tells it from the others of its section. place: what its numbers hold for. device: where they were all
+    measured, as rows name it.
+    """
+
+    title: str
+    distinction: str = ""
+    config_text: str = ""
+    sentences: list[str] = field(default_factory=list)
+    tables: list[tables.ReportTable] = field(default_factory=list)
+    plans: list[length_plots.PlotPlan] = field(default_factory=list)
+    length_plots: list[figures.Plot] = field(default_factory=list)
+    note: str = ""
+    highlights: list[str] = field(default_factory=list)
+    device: str | None = None
+
+    @property
+    def aligned(self) -> bool:
+        """Whether each kind of plot starts a line of its own: not where every kind has but one."""
+        return len({plot.panel.kind for plot in self.plots}) < len(self.plots)
+
+    def add_speedup_sentences(self, setting: select.SettingRows, piece: select.Slice, top: Frame) -> None:
+        """What a slice's speedups show at its headline length, whole and in short; nothing where there are none."""
+        row_values = [row for row in tables.list_row_values(top) if not row["is_baseline"] and row["speedup"] > 0]
+        if not row_values:
+            return
+        decode = piece.mode == "decode"
+        conditions = [f"{'context ' if decode else ''}{int(top['seq_len'].iloc[0])}", self.distinction]
+        conditions.append(formatting.format_slice(piece.mode, None if decode else piece.causal))
+        start, errors = (
+            f"At {', '.join(filter(None, conditions))}: ",
+            approximation_errors.describe_error_inputs(row_values),
+        )
+        end = "; ".join(filter(None, (self.config_text, f"errors on {errors}" if errors else "")))
+        compared = [row | {"loss": approximation_errors.describe_error(row)} for row in row_values]
+        for texts, most in ((self.sentences, None), (self.highlights, MOST_NAMED)):
+            claim = formatting.describe_speedups(compared, setting.baseline, most=most)
+            texts.append(f"{start}{claim} ({end})." if end else f"{start}{claim}.")
+
+    def draw_plots(self, chosen: set[str], limit: str) -> None:
+        """Draw the chosen panels and say which were left out, and for which limit."""
+        self.plots = [
+            replace(figures.render_plot(plan.make_picture()), mode=plan.mode)
+            for plan in self.plans
+            if plan.name in chosen
+        ]
+        omitted = [plan.title for plan in self.plans if plan.name not in chosen]
+        if omitted:
+            listed = formatting.join_words(omitted[:4] + ([f"{len(omitted) - 4} more"] if len(omitted) > 4 else []))
+            self.note = f"Not drawn, because a report draws at most {limit}: {listed}. Report fewer runs at once."
+
+
+@dataclass
+class Chapter:
+    """A section as the page shows it; nothing is shown of one without blocks. task: of all its rows, if it is one."""
+
+    title: str
+    intro: str
+    blocks: list[SectionBlock]
+    anchor: str = ""
+    task: str | None = None
+
+
+FillBlock: TypeAlias = Callable[[SectionBlock, select.SettingRows, length_plots.Scene], object]
+
+
+def make_blocks(rows: Frame, material: SectionData, fill: FillBlock, *, most: int | None = None) -> list[SectionBlock]:
+    """A block a setting, as ``fill`` fills it, of the first so many settings; files' names tell settings apart only
+    where there are several."""
+    blocks = []
+    settings = list(itertools.islice(select.split_settings(rows), most))
+    titles = [formatting.format_setting(setting.key, material.cpus) for setting in settings]
+    varying_columns = [
+        name for name in select.SETTING_COLUMNS if len({str(setting.key[name]) for setting in settings}) > 1
+    ]
+    for number, (setting, title) in enumerate(zip(settings, titles, strict=True), 1):
+        device = "" if pd.isna(setting.key["device"]) else f"-{setting.key['device']}"
+        title = title if titles.count(title) == 1 else f"{title} \u00b7 against {setting.baseline}"
+        config_text = material.describe_config(setting)
+        block = SectionBlock(
+            title,
+            formatting.format_setting({name: setting.key[name] for name in varying_columns}, material.cpus),
+            config_text,
+        )
+        block.device = str(setting.key["device"]) if units.there(setting.key["device"]) else None
+        fill(
+            block,
+            setting,
+            length_plots.Scene(material.looks, f"{number}{device}" if len(settings) > 1 else "", config_text),
+        )
+        blocks += [block] if block.tables or block.plans else []
+    return blocks
+
+
+def explain_columns(blocks: Iterable[SectionBlock], explanations: Sequence[tuple[Sequence[str], str]]) -> str:
+    """Of texts about columns, those whose columns a table of these blocks has, each after a space."""
+    heads = {name for block in blocks for table in block.tables for name in table.head}
+    return "".join(f" {text}" for names, text in explanations if heads.intersection(names))
+
+
+def find_headline_slices(setting: select.SettingRows) -> Iterator[tuple[select.Slice, Frame]]:
+    """Each slice with its rows at the length that its table is about."""
+    for piece in setting.slices:
+        for column in ("latency_ms", "peak_memory_bytes", "state_bytes"):
+            top = select.find_headline_rows(piece.rows, column)
+            if len(top):
+                yield piece, top
+                break
+
+
+def draw_planned_plots(blocks: Sequence[SectionBlock]) -> None:
+    """The plots: all of them where they are few, else what tells most of each setting before the rest of any."""
+    chosen: set[str] = set()
+    lines, limit = 0, ""
+    for plan in sorted((plan for block in blocks for plan in block.plans), key=length_plots.rank_plan):
+        lines += plan.line_count
+        limit = f"{MOST_PLOTS} plots" if len(chosen) == MOST_PLOTS else f"{MOST_LINES} lines"
+        if len(chosen) == MOST_PLOTS or lines > MOST_LINES:
+            break
+        chosen.add(plan.name)
+    for block in blocks:
+        block.draw_plots(chosen, limit)

@@ -1,0 +1,255 @@
+"""What attempts at learning came to: of each mechanism and test the rows at its best rate, one a seed, and whether they
+show more than what needs no learning. Only pandas: the page and the terminal say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ... import units
+from ...results.stats import Estimate, mean_of
+from .. import formatting
+from ..gather import Frame
+from ..tables import ReportCell
+
+BITS_METRIC = "bits a token"  # the one metric of which less is better
+REACH_SHORTCUT = "all that lies within reach of its keys"  # the cheap way of one mechanism, not of a task
+NEEDLESS_REASON = "more than chance was learned within the grid"  # no failure: why further attempts were not made
+COMPUTED_REASON = "computed, not trained"  # why no more attempts were made at what no model of so few keys can do
+ATTEMPT_STATUSES = "ok", "invalid"  # a loss that is no number any more is an attempt too
+EXTRA_ATTEMPTS = {"beyond", "longer"}  # the attempts without which nothing is called unable
+FULL_REACH = 0.999  # of a reach: what sees as much is not held back by it
+
+
+@dataclass(frozen=True)
+class MechanismResult:
+    """One mechanism at one test. rows: all its attempts, those that failed or were not needed too."""
+
+    label: str
+    rows: Frame
+    in_bits: bool
+
+    @property
+    def is_baseline(self) -> bool:
+        return bool(self.rows["is_baseline"].any())
+
+    @cached_property
+    def scored_attempts(self) -> Frame:
+        """The attempts that came to a score."""
+        return self.rows[(self.rows["status"] == "ok") & self.rows["train.score"].notna()]
+
+    @cached_property
+    def best_attempts(self) -> Frame:
+        """A row a seed, with the learning rate and the steps that the other seeds have; where there are none, with
+        those that were best on validation."""
+        attempts = self.scored_attempts
+        best = attempts[attempts["train.attempt"] == "best"]
+        if best.empty:
+            best = attempts.sort_values(
+                "train.validation", ascending=not self.in_bits, kind="stable", na_position="first"
+            )
+        matches = [attempts[name] == best[name].iloc[-1] for name in ("train.learning_rate", "train.budget")]
+        return attempts[matches[0] & matches[1]].drop_duplicates("seed", keep="last").sort_values("seed")
+
+    @cached_property
+    def score(self) -> Estimate | None:
+        return (
+            None if self.scored_attempts.empty else self.compute_mean("train.score", most=None if self.in_bits else 1.0)
+        )
+
+    def compute_mean(self, column: str, most: float | None = None) -> Estimate | None:
+        """The mean of a column over seeds, and where there are several its 95% interval. most: of what lies between
+        zero and that."""
+        values = (
+            [float(x) for x in self.best_attempts[column].tolist() if units.there(x)]
+            if column in self.best_attempts
+            else []
+        )
+        if not values:
+            return None
+        average = mean_of(values)
+        low, high = average.interval() or (None, None)
+        if low is not None and high is not None and most is not None:
+            low, high = max(low, 0.0), min(high, most)
+        return Estimate(average.value, low, high)
+
+    @cached_property
+    def at_chance(self) -> bool:
+        """Whether no attempt is surely better than what needs no learning."""
+        return all(_is_at_chance(row, self.in_bits) for row in self.scored_attempts.to_dict("records"))
+
+    @property
+    def attempt_kinds(self) -> list[str]:
+        """Of the attempts that were made, with the first seed. A loss that is no number leaves no column, but words."""
+        attempts = self.rows[self.rows["status"].isin(ATTEMPT_STATUSES)]
+        pairs = zip(attempts["train.attempt"], attempts["inputs"], strict=True)
+        kinds = [str(kind) if units.there(kind) else f"{inputs},,".split(",")[1].strip() for kind, inputs in pairs]
+        return [kind for kind in kinds if kind != "best"]
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether it was worked out that a model which sees so few keys is at chance."""
+        return bool(self.rows["reason"].astype(object).fillna("").str.contains(COMPUTED_REASON, regex=False).any())
+
+    @property
+    def all_attempts_made(self) -> bool:
+        """Whether all attempts were made before it may be called unable."""
+        return self.out_of_reach or set(self.attempt_kinds) >= EXTRA_ATTEMPTS
+
+    @property
+    def reach(self) -> float | None:
+        """Of a task whose answers lie at known distances, the best that a model of its reach could score."""
+        reach_rows = self.best_attempts if len(self.scored_attempts) else self.scored_attempts
+        reach_rows = reach_rows[reach_rows["train.way"] == REACH_SHORTCUT]["train.shortcut"].dropna()
+        return float(reach_rows.iloc[-1]) if len(reach_rows) else None
+
+    @property
+    def learned_within_reach(self) -> bool:
+        """Whether all that lies within its reach was learned, as far as the interval tells: over seeds, or of one seed
+        over examples."""
+        score, reach = self.score, self.reach
+        if score is None or reach is None or reach >= FULL_REACH or self.at_chance:
+            return False
+        last_attempt: Any = self.best_attempts.iloc[-1]
+        ends: Any = (
+            (score.low, score.high)
+            if score.low is not None
+            else (last_attempt.get("train.low"), last_attempt.get("train.high"))
+        )
+        return all(map(units.there, ends)) and bool(ends[0] <= reach <= ends[1])
+
+    def show_score(self) -> ReportCell:
+        """The score, or that there is none to speak of."""
+        if self.score is None:
+            return ReportCell(str(self.rows["status"].iloc[-1]))
+        if self.at_chance and self.out_of_reach:
+            return ReportCell("at chance: no answer within its reach", self.score.value)
+        if self.at_chance and self.all_attempts_made:
+            return ReportCell(
+                f"not learned ({formatting.format_count(len(self.attempt_kinds), 'attempt')})", self.score.value
+            )
+        if self.at_chance:
+            return ReportCell("at chance, too early to say", self.score.value)
+        score_text = format_score(self.score.value, self.in_bits)
+        if self.score.low is None or self.score.high is None:
+            return ReportCell(
+                f"{score_text} ({formatting.format_count(len(self.best_attempts), 'seed')})", self.score.value
+            )
+        ends = (units.number(end if self.in_bits else 100 * end) for end in (self.score.low, self.score.high))
+        return ReportCell(f"{score_text} ({units.TO.join(ends)})", self.score.value)
+
+
+def _is_at_chance(row: dict[str, Any], in_bits: bool) -> bool:
+    """Whether a score is no surely better than a guess, or than the one answer that is most often right."""
+    baselines = [float(row[f"train.{name}"]) for name in ("chance", "majority") if units.there(row[f"train.{name}"])]
+    if not baselines:
+        return False
+    if in_bits:
+        return bool(row["train.score"] >= min(baselines))
+    low: Any = row.get("train.low")  # of a score that is no count there is none
+    low = low if units.there(low) else row["train.score"]
+    return bool(low <= max(baselines))
+
+
+def format_score(score: Any, in_bits: bool) -> str:
+    return units.number(score) if in_bits else units.percent(score)
+
+
+@dataclass(frozen=True)
+class LearningTest:
+    """A task at a length. name: what tells it from the others."""
+
+    name: str
+    length: int
+    metric: str
+    results: tuple[MechanismResult, ...]
+
+    @property
+    def in_bits(self) -> bool:
+        return self.metric == BITS_METRIC
+
+    @property
+    def heading(self) -> str:
+        """The name, and what it is scored by where that is not the share of right answers."""
+        return self.name if self.metric in ("accuracy", "") else f"{self.name}, {self.metric}"
+
+    @cached_property
+    def scored_results(self) -> tuple[MechanismResult, ...]:
+        """The mechanisms that came to a score."""
+        return tuple(result for result in self.results if result.score is not None)
+
+    @property
+    def baseline(self) -> MechanismResult | None:
+        return next((result for result in self.scored_results if result.is_baseline), None)
+
+    @property
+    def is_ranked(self) -> bool:
+        """Nobody is, where the baseline itself learned nothing, or nobody came to a score."""
+        return bool(self.scored_results) and not (self.baseline is not None and self.baseline.at_chance)
+
+    def describe_ranking(self) -> str:
+        """That nobody is ranked, and why."""
+        if self.is_ranked or self.baseline is None:
+            return ""
+        if all(result.at_chance and result.all_attempts_made for result in self.scored_results):
+            return f"{self.name}: not learned by anybody here, so nobody is ranked by it."
+        return f"{self.name}: {self.baseline.label} itself is at chance here, so nobody is ranked by it."
+
+    def list_best_first(self) -> list[MechanismResult]:
+        return sorted(
+            self.scored_results,
+            key=lambda result: result.score.value * (1 if self.in_bits else -1) if result.score else 0.0,
+        )
+
+    def list_values(self, column: str) -> list[Any]:
+        """What the rows that count say of a column, each once."""
+        values = [x for result in self.scored_results for x in result.best_attempts[column].tolist()]
+        return list(dict.fromkeys(x for x in values if units.there(x)))
+
+    def find_shortcut(self) -> tuple[float, str] | None:
+        """The score of the task's own cheap way, and what that is; none where the reach of each mechanism is one."""
+        for result in self.scored_results:
+            last_attempt = result.best_attempts.iloc[-1]
+            if units.there(last_attempt["train.shortcut"]) and last_attempt["train.way"] != REACH_SHORTCUT:
+                return float(last_attempt["train.shortcut"]), str(last_attempt["train.way"]) if units.there(
+                    last_attempt["train.way"]
+                ) else ""
+        return None
+
+
+def filter_trained(rows: Frame) -> Frame:
+    """The rows of tasks that train models, whatever they are called: what failed before it began among them."""
+    if "train.score" not in rows:
+        return rows[:0]
+    is_training_task = rows["task"].isin(set(rows.loc[rows["train.score"].notna(), "task"]))
+    return rows[is_training_task | ((rows["mode"] == "train") & (rows["status"] != "ok"))]
+
+
+def drop_needless_rows(rows: Frame) -> Frame:
+    """Rows without those of attempts that were not needed: nothing is missing there."""
+    return rows[~((rows["status"] == "skipped") & (rows["reason"].astype(object) == NEEDLESS_REASON))]
+
+
+def list_tests(rows: Frame) -> Iterator[LearningTest]:
+    """Each task at each length, in the order in which they were run; by part where several have the same."""
+    parts = rows.groupby(["task", "seq_len"], dropna=False)["part"].transform("nunique") > 1
+    for (task, part, length), test_rows in rows.groupby(["task", "part", "seq_len"], sort=False, dropna=False):
+        part_text = f" ({part})" if units.there(part) and bool(parts[test_rows.index[0]]) else ""
+        metrics = test_rows["metric"].dropna()
+        metric = str(metrics.iloc[0]) if len(metrics) else ""
+        results = (
+            MechanismResult(str(label), variant_rows, metric == BITS_METRIC)
+            for label, variant_rows in test_rows.groupby("label", sort=False)
+        )
+        yield LearningTest(f"{task}, length {int(length)}{part_text}", int(length), metric, tuple(results))
+
+
+def order_labels(tests: Sequence[LearningTest]) -> list[str]:
+    """Who is best over all tests by which anybody is ranked comes first, by the mean of places."""
+    ranks: dict[str, list[float]] = {result.label: [] for test in tests for result in test.results}
+    for test in tests:
+        for rank, result in enumerate(test.list_best_first()) if test.is_ranked else ():
+            ranks[result.label].append(rank / len(test.scored_results))
+    return sorted(ranks, key=lambda label: sum(ranks[label]) / len(ranks[label]) if ranks[label] else 1.0)

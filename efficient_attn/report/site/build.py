@@ -1,0 +1,112 @@
+"""From runs to a site: everything is made in memory, then put in the place of the earlier site at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...instruments.garbage import no_collection
+from . import run_pages, site_folder, site_index
+from .minify import drop_end_tags
+from .run_pages import ROWS_FILE
+from .site_data import MechanismDetails, SiteData, SiteRun, read_site_data
+from .site_pages import SitePages
+
+MAX_BYTES = 4_950_000  # of a site without its list of files: plots are left out until it is no larger
+
+
+@dataclass(frozen=True)
+class PublishedSite:
+    """What was written. size: in bytes."""
+
+    site: Path
+    run_pages: int
+    pages: int
+    size: int
+
+
+def publish(
+    paths: Sequence[Path], site: Path, *, details: Mapping[str, MechanismDetails] | None = None
+) -> PublishedSite:
+    """Make a site of these runs, in the place of an earlier one and of nothing else.
+
+    details: what mechanisms say of themselves, by name. Raises `UsageError` for a folder that holds no run, and for a
+    site's folder that holds foreign files, before anything is written.
+    """
+    site_folder.check_site(site)
+    with no_collection():
+        files = make_site(read_site_data(paths, details or {}))
+    site_folder.replace_site(site, files)
+    pages = sum(name.endswith(".html") for name in files)
+    run_count = sum(name.endswith("/index.html") for name in files)
+    return PublishedSite(site, run_count, pages, sum(map(len, files.values())))
+
+
+def make_site(data: SiteData) -> dict[str, bytes]:
+    """All files of a site by their address."""
+    pages = SitePages(data)
+    files = {name: drop_end_tags(text).encode() for name, text in pages.render()}
+    for run in data.runs:
+        files[f"r/{run.digest}/{ROWS_FILE}"] = run_pages.pack_rows(run.gathered.loaded)
+    files[ROWS_FILE] = run_pages.pack_rows(data.gathered.loaded)
+    files[site_index.INDEX_FILE] = site_index.format_index(_make_index(data, pages)).encode()
+    files[site_index.SCHEMA_FILE] = site_index.format_schema().encode()
+    pages_of_runs = [run_pages.make_run_page(run) for run in data.runs]
+    run_pages.drop_plots_to_fit(pages_of_runs, MAX_BYTES - sum(map(len, files.values())))
+    return files | {run_page.run.link: run_page.html.encode() for run_page in pages_of_runs}
+
+
+def _make_index(data: SiteData, pages: SitePages) -> site_index.Index:
+    claims = data.verdicts.claims
+    tasks = data.rows["task"].value_counts()
+    return site_index.Index(
+        rows=ROWS_FILE,
+        runs=[_make_run_entry(run) for run in data.runs],
+        mechanisms=[
+            site_index.ListedMechanism(
+                name=mechanism.name, family=mechanism.family, sentence=mechanism.sentence, page=mechanism.link
+            )
+            for mechanism in data.mechanisms.values()
+        ],
+        claims=[
+            site_index.ListedClaim(
+                id=mechanism.entry.claim.id,
+                mechanism=mechanism.entry.claim.mechanism,
+                source=mechanism.entry.source.cite,
+                verdict=mechanism.verdict,
+                page=pages.link_claim(mechanism),
+            )
+            for mechanism in claims
+        ],
+        leaderboards=[
+            site_index.ListedLeaderboard(
+                suite=mechanism.suite,
+                machine=mechanism.machine,
+                cells=len(mechanism.groups),
+                page=pages.link_leaderboard(mechanism),
+            )
+            for mechanism in pages.leaderboards
+        ],
+        tasks=[
+            site_index.ListedTask(name=task, rows=int(tasks[task]), page=pages.link_task(task)) for task in data.tasks
+        ],
+    )
+
+
+def _make_run_entry(run: SiteRun) -> site_index.ListedRun:
+    ok, cases = run.counts
+    return site_index.ListedRun(
+        name=run.name,
+        digest=run.digest,
+        suite=run.suite,
+        title=run.title,
+        machines=list(run.machines),
+        started=str(run.last_session.get("started") or ""),
+        torch=run.read("environment", "torch"),
+        commit=run.commit,
+        ok=ok,
+        cases=cases,
+        page=run.link,
+        rows=f"r/{run.digest}/{ROWS_FILE}",
+    )

@@ -1,0 +1,124 @@
+"""From where on each mechanism is faster, as strips: a bar a mechanism, hatched where nothing was measured."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ... import units
+from ...results.stats import Estimate
+from .. import formatting
+from ..answers.crossovers import format_crossover
+from ..answers.decision_table import Decision, DecisionTable
+from .group_results import USE_BY_MODE
+from .picker import USE_WORDS
+
+SegmentState = Literal["faster", "slower", "unclear", "unmeasured"]
+MAX_TICKS = 7
+WIDTH, HEIGHT = 600, 16  # of a bar, in its own units: the page stretches it
+
+
+@dataclass(frozen=True)
+class BarSegment:
+    """A stretch of a bar, in its own units, and what was measured there."""
+
+    left: float
+    width: float
+    state: SegmentState
+
+
+@dataclass(frozen=True)
+class CrossoverBar:
+    """A mechanism's bar. told: from where on it is faster; words: the bar in words, for those who do not see it."""
+
+    label: str
+    variant: str
+    error_text: str
+    segments: tuple[BarSegment, ...]
+    faster_from: str
+    alt_text: str
+
+
+@dataclass(frozen=True)
+class CrossoverBarChart:
+    """A place's bars on one scale. ticks: lengths, evenly apart."""
+
+    title: str
+    config_text: str
+    baseline: str
+    ticks: tuple[str, ...]
+    bars: tuple[CrossoverBar, ...]
+    run_ids: frozenset[str]
+
+
+def list_bar_charts(tables: Iterable[DecisionTable], cpus: Mapping[str, str]) -> list[CrossoverBarChart]:
+    """For each use the place where most mechanisms were measured at most lengths beside exact attention."""
+    chosen: dict[str, DecisionTable] = {}
+    for table in tables:
+        use = USE_BY_MODE.get(str(table.config["mode"]), "")
+        if (
+            use
+            and table.baseline == "full"
+            and (use not in chosen or _compute_priority(table) > _compute_priority(chosen[use]))
+        ):
+            chosen[use] = table
+    charts = [_make_chart(use, chosen[use], cpus) for use in USE_WORDS if use in chosen]
+    return [chart for chart in charts if chart.ticks]
+
+
+def _compute_priority(table: DecisionTable) -> tuple[int, str]:
+    return sum(len(d.speedups) - 1 for d in table.decisions), str(sorted(map(str, table.config.items())))
+
+
+def _make_chart(use: str, table: DecisionTable, cpus: Mapping[str, str]) -> CrossoverBarChart:
+    lengths = sorted({n for decision in table.decisions for n in decision.speedups})
+    low, high = (math.floor(math.log2(lengths[0])), math.ceil(math.log2(lengths[-1])))
+    low, high = (low - 1, high + 1) if low == high else (low, high)
+    step = math.ceil((high - low) / (MAX_TICKS - 1))
+    high = low + step * math.ceil((high - low) / step)
+    config = dict(table.config)
+    return CrossoverBarChart(
+        title=f"{USE_WORDS[use]}: {formatting.format_slice(config['mode'], None if use == 'decode' else config['causal'])}",
+        config_text=formatting.format_config(config, dict(cpus)),
+        baseline=table.baseline,
+        ticks=tuple(
+            units.short_length(2**exponent) if exponent >= 0 else "" for exponent in range(low, high + 1, step)
+        ),
+        bars=tuple(_make_bar(decision, low, high) for decision in table.decisions),
+        run_ids=table.run_ids,
+    )
+
+
+def _make_bar(decision: Decision, low: float, high: float) -> CrossoverBar:
+    speedups = sorted(decision.speedups.items())
+    segments = tuple(_split_bar(speedups, low, high))
+    texts = (f"{classify_speedup(speedup)} at {units.short_length(length)}" for length, speedup in speedups)
+    faster_from = format_crossover(decision.crossover) if decision.crossover else "no interval"
+    return CrossoverBar(
+        decision.label, decision.variant, decision.error_text, segments, faster_from, formatting.join_words(texts)
+    )
+
+
+def classify_speedup(speedup: Estimate) -> SegmentState:
+    verdict = formatting.classify_speedup(speedup.low, speedup.high)
+    return "faster" if verdict == "faster" else "slower" if verdict == "slower" else "unclear"
+
+
+def _split_bar(speedups: Sequence[tuple[int, Estimate]], low: float, high: float) -> Iterable[BarSegment]:
+    """Each measured length takes the room up to half way to its neighbours; what lies outside of them is hatched."""
+    log_lengths = [math.log2(length) for length, _ in speedups]
+    half = 0.25 if len(log_lengths) < 2 else min(b - a for a, b in itertools.pairwise(log_lengths)) / 2
+    edges = [
+        max(low, log_lengths[0] - half),
+        *((a + b) / 2 for a, b in itertools.pairwise(log_lengths)),
+        min(high, log_lengths[-1] + half),
+    ]
+    scale = WIDTH / (high - low)
+    cuts = [low, *edges, high]
+    states: list[SegmentState] = ["unmeasured", *(classify_speedup(speedup) for _, speedup in speedups), "unmeasured"]
+    for (left, right), state in zip(itertools.pairwise(cuts), states, strict=True):
+        if right > left:
+            yield BarSegment(round((left - low) * scale, 1), round((right - left) * scale, 1), state)

@@ -1,0 +1,227 @@
+"""What was measured side by side: a cell's mechanisms with their times, and their ranks with intervals.
+
+Only what one session timed in one cell is ranked. Nothing is ranked across machines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ... import units
+from ...results.differences import list_rounds
+from ...results.exchange import name_cell
+from ...results.rows import Record, Row
+from ...spec import label_of
+from .. import approximation_errors, formatting
+from ..claims.evidence import EvidenceRow
+from ..gather import Frame
+
+SEED, RESAMPLES = 0, 1000
+MIN_ROUNDS = 4  # rounds that all have: of fewer no interval is told
+SETTING_COLUMNS = ("suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill")
+GROUP_COLUMNS = (*SETTING_COLUMNS, "part", "mode", "causal", "cache", "compiled", "cuda_graph", "inputs", "budget")
+USE_BY_MODE = {"forward_backward": "train", "forward": "prompt", "prefill": "prompt", "decode": "decode"}
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A place among a cell's mechanisms, 1 for the fastest, and between which places it may really be (95%)."""
+
+    position: int
+    low: int
+    high: int
+
+    def format_rank(self) -> str:
+        return str(self.position) if self.low == self.high else f"{self.position} ({self.low}{units.TO}{self.high})"
+
+
+@dataclass(frozen=True)
+class TimedMechanism:
+    """A mechanism in a cell. rank: None where too few rounds tell it. error: against exact attention, if known."""
+
+    label: str
+    row: Row
+    error_text: str
+    error: float | None
+    error_on: str
+    rank: Rank | None
+
+    @property
+    def memory(self) -> float | None:
+        """Bytes: of the state when decoding, else at the peak."""
+        return self.row.state_bytes if self.row.mode == "decode" else self.row.peak_memory_bytes
+
+    def format_time(self) -> str:
+        return units.duration(self.row.latency_ms, self.row.latency_ms_low, self.row.latency_ms_high)
+
+    def format_speedup(self) -> str:
+        return units.ratio(self.row.speedup, self.row.speedup_low, self.row.speedup_high)
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """The mechanisms that one session timed beside each other, the fastest first."""
+
+    key: tuple[Any, ...]
+    length: int
+    config_text: str
+    cases: tuple[TimedMechanism, ...]
+
+    @cached_property
+    def row(self) -> Row:
+        """One of its rows, for what all of them share."""
+        return self.cases[0].row
+
+    @property
+    def use(self) -> str:
+        """``train``, ``prompt`` or ``decode``; a mode that is none of them as it is."""
+        return USE_BY_MODE.get(str(self.row.mode), str(self.row.mode))
+
+    def describe(self) -> str:
+        """``forward, causal, 8K``, with the part and what else its rows share."""
+        row = self.row
+        more = (row.part, row.cache and f"{row.cache} cache", "compiled" if row.compiled else "", row.budget)
+        parts = (formatting.format_slice(row.mode, row.causal), units.short_length(self.length), *more)
+        return ", ".join(str(text) for text in parts if text)
+
+
+def list_groups(evidence_rows: Iterable[EvidenceRow], rows: Frame, cpus: Mapping[str, str]) -> list[GroupResult]:
+    """All cells in which at least two mechanisms were timed. rows: with losses."""
+    errors = _list_errors(rows)
+    records_by_group: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for evidence_row in evidence_rows:
+        row = evidence_row.record.row
+        if row.task == "speed" and row.latency_ms is not None and row.seq_len is not None:
+            records_by_group[str(row.run_id), name_cell(evidence_row.record)].append(evidence_row.record)
+    results = (_make_group(records, errors, cpus) for records in records_by_group.values() if len(records) > 1)
+    return sorted(results, key=lambda group: (str(group.key), group.length))
+
+
+def _list_errors(rows: Frame) -> dict[tuple[str, str], dict[str, Any]]:
+    """What each case loses, by its session and key."""
+    names = ["variant", "error", "error_of_mean", "error_on"]
+    keys = zip(rows["run_id"].tolist(), rows["case_key"].tolist(), strict=True)
+    lines = zip(*(rows[name].tolist() for name in names), strict=True)
+    return {
+        (str(run), str(case)): dict(zip(names, line, strict=True))
+        for (run, case), line in zip(keys, lines, strict=True)
+    }
+
+
+def _make_group(
+    records: Sequence[Record], errors: Mapping[tuple[str, str], Mapping[str, Any]], cpus: Mapping[str, str]
+) -> GroupResult:
+    first = records[0].row
+    key = tuple(getattr(first, name) for name in GROUP_COLUMNS)
+    config_text = formatting.format_config({name: getattr(first, name) for name in SETTING_COLUMNS}, dict(cpus))
+    labels = _make_unique_labels([record.row for record in records])
+    ranks = rank_records(records)
+    cases = [
+        _make_entry(label, record.row, errors.get((str(record.row.run_id), record.row.case_key)), rank)
+        for label, record, rank in zip(labels, records, ranks, strict=True)
+    ]
+    return GroupResult(
+        key,
+        int(first.seq_len or 0),
+        config_text,
+        tuple(sorted(cases, key=lambda entry: entry.row.latency_ms or math.inf)),
+    )
+
+
+def _make_entry(label: str, row: Row, error_columns: Mapping[str, Any] | None, rank: Rank | None) -> TimedMechanism:
+    if error_columns is None:
+        return TimedMechanism(label, row, f"error {approximation_errors.NOT_MEASURED_TEXT}", None, "", rank)
+    error = (
+        float(error_columns["error"])
+        if units.there(error_columns["error"])
+        else 0.0
+        if approximation_errors.is_exact(error_columns)
+        else None
+    )
+    on = str(error_columns["error_on"]) if units.there(error_columns["error_on"]) else ""
+    return TimedMechanism(label, row, approximation_errors.describe_error(error_columns), error, on, rank)
+
+
+def _make_unique_labels(rows: Sequence[Row]) -> list[str]:
+    """Labels, with the number of key-value heads where two would be one."""
+    labels = [label_of(row.variant, row.backend) for row in rows]
+    repeated = {label for label in labels if labels.count(label) > 1}
+    return [
+        f"{label} (kv_heads={row.kv_heads})" if label in repeated else label
+        for label, row in zip(labels, rows, strict=True)
+    ]
+
+
+# -- ranks ---------------------------------------------------------------------------------------------------------
+
+
+def rank_records(records: Sequence[Record]) -> list[Rank | None]:
+    """The rank of each by the mean of log(time), with the interval of the rank by bootstrap, the same every time.
+
+    Rounds are drawn for all mechanisms at once, since what disturbs a round disturbs all of them: first processes,
+    then rounds of each. None for all where fewer than `FEWEST` rounds are known of all.
+    """
+    rounds = [list_rounds(record) for record in records]
+    shared = sorted(set.intersection(*(set(group_rounds) for group_rounds in rounds)))
+    if len(shared) < MIN_ROUNDS:
+        return [None] * len(records)
+    times = np.log(np.array([[group_rounds[round_id] for round_id in shared] for group_rounds in rounds]))
+    weights = _draw_weights([process for process, _ in shared])
+    resampled_ranks = _compute_ranks(weights @ times.T)
+    low, high = np.quantile(resampled_ranks, (0.025, 0.975), axis=0, method="nearest").astype(int)
+    round_id = _compute_ranks(times.mean(axis=1)[None, :])[0]
+    return [Rank(int(a), int(min(b, a)), int(max(c, a))) for a, b, c in zip(round_id.tolist(), low, high, strict=True)]
+
+
+def _draw_weights(processes: Sequence[int]) -> Any:
+    """How often each round is drawn, a line a drawing, as shares."""
+    random = np.random.default_rng(SEED)
+    indices_by_process = [np.flatnonzero(np.array(processes) == process) for process in dict.fromkeys(processes)]
+    weights = np.zeros((RESAMPLES, len(processes)))
+    for weight_row in weights:
+        for chosen in random.integers(len(indices_by_process), size=len(indices_by_process)):
+            indices = indices_by_process[chosen]
+            np.add.at(weight_row, indices[random.integers(len(indices), size=len(indices))], 1.0)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _compute_ranks(values: Any) -> Any:
+    """Ranks along each line from 1, the least first."""
+    return values.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable") + 1
+
+
+# -- boards --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """A suite on one machine: of every place the cell of the longest length."""
+
+    suite: str
+    machine: str
+    groups: tuple[GroupResult, ...]
+
+
+def list_leaderboards(groups: Iterable[GroupResult]) -> list[Leaderboard]:
+    groups_by_board: dict[tuple[str, str], dict[tuple[Any, ...], GroupResult]] = defaultdict(dict)
+    for group in groups:
+        board_groups = groups_by_board[str(group.row.suite), str(group.row.machine)]
+        best = board_groups.get(group.key)
+        if best is None or (group.length, len(group.cases)) > (best.length, len(best.cases)):
+            board_groups[group.key] = group
+    return [
+        Leaderboard(suite, machine, tuple(_sort_groups(board_groups)))
+        for (suite, machine), board_groups in sorted(groups_by_board.items())
+    ]
+
+
+def _sort_groups(groups: Mapping[tuple[Any, ...], GroupResult]) -> Iterator[GroupResult]:
+    """Those with most mechanisms first."""
+    yield from sorted(groups.values(), key=lambda group: (-len(group.cases), group.config_text, group.describe()))

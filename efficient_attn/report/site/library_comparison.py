@@ -1,0 +1,76 @@
+"""Ours beside other libraries: a line a pair and machine, for ratios of unlike machines are no one range."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ... import units
+from ...results.rows import Row
+from ...results.stats import Estimate
+from .. import formatting
+from ..answers.pooled_times import Z_95, estimate_log_error
+from .group_results import GroupResult
+from .site_data import PEER_PREFIX
+
+
+@dataclass(frozen=True)
+class LibraryComparison:
+    """Ours against one mechanism of another library, on one machine and device, over all places where both were timed.
+
+    speedup: the mean over these places, with what their timings leave open. least, most: of single places.
+    """
+
+    ours: str
+    theirs: str
+    hardware: str
+    speedup: Estimate
+    min_speedup: float
+    max_speedup: float
+    configs: int
+    faster: int
+    slower: int
+
+    def format_speedup(self) -> str:
+        return units.ratio(*self.speedup)
+
+    def format_range(self) -> str:
+        """From the least to the greatest of single places; nothing of one."""
+        return f"{units.ratio(self.min_speedup)} to {units.ratio(self.max_speedup)}" if self.configs > 1 else units.NONE
+
+
+def list_library_comparisons(groups: Iterable[GroupResult], cpus: Mapping[str, str]) -> Iterator[LibraryComparison]:
+    """Where a cell's baseline is another library's: each of ours in it."""
+    rows_by_pair: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for group in groups:
+        theirs = [
+            entry for entry in group.cases if entry.row.speedup == entry.row.speedup_low == entry.row.speedup_high == 1
+        ]
+        if len(theirs) == 1 and theirs[0].row.variant.startswith(PEER_PREFIX):
+            hardware = f"{formatting.format_machine(group.row.machine, dict(cpus)).removeprefix('machine ')}, {group.row.device}"
+            for entry in group.cases:
+                if not entry.row.variant.startswith(PEER_PREFIX) and entry.row.speedup:
+                    rows_by_pair[entry.label, theirs[0].label, hardware].append(entry.row)
+    for (ours, theirs, hardware), rows in sorted(rows_by_pair.items()):
+        yield _make_comparison(ours, theirs, hardware, rows)
+
+
+def _make_comparison(ours: str, theirs: str, hardware: str, rows: Sequence[Row]) -> LibraryComparison:
+    ratios = [row.speedup for row in rows if row.speedup]
+    verdicts = [formatting.classify_speedup(row.speedup_low, row.speedup_high) for row in rows]
+    errors = [estimate_log_error(row.speedup_low, row.speedup_high) for row in rows]
+    mean = _estimate_mean(ratios, errors)
+    counts = verdicts.count("faster"), verdicts.count("slower")
+    return LibraryComparison(ours, theirs, hardware, mean, min(ratios), max(ratios), len(rows), *counts)
+
+
+def _estimate_mean(ratios: Sequence[float], errors: Sequence[float | None]) -> Estimate:
+    """The geometric mean. Its interval is that of the timings, and holds for these places only."""
+    middle = sum(map(math.log, ratios)) / len(ratios)
+    known_errors = [error for error in errors if error is not None]
+    if len(known_errors) < len(ratios):
+        return Estimate(math.exp(middle))
+    half = Z_95 * math.hypot(*known_errors) / len(ratios)
+    return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half))

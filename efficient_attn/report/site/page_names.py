@@ -1,0 +1,20 @@
+"""Names of a site's files: a slug that people can read, and a digest that keeps unlike names apart."""
+
+from __future__ import annotations
+
+import hashlib
+
+from .. import formatting
+
+LONGEST_SLUG = 40
+
+
+def make_name(*parts: object) -> str:
+    """``sliding-window-2f6c1a09``: letters, digits and dashes only, whatever the parts hold."""
+    text = "\0".join(map(str, parts))
+    slug = formatting.make_slug(*parts)[:LONGEST_SLUG].strip("-")
+    return "-".join(filter(None, (slug, digest(text.encode())[:8])))
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

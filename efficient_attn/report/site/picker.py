@@ -1,0 +1,226 @@
+"""What the picker knows, as plain data for the page: one answer for each use, direction, machine and length.
+
+Where a length was measured the answer is a cell. Between measured lengths, at powers of two, times are interpolated as
+`recommend` does it, and say so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ... import units
+from ...results.stats import Estimate
+from .. import approximation_errors, formatting
+from ..answers.cost_curves import CostAtLength, CostCurve
+from ..answers.pooled_times import GROUP_SPREAD, Z_95
+from .group_results import USE_BY_MODE as USE_OF
+from .group_results import GroupResult, TimedMechanism
+
+USES = ("train", "prompt", "decode")
+MIN_MECHANISMS = 3  # mechanisms: of two there is little to pick
+MAX_SHOWN = 3  # rows of an answer
+USE_WORDS = {"train": "training step", "prompt": "reading a prompt", "decode": "decoding a token"}
+QUALITIES = (("", "any"), ("0.0001", "exact"), ("0.1", "error at most 0.1"), ("0.5", "error at most 0.5"))
+APPROXIMATELY = "\u2248 "  # before a time that nobody measured
+
+
+@dataclass(frozen=True)
+class PickerCase:
+    """A mechanism in an answer, in words. apart: half the 95% interval of the time's logarithm beside the others', None
+    where it is not known. between: the lengths of what is interpolated."""
+
+    label: str
+    variant: str
+    ms: float
+    half_width: float | None
+    time: str
+    speedup: str
+    error: float | None
+    error_text: str
+    memory: str
+    source_lengths: str = ""
+
+
+@dataclass(frozen=True)
+class PickerAnswer:
+    """The mechanisms at one place and length, the fastest first. float32: full precision."""
+
+    config_text: str
+    float32: bool
+    cases: tuple[PickerCase, ...]
+
+    @property
+    def priority(self) -> tuple[int, bool, str]:
+        """What answers best: most mechanisms whose loss is known, then full precision."""
+        return sum(case.error is not None for case in self.cases), self.float32, self.config_text
+
+
+_AnswerKey = tuple[str, bool, str]  # a use, whether it is causal, a machine
+_ConfigCurves = tuple[Mapping[str, Any], Sequence[CostCurve]]
+
+
+def make_picker(
+    groups: Iterable[GroupResult],
+    curves_by_config: Iterable[_ConfigCurves],
+    links: Mapping[str, str],
+    cpus: Mapping[str, str],
+) -> dict[str, Any]:
+    """The answers of which most is known, one a question; labels and texts stand there once.
+
+    places: with their curves (`timing.split_places`). links: pages by mechanism. hours: what two times that are known
+    from unlike lengths are further apart.
+    """
+    answers: dict[_AnswerKey, dict[int, PickerAnswer]] = defaultdict(dict)
+    for group in groups:
+        if group.use in USES and len(group.cases) >= MIN_MECHANISMS:
+            _keep_better(
+                answers[group.use, bool(group.row.causal), str(group.row.machine)],
+                group.length,
+                _make_measured_answer(group),
+            )
+    _add_interpolated(answers, curves_by_config, cpus)
+    texts: dict[str, int] = {}
+
+    def intern_text(text: str) -> int:
+        return texts.setdefault(text, len(texts))
+
+    entries = [
+        [
+            use,
+            int(causal),
+            intern_text(machine),
+            length,
+            intern_text(answer.config_text),
+            *_as_lists(answer, intern_text, links),
+        ]
+        for (use, causal, machine), answers_by_length in sorted(answers.items())
+        for length, answer in sorted(answers_by_length.items())
+    ]
+    return {"cells": entries, "texts": list(texts), "hours": round(Z_95 * math.sqrt(2) * GROUP_SPREAD, 4)}
+
+
+def _keep_better(answers: dict[int, PickerAnswer], length: int, answer: PickerAnswer) -> None:
+    current = answers.get(length)
+    if current is None or answer.priority > current.priority:
+        answers[length] = answer
+
+
+def _as_lists(answer: PickerAnswer, intern_text: Any, links: Mapping[str, str]) -> Iterator[Any]:
+    """How many keep each quality and how many are not known to, and those cases that any question may show."""
+    qualifying = [[i for i, case in enumerate(answer.cases) if _meets_quality(case, bound)] for bound, _ in QUALITIES]
+    shown_indices = sorted({i for indices in qualifying for i in indices[:MAX_SHOWN]})
+    yield [len(indices) for indices in qualifying]
+    yield sum(case.error is None for case in answer.cases)
+    yield [_as_list(answer.cases[i], intern_text, links) for i in shown_indices]
+
+
+def _meets_quality(case: PickerCase, bound: str) -> bool:
+    return not bound or (case.error is not None and case.error <= float(bound))
+
+
+def _as_list(case: PickerCase, intern_text: Any, links: Mapping[str, str]) -> list[Any]:
+    """Label, link, time, how far it may be off, it and the speedup in words, error; loss, memory, between in words."""
+    error = None if case.error is None else float(f"{case.error:.4g}")
+    half_width = None if case.half_width is None else round(case.half_width, 4)
+    name = case.variant.partition(":")[0]
+    return [intern_text(case.label), intern_text(links.get(name, "")), float(f"{case.ms:.6g}"), half_width, intern_text(case.time),
+            intern_text(case.speedup), error, intern_text(case.error_text), intern_text(case.memory), intern_text(case.source_lengths)]  # fmt: skip
+
+
+# -- measured ------------------------------------------------------------------------------------------------------
+
+
+def _make_measured_answer(group: GroupResult) -> PickerAnswer:
+    cases = tuple(_make_measured_case(entry) for entry in group.cases if entry.row.latency_ms)
+    return PickerAnswer(group.config_text, group.row.dtype == "float32", cases)
+
+
+def _make_measured_case(entry: TimedMechanism) -> PickerCase:
+    row = entry.row
+    ends = row.latency_ms_low, row.latency_ms_high
+    half_width = math.log(ends[1] / ends[0]) / 2 if ends[0] and ends[1] else None
+    memory = units.size(entry.memory) if entry.memory is not None else units.NONE
+    error_text = _format_error(entry.error_text, entry.error, entry.error_on)
+    texts = entry.format_time(), entry.format_speedup()
+    return PickerCase(
+        entry.label, row.variant, row.latency_ms or 0.0, half_width, *texts, entry.error, error_text, memory
+    )
+
+
+def _format_error(error_text: str, error: float | None, on: str) -> str:
+    return f"{error_text} on {on}" if on and error else error_text
+
+
+# -- between measured lengths --------------------------------------------------------------------------------------
+
+
+def _add_interpolated(
+    answers: Mapping[_AnswerKey, dict[int, PickerAnswer]],
+    curves_by_config: Iterable[_ConfigCurves],
+    cpus: Mapping[str, str],
+) -> None:
+    """Add the answers at powers of two between the least and the greatest length of each group that has none there."""
+    gaps = {key: _list_gaps(group_answers) for key, group_answers in answers.items()}
+    for config, curves in curves_by_config:
+        key = USE_OF.get(str(config["mode"]), ""), bool(config["causal"]), str(config["machine"])
+        usual = not config["compiled"] and not config["cuda_graph"] and config["cache"] in (None, "warm")
+        for length in gaps.get(key, ()) if usual else ():
+            cases = _make_interpolated_cases(config, curves, length)
+            if len(cases) >= MIN_MECHANISMS:
+                config_text = formatting.format_config(dict(config), dict(cpus))
+                _keep_better(answers[key], length, PickerAnswer(config_text, config["dtype"] == "float32", cases))
+
+
+def _list_gaps(answers: Mapping[int, PickerAnswer]) -> list[int]:
+    low, high = min(answers), max(answers)
+    powers = (2**exponent for exponent in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1))
+    return [length for length in powers if length not in answers]
+
+
+def _make_interpolated_cases(
+    config: Mapping[str, Any], curves: Sequence[CostCurve], length: int
+) -> tuple[PickerCase, ...]:
+    """All whose time is known there, the fastest first."""
+    estimates = [(curve, cost) for curve in curves if not isinstance(cost := curve.estimate(length), str)]
+    labels = Counter(curve.label for curve, _ in estimates)
+    cases = (
+        _make_interpolated_case(config, curve, cost, label_is_shared=labels[curve.label] > 1)
+        for curve, cost in estimates
+    )
+    return tuple(sorted(cases, key=lambda case: (case.ms, case.label)))
+
+
+def _make_interpolated_case(
+    config: Mapping[str, Any], curve: CostCurve, cost: CostAtLength, *, label_is_shared: bool
+) -> PickerCase:
+    row, time = curve.row, cost.latency
+    error = float(row["error"]) if units.there(row["error"]) else 0.0 if approximation_errors.is_exact(row) else None
+    on = str(row["error_on"]) if units.there(row["error_on"]) else ""
+    is_baseline = (curve.label, curve.kv_heads) == (config["baseline"], config["baseline_kv_heads"])
+    speedup = Estimate(1.0) if is_baseline else cost.speedup  # over itself it is 1 wherever that is
+    prefix = "" if cost.between is None else APPROXIMATELY
+    return PickerCase(
+        label=f"{curve.label} (kv_heads={curve.kv_heads})" if label_is_shared else curve.label,
+        variant=str(row["variant"]),
+        ms=time.value,
+        half_width=cost.half_width,
+        time=prefix + units.duration(*time),
+        speedup=("" if is_baseline else prefix) + units.ratio(*speedup) if speedup else units.NONE,
+        error=error,
+        error_text=_format_error(approximation_errors.describe_error(row), error, on),
+        memory=_format_bytes(cost.state if config["mode"] == "decode" else cost.memory),
+        source_lengths=formatting.join_words(map(units.short_length, cost.between)) if cost.between else "",
+    )
+
+
+def _format_bytes(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return units.NONE
+    if estimate.low is None or estimate.high is None:
+        return units.size(estimate.value)
+    low, high = units.size(estimate.low), units.size(estimate.high)
+    return f"{APPROXIMATELY}{units.size(estimate.value)}" + (f" ({low}{units.TO}{high})" if low != high else "")

@@ -1,0 +1,104 @@
+"""A run's own page, light enough that a site of many stays small: few plots, its rows as a file beside it."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count, zip_longest
+
+from .. import page
+from ..drawing import figures, length_plots
+from ..gather import Frame, as_csv
+from ..sections.section_blocks import SectionBlock
+from .minify import drop_end_tags, minify_svg
+from .site_data import SiteRun
+
+ROWS_FILE = "rows.csv.gz"
+MAX_PLOTS = 6  # of a run
+OMITTED_PLOTS_NOTE = "Plots that stand not here are in the run's own report: efficient-attn report RUN."
+STYLE_SHEET = "style.css"  # the report's own, which all pages of a site share
+SITE_ROOT = "../.."
+
+
+@dataclass
+class RunPage:
+    """A run's content and its page. weights: of each plot on it, in bytes."""
+
+    run: SiteRun
+    content: page.Content
+    html: str
+
+    @property
+    def plots(self) -> list[figures.Plot]:
+        return list(self.content.plots)
+
+
+def make_run_page(run: SiteRun) -> RunPage:
+    content = page.make_content(run.gathered, draw=draw_top_plots)
+    return RunPage(run, content, _render(content))
+
+
+def draw_top_plots(blocks: Sequence[SectionBlock]) -> None:
+    """Of all planned plots those that tell most, as SVG alone."""
+    ranked = sorted((panel for block in blocks for panel in block.plans), key=length_plots.rank_plan)
+    chosen_names, numbers = {panel.name for panel in ranked[:MAX_PLOTS]}, count()
+    for block in blocks:
+        plot_pairs = (
+            (panel, figures.render_plot(panel.make_picture(), raster=False))
+            for panel in block.plans
+            if panel.name in chosen_names
+        )
+        block.plots = [replace(_minify_plot(plot, next(numbers)), mode=panel.mode) for panel, plot in plot_pairs]
+        block.note = OMITTED_PLOTS_NOTE if any(panel.name not in chosen_names for panel in block.plans) else ""
+
+
+def _minify_plot(plot: figures.Plot, number: int) -> figures.Plot:
+    """Smaller, its ids by its number on the page: its name, which says all, would stand at each."""
+    return replace(plot, panel=replace(plot.panel, name=f"p{number}"), svg=minify_svg(plot.svg))
+
+
+def drop_plots_to_fit(pages: Sequence[RunPage], max_bytes: int) -> None:
+    """Leave plots out until the pages fit into so many bytes: each run's first plots stay longest."""
+    size = sum(len(run_page.html.encode()) for run_page in pages)
+    interleaved = [
+        pair
+        for plot_round in zip_longest(*(_pair_plots(run_page) for run_page in pages))
+        for pair in plot_round
+        if pair
+    ]
+    dropped: dict[int, set[str]] = {}
+    for owner, plot in reversed(interleaved):
+        if size <= max_bytes:
+            break
+        size -= len(plot.inline.encode())
+        dropped.setdefault(id(owner), set()).add(plot.panel.name)
+    for run_page in pages:
+        _drop_plots(run_page, dropped.get(id(run_page), set()))
+
+
+def _pair_plots(run_page: RunPage) -> list[tuple[RunPage, figures.Plot]]:
+    return [(run_page, plot) for plot in run_page.plots]
+
+
+def _drop_plots(run_page: RunPage, names: set[str]) -> None:
+    if not names:
+        return
+    for block in (block for section in run_page.content.sections for block in section.blocks):
+        remaining = [plot for plot in block.plots if plot.panel.name not in names]
+        if len(remaining) < len(block.plots):
+            block.plots, block.note = remaining, OMITTED_PLOTS_NOTE
+    run_page.html = _render(run_page.content)
+
+
+def _render(content: page.Content) -> str:
+    return drop_end_tags(
+        page.as_html(
+            content, site_links=page.SiteLinks(f"{SITE_ROOT}/index.html", ROWS_FILE, f"{SITE_ROOT}/{STYLE_SHEET}")
+        )
+    )
+
+
+def pack_rows(rows: Frame) -> bytes:
+    """The rows as compressed CSV, always the same bytes for the same rows."""
+    return gzip.compress(as_csv(rows).encode(), mtime=0)

@@ -1,0 +1,316 @@
+"""What was measured of a task, as leaderboards: of each run and place a table, the best first, the baseline marked.
+
+The same figures as on the runs' own pages, from the same functions, a score a line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ... import units
+from ...results.section import Section
+from ...results.stats import Estimate, mean_of
+from .. import approximation_errors, formatting, page, select
+from ..gather import Frame
+from ..sections import ability, generic, growth_exponents, swap, trained_scores
+from ..sections.section_blocks import SectionData
+from ..tables import ReportCell, ReportTable, drop_empty_columns
+from .site_data import SiteRun
+
+TIME_LAYOUTS = (
+    "speed",
+    "decoding",
+    "effects",
+)  # layouts of sections whose rows are times: leaderboards of suites rank them
+LOWER_IS_BETTER = " (less is better)"
+
+
+@dataclass(frozen=True)
+class Scoreboard:
+    """A table of scores. place: what they hold for. order: how its lines follow each other, in words."""
+
+    run: SiteRun
+    config_text: str
+    table: ReportTable
+    order: str = "the best first"
+
+
+def list_scoreboards(run: SiteRun, task: str, cpus: Mapping[str, str]) -> Iterator[Scoreboard]:
+    """All of a task in a run; none where its rows are times."""
+    rows = run.gathered.rows[run.gathered.rows["task"] == task]
+    sections = {section.name: section for section in (*page.BUILT_IN, *run.gathered.sections)}
+    task_section = next((candidate for candidate in sections.values() if candidate.task == task), None)
+    if not len(rows) or (task_section is not None and task_section.layout in TIME_LAYOUTS):
+        return
+    rows = select.add_labels(rows)
+    material = SectionData(rows, dict(cpus), {}, frozenset(run.gathered.overrides))
+    trained = trained_scores.filter_trained(rows)
+    if len(trained):
+        # a place's batch is that of a call that is timed; training has its own
+        yield from _make_scoreboards(run, material, trained.assign(batch=None), _list_trained)
+    elif task_section is not None and task_section.layout in TABLE_MAKERS:
+        yield from _make_scoreboards(run, material, rows[rows["status"] == "ok"], TABLE_MAKERS[task_section.layout])
+    elif task_section is not None:
+        yield from _list_section_tables(run, task_section, material)
+
+
+_TableMaker: TypeAlias = Callable[[Frame], Iterable[ReportTable]]
+
+
+def _make_scoreboards(run: SiteRun, material: SectionData, rows: Frame, make: _TableMaker) -> Iterator[Scoreboard]:
+    """A board a table; what would have the same name says beside which baseline it was measured."""
+    tables = [
+        (setting, drop_empty_columns(table)) for setting in select.split_settings(rows) for table in make(setting.rows)
+    ]
+    names = Counter(table.caption for _, table in tables)
+    for setting, table in tables:
+        against = f", beside {setting.baseline}" if names[table.caption] > 1 else ""
+        table = replace(table, caption=f"{table.caption}{against}")
+        yield Scoreboard(run, material.describe_config(setting), table)
+
+
+def _make_table(
+    where: str, head: Sequence[str], lines: Sequence[tuple[float, Sequence[ReportCell]]], note: str
+) -> ReportTable:
+    """The least of the lines' values first."""
+    body = [line for _, line in sorted(lines, key=lambda line: line[0])]
+    return ReportTable(where, ("Mechanism", *head), body, note=note)
+
+
+def _make_budget_cell(budget: tuple[int, str]) -> ReportCell:
+    """To what a mechanism was fitted, where it was."""
+    return ReportCell(budget[1], budget[0])
+
+
+def _make_label_cell(label: str, *, base: bool) -> ReportCell:
+    return ReportCell(label, label, "base" if base else "")
+
+
+# -- what is learned -----------------------------------------------------------------------------------------------
+
+
+def _list_trained(rows: Frame) -> Iterator[ReportTable]:
+    for test in trained_scores.list_tests(rows):
+        if test.scored_results:
+            yield _make_test_table(test)
+
+
+def _make_test_table(test: trained_scores.LearningTest) -> ReportTable:
+    lines = [_make_score_line(test, trained) for trained in test.scored_results]
+    for name, find in ability.COMPUTED_SCORES:
+        value = find(test)
+        if value is not None:
+            null = [
+                ReportCell(name, name, "null"),
+                ReportCell(trained_scores.format_score(value, test.in_bits), value),
+                ReportCell("computed"),
+            ]
+            lines.append((value if test.in_bits else -value, [*null, ReportCell(units.NONE)]))
+    unscored = [trained.label for trained in test.results if trained.score is None]
+    note = f"Without a score: {formatting.join_words(unscored)}." if unscored else ""
+    head = (_format_metric(test.metric, less=test.in_bits), "Mean over", "Parameters")
+    return _make_table(test.name, head, lines, " ".join(filter(None, (test.describe_ranking(), note))))
+
+
+def _make_score_line(
+    test: trained_scores.LearningTest, trained: trained_scores.MechanismResult
+) -> tuple[float, Sequence[ReportCell]]:
+    value = trained.score.value if trained.score else 0.0
+    size = trained.best_attempts["parameters"].dropna()
+    cells = (
+        trained.show_score(),
+        ReportCell(formatting.format_count(len(trained.best_attempts), "seed")),
+        ReportCell(units.whole(size.max()) if len(size) else ""),
+    )
+    return value if test.in_bits else -value, [_make_label_cell(trained.label, base=trained.is_baseline), *cells]
+
+
+def _format_metric(metric: str, *, less: bool) -> str:
+    return f"{metric[:1].upper()}{metric[1:]}" + (LOWER_IS_BETTER if less else "")
+
+
+# -- what is lost --------------------------------------------------------------------------------------------------
+
+
+def _list_errors(rows: Frame) -> Iterator[ReportTable]:
+    for piece in select.slice_fidelity(select.filter_fidelity(rows)):
+        input_rows, budgets = piece.rows, select.find_budgets(piece.rows)
+        lines = []
+        for label, part in input_rows.groupby("label", sort=False):
+            errors = part["relative_error"].tolist()
+            mean, (low, high) = sum(errors) / len(errors), approximation_errors.compute_error_interval(errors)
+            cells = [_make_estimate_cell(Estimate(mean, low, high)), _make_budget_cell(budgets[str(label)])]
+            cells.append(ReportCell(formatting.format_count(part["layer"].nunique(), "layer")))
+            lines.append((mean, [_make_label_cell(str(label), base=bool(part["is_baseline"].any())), *cells]))
+        nulls = (("null: mean of v", input_rows["mean_value_error"].mean()), ("null: zero", 1.0))
+        for name, value in nulls:
+            if units.there(value):
+                lines.append(
+                    (
+                        value,
+                        [
+                            ReportCell(name, name, "null"),
+                            _make_estimate_cell(Estimate(value)),
+                            ReportCell(units.NONE),
+                            ReportCell(units.NONE),
+                        ],
+                    )
+                )
+        where = formatting.format_inputs(piece.inputs, piece.causal, piece.length)
+        yield _make_table(where, (f"Relative error{LOWER_IS_BETTER}", "Budget", "Mean over"), lines, "")
+
+
+def _make_estimate_cell(estimate: Estimate, format_value: Callable[[float], str] = units.number) -> ReportCell:
+    ends = [format_value(end) for end in (estimate.low, estimate.high) if units.there(end) and end is not None]
+    return ReportCell(
+        format_value(estimate.value) + (f" ({units.TO.join(ends)})" if len(ends) > 1 else ""), estimate.value
+    )
+
+
+# -- in a trained model --------------------------------------------------------------------------------------------
+
+
+def _list_swaps(rows: Frame) -> Iterator[ReportTable]:
+    for (inputs, length), piece in rows.groupby(["inputs", "seq_len"], sort=True):
+        where = f"{inputs}, {int(length):,} tokens"
+        whole, single = piece[piece["layer"].isna()], piece[piece["layer"].notna()]
+        if len(whole):
+            yield _make_swap_table(whole, where)
+        if len(single):
+            yield _make_layer_table(single, f"{where}, one layer at a time")
+
+
+def _make_swap_table(rows: Frame, where: str) -> ReportTable:
+    """By perplexity; an encoder has none, but outputs that are further away or less."""
+    summaries = list(swap.summarise_segments(rows))
+    column, column_title = _choose_distance(rows)
+    sort_column = "perplexity" if any(line["perplexity"] for line in summaries) else "apart"
+    sample_cell = ReportCell(formatting.format_count(rows["swap.segment"].nunique(), "segment"))
+    lines = []
+    for line in summaries:
+        score = line[sort_column]
+        cells = [ReportCell(units.ratio(*line["perplexity"]) if line["perplexity"] else units.NONE)]
+        cells += [ReportCell(units.number(line[column])), ReportCell(units.ratio(*line["speedup"] or (None,)))]
+        value = score.value if score else float("inf")
+        lines.append(
+            (
+                value,
+                [
+                    _make_label_cell(line["label"], base=line["is_baseline"]),
+                    *cells,
+                    _make_budget_cell(line["budget"]),
+                    sample_cell,
+                ],
+            )
+        )
+    head = (
+        f"Perplexity, over its own{LOWER_IS_BETTER}",
+        f"{column_title}{LOWER_IS_BETTER}",
+        "Time of a pass, its own over this",
+        "Budget",
+        "Mean over",
+    )
+    return _make_table(where, head, lines, "")
+
+
+def _choose_distance(rows: Frame) -> tuple[str, str]:
+    first, second = swap.DIVERGENCE_COLUMNS
+    decoder = first in rows and rows[first].notna().any()
+    return (first, "KL a token") if decoder else (second, "Error of hidden rows")
+
+
+def _make_layer_table(rows: Frame, where: str) -> ReportTable:
+    column, column_title = _choose_distance(rows)
+    lines = []
+    for label, part in rows.groupby("label", sort=False):
+        layers = part.groupby("layer")[column].mean().dropna().tolist()
+        if layers:
+            mean = mean_of(layers)
+            ends = mean.interval() or (None, None)
+            cells = [
+                _make_estimate_cell(Estimate(mean.value, *ends)),
+                ReportCell(formatting.format_count(len(layers), "layer")),
+            ]
+            lines.append((mean.value, [_make_label_cell(str(label), base=bool(part["is_baseline"].any())), *cells]))
+    return _make_table(where, (f"{column_title}{LOWER_IS_BETTER}", "Mean over"), lines, "")
+
+
+def _list_retrieval(rows: Frame) -> Iterator[ReportTable]:
+    for (inputs, length), piece in rows.groupby(["inputs", "seq_len"], sort=False):
+        last = piece[piece["accuracy"].notna()].drop_duplicates("label", keep="last")
+        lines = []
+        for row in last.to_dict("records"):
+            ends = (row.get(f"retrieval.accuracy_{end}") for end in ("low", "high"))
+            cells = [_make_estimate_cell(Estimate(row["accuracy"], *ends), units.percent)]
+            question_count = row.get("retrieval.questions")
+            cells.append(
+                ReportCell(
+                    formatting.format_count(int(question_count), "question")
+                    if units.there(question_count)
+                    else units.NONE
+                )
+            )
+            lines.append((-row["accuracy"], [_make_label_cell(row["label"], base=row["is_baseline"]), *cells]))
+        if "retrieval.chance" in last and len(chance := last["retrieval.chance"].dropna()):
+            null = [
+                ReportCell("chance", "chance", "null"),
+                _make_estimate_cell(Estimate(chance.iloc[0]), units.percent),
+                ReportCell("computed"),
+            ]
+            lines.append((-chance.iloc[0], null))
+        if len(last):
+            metric = last["metric"].dropna()
+            head = (_format_metric(str(metric.iloc[0]) if len(metric) else "accuracy", less=False), "Mean over")
+            yield _make_table(f"{inputs}, {int(length):,} tokens", head, lines, "")
+
+
+TABLE_MAKERS: Mapping[str, _TableMaker] = {"fidelity": _list_errors, "swap": _list_swaps, "retrieval": _list_retrieval}
+
+
+# -- all else ------------------------------------------------------------------------------------------------------
+
+
+def _list_section_tables(run: SiteRun, section: Section, material: SectionData) -> Iterator[Scoreboard]:
+    """The tables of the report's own section. Those of growth by the exponent; which way others are better nobody says,
+    so they stay in their order."""
+    if section.layout == "complexity":
+        for block in growth_exponents.make_chapter(section, material).blocks:
+            tables = (_order_by_growth(table) for table in block.tables)
+            yield from (Scoreboard(run, block.config_text, table, "the slowest growth first") for table in tables)
+        return
+    layout = page.SECTION_MODULES.get(section.layout, generic)
+    for part_text, rows in _split_ambiguous(material.rows, section.x):
+        for block in layout.make_chapter(section, replace(material, rows=rows)).blocks:
+            for table in block.tables:
+                caption = f"{table.caption}: {part_text}" if part_text else table.caption
+                yield Scoreboard(run, block.place, replace(table, caption=caption), "as its section has it")
+
+
+def _split_ambiguous(rows: Frame, x: str | None) -> Iterator[tuple[str, Frame]]:
+    """Rows by what tells those of one mechanism apart, and that in words: the suite's part, what was put in."""
+    key_columns = ["label", x] if x in rows else ["label"]
+    columns: list[str] = []
+    for name in ("part", "inputs"):
+        if rows.duplicated([*key_columns, *columns]).any() and rows[name].nunique() > 1:
+            columns.append(name)
+    if not columns:
+        yield "", rows
+        return
+    for values, part_rows in rows.groupby(columns, sort=False, dropna=False):
+        yield ", ".join(str(value) for value in values if units.there(value)), part_rows
+
+
+def _order_by_growth(table: ReportTable) -> ReportTable:
+    if "Time" not in table.head:
+        return table
+    column = table.head.index("Time")
+
+    def sort_key(row: Sequence[ReportCell]) -> tuple[str, float]:
+        value = row[column].sort
+        return row[1].text, float(value) if isinstance(value, int | float) else math.inf
+
+    return replace(table, rows=sorted(table.rows, key=sort_key))

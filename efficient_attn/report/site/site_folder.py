@@ -1,0 +1,158 @@
+"""The site's folder: checked for what is not ours, and swapped whole, so that a kill leaves the old or the new one."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from ...errors import UsageError
+from ...results import file_marks
+from .page_names import digest
+
+FILE_LIST = "files.json"  # what the site consists of, with digests: anything else in its folder is somebody else's
+LOCK_NAME, NEW_NAME, OLD_NAME = (
+    "lock",
+    "site",
+    "old",
+)  # what a publisher keeps in a folder beside the site while it works
+RENAME_EXCHANGE, AT_FDCWD = 2, -100  # renameat2's flag, and its word for the current folder
+
+
+def replace_site(site: Path, files: Mapping[str, bytes]) -> None:
+    """Put these files in the place of an earlier site, all at once. `UsageError` where the folder is not ours alone."""
+    check_site(site)
+    try:
+        site.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(site)
+        work, lock = _make_work_folder(site)
+        try:
+            _write_files(work / NEW_NAME, files)
+            check_site(site)  # again: writing took a while
+            _replace_folder(work / NEW_NAME, site)
+        finally:
+            _remove_work_folder(work, lock)
+    except OSError as error:
+        raise UsageError(f"{site}: cannot be written: {error.strerror or error}; choose another --site") from error
+
+
+def check_site(site: Path) -> None:
+    """`UsageError` unless the folder is absent, empty, or holds an earlier site and nothing else."""
+    file_marks.check_folder(site)
+    try:
+        if not site.exists():
+            return
+        if not site.is_dir():
+            raise UsageError(f"{site}: a file, not a folder; choose another --site")
+        digests = _read_file_list(site)
+        for path in sorted(site.rglob("*")):
+            name = path.relative_to(site).as_posix()
+            if (
+                name != FILE_LIST
+                and not (path.is_dir() and not path.is_symlink())
+                and not _is_unchanged(path, digests.get(name))
+            ):
+                reason = "changed since it was published" if name in digests else "not made by efficient-attn"
+                raise UsageError(f"{site}: holds {name}, {reason}; move it away, or choose another --site")
+    except OSError as error:
+        raise UsageError(f"{site}: cannot be read: {error.strerror or error}; choose another --site") from error
+
+
+def _is_unchanged(path: Path, expected: str | None) -> bool:
+    return expected is not None and path.is_file() and not path.is_symlink() and digest(path.read_bytes()) == expected
+
+
+def _read_file_list(site: Path) -> dict[str, str]:
+    """The files of the site here, by what it says itself; none where it is no site."""
+    list_path = site / FILE_LIST
+    if list_path.is_symlink() or not list_path.is_file() or not file_marks.is_marked(list_path):
+        if os.path.lexists(list_path):
+            raise UsageError(f"{site}: holds {FILE_LIST}, not made by efficient-attn; choose another --site")
+        return {}
+    try:
+        digests = json.loads(list_path.read_bytes())["files"]
+        return {str(name): str(value) for name, value in digests.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{list_path}: damaged: {error}; move the folder away, or choose another --site") from error
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    file_list = {"note": file_marks.MARK, "files": {name: digest(data) for name, data in sorted(files.items())}}
+    for name, data in {**files, FILE_LIST: json.dumps(file_list, indent=0).encode()}.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"{name}: outside of the site")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def _replace_folder(new: Path, site: Path) -> None:
+    """The new folder in the old one's place; the old one, if there was any, in the new one's."""
+    if not site.exists():
+        os.rename(new, site)
+    elif not _exchange(new, site):
+        # a system that cannot exchange two names: a kill between these lines leaves the old site under the other name
+        old = new.with_name(OLD_NAME)
+        try:
+            os.rename(site, old)
+            os.rename(new, site)
+        except BaseException:  # an interrupt too: what is not put back would be cleaned away
+            if old.is_dir() and not site.exists():
+                os.rename(old, site)
+            raise
+
+
+def _exchange(first: Path, other: Path) -> bool:
+    """Exchange two names in one step. False where the system, or this file system, knows no such thing."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+    return call is not None and call(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
+
+
+def _make_work_folder(site: Path) -> tuple[Path, FileLock]:
+    """A folder of one's own beside the site, held by its lock for as long as one lives."""
+    while True:
+        work = site.with_name(f".{site.name}.{secrets.token_hex(8)}.tmp")
+        work.mkdir()
+        lock = FileLock(work / LOCK_NAME, fallback_to_soft=False)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:  # somebody swept it before it was locked
+            continue
+        return work, lock
+
+
+def _remove_work_folder(work: Path, lock: FileLock) -> None:
+    """The lock goes last, so that whatever a kill leaves of it is still known to be nobody's."""
+    for name in (NEW_NAME, OLD_NAME):
+        if (work / name).exists():
+            shutil.rmtree(work / name)
+    lock.release()
+    shutil.rmtree(work, ignore_errors=True)  # a sweeper may be quicker
+
+
+def _remove_leftovers(site: Path) -> None:
+    """Remove what killed publishers left beside the site: what nobody holds. What another builds now stays."""
+    for leftover in site.parent.glob(f".{glob.escape(site.name)}.{'[0-9a-f]' * 16}.tmp"):
+        if (
+            leftover.is_symlink()
+            or not leftover.is_dir()
+            or {path.name for path in leftover.iterdir()} - {LOCK_NAME, NEW_NAME, OLD_NAME}
+        ):
+            continue
+        lock = FileLock(leftover / LOCK_NAME, fallback_to_soft=False)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            continue
+        try:
+            if not site.exists() and (leftover / OLD_NAME).is_dir():
+                os.rename(leftover / OLD_NAME, site)
+        finally:
+            _remove_work_folder(leftover, lock)

@@ -1,0 +1,85 @@
+"""``index.json``: what the site holds, for programs, and the JSON schema that it keeps."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ...results.file_marks import MARK
+
+INDEX_FILE, SCHEMA_FILE = "index.json", "index.schema.json"
+INDEX_VERSION = 1
+
+
+class _IndexModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ListedRun(_IndexModel):
+    """A run. page, rows: addresses within the site; ok: how many of its cases gave a result."""
+
+    name: str
+    digest: str
+    suite: str
+    title: str
+    machines: list[str]
+    started: str
+    torch: str
+    commit: str
+    ok: int
+    cases: int
+    page: str
+    rows: str
+
+
+class ListedMechanism(_IndexModel):
+    name: str
+    family: str
+    sentence: str
+    page: str
+
+
+class ListedClaim(_IndexModel):
+    id: str
+    mechanism: str
+    source: str
+    verdict: str
+    page: str
+
+
+class ListedLeaderboard(_IndexModel):
+    suite: str
+    machine: str
+    cells: int
+    page: str
+
+
+class ListedTask(_IndexModel):
+    name: str
+    rows: int
+    page: str
+
+
+class Index(_IndexModel):
+    """What a site holds. version: of this form; rows: the file with the rows of all runs."""
+
+    schema_: str = Field(default=SCHEMA_FILE, alias="$schema")
+    note: str = MARK
+    version: int = INDEX_VERSION
+    rows: str
+    runs: list[ListedRun]
+    mechanisms: list[ListedMechanism]
+    claims: list[ListedClaim]
+    leaderboards: list[ListedLeaderboard]
+    tasks: list[ListedTask]
+
+
+def format_index(index: Index) -> str:
+    return index.model_dump_json(indent=1, by_alias=True) + "\n"
+
+
+def format_schema() -> str:
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": MARK}
+    return json.dumps(schema | Index.model_json_schema(by_alias=True), indent=1) + "\n"

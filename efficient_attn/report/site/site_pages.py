@@ -1,0 +1,234 @@
+"""All pages of a site but the runs' own, as text by their address."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from ... import units
+from ...results.file_marks import MARK
+from ...results.sanitize import clean
+from .. import formatting, page
+from ..claims import claims_text
+from ..claims.verdicts import VERDICTS, ClaimVerdict
+from ..drawing import figures, length_plots, style
+from ..gather import Frame
+from ..sections import tradeoffs
+from ..sections.section_blocks import SectionData as Shown
+from . import bibliography, crossover_bars, families, library_comparison, pattern_svg, picker, scoreboards
+from .group_results import GroupResult, Leaderboard, TimedMechanism, list_leaderboards
+from .minify import minify_svg
+from .page_names import make_name
+from .run_pages import ROWS_FILE, STYLE_SHEET
+from .site_data import SiteData, SiteMechanism, SiteRun
+
+SITE_STYLE_SHEET = "site.css"
+MAX_LINES = 60  # of a mechanism's rows on its page; all are in the table beside the site's front page
+MAX_GROUPS = 24  # tables of a leaderboard's page
+
+
+class SitePages:
+    """Renders a site's pages. Each template gets the site itself, and ``root``, the way to its front page."""
+
+    def __init__(self, data: SiteData) -> None:
+        self.data = data
+        self.leaderboards = list_leaderboards(data.groups)
+        loader = jinja2.ChoiceLoader(
+            [
+                jinja2.PackageLoader("efficient_attn.report.site", "templates"),
+                jinja2.PackageLoader("efficient_attn.report", "templates"),
+            ]
+        )
+        self.env = jinja2.Environment(
+            loader=loader,
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=jinja2.StrictUndefined,
+            finalize=_finalize,
+        )
+        self.env.filters |= {"breakable": page.add_word_breaks, "size": units.size, "short": units.short_length}
+        self.env.globals |= {"made": MARK, "site": self, "material": data, "table": ROWS_FILE}
+        self.env.globals |= {
+            "draw_pattern": pattern_svg.draw_pattern,
+            "family_of": families.CARD_BY_NAME,
+            "count": formatting.format_count,
+        }
+
+    def render(self) -> Iterator[tuple[str, str]]:
+        """Every page with its address within the site."""
+        for name in (STYLE_SHEET, SITE_STYLE_SHEET):
+            yield name, f"{self._read_template(name)}/* {MARK} */\n"
+        yield "index.html", self._render_front()
+        for board in self.leaderboards:
+            groups = board.groups[:MAX_GROUPS]
+            yield self.link_leaderboard(board), self._render_template("board", 1, board=board, cells=groups)
+        for mechanism in self.data.mechanisms.values():
+            yield mechanism.link, self._render_mechanism(mechanism)
+        for claim_verdict in self.data.verdicts.claims:
+            yield self.link_claim(claim_verdict), self._render_claim(claim_verdict)
+        for task in self.data.tasks:
+            yield self.link_task(task), self._render_task(task)
+
+    def _render_template(self, template: str, depth: int, **variables: Any) -> str:
+        return self.env.get_template(f"{template}.html.j2").render(root="../" * depth, **variables)
+
+    def _read_template(self, name: str) -> str:
+        assert self.env.loader is not None
+        return self.env.loader.get_source(self.env, name)[0]
+
+    # -- addresses -------------------------------------------------------------------------------------------------
+
+    def link_leaderboard(self, board: Leaderboard) -> str:
+        return f"b/{make_name(board.suite, board.machine)}.html"
+
+    def link_claim(self, claim_verdict: ClaimVerdict) -> str:
+        return f"c/{make_name(claim_verdict.entry.claim.id)}.html"
+
+    def link_task(self, task: str) -> str:
+        return f"t/{make_name(task)}.html"
+
+    def link_variant(self, variant: str) -> str:
+        """The page of a spec's or a label's mechanism, of a union the first; empty where there is none."""
+        mechanism = self.data.mechanisms.get(re.split(r"[|:]| \(", variant, maxsplit=1)[0])
+        return mechanism.link if mechanism else ""
+
+    def find_run(self, run_id: Any) -> SiteRun | None:
+        return self.data.run_by_session.get(str(run_id))
+
+    # -- the front page --------------------------------------------------------------------------------------------
+
+    def _render_front(self) -> str:
+        links = {name: mechanism.link for name, mechanism in self.data.mechanisms.items()}
+        script = self._read_template("picker.js")
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        data = self.data
+        variables = {
+            "picker": picker.make_picker(self.data.groups, data.curves_by_config, links, data.gathered.cpus),
+            "uses": picker.USE_WORDS,
+            "qualities": picker.QUALITIES,
+            "front": self._draw_front(),
+            "strips": crossover_bars.list_bar_charts(self.data.decision_tables, self.data.gathered.cpus),
+            "families": self._group_by_family(),
+            "others": [mechanism for mechanism in self.data.mechanisms.values() if not mechanism.is_listed],
+            "beside": list(library_comparison.list_library_comparisons(self.data.groups, self.data.gathered.cpus)),
+            "verdicts": self._group_by_verdict(),
+            "script": Markup(script),
+            "digest": digest,
+        }
+        return self._render_template("front", 0, **variables)
+
+    def _draw_front(self) -> figures.Plot | None:
+        """Loss against time at the place of which most is known; None where no two mechanisms lose anything."""
+        data = self.data
+        looks = style.choose_looks(data.rows["label"])
+        section_data = Shown(data.rows, data.gathered.cpus, looks, frozenset(data.gathered.overrides))
+        tables = [
+            table for table in data.decision_tables if table.baseline == "full" and table.config["mode"] != "decode"
+        ]
+        chapter = tradeoffs.make_chapter(tables, section_data)
+        panels = sorted((panel for block in chapter.blocks for panel in block.plans), key=length_plots.rank_plan)
+        if not panels:
+            return None
+        plot = figures.render_plot(max(panels, key=lambda panel: panel.line_count).make_picture(), raster=False)
+        return figures.Plot(plot.panel, minify_svg(plot.svg), b"")
+
+    def _group_by_family(self) -> list[tuple[families.FamilyCard, list[SiteMechanism]]]:
+        mechanisms: dict[str, list[SiteMechanism]] = defaultdict(list)
+        for mechanism in self.data.mechanisms.values():
+            if mechanism.is_listed:
+                mechanisms[mechanism.family].append(mechanism)
+        return [(family, mechanisms[family.name]) for family in families.FAMILY_CARDS]
+
+    def _group_by_verdict(self) -> list[tuple[str, list[ClaimVerdict]]]:
+        claims = self.data.verdicts.claims
+        return [
+            (verdict, [claim_verdict for claim_verdict in claims if claim_verdict.verdict == verdict])
+            for verdict in VERDICTS
+        ]
+
+    # -- the others ------------------------------------------------------------------------------------------------
+
+    def _render_mechanism(self, mechanism: SiteMechanism) -> str:
+        claims = [j for j in self.data.verdicts.claims if j.entry.claim.mechanism == mechanism.name]
+        sources = {j.entry.file: j.entry.source for j in claims}
+        mechanism_papers = bibliography.find_papers(mechanism.details.summary if mechanism.details else "")
+        unlisted_sources = [
+            s for s in sources.items() if not any(s[1].url.endswith(paper.arxiv) for paper in mechanism_papers)
+        ]
+        bibtex = [
+            text for text in (bibliography.make_bibtex(source, name) for name, source in unlisted_sources) if text
+        ]
+        bibtex = [*(paper.bibtex for paper in mechanism_papers), *bibtex]
+        lines = self._list_timings(mechanism.name)
+        return self._render_template(
+            "mechanism", 1, one=mechanism, claims=claims, bibtex=bibtex, lines=lines[:MAX_LINES], count_lines=len(lines)
+        )
+
+    def _list_timings(self, name: str) -> list[tuple[GroupResult, TimedMechanism]]:
+        return self._timings_by_mechanism.get(name, [])
+
+    @cached_property
+    def _timings_by_mechanism(self) -> Mapping[str, list[tuple[GroupResult, TimedMechanism]]]:
+        """Where each mechanism was timed, the longest first."""
+        timings: dict[str, list[tuple[GroupResult, TimedMechanism]]] = defaultdict(list)
+        for group in sorted(self.data.groups, key=lambda group: -group.length):
+            for entry in group.cases:
+                timings[entry.row.variant.partition("|")[0].partition(":")[0]].append((group, entry))
+        return timings
+
+    def _render_claim(self, claim_verdict: ClaimVerdict) -> str:
+        claim = claim_verdict.entry.claim
+        case_keys = {key for machine in claim_verdict.machines for key in machine.decisive.cases}
+        runs = self._find_runs(case_keys)
+        measured = [(m.machine, m.verdict, claims_text.format_measured(claim.rule, m)) for m in claim_verdict.machines]
+        bibtex = bibliography.make_bibtex(claim_verdict.entry.source, claim_verdict.entry.file)
+        rule = claims_text.format_rule(claim.rule)
+        return self._render_template(
+            "claim", 1, judged=claim_verdict, rule=rule, measured=measured, runs=runs, bibtex=bibtex
+        )
+
+    def _find_runs(self, keys: set[str]) -> list[SiteRun]:
+        sessions = {str(self._session_by_case[key]) for key in keys if key in self._session_by_case}
+        return [
+            run for run in self.data.runs if any(self.data.run_by_session.get(session) is run for session in sessions)
+        ]
+
+    @cached_property
+    def _session_by_case(self) -> Mapping[str, Any]:
+        rows = self.data.gathered.loaded
+        return dict(zip(rows["case_key"].tolist(), rows["run_id"].tolist(), strict=True))
+
+    def _render_task(self, task: str) -> str:
+        rows = self.data.rows[self.data.rows["task"] == task]
+        sections = [section for section in self.data.gathered.sections if section.task == task]
+        cpus = self.data.gathered.cpus
+        lines = self._count_runs(rows)
+        score_tables = [board for run, *_ in lines for board in scoreboards.list_scoreboards(run, task, cpus)]
+        timed = any(group.row.task == task for group in self.data.groups)
+        return self._render_template(
+            "task", 1, task=task, sections=sections, lines=lines, found=score_tables, timed=timed
+        )
+
+    def _count_runs(self, rows: Frame) -> list[tuple[SiteRun, int, int, Sequence[str]]]:
+        """Of each run its rows of a task, those with a result, and their mechanisms."""
+        counts = []
+        for run in self.data.runs:
+            run_rows = rows[rows["run_id"].map(lambda session, run=run: self.find_run(session) is run)]
+            if len(run_rows):
+                ok = run_rows[run_rows["status"] == "ok"]
+                counts.append((run, len(run_rows), len(ok), sorted(set(run_rows["variant"].astype(str)))))
+        return counts
+
+
+def _finalize(value: Any) -> Any:
+    """Text of rows without characters that a page may not hold."""
+    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,0 +1,1 @@
+"""Growth of time and memory with length and width, compared with published formulas."""

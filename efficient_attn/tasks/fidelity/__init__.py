@@ -1,0 +1,1 @@
+"""Approximation error against exact attention, on activations of trained models."""

@@ -1,0 +1,139 @@
+"""Real queries, keys and values, captured from trained models: the built-in files, or the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import UsageError
+from ...resources import suites_folder
+
+BUILT_IN = "minilm", "smollm2"
+
+
+class NotHere(UsageError):
+    """Built-in activations whose file this installation lacks; the message says how to make it."""
+
+
+class Sizes(NamedTuple):
+    """What can be planned with: the file's name and a digest of its content, the layers' numbers, the arrays' sizes."""
+
+    label: str
+    layers: tuple[int, ...]
+    heads: int
+    kv_heads: int
+    length: int
+    width: int
+
+
+# files that the repository has and an installation, for their size, has not
+LEFT_OUT = {"smollm2": Sizes("smollm2", (5, 20), heads=9, kv_heads=3, length=2048, width=64)}
+
+
+@dataclass(frozen=True, eq=False)
+class Activations:
+    """q ``[L, H, N, D]``, k ``[L, Hkv, M, D]``, v ``[L, Hkv, M, E]`` of L layers, as they enter attention, unscaled.
+
+    label: the file's name and a digest of its content. layers: what the model calls them.
+    """
+
+    label: str
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    layers: tuple[int, ...]
+    source: str
+
+    @classmethod
+    def find(cls, name: str) -> Activations:
+        """Read built-in activations by name (`BUILT_IN`), or a ``.npz`` or ``.safetensors`` file by path.
+
+        The file holds arrays ``q``, ``k`` and ``v``, each ``[layers, heads, length, width]`` or, for one layer,
+        ``[heads, length, width]``; optionally ``layers`` (their numbers). Raises `NotHere` for built-in ones whose file
+        is not installed, and `UsageError` for anything else.
+        """
+        path = suites_folder() / "data" / f"{name}.npz" if name in BUILT_IN else Path(name)
+        if not path.is_file():
+            if name in LEFT_OUT:
+                raise NotHere(_say_how(name, LEFT_OUT[name]))
+            raise UsageError(f"--activations {name}: no such file (built in: {', '.join(BUILT_IN)})")
+        arrays = _read(path)
+        missing = [n for n in ("q", "k", "v") if n not in arrays]
+        if missing:
+            raise UsageError(
+                f"{path.name}: no array named {missing[0]!r}; it needs q, k and v, and has {sorted(arrays)}"
+            )
+        q, k, v = (_four_dimensional(path, n, arrays[n]) for n in ("q", "k", "v"))
+        _check(path, q, k, v)
+        layers = _layers(path, arrays.get("layers", np.arange(len(q))), len(q))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+        return cls(f"{path.stem}@{digest}", q, k, v, layers, str(arrays.get("source", "")))
+
+    @property
+    def sizes(self) -> Sizes:
+        _, heads, length, width = self.q.shape
+        return Sizes(self.label, self.layers, heads, self.k.shape[1], length, width)
+
+    def layer(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """q, k and v of one layer, each with a batch of one in front."""
+        at = self.layers.index(number)
+        return self.q[at : at + 1], self.k[at : at + 1], self.v[at : at + 1]
+
+
+def describe(name: str) -> Sizes:
+    """The sizes of what `Activations.find` finds, or would find if it were installed."""
+    try:
+        return Activations.find(name).sizes
+    except NotHere:
+        return LEFT_OUT[name]
+
+
+def _say_how(name: str, sizes: Sizes) -> str:
+    layers, file = ",".join(map(str, sizes.layers)), f"{name}.npz"
+    made = f"efficient_attn.integrations.capture --model {name} --layers {layers} --seq-len {sizes.length} --out {file}"
+    return f"{file} is not installed; make it (python -m {made}), then give --activations {file}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                return dict(file)
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file  # torch knows bfloat16, numpy does not
+
+            return {name: x.float().numpy() for name, x in load_file(path).items()}
+    except Exception as error:
+        raise UsageError(f"{path.name}: cannot be read: {type(error).__name__}: {error}") from error
+    raise UsageError(f"{path.name}: activations are a .npz or .safetensors file")
+
+
+def _four_dimensional(path: Path, name: str, x: np.ndarray) -> np.ndarray:
+    if x.ndim not in (3, 4) or not np.issubdtype(x.dtype, np.floating) or 0 in x.shape:
+        raise UsageError(
+            f"{path.name}: {name} must be floating [layers, heads, length, width], got {x.dtype} {list(x.shape)}"
+        )
+    if not np.isfinite(x).all():
+        raise UsageError(f"{path.name}: {name} holds values that are not finite")
+    return x if x.ndim == 4 else x[None]
+
+
+def _layers(path: Path, numbers: np.ndarray, count: int) -> tuple[int, ...]:
+    whole = numbers.dtype.kind in "iuf" and np.isfinite(numbers).all() and (numbers == np.trunc(numbers)).all()
+    if not whole or numbers.shape != (count,) or len(np.unique(numbers)) != count:
+        raise UsageError(f"{path.name}: layers must name each of the {count} layers once, got {numbers.tolist()}")
+    return tuple(int(x) for x in numbers)
+
+
+def _check(path: Path, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
+    layers, heads, length, width = q.shape
+    kv_heads = k.shape[1]
+    if k.shape != (layers, kv_heads, length, width) or v.shape != k.shape or heads % kv_heads:
+        raise UsageError(
+            f"{path.name}: shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}; "
+            "all have one length and width, and the heads of q are a multiple of those of k and v"
+        )

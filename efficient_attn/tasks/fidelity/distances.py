@@ -1,0 +1,140 @@
+"""Distances: how far a mechanism's output is from exact softmax attention on the same queries, keys and values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...instruments.distance import relative_error
+from .exact import BLOCK, SINKS, Exact, last_seen
+
+ALL_ROWS = 2048  # the most queries whose weights are all looked at, where a few can be asked for alone
+STRETCHES = 16  # beyond that a block of rows is drawn from each of so many stretches of the sequence
+COLUMNS = 256  # keys whose weights a call shows, or more where blocks stay small
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Distances from exact attention, over all heads and rows.
+
+    relative_error: ratio of Frobenius norms, |out - exact| / |exact|; predicting zero has 1. mean_value_error: the same
+    of the predictor that always says the mean of the visible values. spread_over_heads: standard deviation over heads
+    of their own relative errors, each over all rows of the head. cosine_similarity: of output rows, averaged.
+    total_variation: half the L1 distance between the weights of a row, averaged. missed_mass: exact weight on keys to
+    which the mechanism gives none, averaged. weight_rows: query rows of each head on which these two were measured.
+    effective_keys: the exponential of the entropy of exact weights, averaged; how many keys a query really reads.
+    sink_mass, own_sink_mass: weight on the first 4 keys, averaged, of exact attention and of the mechanism.
+    gradient_cosine: between the gradients of q, k and v, all three as one vector, of the mechanism and of exact
+    attention, for one drawn gradient of the output; None where the mechanism has no gradient.
+    """
+
+    relative_error: float
+    mean_value_error: float
+    spread_over_heads: float
+    cosine_similarity: float
+    total_variation: float
+    missed_mass: float
+    weight_rows: int
+    effective_keys: float
+    sink_mass: float
+    own_sink_mass: float
+    gradient_cosine: float | None
+
+
+def measure_distances(
+    attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, exact: Exact | None = None
+) -> Distances:
+    """Compare a mechanism with exact attention. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D]``; exact: if known.
+
+    Nothing here holds all pairs. The mechanism's weights are what it makes of columns of the identity, as its output is
+    linear in v: some keys a call. Up to 2,048 queries, and where a mechanism cannot answer for a few queries alone
+    (`Traits.rows_alone`), that is all rows. Else it is 16 blocks of 128 rows, each drawn in a sixteenth of the sequence
+    by a fixed seed; all keys are looked at in any case.
+    """
+    exact = Exact.of(q, k, v, mask) if exact is None else exact
+    with torch.no_grad():
+        out = attn(q, k, v, mask)
+        apart, missed, rows = _compare_weights(attn, q, k, mask, exact)
+        return Distances(
+            relative_error=relative_error(out, exact.out),
+            mean_value_error=exact.mean_value_error,
+            spread_over_heads=_spread(out, exact.out),
+            cosine_similarity=torch.cosine_similarity(out.double(), exact.out, dim=-1).mean().item(),
+            total_variation=apart / 2,
+            missed_mass=missed,
+            weight_rows=rows,
+            effective_keys=exact.effective_keys,
+            sink_mass=exact.sink_mass,
+            own_sink_mass=attn(q, k, _unit_values(q, k, slice(0, SINKS)), mask).double().sum(-1).mean().item(),
+            gradient_cosine=_compare_gradients(attn, q, k, v, mask, exact) if attn.traits.gradient else None,
+        )
+
+
+def _spread(out: Tensor, exact: Tensor) -> float:
+    errors = [relative_error(out[:, head], exact[:, head]) for head in range(out.shape[1])]
+    return torch.tensor(errors, dtype=torch.float64).std(correction=0).item()
+
+
+def _compare_gradients(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, exact: Exact) -> float:
+    """The cosine between the mechanism's gradients and exact attention's."""
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        out = attn(*leaves, mask)
+        own = torch.autograd.grad(out, leaves, exact.upstream, allow_unused=True, materialize_grads=True)
+    dot, mine, theirs = 0.0, 0.0, 0.0
+    for found, wanted in zip(own, exact.gradients, strict=True):
+        wide = found.double()
+        dot += (wide * wanted).sum().item()
+        mine, theirs = mine + wide.square().sum().item(), theirs + wanted.square().sum().item()
+    return dot / math.sqrt(mine * theirs) if mine and theirs else 0.0
+
+
+# -- weights -------------------------------------------------------------------------------------------------------
+
+
+def _compare_weights(attn: Attention, q: Tensor, k: Tensor, mask: Mask, exact: Exact) -> tuple[float, float, int]:
+    """The L1 distance and the missed mass of a row's weights, averaged, and the rows of a head that were looked at."""
+    (batch, heads, n, _), (kv_heads, m) = q.shape, k.shape[1:3]
+    places = _draw_places(n) if n > ALL_ROWS and attn.traits.rows_alone else [slice(0, n)]
+    apart, missed, count = 0.0, 0.0, sum(rows.stop - rows.start for rows in places)
+    for rows in places:
+        size, seen = rows.stop - rows.start, last_seen(mask, rows, n, m)
+        queries, narrow = (q, mask) if size == n else (q[:, :, rows], mask.rows(rows, n, m))
+        step = max(COLUMNS, BLOCK // (8 * batch * max(heads * size, kv_heads * m)))
+        for columns in _split(seen, step):
+            own = attn(queries, k, _unit_values(q, k, columns), narrow)
+            for some in _split(heads, max(1, BLOCK // (8 * batch * size * step))):
+                wanted, found = exact.weights(q, k, mask, some, rows, columns), own[:, some].double()
+                apart += (found - wanted).abs_().sum().item()
+                missed += wanted.masked_fill_(found != 0, 0).sum().item()
+    every = batch * heads * count
+    return apart / every, missed / every, count
+
+
+def _draw_places(n: int) -> list[slice]:
+    """A block of rows in each stretch of n, by a fixed seed."""
+    size, generator, ends = ALL_ROWS // STRETCHES, torch.Generator().manual_seed(0), range(0, n * STRETCHES + 1, n)
+    found = []
+    for start, end in pairwise(end // STRETCHES for end in ends):
+        first = int(torch.randint(start, end - size + 1, (), generator=generator))
+        found.append(slice(first, first + size))
+    return found
+
+
+def _split(count: int, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
+def _unit_values(q: Tensor, k: Tensor, columns: slice) -> Tensor:
+    """Values ``[B, Hkv, M, columns]`` by which an output shows the weights on these keys; no more than M."""
+    batch, kv_heads, m, _ = k.shape
+    values = torch.zeros(m, min(columns.stop, m) - columns.start, dtype=q.dtype, device=q.device)
+    values[columns] = torch.eye(values.shape[1], dtype=q.dtype, device=q.device)
+    return values.expand(batch, kv_heads, *values.shape)

@@ -1,0 +1,1 @@
+"""Problems that models are trained on, one per file."""

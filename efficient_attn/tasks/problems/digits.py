@@ -1,0 +1,75 @@
+"""Digits: 1,797 real images of handwritten digits, 8 x 8, that come with scikit-learn (Alpaydin & Kaynak 1998)."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from ...errors import UsageError
+from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
+
+PATCHES = 16  # of two by two points
+HELD = 600  # images that are not trained on, half of them for validation
+
+
+class DigitsKeys(LearnKeys):
+    """Nothing besides; the length is the number of patches, 16."""
+
+
+def check(keys: DigitsKeys, length: int) -> None:
+    if length != PATCHES:
+        raise UsageError(f"digits: an image is {PATCHES} patches, which is the only length; got {length}")
+
+
+@cache
+def load(split: Split) -> tuple[Array, Array]:
+    """Images ``[S, 1, 8, 8]`` with values from 0 to 1, and their labels ``[S]``: 1,197, 300 and 300 of them, of every
+    class its share. Raises `NotInstalled` without scikit-learn."""
+    try:
+        from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        from ...integrations.model_info import NotInstalled
+
+        raise NotInstalled("digits come with scikit-learn; run: pip install 'efficient-attn[data]'") from None
+    images, labels = (np.asarray(part) for part in load_digits(return_X_y=True))
+    shuffled = np.random.default_rng(0).permutation(len(labels))  # neighbours are of one writer
+    order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    held = np.arange(HELD) * len(order) // HELD  # evenly over the classes, which lie one after another
+    parts = {"train": np.delete(order, held), "validation": order[held[::2]], "test": order[held[1::2]]}
+    at = parts[split]
+    return (images[at] / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels[at]
+
+
+def draw(keys: DigitsKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
+    """Images ``[B, 1, 8, 8]`` and labels ``[B]``, each image once: so many, or all of the split."""
+    images, labels = load(split)
+    at = generator.permutation(len(labels))[:count]
+    return Batch(images[at], labels[at])
+
+
+def baselines(keys: DigitsKeys, length: int) -> Baselines:
+    (images, labels), (asked, right) = load("train"), load("test")
+    means = np.stack([images[labels == digit].mean(0) for digit in range(10)])
+    nearest = np.square(asked[:, None] - means).sum((2, 3, 4)).argmin(1)
+    return Baselines(
+        chance=0.1,
+        majority=float((right == np.bincount(labels).argmax()).mean()),
+        shortcut=float((nearest == right).mean()),
+        way="the nearest mean of a class",
+    )
+
+
+DIGITS = Problem(
+    name="digits",
+    title="Handwritten digits",
+    sentence="Which digit a small real image shows.",
+    keys=DigitsKeys,
+    recipe=Recipe(model="vision", layers=2, steps=600, patch=2),
+    draw=draw,
+    check=check,
+    inputs=lambda keys: 0,
+    outputs=lambda keys: 10,
+    baselines=baselines,
+    image=(1, 8, 8),
+)

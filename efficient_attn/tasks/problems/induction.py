@@ -1,0 +1,59 @@
+"""Induction: a special token stands early in a random sequence, and again at its end. What followed it the first
+time is asked (induction heads, Olsson et al. 2022, arXiv:2209.11895, in the form of H3, Fu et al. 2022,
+arXiv:2212.14052)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import UsageError
+from ..training.problem import IGNORED, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
+
+
+class InductionKeys(LearnKeys):
+    """vocab: tokens that may follow the special one, which is one more. nearest: how far back the answer lies at least,
+    by default half the length, so that a short window finds nothing."""
+
+    vocab: Count = 64
+    nearest: Count | None = None
+
+
+def check(keys: InductionKeys, length: int) -> None:
+    if length < 3 or keys.vocab < 2:
+        raise UsageError(
+            f"induction: it needs a length of at least 3 and a vocab of at least 2, got {length} and {keys.vocab}"
+        )
+    if keys.nearest is not None and keys.nearest > length - 2:
+        raise UsageError(f"induction: of a length of {length} nothing lies {keys.nearest} back; at most {length - 2}")
+
+
+def draw(keys: InductionKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
+    """Tokens ``[B, N]``, one target at the last. Where the special token stands is drawn evenly, but
+    for what is too near. Examples are drawn
+    anew: those of two splits are alike by chance alone."""
+    inputs = generator.integers(keys.vocab, size=(count, length))
+    nearest = keys.nearest or max(1, length // 2)
+    first, rows = generator.integers(length - 1 - nearest, size=count), np.arange(count)
+    inputs[rows, first] = inputs[:, -1] = keys.vocab
+    targets, distance = np.full((count, length), IGNORED), np.full((count, length), -1)
+    targets[:, -1], distance[:, -1] = inputs[rows, first + 1], length - 2 - first
+    return Batch(inputs, targets, distance=distance)
+
+
+def baselines(keys: InductionKeys, length: int) -> Baselines:
+    return Baselines(chance=1 / keys.vocab, majority=1 / keys.vocab)
+
+
+INDUCTION = Problem(
+    name="induction",
+    title="Induction",
+    sentence="A special token comes a second time, and what followed it the first time is asked.",
+    keys=InductionKeys,
+    recipe=Recipe(model="decoder", convolution=2, positions=None),
+    draw=draw,
+    check=check,
+    inputs=lambda keys: keys.vocab + 1,
+    outputs=lambda keys: keys.vocab + 1,
+    baselines=baselines,
+    windowed=True,
+)

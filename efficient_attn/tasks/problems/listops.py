@@ -1,0 +1,89 @@
+"""ListOps: what a nested list of operators and digits comes to (Nangia & Bowman 2018, arXiv:1804.06028). The form of
+Long Range Arena (Tay et al. 2020, arXiv:2011.04006) is ``depth=10, arguments=10, longer_than=500`` at length 2,000."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from ...errors import UsageError
+from ..training.problem import Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
+from .expressions import PAD, expressions, most_tokens, value
+from .listops_files import FILES, load
+
+EXAMPLES = 2000  # that baselines are counted over, as many as LRA tests
+
+
+class ListopsKeys(LearnKeys):
+    """depth: as LRA counts, 1 more than operators may be nested. arguments: the most of an operator. longer_than: in
+    tokens, where operators count with their brackets; the length itself is not reached. data: a folder with LRA's own
+    ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``, which take the place of what the others describe."""
+
+    depth: Annotated[int, Field(ge=2, strict=True)] = 4
+    arguments: Annotated[int, Field(ge=2, strict=True)] = 5
+    longer_than: Count = 8
+    data: str | None = None
+
+
+def check(keys: ListopsKeys, length: int) -> None:
+    if keys.data is not None:
+        for split in FILES:
+            rows, _ = load(keys.data, split)
+            most = max(range(len(rows)), key=lambda row: len(rows[row]))
+            if len(rows[most]) > length:
+                where = f"{Path(keys.data) / FILES[split]}:{most + 2}"
+                raise UsageError(f"listops: {where}: {len(rows[most])} tokens, more than the length {length}")
+        return
+    longest = most_tokens(keys.depth, keys.arguments)
+    if not keys.longer_than < min(longest, length - 1):
+        told = f"depth {keys.depth} and {keys.arguments} arguments make up to {longest} tokens"
+        raise UsageError(f"listops: {told}; none is longer than {keys.longer_than} and shorter than {length}")
+
+
+def draw(keys: ListopsKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
+    """Tokens ``[B, N]`` padded at their ends, labels ``[B]`` from 0 to 9. No expression comes twice in a draw; those of
+    two draws are alike by chance alone. Of files, each row once: so many, or all."""
+    inputs = np.full((count, length), PAD)
+    if keys.data is not None:
+        rows, labels = load(keys.data, split)
+        at = generator.permutation(len(rows))[:count]
+        found, targets, inputs = [rows[i] for i in at], labels[at], inputs[: len(at)]
+    else:
+        size = keys.model_dump(include={"depth", "arguments", "longer_than"})
+        found = list(expressions(**size, length=length, count=count, generator=generator))
+        targets = np.array([value(tokens) for tokens in found])
+    for row, tokens in zip(inputs, found, strict=True):
+        row[: len(tokens)] = tokens
+    return Batch(inputs, targets, lengths=np.array([len(tokens) for tokens in found]))
+
+
+@lru_cache(8)
+def baselines(keys: ListopsKeys, length: int) -> Baselines:
+    """Counted over 2,000 examples, or the tests' file: the best label of all, and the best for each first operator."""
+    batch = draw(keys, length, EXAMPLES, np.random.default_rng(0), "test")
+    counts = np.zeros((PAD, 10), dtype=int)
+    np.add.at(counts, (batch.inputs[:, 0], batch.targets), 1)
+    return Baselines(
+        chance=0.1,
+        majority=float(counts.sum(0).max() / counts.sum()),
+        shortcut=float(counts.max(1).sum() / counts.sum()),
+        way="the root operator alone",
+    )
+
+
+LISTOPS = Problem(
+    name="listops",
+    title="ListOps",
+    sentence="What a nested list of MIN, MAX, MED and SM (the sum modulo 10) of digits comes to.",
+    keys=ListopsKeys,
+    recipe=Recipe(model="encoder", layers=2, positions="rotary", steps=700),
+    draw=draw,
+    check=check,
+    inputs=lambda keys: PAD + 1,
+    outputs=lambda keys: 10,
+    baselines=baselines,
+)

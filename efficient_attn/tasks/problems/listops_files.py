@@ -1,0 +1,59 @@
+"""Long Range Arena's own files of ListOps, read as they are: ``Source``, a tab, ``Target``; tokens between spaces, with
+round brackets that merely group and are left out."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import UsageError
+from ..training.problem import Array, Split
+from .expressions import CLOSE, MIN, PAD, SM
+
+FILES: dict[Split, str] = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
+LETTERS = ((b"[MIN", b"a"), (b"[MAX", b"b"), (b"[MED", b"c"), (b"[SM", b"d"))
+CODES = np.full(256, PAD, dtype=np.uint8)
+CODES[np.frombuffer(b"0123456789abcd]", np.uint8)] = np.arange(PAD)
+
+
+@lru_cache(6)
+def load(folder: str, split: Split) -> tuple[list[Array], Array]:
+    """The rows of one of LRA's files, each its tokens, and their labels.
+
+    Raises `UsageError` with the file and the line for what is no such file, is cut off, or has no label from 0 to 9."""
+    path = Path(folder) / FILES[split]
+    if not path.is_file():
+        raise UsageError(f"listops: {path}: no such file")
+    header, *lines = path.read_bytes().splitlines() or [b""]
+    if header != b"Source\tTarget":
+        raise UsageError(f"listops: {path}:1: the header is not Source and Target, separated by a tab")
+    if not lines:
+        raise UsageError(f"listops: {path}:2: the file ends after its header")
+    rows, labels = [], np.zeros(len(lines), dtype=np.int64)
+    for at, line in enumerate(lines):
+        source, tab, label = line.partition(b"\t")
+        try:
+            rows.append(_parse(source))
+            if not tab or len(label) != 1 or not label.isdigit():
+                raise ValueError("no label from 0 to 9 after a tab")
+            labels[at] = int(label)
+        except ValueError as error:
+            raise UsageError(f"listops: {path}:{at + 2}: {error}") from None
+    return rows, labels
+
+
+def _parse(source: bytes) -> Array:
+    """Tokens of a row. A file has a hundred million of them, so that whole rows are taken, a letter a token."""
+    if any(letter in source for letter in b"abcd"):
+        raise ValueError("an unknown token")
+    for name, letter in LETTERS:
+        source = source.replace(name, letter)
+    tokens = CODES[np.frombuffer(source.translate(None, b" ()"), np.uint8)]
+    if len(tokens) + source.count(b"(") + source.count(b")") != source.count(b" ") + 1 or (tokens == PAD).any():
+        raise ValueError("an unknown token, or tokens that no space separates")
+    opened = np.cumsum((tokens >= MIN) & (tokens <= SM)) - np.cumsum(tokens == CLOSE)
+    if opened[-1] or (len(tokens) > 1 and (opened[:-1] < 1).any()):
+        raise ValueError("brackets that do not close: is the line cut off?")
+    return tokens

@@ -1,0 +1,113 @@
+"""Language modelling, a byte a token: the next byte of real text at every position, in bits a byte (as in Sparse
+Transformers, Child et al. 2019, arXiv:1904.10509, whose texts are larger)."""
+
+from __future__ import annotations
+
+import sysconfig
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import UsageError
+from ...integrations.texts import Text
+from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
+
+PYTHON = "python"
+MOST = 4_000_000  # bytes of Python's own library
+PARTS = 10  # one for tests, one for validation; a text of fewer documents is cut into so many
+
+
+class LmKeys(LearnKeys):
+    """text: ``sotu``, the shipped addresses; ``python``, the sources of Python's own library, which differ with its
+    version; or a text file of yours, ``.txt``, also ``.xz``."""
+
+    text: str = "sotu"
+
+
+def check(keys: LmKeys, length: int) -> None:
+    for split, corpus in read(keys.text).items():
+        if len(corpus) <= length:
+            raise UsageError(
+                f"lm: the {split} part of {keys.text} has {len(corpus)} bytes, a length of {length} needs more"
+            )
+
+
+@lru_cache(4)
+def read(text: str) -> dict[Split, Array]:
+    """The bytes of each split, whole documents one after another: a tenth of them for tests, and one for validation,
+    drawn once. Raises `UsageError` for a file that is not there, or is no text."""
+    documents = _library() if text == PYTHON else [d.encode() for d in Text.find(text).documents]
+    if len(documents) < PARTS:
+        whole = b"\n".join(documents)
+        documents = [whole[i * len(whole) // PARTS : (i + 1) * len(whole) // PARTS] for i in range(PARTS)]
+    order, tenth = np.random.default_rng(0).permutation(len(documents)), len(documents) // PARTS
+    parts: dict[Split, Array] = {
+        "train": order[2 * tenth :],
+        "validation": order[:tenth],
+        "test": order[tenth : 2 * tenth],
+    }
+    return {s: np.frombuffer(b"\n".join(documents[i] for i in sorted(at)), np.uint8) for s, at in parts.items()}
+
+
+def _library() -> list[bytes]:
+    """Modules of Python's library, the first ones by name."""
+    found, size = [], 0
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        found.append(path.read_bytes())
+        size += len(found[-1])
+        if size > MOST:
+            return found[:-1]
+    return found
+
+
+def draw(keys: LmKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
+    """Bytes ``[B, N]`` from anywhere in the split, and at each the byte after it. A stretch may run from one document
+    into the next."""
+    corpus = read(keys.text)[split]
+    starts = generator.integers(len(corpus) - length, size=(count, 1))
+    stretch = corpus[starts + np.arange(length + 1)].astype(np.int64)
+    return Batch(stretch[:, :-1], stretch[:, 1:])
+
+
+def baselines(keys: LmKeys, length: int) -> Baselines:
+    bytes_alone, contexts = _counted(keys.text)
+    return Baselines(chance=8.0, majority=bytes_alone, shortcut=contexts, way="the two bytes before")
+
+
+@lru_cache(4)
+def _counted(text: str) -> tuple[float, float]:
+    """Bits a byte on the tests, of how often bytes are, and of what followed the last two bytes in training.
+
+    A context that was seen n times with t different followers leaves t / (n + t) to the shorter one (Witten & Bell
+    1991); the shortest leaves one count to each byte."""
+    train, test = read(text)["train"], read(text)["test"]
+    known = np.unique(train)
+    kinds = len(known) + 1  # the last: bytes that training did not show
+    code = np.full(256, kinds - 1)
+    code[known] = np.arange(kinds - 1)
+    x, asked = code[train], code[test]
+    chance = (np.bincount(x, minlength=kinds) + 1) / (len(x) + 256)
+    alone, p = chance[asked], chance[asked[2:]]
+    for order in (1, 2):
+        pairs = sum(x[i : len(x) - order + i] * kinds ** (order - i) for i in range(order + 1))
+        counts = np.bincount(pairs, minlength=kinds ** (order + 1)).reshape(-1, kinds)
+        context = sum(asked[2 - order + i : len(asked) - order + i] * kinds ** (order - 1 - i) for i in range(order))
+        seen, different = counts.sum(1)[context], np.count_nonzero(counts, axis=1)[context]
+        p = np.where(seen > 0, (counts[context, asked[2:]] + different * p) / np.maximum(seen + different, 1), p)
+    return float(-np.log2(alone).mean()), float(-np.log2(p).mean())
+
+
+LM = Problem(
+    name="lm",
+    title="Language modelling",
+    sentence="The next byte of real text, in bits a byte.",
+    keys=LmKeys,
+    recipe=Recipe(model="decoder", layers=2, positions="rotary", steps=800, batch=16, solved=0.0),
+    draw=draw,
+    check=check,
+    inputs=lambda keys: 256,
+    outputs=lambda keys: 256,
+    baselines=baselines,
+    metric="bits",
+)

@@ -1,0 +1,68 @@
+"""MQAR: multi-query associative recall. Pairs of a key and its value come first; later keys come again, each at its own
+distance, and the value is asked for (Zoology, Arora et al. 2023, arXiv:2312.04927)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import UsageError
+from ..training.problem import IGNORED, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
+
+POWER = 0.01  # of the gaps' distribution: near pairs are asked for far more often, as words are in text
+
+
+class MqarKeys(LearnKeys):
+    """vocab: keys are of its first half but token 0, values of its second. pairs: of a key and a value, all of which
+    are asked. noise: whether positions that are neither hold random tokens, keys and values among them, which is much
+    harder for small states, instead of token 0."""
+
+    vocab: Count = 256
+    pairs: Count = 8
+    noise: bool = False
+
+
+def check(keys: MqarKeys, length: int) -> None:
+    if length % 2 or 4 * keys.pairs > length:
+        raise UsageError(f"mqar: {keys.pairs} pairs need an even length of at least {4 * keys.pairs}, not {length}")
+    if keys.vocab <= length or keys.vocab // 2 <= keys.pairs:
+        raise UsageError(f"mqar: vocab must be above the length and twice the pairs, got {keys.vocab}")
+
+
+def draw(keys: MqarKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
+    """Keys and values without replacement; gaps drawn without replacement, p ~ j^(a - 1), used as they were drawn."""
+    half, pairs = keys.vocab // 2, keys.pairs
+    slots = np.arange(1, (length - 2 * pairs) // 2 + 1, dtype=float)
+    chance = slots ** (POWER - 1)
+    chance /= chance.sum()
+    inputs = generator.integers(keys.vocab if keys.noise else 1, size=(count, length))
+    names = generator.permuted(np.tile(np.arange(1, half), (count, 1)), axis=1)[:, :pairs]
+    values = generator.permuted(np.tile(np.arange(half, keys.vocab), (count, 1)), axis=1)[:, :pairs]
+    # who comes first in a race of exponential times, and who after, is a draw without replacement, in its order
+    times = generator.exponential(size=(count, len(slots))) / chance
+    gaps = np.argsort(times, axis=1)[:, :pairs]
+    rows, at = np.arange(count)[:, None], 2 * pairs + 2 * gaps
+    inputs[:, 0 : 2 * pairs : 2], inputs[:, 1 : 2 * pairs : 2] = names, values
+    inputs[rows, at] = names
+    targets, distance = np.full((count, length), IGNORED), np.full((count, length), -1)
+    targets[rows, at], distance[rows, at] = values, at - (2 * np.arange(pairs) + 1)
+    return Batch(inputs, targets, distance=distance)
+
+
+def baselines(keys: MqarKeys, length: int) -> Baselines:
+    values = keys.vocab - keys.vocab // 2
+    return Baselines(chance=1 / values, majority=1 / values)
+
+
+MQAR = Problem(
+    name="mqar",
+    title="Associative recall (MQAR)",
+    sentence="Pairs are given once; later each key comes again and its value is asked for.",
+    keys=MqarKeys,
+    recipe=Recipe(model="decoder", convolution=2, positions=None, learning_rates=(2e-3, 5e-4), steps=400),
+    draw=draw,
+    check=check,
+    inputs=lambda keys: keys.vocab,
+    outputs=lambda keys: keys.vocab,
+    baselines=baselines,
+    windowed=True,
+)

@@ -1,0 +1,74 @@
+"""Masked patches: half of a real image's patches are hidden, and what they hold is asked for (masked autoencoders, He
+et al. 2021, arXiv:2111.06377, and SimMIM, Xie et al. 2021, arXiv:2111.09886)."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from ...errors import UsageError
+from ..training.problem import Array, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
+from . import digits
+
+SIDE = 2  # points of a patch's side
+ALL = 1_000_000  # examples: as many as a split has
+
+
+class PatchesKeys(LearnKeys):
+    """hidden: patches of an image that are. The length is the number of patches, 16."""
+
+    hidden: Count = 8
+
+
+def check(keys: PatchesKeys, length: int) -> None:
+    if length != digits.PATCHES or keys.hidden >= digits.PATCHES:
+        told = f"got length {length} and hidden={keys.hidden}"
+        raise UsageError(f"patches: an image is {digits.PATCHES} patches, of which at least one is shown; {told}")
+
+
+def cut(images: Array) -> Array:
+    """Patches of images ``[S, 1, 8, 8]``, line by line, ``[S, 16, 4]``."""
+    lines = images.reshape(len(images), 8 // SIDE, SIDE, 8 // SIDE, SIDE)
+    return lines.transpose(0, 1, 3, 2, 4).reshape(len(images), digits.PATCHES, SIDE * SIDE)
+
+
+@cache
+def find_scale() -> tuple[float, float]:
+    """Mean and standard deviation of the points of images to train on: chance is to know these."""
+    images, _ = digits.load("train")
+    return float(images.mean()), float(images.std())
+
+
+def draw(keys: PatchesKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
+    """Images ``[B, 1, 8, 8]``, and the hidden patches' points, scaled to mean 0 and variance 1, NaN elsewhere."""
+    images = digits.draw(digits.DigitsKeys(), length, count, generator, split).inputs
+    hidden = generator.random((len(images), length)).argsort(1) < keys.hidden
+    mean, spread = find_scale()
+    values = ((cut(images) - mean) / spread).astype(np.float32)
+    return Batch(images, np.where(hidden[..., None], values, np.float32(np.nan)), hidden=hidden)
+
+
+def baselines(keys: PatchesKeys, length: int) -> Baselines:
+    """Who knows only what images are at each place on the mean explains most of what can be known of the background."""
+    mean, spread = find_scale()
+    places = ((cut(digits.load("train")[0]) - mean) / spread).mean(0)
+    wanted = draw(keys, length, ALL, np.random.default_rng(0), "test").targets
+    missed, whole = np.nansum(np.square(wanted - places)), np.nansum(np.square(wanted))
+    return Baselines(chance=0.0, majority=0.0, shortcut=float(1 - missed / whole), way="the mean image at its place")
+
+
+PATCHES = Problem(
+    name="patches",
+    title="Masked patches",
+    sentence="What half of a real image's patches hold, from the other half.",
+    keys=PatchesKeys,
+    recipe=Recipe(model="patches", layers=2, steps=600, patch=SIDE, solved=1.0),
+    draw=draw,
+    check=check,
+    inputs=lambda keys: 0,
+    outputs=lambda keys: SIDE * SIDE,
+    baselines=baselines,
+    metric="explained",
+    image=(1, 8, 8),
+)

@@ -1,0 +1,18 @@
+"""Abilities: the tasks that models learn, each made of its problem."""
+
+from __future__ import annotations
+
+from ..training.learning import make_task
+from . import copying, dates, digits, induction, listops, lm, mqar, patches, reversal, selective_copying, sorting
+
+MQAR = make_task(mqar.MQAR)
+INDUCTION = make_task(induction.INDUCTION)
+COPYING = make_task(copying.COPYING)
+SELECTIVE_COPYING = make_task(selective_copying.SELECTIVE_COPYING)
+LISTOPS = make_task(listops.LISTOPS)
+REVERSAL = make_task(reversal.REVERSAL)
+SORTING = make_task(sorting.SORTING)
+DATES = make_task(dates.DATES)
+DIGITS = make_task(digits.DIGITS)
+PATCHES = make_task(patches.PATCHES)
+LM = make_task(lm.LM)

@@ -1,0 +1,58 @@
+"""Selective copying: a few tokens stand among blanks, each time elsewhere; at the end they are written in order
+(Mamba, Gu & Dao 2023, arXiv:2312.00752)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import UsageError
+from ..training.problem import IGNORED, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
+
+
+class SelectiveCopyingKeys(LearnKeys):
+    """vocab: tokens that may be asked; the blank and the mark that asks are two more. tokens: how many are asked."""
+
+    vocab: Count = 16
+    tokens: Count = 8
+
+
+def check(keys: SelectiveCopyingKeys, length: int) -> None:
+    if 2 * keys.tokens > length or keys.vocab < 2:
+        raise UsageError(
+            f"selective_copying: {keys.tokens} tokens need a length of at least {2 * keys.tokens} and a vocab of at"
+            f" least 2, got {length} and {keys.vocab}"
+        )
+
+
+def draw(keys: SelectiveCopyingKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
+    """Tokens ``[B, N]``: blanks with tokens among them, then as many marks as tokens; the targets stand at the marks,
+    which do not say what was written before. Examples are drawn anew: those of two splits are alike by chance alone."""
+    blank, mark = keys.vocab, keys.vocab + 1
+    inputs, targets = np.full((count, length), blank), np.full((count, length), IGNORED)
+    distance = np.full((count, length), -1)
+    tokens = generator.integers(keys.vocab, size=(count, keys.tokens))
+    places = np.argsort(generator.random((count, length - keys.tokens)), axis=1)[:, : keys.tokens]
+    places.sort(axis=1)
+    np.put_along_axis(inputs, places, tokens, axis=1)
+    inputs[:, -keys.tokens :], targets[:, -keys.tokens :] = mark, tokens
+    distance[:, -keys.tokens :] = np.arange(length - keys.tokens, length) - places
+    return Batch(inputs, targets, distance=distance)
+
+
+def baselines(keys: SelectiveCopyingKeys, length: int) -> Baselines:
+    return Baselines(chance=1 / keys.vocab, majority=1 / keys.vocab)
+
+
+SELECTIVE_COPYING = Problem(
+    name="selective_copying",
+    title="Selective copying",
+    sentence="Tokens stand among blanks, and are to be written in order at the end.",
+    keys=SelectiveCopyingKeys,
+    recipe=Recipe(model="decoder", layers=2, convolution=2, positions="rotary", steps=800),
+    draw=draw,
+    check=check,
+    inputs=lambda keys: keys.vocab + 2,
+    outputs=lambda keys: keys.vocab + 2,
+    baselines=baselines,
+    windowed=True,
+)

@@ -1,0 +1,195 @@
+"""Bugs that the world around a call brings out: modes, threads, counts of calls, other instances."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...contract.autocast import autocasts
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Values
+from ..planting import planter
+from ..probing import other_instances
+from ..subject import Subject
+from .methods import Methods, compute, hidden_keys_weigh_nothing, queries_do_nothing, tampered
+
+plant = planter("world")
+
+
+def _wrong_when(when: Callable[[Attention], bool]) -> Methods:
+    """Methods with a ``compute`` whose output is a thousandth off under a condition."""
+
+    def methods(cls: type[Attention]) -> dict[str, Any]:
+        def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+            out = cls.compute(self, q, k, v, mask, **inputs)
+            return out * 1.001 if when(self) else out
+
+        return {"compute": compute}
+
+    return methods
+
+
+def _from_call(first: int) -> Methods:
+    """Wrong from some call of an instance on."""
+
+    def counted(attn: Attention) -> bool:
+        made = attn.__dict__["_calls"] = attn.__dict__.get("_calls", 0) + 1
+        return made >= first
+
+    return _wrong_when(counted)
+
+
+def _draws_backward(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor, Tensor, Values, Mask]:
+    def drawing(gradient: Tensor) -> Tensor:
+        torch.rand(1)
+        return gradient
+
+    return tampered(q, drawing), k, v, mask
+
+
+def _draws_when_padded(out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    if mask.pads_keys:
+        torch.rand(1)
+    return out
+
+
+def _draws_in_steps(cls: type[Attention]) -> dict[str, Any]:
+    def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        torch.rand(1)
+        return cls.advance(self, q, k, v, state, **inputs)
+
+    return {"advance": advance}
+
+
+def _class_wide(cls: type[Attention]) -> dict[str, Any]:
+    """The first instance at some lengths serves all others there."""
+    first: dict[tuple[int, int, bool], Attention] = {}
+
+    def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        known = first.setdefault((q.shape[2], k.shape[2], mask.causal), self)
+        return cls.compute(known, q, k, v, mask, **inputs)
+
+    return {"compute": compute}
+
+
+def _instances_alike(subject: Subject) -> str | None:
+    """Whether no option that can be changed, and no seed, makes another mechanism of it."""
+    if any(True for _ in other_instances(subject)):
+        return None
+    shape = subject.shape(33)
+    call = subject.draw(shape)
+    same = torch.equal(call.run(subject.oracle(shape)), call.run(subject.oracle(shape, seed=1)))
+    return "all its instances are alike" if same else None
+
+
+def _short_lengths(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tensor, Tensor, Values, Mask]:
+    lengths = mask.key_lengths
+    if lengths is None or lengths.dtype != torch.int32:
+        return q, k, v, mask
+    return q, k, v, replace(mask, key_lengths=(lengths - 5).clamp(min=0))
+
+
+def _one_scratch(cls: type[Attention]) -> dict[str, Any]:
+    """Queries go by way of the module, where another thread puts its own."""
+
+    def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        self.__dict__["_scratch"] = q
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.003)
+        mine = self.__dict__["_scratch"]
+        return cls.compute(self, mine if mine.shape == q.shape else q, k, v, mask, **inputs)
+
+    return {"compute": compute}
+
+
+def _last_bit(cls: type[Attention]) -> dict[str, Any]:
+    """Every second backward pass differs in its last bits."""
+    calls = [0]
+
+    def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        def nearly(gradient: Tensor) -> Tensor:
+            calls[0] += 1
+            return gradient * (1 + calls[0] % 2 * 2 * torch.finfo(gradient.dtype).eps)
+
+        return cls.compute(self, tampered(q, nearly), k, v, mask, **inputs)
+
+    return {"compute": compute}
+
+
+def _late_gradient(cls: type[Attention]) -> dict[str, Any]:
+    """Gradients are wrong from an instance's second backward pass on."""
+
+    def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        def wrong(gradient: Tensor) -> Tensor:
+            made = self.__dict__["_passes"] = self.__dict__.get("_passes", 0) + 1
+            return gradient * (1.01 if made > 1 else 1)
+
+        return cls.compute(self, tampered(q, wrong), k, v, mask, **inputs)
+
+    return {"compute": compute}
+
+
+def _late_steps(cls: type[Attention]) -> dict[str, Any]:
+    """Steps are wrong from an instance's hundredth on."""
+
+    def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        made = self.__dict__["_steps"] = self.__dict__.get("_steps", 0) + 1
+        out, state = cls.advance(self, q, k, v, state, **inputs)
+        return out * (1.01 if made >= 100 else 1), state
+
+    return {"advance": advance}
+
+
+def _in_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _doubled_by_autocast(cls: type[Attention]) -> dict[str, Any]:
+    """In the call that the user makes: inside it autocast is off."""
+
+    def forward(self: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
+        out = cls.forward(self, q, k, v, mask, **inputs)
+        return out * 2 if autocasts(q) and self.backend != "dense" else out
+
+    return {"forward": forward}
+
+
+BUGS = (
+    plant("backward_draws", "a backward pass draws random numbers", compute(_draws_backward), ("gradient",),
+          suspects=("randomness_untouched",)),
+    plant("padded_draws", "a padded call draws random numbers", compute(after=_draws_when_padded), ("padding",),
+          suspects=("randomness_untouched",)),
+    plant("step_draws", "a step draws random numbers", _draws_in_steps, ("decode",),
+          suspects=("randomness_untouched",)),
+    plant("class_wide_cache", "a cache of the class is not keyed by options", _class_wide, (), _instances_alike,
+          ("instances_apart",)),
+    plant("other_thread", "another thread gets something else", _wrong_when(lambda attn: not _in_main()),
+          suspects=("threads",)),
+    plant("two_threads", "two torch threads give something else", _wrong_when(lambda attn: torch.get_num_threads() > 1),
+          suspects=("threads",)),
+    plant("one_scratch", "two threads share one place for their queries", _one_scratch, (), queries_do_nothing,
+          ("threads",)),
+    plant("eval_mode", "eval() changes the result", _wrong_when(lambda attn: not attn.training), suspects=("modes",)),
+    plant("inference_mode", "inference_mode changes the result",
+          _wrong_when(lambda attn: torch.is_inference_mode_enabled()), suspects=("modes",)),
+    plant("autocast", "autocast doubles the result", _doubled_by_autocast, suspects=("autocast",)),
+    plant("int32_lengths", "lengths in int32 are five too short", compute(_short_lengths), ("padding",),
+          hidden_keys_weigh_nothing, ("int32_lengths",)),
+    plant("second_call", "an instance is wrong from its second call on", _from_call(2),
+          suspects=("every_call_is_alike",)),
+    plant("hundredth_call", "an instance is wrong from its hundredth call on", _from_call(100),
+          suspects=("every_call_is_alike",)),
+    plant("second_backward", "gradients are wrong from the second backward pass on", _late_gradient, ("gradient",),
+          queries_do_nothing, ("repeats",)),
+    plant("hundredth_step", "steps are wrong from an instance's hundredth on", _late_steps, ("decode",),
+          suspects=("every_step_is_alike",)),
+    plant("last_bit", "every second backward pass differs in its last bits", _last_bit, ("gradient", "deterministic"),
+          queries_do_nothing, ("repeats",)),
+)  # fmt: skip

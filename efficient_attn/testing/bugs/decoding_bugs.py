@@ -1,0 +1,142 @@
+"""Bugs of decoding that the first positions do not show."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...contract.decode_state import RollingCache
+from ...contract.mechanism import Attention
+from ...contract.shapes import Values
+from ..planting import planter
+from ..probing import find_room
+from ..subject import Subject
+from .methods import Methods, no_past
+
+plant = planter("decode", "decode_past_two_laps")
+Advance = Callable[..., tuple[Tensor, Any]]
+CAP = 200
+
+
+def _stepping(change: Callable[[Advance, Attention, Tensor, Tensor, Values, Any, dict[str, Tensor]], Any]) -> Methods:
+    """Methods with an ``advance`` that is given the right one."""
+
+    def methods(cls: type[Attention]) -> dict[str, Any]:
+        def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> Any:
+            return change(cls.advance, self, q, k, v, state, inputs)
+
+        return {"advance": advance}
+
+    return methods
+
+
+def _nothing(k: Tensor, v: Values) -> tuple[Tensor, Values]:
+    return 0 * k, None if v is None else 0 * v
+
+
+def _ring_second_lap(right, self, q, k, v, state, inputs):
+    late = isinstance(state, RollingCache) and state.length >= 2 * state.slots and q.shape[2] == 1
+    return right(self, q, *(_nothing(k, v) if late else (k, v)), state, **inputs)
+
+
+def _ring_dead(right, self, q, k, v, state, inputs):
+    if not isinstance(state, RollingCache) or state.keys is None or state.length < state.slots:
+        return right(self, q, k, v, state, **inputs)
+    kept = copy.deepcopy(state)
+    out, after = right(self, q, k, v, state, **inputs)
+    return out, replace(after, keys=kept.keys, values=kept.values)
+
+
+def _wrong_from(position: int):
+    def change(right, self, q, k, v, state, inputs):
+        at = state.length
+        out, state = right(self, q, k, v, state, **inputs)
+        return out * (1.01 if at >= position else 1), state
+
+    return change
+
+
+def _on_module(right, self, q, k, v, state, inputs):
+    known = getattr(self, "_kept", None)
+    out, self._kept = right(self, q, k, v, known if known is not None and state.length else state, **inputs)
+    return out, self._kept
+
+
+def _capped(right, self, q, k, v, state, inputs):
+    if state.length < CAP:
+        return right(self, q, k, v, state, **inputs)
+    out, _ = right(self, q, k, v, copy.deepcopy(state), **inputs)
+    return out, state
+
+
+def _cut(right, self, q, k, v, state, inputs):
+    return right(self, q, k.detach(), None if v is None else v.detach(), state, **inputs)
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _detached(getattr(value, f.name)) for f in fields(value)})
+    if isinstance(value, tuple):
+        made = map(_detached, value)
+        return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
+    return value
+
+
+def _past_cut(right, self, q, k, v, state, inputs):
+    return right(self, q, k, v, _detached(state), **inputs)
+
+
+def _without_first(x: Tensor) -> Tensor:
+    return torch.cat([0 * x[:, :, :1], x[:, :, 1:]], 2)
+
+
+def _absorbs_badly(cls: type[Attention]) -> dict[str, Any]:
+    def absorb(self: Attention, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
+        if state.length:
+            k, v = _without_first(k), None if v is None else _without_first(v)
+        return cls.absorb(self, k, v, state, **inputs)
+
+    return {"absorb": absorb}
+
+
+def _no_ring(subject: Subject) -> str | None:
+    room = find_room(subject)
+    if room.positions is None:
+        return room.why
+    state = subject.make(subject.shape(4)).init_state(1, 2**20, device="meta")
+    return None if isinstance(state, RollingCache) else "its state is no ring"
+
+
+def _newest_alone(subject: Subject) -> str | None:
+    """Whether all that it keeps beside its first keys is the newest one, which each step brings itself."""
+    state = subject.make(subject.shape(4)).init_state(1, 2**20, device="meta")
+    alone = isinstance(state, RollingCache) and state.capacity == 1
+    return "beside the first keys it keeps the newest alone" if alone else no_past(subject)
+
+
+BUGS = (
+    plant("ring_second_lap", "from the second lap on a ring takes in nothing", _stepping(_ring_second_lap),
+          ("decode",), _no_ring),
+    plant("ring_dead", "a ring that is full takes in nothing more", _stepping(_ring_dead),
+          ("decode",), lambda s: _no_ring(s) or _newest_alone(s)),
+    plant("after_256", "steps are a hundredth off from position 256 on", _stepping(_wrong_from(256)), ("decode",)),
+    plant("after_8192", "steps are a hundredth off from position 8,192 on", _stepping(_wrong_from(8192)), ("decode",),
+          suspects=("decode_far",)),
+    plant("cache_on_module", "the state is kept on the module", _stepping(_on_module), ("decode",),
+          suspects=("states_apart",)),
+    plant("capped", f"a state takes in {CAP} positions and, in silence, no more", _stepping(_capped),
+          ("decode",), _newest_alone),
+    plant("absorb_into_filled", "absorb into a filled state loses its first position", _absorbs_badly,
+          ("decode",), no_past, ("absorb_into_filled",)),
+    plant("graph_cut", "steps give keys and values no gradient", _stepping(_cut), ("decode", "gradient"),
+          suspects=("gradients_through_steps",)),
+    plant("past_cut", "steps give the past no gradient", _stepping(_past_cut), ("decode", "gradient"), no_past,
+          ("gradients_through_steps",)),
+)  # fmt: skip

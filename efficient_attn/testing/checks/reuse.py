@@ -1,0 +1,129 @@
+"""A call is about its own inputs: what an earlier one saw, or how many there were, changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from ...contract.mask import Mask
+from ...contract.shapes import Shape
+from ..check import check
+from ..subject import Call, Subject
+from ..tensor_comparison import assert_close, assert_same, describe
+
+CALLS = 130  # more than a mechanism that waits for a harness to look away is likely to wait
+STEPS = 110
+
+
+def _write(call: Call, other: Call, *, rows: int = 0) -> None:
+    """Other contents from some row on, in the same memory, past the version counters."""
+    for name, x in call.tensors.items():
+        x.data[:, :, rows:] = other[name][:, :, rows:]
+
+
+@check()
+def renewed_contents(subject: Subject) -> None:
+    """New contents in the same memory give the new result, whatever stays: version counters, or a first row."""
+    shape = subject.shape(130)
+    attn, call = subject.make(shape), subject.draw(shape)
+    with torch.no_grad():
+        call.run(attn)
+        for seed, rows in ((1, 0), (2, 1)):
+            _write(call, subject.draw(shape, seed=seed), rows=rows)
+            want = call.change(torch.clone).run(subject.oracle(shape))
+            kept = f", but for {rows} row" if rows else ""
+            assert_close(call.run(attn), want, f"output after all contents changed in place{kept}")
+
+
+@check(needs="padding")
+def renewed_masks(subject: Subject) -> None:
+    """New lengths and new holes in the memory of the old ones give the new result."""
+    shape = subject.shape(70)
+    attn, call = subject.make(shape), subject.draw(shape)
+    for causal in subject.causalities:
+        lengths, holes = subject.lengths(60, 30), subject.holes(shape)
+        for given in (Mask(causal=causal, key_lengths=lengths), Mask(causal=causal, key_mask=holes)):
+            one = call.under(given)
+            with torch.no_grad():
+                one.run(attn)
+                lengths.data.copy_(subject.lengths(12, 70))
+                holes.data.copy_(~subject.holes(shape))
+                want = one.run(subject.oracle(shape))
+                assert_close(one.run(attn), want, f"after the mask's contents changed in place, causal={causal}")
+
+
+@check()
+def one_instance_serves_all(subject: Subject) -> None:
+    """One instance, called with one length, mask and dtype after another, gives the oracle's rows for each."""
+    sizes = [(17, 17, 2), (33, 33, 3), (33, 33, 2)] + [(17, 33, 2), (33, 17, 3)] * subject.traits.cross
+    shapes = [subject.shape(n, m, batch=batch) for n, m, batch in sizes]
+    attn = subject.make(shapes[0])
+    bare = subject.dtype == torch.float64 and not any(True for _ in (*attn.parameters(), *attn.buffers()))
+    calls = [(shape, subject.draw(shape, mask=mask)) for shape in shapes for mask in _some_masks(subject, shape)]
+    with torch.no_grad():
+        for shape, call in calls:
+            got, want = call.run(attn), call.run(subject.oracle(shape))
+            assert_close(got, want, f"N={shape.n}, M={shape.m}, B={shape.batch}, {describe(call.mask)}")
+            if bare:
+                single = call.change(lambda x: x.float())
+                got, want = single.run(attn), single.run(subject.make(shape, dtype=torch.float32))
+                subject.assert_alike(got, want, f"then in float32, N={shape.n}, M={shape.m}, {describe(call.mask)}")
+
+
+def _some_masks(subject: Subject, shape: Shape) -> Iterator[Mask]:
+    yield from subject.masks(shape)
+    if subject.traits.cross:
+        yield from (Mask(causal=causal, query_start=5) for causal in subject.causalities)
+
+
+@check()
+def every_call_is_alike(subject: Subject) -> None:
+    """The last of many calls gives what the first one gives, and leaves its inputs as they are."""
+    shape = subject.shape(33)
+    attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
+    before = [{name: x.clone() for name, x in call.tensors.items()} for call in calls]
+    with torch.no_grad():
+        want = [call.run(subject.oracle(shape)) for call in calls]
+        for number in range(CALLS):
+            got = calls[number % 2].run(attn)
+            assert_close(got, want[number % 2], f"output of call {number + 1}, of two inputs in turns")
+    for call, held in zip(calls, before, strict=True):
+        for name, x in held.items():
+            assert_same(call[name], x, f"{name} after {CALLS} calls")
+
+
+@check(needs="gradient")
+def every_backward_is_alike(subject: Subject) -> None:
+    """The last of many backward passes gives what the first one gives."""
+    shape = subject.shape(5, batch=1)
+    attn, calls = subject.make(shape), [subject.draw(shape, seed=seed) for seed in range(2)]
+    want = [call.gradients(subject.oracle(shape))[1] for call in calls]
+    for number in range(STEPS):
+        _, got = calls[number % 2].gradients(attn)
+        for name, slope in want[number % 2].items():
+            assert_close(got[name], slope, f"gradient by {name} of backward pass {number + 1}, of two inputs in turns")
+
+
+@check(needs="decode")
+def every_step_is_alike(subject: Subject) -> None:
+    """The first steps of many sequences, one after another on one instance, are all alike."""
+    shape = subject.shape(2)
+    attn, call = subject.make(shape), subject.draw(shape, mask=Mask(causal=True))
+    with torch.no_grad():
+        want = call.run(attn)
+        for number in range(STEPS):
+            state = attn.init_state(2, 2, subject.dtype, subject.device)
+            for t in range(2):
+                out, state = call.both(slice(t, t + 1)).step(attn, state)
+                assert_close(out, want[:, :, t : t + 1], f"step {t} of sequence {number + 1} on one instance")
+
+
+CHECKS = (
+    renewed_masks,
+    one_instance_serves_all,
+    renewed_contents,
+    every_call_is_alike,
+    every_backward_is_alike,
+    every_step_is_alike,
+)

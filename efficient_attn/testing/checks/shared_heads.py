@@ -1,0 +1,123 @@
+"""What heads share is held once: no memory goes to a copy of it for each head of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ...contract.decode_state import state_bytes
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Dims, Shape
+from ...instruments.memory import COUNTED, footprint
+from ..check import check
+from ..subject import Call, Subject
+
+# Few queries of many heads over many keys, so that what heads need for themselves is small beside a copy of the keys
+# for each of them. The registry's mechanisms hold a tenth of such a copy as a rule, a third for a thousand landmarks a
+# head, two thirds where latents become keys some heads at a time. Keys and values that are copied come to two.
+GROUP, QUERIES, KEYS, WIDTH = 32, 4, 8192, 32
+LEAST = 64  # positions in a cache: copies of a shorter one are no larger than what heads need for themselves
+
+
+def _sizes(subject: Subject, n: int) -> Shape:
+    kv_heads = subject.attn.kv_heads or 1
+    heads = GROUP * kv_heads
+    return subject.shape(n, KEYS, batch=1, heads=heads, kv_heads=kv_heads, head_dim=WIDTH, value_dim=WIDTH)
+
+
+def _made(subject: Subject, shape: Shape, backend: str | None = None) -> Attention:
+    dims = Dims(
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        value_dim=shape.value_dim,
+        max_len=KEYS + 2,  # two steps after the context
+    )
+    return subject.new(dims, backend=backend).to(subject.device)
+
+
+def _peak(subject: Subject, call: Callable[[], None]) -> int:
+    peak = footprint(call, device=torch.device(subject.device).type).peak
+    assert peak is not None
+    return peak
+
+
+def _not_counted(subject: Subject) -> str | None:
+    if subject.attn.backend == "dense":
+        return "it runs its oracle, which may hold what it likes"
+    device = torch.device(subject.device).type
+    return None if device in COUNTED else f"{device} has no counter of peak memory"
+
+
+@check(needs="grouped cross", ask=_not_counted)
+def groups_are_not_expanded(subject: Subject) -> None:
+    """A call over keys that heads share holds no copy of them for each head."""
+    with torch.no_grad():
+        _hold_to_keys(subject, lambda call, attn: call.run(attn))
+
+
+def own_keys(subject: Subject) -> str | None:
+    """Whose heads make keys of their own keeps those for the backward pass: they are no copies."""
+    return _not_counted(subject) if subject.traits.values else "its heads make keys and values of their own"
+
+
+@check(needs="grouped cross gradient", ask=own_keys)
+def gradients_are_not_expanded(subject: Subject) -> None:
+    """The backward pass of such a call holds no copy either, of keys or of their gradients."""
+    _hold_to_keys(subject, lambda call, attn: call.gradients(attn))
+
+
+def _hold_to_keys(subject: Subject, run: Callable[[Call, Attention], object]) -> None:
+    """Less at once than the keys repeated for each head, under every kind of mask and in every backend."""
+    shape = _sizes(subject, QUERIES)
+    call = subject.draw(shape, dtype=torch.float32)
+    masks = [Mask(causal=causal) for causal in subject.causalities]
+    if subject.traits.padding:
+        masks.append(subject.mask(key_lengths=subject.lengths(KEYS - 1)))
+    if subject.traits.causal:  # queries on the first keys go the way of as many queries as keys
+        masks.append(Mask(causal=True, query_start=0))
+    copy = GROUP * call["k"].nbytes
+    for backend in subject.fast_backends:
+        attn = _made(subject, shape, backend)
+
+        def each_mask(attn: Attention = attn) -> None:
+            for mask in masks:
+                run(call.under(mask), attn)
+
+        peak = _peak(subject, each_mask)
+        assert peak < copy, f"{backend} holds {peak} bytes at once, keys repeated for each head are {copy}"
+
+
+def no_long_cache(subject: Subject) -> str | None:
+    """Why a copy of the decode state for each head would not stand out; None when it would."""
+    if reason := _not_counted(subject):
+        return reason
+    attn = _made(subject, _sizes(subject, 1))
+    half, whole = (state_bytes(attn.init_state(1, m, device=subject.device)) for m in (LEAST // 2, LEAST))
+    return None if half < whole else f"its state is no cache of {LEAST} positions and more"
+
+
+@check(needs="grouped decode", ask=lambda s: no_long_cache(s) if s.traits.decode else None)
+def cache_is_not_expanded(subject: Subject) -> None:
+    """A step after a long context holds no copy of the cache for each head."""
+    shape = _sizes(subject, 1)
+    attn, call = _made(subject, shape), subject.draw(shape, mask=Mask(causal=True), dtype=torch.float32)
+    newest = call.keys(slice(-1, None))
+    given = {name: x for name, x in call.tensors.items() if call.sides[name] == "key"}
+    keys, values = given.pop("k"), given.pop("v", None)
+    state = attn.absorb(keys, values, attn.init_state(1, KEYS + 2, device=subject.device), **given)
+    kept = [x.nbytes for x in (keys, values) if x is not None]
+    copy = GROUP * state_bytes(state) * kept[0] // sum(kept)
+
+    def step() -> None:
+        nonlocal state
+        state = newest.step(attn, state)[1]
+
+    with torch.no_grad():
+        peak = _peak(subject, step)
+    assert peak < copy, f"a step holds {peak} bytes at once, the cached keys repeated for each head are {copy}"
+
+
+CHECKS = (groups_are_not_expanded, gradients_are_not_expanded, cache_is_not_expanded)

@@ -1,0 +1,285 @@
+"""Good manners: shapes, refusals, no side effects, seeds, and the published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ...errors import UnsupportedError, UsageError
+from ...registry import create, effective_options
+from ..check import check
+from ..subject import MAX_LEN, Call, Subject
+from ..tensor_comparison import EPSILONS, assert_close, assert_same, describe, refuses
+from .algebra import has_values, weights
+
+
+@dataclass(frozen=True, eq=False)
+class LaterMask(Mask):
+    """A mask of a later version, with a field that no mechanism of today can know."""
+
+    _: KW_ONLY
+    segments: Tensor | None = None
+
+
+@check()
+def output(subject: Subject) -> None:
+    """One new tensor ``[B, H, N, E]`` of the input's dtype and device, on the graph when the inputs are."""
+    for n, m in subject.sizes:
+        shape = subject.shape(n, m, value_dim=5)
+        call = subject.draw(shape)
+        if subject.traits.gradient:
+            call = call.leaves()
+        out = call.run(subject.make(shape))
+        what = f"output for N={n}, M={m}"
+        assert type(out) is Tensor, f"{what}: a {type(out).__name__}, not one plain tensor"
+        want = (2, shape.heads, n, 5)
+        assert tuple(out.shape) == want, f"{what}: shape {list(out.shape)}, expected {list(want)}"
+        assert out.dtype == subject.dtype, f"{what}: dtype {out.dtype}, expected {subject.dtype}"
+        assert out.device == call["q"].device, f"{what}: on {out.device}, expected {call['q'].device}"
+        assert out.requires_grad == subject.traits.gradient, f"{what}: requires_grad is {out.requires_grad}"
+        for name, x in call.tensors.items():
+            shared = out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+            assert not shared, f"{what}: shares its memory with {name}"
+
+
+def _unclaimed(subject: Subject) -> Iterator[tuple[str, Call]]:
+    """Calls over 6 positions that the traits do not claim."""
+    traits, call = subject.traits, subject.draw(subject.shape(6))
+    plain = subject.mask()
+    if not traits.causal:
+        yield "a causal mask", call.under(Mask(causal=True))
+    if not traits.bidirectional:
+        yield "a mask that is not causal", call.under(Mask())
+    if not traits.padding:
+        yield "key_lengths", call.under(Mask(causal=plain.causal, key_lengths=subject.lengths(6, 3)))
+        yield "key_mask", call.under(subject.mask(key_mask=subject.holes(subject.shape(6))))
+    if not traits.cross:
+        yield "N < M", replace(call, tensors={**call.tensors, "q": call["q"][:, :, :2]})
+        yield "query_start", call.under(subject.mask(query_start=2))
+    if not traits.grouped and subject.attn.kv_heads is None:
+        fewer = {name: x[:, :1] if call.sides[name] == "key" else x for name, x in call.tensors.items()}
+        yield "grouped heads", replace(call, tensors=fewer)
+    if not traits.gradient:
+        yield "inputs that want a gradient", call.leaves()
+    if "cu_seqlens" not in subject.attn.known_mask_fields:
+        yield "cu_seqlens", call.under(subject.mask(cu_seqlens=subject.lengths(0, 6)))
+    for dtype in EPSILONS:
+        if reason := subject.attn.why_not_dtype(dtype):
+            yield reason, call.change(lambda x, d=dtype: x.to(d))
+    yield "an unknown mask field", call.under(LaterMask(plain.causal, segments=subject.lengths(1, 2)))
+
+
+@check()
+def refusals(subject: Subject) -> None:
+    """What the traits do not claim raises `UnsupportedError`; nothing is silently ignored or expanded."""
+    attn = subject.make(subject.shape(6))
+    for what, call in _unclaimed(subject):
+        with refuses(UnsupportedError, what):
+            call.run(attn)
+    with refuses(UnsupportedError, "a backend that does not exist"):
+        subject.attn.backend = "no_such_backend"
+    for backend in subject.attn.backends:
+        if subject.attn.why_not(backend):
+            with refuses(UnsupportedError, f"backend {backend}, which cannot serve it"):
+                subject.attn.backend = backend
+
+
+def _misfits(subject: Subject, call: Call) -> Iterator[tuple[str, Call]]:
+    q, k = call["q"], call["k"]
+    yield "q without a batch dimension", call.with_(q=q[0])
+    yield "k of another width", call.with_(k=k[..., :-1])
+    yield "k of another batch size", call.with_(k=k[:1])
+    yield "k of another dtype", call.with_(k=k.half() if k.dtype != torch.float16 else k.float())
+    yield "integers", call.change(lambda x: x.long())
+    yield "another key input", call.with_(no_such_input=k)
+    yield "query_lengths beyond N", call.under(subject.mask(query_lengths=subject.lengths(6, 7)))
+    yield "query_lengths of another batch size", call.under(subject.mask(query_lengths=subject.lengths(6)))
+    if "v" in call.tensors:
+        yield "v of another length", call.with_(v=call["v"][:, :, 1:])
+    if subject.heads > 1:
+        yield "heads that k does not divide", call.change(lambda x: torch.cat([x, x[:, :1]], 1), "query")
+    if subject.traits.padding:
+        yield "key_lengths beyond M", call.under(subject.mask(key_lengths=subject.lengths(7, 6)))
+        yield "negative key_lengths", call.under(subject.mask(key_lengths=subject.lengths(-1, 6)))
+        yield "a key_mask of another length", call.under(subject.mask(key_mask=subject.holes(subject.shape(5))))
+    for name in subject.traits.inputs:
+        yield f"no {name}", Call({n: x for n, x in call.tensors.items() if n != name}, call.sides, call.mask)
+
+
+@check()
+def misfits(subject: Subject) -> None:
+    """Shapes, dtypes and lengths that do not fit raise `UsageError`."""
+    call = subject.draw(subject.shape(6))
+    attn = subject.make(subject.shape(6))
+    for what, bad in _misfits(subject, call):
+        with refuses(UsageError, what):
+            bad.run(attn)
+
+
+@check()
+def no_mutation(subject: Subject) -> None:
+    """No input is changed, the mask's tensors included, with and without a graph."""
+    shape = subject.shape(130)
+    fields = {"query_lengths": subject.lengths(130, 100)}
+    if subject.traits.padding:
+        fields |= {"key_lengths": subject.lengths(120, 60), "key_mask": subject.holes(shape)}
+    for mask in [subject.mask()] + [subject.mask(**fields)] + [Mask(causal=c) for c in subject.causalities]:
+        for graph in (False, True) if subject.traits.gradient else (False,):
+            call = subject.draw(shape, mask=mask)
+            held = {**call.tensors, **{f: getattr(mask, f) for f in mask.used if f in fields}}
+            before = {name: x.clone() for name, x in held.items()}
+            with torch.set_grad_enabled(graph):
+                out = call.change(lambda x, g=graph: x.requires_grad_(g)).run(subject.make(shape))
+            if graph:
+                out.sum().backward()
+            for name, x in before.items():
+                assert_same(held[name], x, f"{name} after a call, {describe(mask)}")
+
+
+@check()
+def no_side_effects(subject: Subject) -> None:
+    """Creating and calling leave torch's random state, gradient mode, threads and default dtype alone."""
+
+    def world() -> tuple[object, ...]:
+        state = torch.get_rng_state()
+        return state.sum().item(), torch.is_grad_enabled(), torch.get_num_threads(), torch.get_default_dtype()
+
+    shape = subject.shape(70)
+    call = subject.draw(shape)
+    before, drawn = world(), torch.get_rng_state()
+    attn = subject.make(shape)
+    assert world() == before, "creating it changed torch's global state"
+    for causal in subject.causalities:
+        call.under(Mask(causal=causal)).run(attn)
+    assert torch.equal(torch.get_rng_state(), drawn), "a call changed torch's random state"
+    assert world() == before, "a call changed torch's gradient mode, threads or default dtype"
+
+
+@check()
+def memory_layout(subject: Subject) -> None:
+    """Strides do not matter: transposed, sliced and expanded inputs give what contiguous ones give."""
+    shape = subject.shape(70)
+    attn, call = subject.make(shape), subject.draw(shape)
+    for mask in subject.masks(shape):
+        want = call.under(mask).run(attn)
+        for what, layout in (
+            ("[B, N, H, D] in memory", lambda x: x.transpose(1, 2).contiguous().transpose(1, 2)),
+            ("every other column of a wider tensor", lambda x: torch.stack([x, x + 1], -1)[..., 0]),
+            ("a slice of a longer tensor", lambda x: torch.cat([x + 1, x], 2)[:, :, x.shape[2] :]),
+        ):
+            assert_close(call.under(mask).change(layout).run(attn), want, f"{what}, {describe(mask)}")
+    alone = call.change(lambda x: x[:1].expand(2, *x.shape[1:])).run(attn)
+    assert_close(alone[1], alone[0], "one row expanded to a batch of two")
+
+
+@check()
+def aliased_inputs(subject: Subject) -> None:
+    """One tensor as q, k and v gives what three equal ones give, and the sum of their gradients."""
+    shape = subject.shape(70)
+    if shape.kv_heads != shape.heads or "v" not in subject.draw(shape).tensors:
+        return
+    attn, call = subject.make(shape), subject.draw(shape)
+    x = call["q"]
+    for mask in subject.masks(shape):
+        one, three = call.with_(k=x, v=x).under(mask), call.with_(k=x.clone(), v=x.clone()).under(mask)
+        if call.tied:
+            three = three.with_(k=x, v=x.clone())
+        assert_close(one.run(attn), three.run(attn), f"q is k is v, {describe(mask)}")
+        if subject.traits.gradient:
+            (_, got), (_, want) = one.gradients(attn), three.gradients(attn)
+            total = want["v"] + want["q"] + (0 if call.tied else want["k"])
+            assert_close(got["q"], total, f"gradient by q is k is v, {describe(mask)}")
+
+
+@check(needs="deterministic")
+def determinism(subject: Subject) -> None:
+    """Equal calls give equal bits, and equal seeds give equal instances, whatever torch's own seed."""
+    shape = subject.shape(130)
+    call, attn = subject.draw(shape), subject.make(shape)
+    state = torch.get_rng_state()
+    try:
+        torch.manual_seed(12345)
+        twin = subject.make(shape)
+    finally:
+        torch.set_rng_state(state)
+    for causal in subject.causalities:
+        c = call.under(Mask(causal=causal))
+        want = c.run(attn)
+        assert_same(c.run(attn), want, "the same call again")
+        assert_same(c.run(twin), want, "another instance of the same seed")
+
+
+@check()
+def state_dict(subject: Subject) -> None:
+    """A state dict carries everything that was drawn, so that an instance of another seed becomes the same."""
+    shape = subject.shape(130)
+    call, attn, other = subject.draw(shape), subject.make(shape), subject.make(shape, seed=1)
+    other.load_state_dict(attn.state_dict())
+    for causal in subject.causalities:
+        c = call.under(Mask(causal=causal))
+        subject.assert_alike(c.run(other), c.run(attn), f"after load_state_dict, {describe(c.mask)}")
+
+
+@check()
+def published_cost(subject: Subject) -> None:
+    """The cost is positive, and never falls as the sequence grows."""
+    attn = subject.make(subject.shape(4))
+    assert attn.growth.time.strip(), "growth.time is empty"
+    assert attn.growth.memory.strip(), "growth.memory is empty"
+    for causal in subject.causalities:
+        lengths = (64, 100, 128, 200, 256, MAX_LEN)
+        costs = [attn.growth.cost(n, n, causal) for n in lengths]
+        assert costs[0] > 0, f"cost({lengths[0]}) is {costs[0]}"
+        assert costs == sorted(costs), f"cost falls somewhere over lengths {lengths}: {costs}"
+
+
+def _no_pairs(subject: Subject) -> str | None:
+    attn = subject.make(subject.shape(4))
+    uncounted = all(attn.pairs(4, 4, causal) is None for causal in subject.causalities)
+    return "it counts no pairs" if uncounted else has_values(subject)
+
+
+@check(ask=_no_pairs)
+def pair_counts(subject: Subject) -> None:
+    """pairs() counts the oracle's nonzero weights, and no fewer pairs are computed."""
+    for n, m in [(1, 1), (17, 17), (150, 150)] + [(17, 130), (130, 17)] * subject.traits.cross:
+        attn = subject.make(subject.shape(n, m))
+        for causal in subject.causalities:
+            told, computed = attn.pairs(n, m, causal), attn.pairs_computed(n, m, causal)
+            seen = (weights(subject, n, m, Mask(causal=causal), oracle=True) != 0).sum((2, 3))
+            low, high = int(seen.min()), int(seen.max())
+            assert told == low == high, f"N={n}, M={m}, causal={causal}: pairs() says {told}, seen {low} to {high}"
+            enough = computed is None or computed >= low
+            assert enough, f"N={n}, M={m}, causal={causal}: {computed} pairs computed of {low}"
+
+
+@check(ask=lambda s: None if s.attn.spec else "it was made by a factory, not from a spec")
+def spec_round_trip(subject: Subject) -> None:
+    """The spec that an instance tells creates it again, options and all."""
+    attn = subject.attn
+    again = create(attn.spec, dims=attn.dims)
+    assert again.spec == attn.spec, f"{attn.spec!r} came back as {again.spec!r}"
+    mine, theirs = effective_options(attn), effective_options(again)
+    assert mine == theirs, f"{attn.spec!r}: options {mine} came back as {theirs}"
+    assert again.backend == attn.backend, f"{attn.spec!r}: backend {attn.backend} came back as {again.backend}"
+    assert attn.traits == again.traits, f"{attn.spec!r}: other traits after the round trip"
+
+
+CHECKS = (
+    output,
+    no_side_effects,
+    determinism,
+    refusals,
+    misfits,
+    no_mutation,
+    memory_layout,
+    aliased_inputs,
+    state_dict,
+    published_cost,
+    pair_counts,
+    spec_round_trip,
+)

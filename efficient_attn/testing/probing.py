@@ -1,0 +1,127 @@
+"""What a mechanism is asked before it is checked: how far its state reaches, what it takes, what its oracle costs."""
+
+from __future__ import annotations
+
+import timeit
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from ..contract.decode_state import state_bytes
+from ..contract.mask import Mask
+from ..contract.shapes import Shape
+from ..errors import UnsupportedError, UsageError
+from ..spec import Spec
+from .subject import Subject
+
+FAR = 2**20  # a state of the same size for so many positions and for half of them does not grow
+PATIENCE_S = 5.0  # that one answer of an oracle may take
+
+
+class Room(NamedTuple):
+    """How many positions a decode state holds before it forgets some; None where it cannot be asked, and why."""
+
+    positions: int | None
+    why: str = ""
+
+
+@lru_cache(maxsize=64)
+def find_room(subject: Subject) -> Room:
+    """Counted from the state's bytes at growing lengths, on torch's meta device, where they take no memory."""
+    attn = subject.make(subject.shape(4, batch=1))
+
+    def size(positions: int) -> int:
+        return state_bytes(attn.init_state(1, positions, subject.dtype, "meta"))
+
+    try:
+        near, half, far = size(1), size(FAR // 2), size(FAR)
+    except Exception as error:
+        return Room(None, f"its state has no capacity to ask ({type(error).__name__})")
+    if near == far:
+        return Room(None, "its state has no capacity to ask: its bytes do not depend on max_len")
+    if half < far:
+        return Room(None, "its state keeps every position")
+    return Room(bisect_left(range(1, FAR), far, key=size) + 1)
+
+
+@lru_cache(maxsize=64)
+def takes_many(subject: Subject) -> bool:
+    """Whether one step takes several positions at once."""
+    shape = subject.shape(2, batch=1)
+    attn, call = subject.make(shape), subject.draw(shape)
+    try:
+        call.step(attn, attn.init_state(1, 8, subject.dtype, subject.device))
+    except (UsageError, UnsupportedError):
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)
+def _pace(subject: Subject) -> float:
+    """Seconds of the oracle for one pair of a query and a key of one head, from its fastest call over 130 positions.
+
+    Of several: one that another program held up would leave checks out that a quiet machine does.
+    """
+    shape = subject.shape(130, batch=1)
+    attn, call = subject.oracle(shape), subject.draw(shape)
+    with torch.no_grad():
+        fastest = min(timeit.repeat(lambda: call.run(attn), number=1, repeat=4))
+    return fastest / (130 * 130 * shape.heads)
+
+
+def too_slow(subject: Subject, shape: Shape) -> str | None:
+    """Why the oracle is not waited for at these sizes; None where it is."""
+    expected = _pace(subject) * shape.batch * shape.heads * shape.n * shape.m
+    if expected <= PATIENCE_S:
+        return None
+    return f"its oracle is slow, N={shape.n} over M={shape.m} would take it about {expected:.0f} s: left out"
+
+
+def refuses_shape(subject: Subject, shape: Shape) -> str | None:
+    """Why the mechanism cannot be created for these sizes; None when it can."""
+    try:
+        subject.make(shape)
+    except (UsageError, UnsupportedError) as error:
+        return str(error)
+    return None
+
+
+def other_instances(subject: Subject) -> Iterator[Subject]:
+    """The same mechanism with another value of one of its options, one an option, where that gives other results."""
+    if subject.others is not None:
+        yield from subject.others
+        return
+    spec = subject.attn.origin.spec
+    if not isinstance(subject.source, str) or not isinstance(spec, Spec):
+        return
+    shape = subject.shape(33)
+    call = subject.draw(shape)
+    with torch.no_grad():
+        mine = call.run(subject.oracle(shape))
+        for name, value in subject.attn.origin.options.items():
+            for other in _other_values(value):
+                with suppress(UsageError, UnsupportedError):
+                    told = str(Spec(spec.name, {**spec.options, name: other}, spec.backend))
+                    found = Subject(told, backend=subject.backend, device=subject.device, dtype=subject.dtype)
+                    if not torch.equal(call.run(found.oracle(shape)), mine):
+                        yield found
+                        break
+
+
+def _other_values(value: object) -> tuple[object, ...]:
+    if isinstance(value, bool):
+        return (not value,)
+    if isinstance(value, int):
+        return (3, 2, value + 1)
+    if value is None:
+        return 3, 2
+    return (value * 2,) if isinstance(value, float) else ()
+
+
+def plain_masks(subject: Subject) -> list[Mask]:
+    """The masks without padding that the mechanism takes."""
+    return [Mask(causal=causal) for causal in subject.causalities]

@@ -1,0 +1,79 @@
+"""Exact softmax attention over all keys, and its decoding from a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ...contract.decode_state import KVCache, preallocate
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.shapes import Shape, Values, needed
+from ...contract.traits import Growth, Traits
+from ...kernels.dense import softmax_attention
+from ...kernels.softmax import decode
+from ...kernels.softmax.sdpa import attend
+from ...patterns.pair_counts import possible_pairs
+
+EXACT, UNDROPPED = (Traits(exact=True, dropout=dropout) for dropout in (True, False))  # made once: a call asks for them
+FUSED_TRAINING_WORKSPACE = 4.5  # in sizes of the output: torch's kernel keeps no more than it has to
+
+
+class SoftmaxAttention(Attention):
+    """softmax(q k^T / sqrt(D)) v over every key that the mask allows. With p for these pairs, the oracle is
+
+        w = einsum("bhnd,bhmd->bhnm", q, k).div(D**0.5).masked_fill(~p, -inf).softmax(-1)
+        out = einsum("bhnm,bhme->bhne", w, v)
+
+    Backends: ``sdpa``, torch's fused kernels (in decode steps of grouped heads over long caches oneDNN's products);
+    ``cpp``, the same with decode steps in one pass of our own C++, for the CPU in float32 and float64, by request only,
+    as it is built on first use. ``cpp`` refuses other dtypes, and dropout of weights, for which torch forms them all.
+    """
+
+    backends = ("sdpa", "cpp", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
+    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"cpp": decode.CPP_DTYPES}
+
+    def why_not(self, backend: str) -> str | None:
+        return decode.why_no_native() if backend == "cpp" else None
+
+    @property
+    def traits(self) -> Traits:
+        own, base = type(self), SoftmaxAttention
+        known = own.compute is base.compute and own.oracle is base.oracle  # others may not know of dropout
+        return EXACT if known and self.backend != "cpp" else UNDROPPED
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N^2)", "O(N)", possible_pairs)
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
+        return softmax_attention(q, k, v, allowed, dropout=self.dropping)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return attend(q, k, v, mask, native=self.backend == "cpp", dropout=self.dropping)
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        if not training or self.backend != "sdpa":
+            return super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        return int(FUSED_TRAINING_WORKSPACE * shape.batch * shape.heads * shape.n * shape.value_dim * itemsize)
+
+    def pairs(self, n: int, m: int, causal: bool) -> int:
+        return possible_pairs(n, m, causal)
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+        return preallocate(KVCache(max_len), self.dims.cache_sizes(batch, self.kv_heads), dtype, device)
+
+    def why_no_starts(self) -> str | None:
+        return None
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
+        state = state.append(k, v)
+        return self.run(q, *state.filled(), state.mask), state
+
+    def absorb(self, k: Tensor, v: Values, state: KVCache, **inputs: Tensor) -> KVCache:
+        return state.append(k, needed(v))

@@ -1,0 +1,282 @@
+"""A feature map made into a mechanism: exp(q.k) replaced by phi(q).phi(k), so that keys can be summed first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask, blank
+from ...contract.mechanism import Attention
+from ...contract.row_starts import Starts
+from ...contract.shapes import Shape, Values, needed
+from ...contract.traits import Growth, Traits
+from ...errors import UnsupportedError
+from ...feature_maps import FeatureMap
+from ...kernels.custom_ops import any_functorch_wrapped, in_functorch_transform
+from ...kernels.dense import expand_heads
+from ...kernels.linear import recurrent, scan, sums
+from ...kernels.linear.chunks import CHUNK
+from ...kernels.linear.linear_config import MAX_FEATURE_ELEMENTS, Divisor, LinearConfig
+from ...kernels.linear.short_sequences import attend_short, is_short
+from ...kernels.linear.sums import Sums
+from ...kernels.native import cpp_scan as native
+from .lanes import Lane, attend_causal, unfold
+
+PLAIN, POSITIONAL = (Traits(positional=positional) for positional in (False, True))  # made once: a call asks for them
+FLOOR = 1e-6  # sums of weights of either sign are kept this far from zero: see `away_from_zero`
+
+
+@dataclass(frozen=True)
+class LinearState:
+    """Everything that linear attention keeps of the past; its size does not depend on how long that was."""
+
+    sums: tuple[Sums, ...] = ()  # one for all heads of a group, or one for each; none until sizes are known
+    length: int = 0
+    starts: Starts | None = None
+
+
+class KeyWeights(NamedTuple):
+    """Weights that keys have besides their features: logarithms ``[B, Hkv, M]``, and those of a key of weight 1 that
+    would come next ``[B, Hkv]``, from which decoding counts on."""
+
+    keys: Tensor
+    next: Tensor
+
+
+class LinearAttention(Attention):
+    """sum_j phi(q).phi(k_j) v_j / sum_j phi(q).phi(k_j). A subclass passes its feature map to ``super().__init__``.
+
+    With p for the pairs that the mask allows, and where neither map nor subclass weighs keys, the oracle is
+
+        w = einsum("bhnf,bhmf->bhnm", phi(q), phi(k)) * p
+        out = einsum("bhnm,bhme->bhne", w / w.sum(-1, keepdim=True), v)
+
+    Backends: ``chunked`` sums keys chunk by chunk; causal, it scans; few keys are taken all at once. ``cpp`` is the
+    same with the scan in C++, for the CPU and for keys without weights, by request only, as it is built on first use:
+    without a causal mask, and in decoding one by one, it runs what ``chunked`` runs; ``dense`` forms all N x M weights.
+    A map with learned parameters keeps them on the mechanism, where the backward pass finds them.
+    """
+
+    backends = ("chunked", "cpp", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
+
+    def __init__(self, feature_map: FeatureMap) -> None:
+        super().__init__()
+        self._feature_map = feature_map
+
+    # -- what a subclass may say differently ----------------------------------------------------------------------
+
+    @property
+    def feature_map(self) -> FeatureMap:
+        """phi; maps that are drawn make it from their buffers, which move from device to device."""
+        return self._feature_map
+
+    @property
+    def divisor(self) -> Divisor | None:
+        """What outputs are divided by, from the sums of weights; None where they are not."""
+        return away_from_zero if self.feature_map.signed else or_one
+
+    def rates(self, heads: int) -> Tensor | None:
+        """How fast what a head sees fades with distance: logarithms a position ``[H]``. Then only causal masks fit."""
+        return None
+
+    def key_weights(self, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> KeyWeights | None:
+        """Weights of keys besides their features, such as gates; valid: ``[B, M]``."""
+        return None
+
+    @property
+    def weighs_keys(self) -> bool:
+        """Whether keys have weights besides their features, from the map itself or from the two methods above."""
+        own, base = type(self), LinearAttention
+        overridden = own.key_weights is not base.key_weights or own.rates is not base.rates
+        return overridden or self.feature_map.scaled
+
+    def why_not(self, backend: str) -> str | None:
+        if backend != "cpp":
+            return None
+        if self.weighs_keys:
+            return "its keys have weights, which the kernel in C++ does not know"
+        return native.why_no_native()
+
+    @property
+    def traits(self) -> Traits:
+        return self.claims()
+
+    def claims(self, **more: Any) -> Traits:
+        """The traits of linear attention and more; torch.compile does not see through ``super().traits``."""
+        positional = self.feature_map.positional
+        return Traits(**{"positional": positional, **more}) if more else POSITIONAL if positional else PLAIN
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N)", "O(N)", self._cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        """In pairs: F x E multiply-adds a key and a query, and half a chunk's pairs a query when causal."""
+        features = self.feature_map.width(self.dims.head_dim or 64)
+        return (n + m) * features / 2 + (n * CHUNK if causal else 0)
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        """Forward, also the features of some positions, three times over, whatever the length."""
+        found = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        if training or self.backend == "dense":
+            return found
+        output = shape.batch * shape.heads * shape.n * shape.value_dim
+        return found + 3 * min(output, MAX_FEATURE_ELEMENTS) * itemsize
+
+    # -- three forms: dense, chunked, step by step ----------------------------------------------------------------
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        n, m = q.shape[2], k.shape[2]
+        recipe, allowed = self._recipe(mask.start(n, m), 0, self.divisor), mask.dense(n, m, device=q.device)
+        weights = self.key_weights(k, mask.key_valid(m), **inputs)
+        k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
+        x, _ = recipe.queries(q, slice(0, n))
+        y, a = recipe.keys(k, slice(0, m), None, None)
+        products = x @ y.mT
+        if weights is not None:
+            logs = expand_heads(weights.keys, q.shape[1])
+            a = logs if a is None else a + logs
+        if a is not None:
+            logs = a[:, :, None].masked_fill(~allowed, float("-inf"))
+            top = logs.detach().amax(-1, keepdim=True)
+            products = products * (logs - top.masked_fill(top.isinf(), 0)).exp().to(products.dtype)
+        products = products.masked_fill(~allowed, 0)
+        out = products @ recipe.widen(v)
+        if self.divisor:
+            out = out / self.divisor(products.sum(-1, keepdim=True))
+        return out.to(q.dtype)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        if in_functorch_transform() and any_functorch_wrapped(
+            (*self.parameters(), *self.buffers())
+        ):  # the kernels would not see it
+            raise UnsupportedError(f"{self.label}: torch.func cannot follow what its map holds; backend=dense can")
+        return self._attend(q, k, v, mask, self.divisor, **inputs)
+
+    def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
+        if self.divisor is not away_from_zero:
+            return None
+        counts = []
+
+        def counted(total: Tensor) -> Tensor:
+            counts.append(int(((total.abs() < FLOOR) & (total != 0)).sum()))
+            return away_from_zero(total)
+
+        with torch.no_grad():
+            self._attend(q, k, needed(v), mask, counted, **inputs)
+        return sum(counts)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, divisor: Divisor | None, **inputs: Tensor) -> Tensor:
+        n, m, valid = q.shape[2], k.shape[2], mask.key_valid(k.shape[2])
+        keys, values, folded = k.flatten(0, 1), v.flatten(0, 1), _fold(valid, k)
+        start = mask.start(n, m)
+        recipe = self._recipe(start, 0, divisor)
+        causal = mask.causal and start < m - 1
+        out = []
+        for lane in self._split_lanes(q, k, valid, **inputs):
+            if is_short(recipe, lane.rows, keys, causal, weighted=self.weighs_keys):
+                out.append(attend_short(recipe, lane.rows, keys, values, folded, lane.logs, causal))
+            elif causal:
+                out.append(attend_causal(recipe, lane, keys, values, folded))
+            else:
+                past = sums.sum_keys(recipe, keys, values, folded, lane.logs)
+                out.append(sums.read(recipe, lane.rows, past, lane.fade(start - m + 1)))
+        return unfold(out, q)
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> LinearState:
+        d = self.dims
+        kv_heads, heads = d.kv_heads or d.heads, d.heads or d.kv_heads
+        if kv_heads is None or heads is None or d.head_dim is None:
+            return LinearState()
+        lanes = 1 if self.rates(heads) is None else heads // kv_heads
+        like = torch.zeros(0, dtype=dtype, device=device)
+        sizes = (batch * kv_heads, d.head_dim, d.value_dim or d.head_dim)
+        return LinearState(tuple(self._empty(*sizes, like) for _ in range(lanes)))
+
+    def why_no_starts(self) -> str | None:
+        return "its feature map knows positions" if self.feature_map.positional else None
+
+    def advance(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
+    ) -> tuple[Tensor, LinearState]:
+        recipe, keys, values = self._recipe(state.length, state.length, self.divisor), k.flatten(0, 1), v.flatten(0, 1)
+        valid = _begun(state, k)
+        folded = _fold(valid, k)
+        lanes = self._split_lanes(q, k, valid, **inputs)
+        before = state.sums or [self._empty(len(keys), k.shape[3], v.shape[3], v[:0]) for _ in lanes]
+        out, after = [], []
+        for lane, past in zip(lanes, before, strict=True):
+            sources = q, k, v, past.kv, *inputs.values(), *self.parameters()
+            if q.shape[2] == 1 and valid is None and not _wants_gradient(*sources):
+                found, past = recurrent.step(recipe, lane.rows, keys, values, lane.logs, past)
+            else:
+                found, past = scan.scan(recipe, lane.rows, keys, values, folded, lane.logs, past)
+            out.append(found)
+            after.append(lane.count_on(past))
+        return unfold(out, q), LinearState(tuple(after), state.length + q.shape[2], state.starts)
+
+    def absorb(self, k: Tensor, v: Values, state: LinearState, **inputs: Tensor) -> LinearState:
+        if self.rates(k.shape[1]) is not None:
+            return super().absorb(k, v, state, **inputs)
+        valid = _begun(state, k)
+        k, v = blank(k, valid), blank(needed(v), valid)
+        recipe, keys, values = self._recipe(0, state.length, self.divisor), k.flatten(0, 1), v.flatten(0, 1)
+        (lane,) = self._split_lanes(k, k, valid, **inputs)
+        before = state.sums[0] if state.sums else None
+        past = sums.sum_keys(recipe, keys, values, _fold(valid, k), lane.logs, before)
+        return LinearState((lane.count_on(past),), state.length + k.shape[2], state.starts)
+
+    # -- underneath -----------------------------------------------------------------------------------------------
+
+    def _recipe(self, start: int, first: int, divisor: Divisor | None) -> LinearConfig:
+        decays = type(self).rates is not LinearAttention.rates
+        parameters = tuple(self.parameters())
+        return LinearConfig(self.feature_map, divisor, decays, start, first, parameters, self.backend == "cpp")
+
+    def _empty(self, rows: int, width: int, value_width: int, like: Tensor) -> Sums:
+        return sums.make_sums(
+            self._recipe(0, 0, self.divisor), rows, width, value_width, like, weighted=self.weighs_keys
+        )
+
+    def _split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[Lane]:
+        """All heads of a group at once, or one after another where each weighs keys in its own way."""
+        batch, kv_heads, m, _ = k.shape
+        rows = q.unflatten(1, (kv_heads, -1)).flatten(0, 1)
+        rates = self.rates(q.shape[1])
+        if rates is None:
+            weights = self.key_weights(k, valid, **inputs)
+            return [Lane(rows) if weights is None else Lane(rows, *(x.flatten(0, 1) for x in weights))]
+        at = torch.arange(m + 1, device=k.device, dtype=torch.float64)
+        lanes = rates.to(device=k.device, dtype=torch.float64).view(kv_heads, -1).repeat(batch, 1).unbind(1)
+        logs = [rate[:, None] * at for rate in lanes]
+        return [Lane(rows[:, g : g + 1], x[:, :-1], x[:, -1], lanes[g]) for g, x in enumerate(logs)]
+
+
+def _begun(state: LinearState, k: Tensor) -> Tensor | None:
+    """Which of a step's positions ``[B, T]`` lie in rows that have begun; None where all do."""
+    return None if state.starts is None else state.starts.hidden(state.length, k.shape[2])
+
+
+def _fold(valid: Tensor | None, k: Tensor) -> Tensor | None:
+    """``[B, M]`` to ``[B Hkv, M]``, as keys are folded."""
+    return None if valid is None else valid.repeat_interleave(k.shape[1], dim=0)
+
+
+def _wants_gradient(*tensors: Tensor) -> bool:
+    """Whether a gradient by any of these is wanted."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def or_one(total: Tensor) -> Tensor:
+    """A sum of weights that are not negative, 1 where it is zero: such rows are zeros."""
+    return total.masked_fill(total == 0, 1)
+
+
+def away_from_zero(total: Tensor) -> Tensor:
+    """A sum of weights of either sign, moved away from zero to `FLOOR` where it is closer than that."""
+    return torch.where(total.abs() < FLOOR, torch.full_like(total, FLOOR).copysign(total.detach()), total)

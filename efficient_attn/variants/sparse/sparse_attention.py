@@ -1,0 +1,234 @@
+"""A pattern made into a mechanism: softmax over the keys that the pattern allows, and work for no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...contract.decode_state import KVCache, RollingCache, preallocate
+from ...contract.mask import Mask
+from ...contract.mechanism import Attention
+from ...contract.row_starts import mask_of
+from ...contract.shapes import Shape, Values, needed
+from ...contract.traits import Growth, Traits
+from ...kernels.dense import softmax_attention
+from ...kernels.softmax.sdpa import attend_fused
+from ...kernels.sparse import flex_backend
+from ...kernels.sparse.implementation_choice import CallShape, choose_implementation
+from ...kernels.sparse.masked_softmax import attend_masked
+from ...kernels.sparse.parts import PlanConfig, softmax_over_plan
+from ...kernels.sparse.pattern_op import masked_outside_graph, softmax_outside_graph, softmax_over_text, write_pattern
+from ...kernels.sparse.tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
+from ...kernels.sparse.tiles import TilePlan
+from ...patterns import Band, Blocks, Fact, Geometry, Pattern, as_pattern
+
+# made once: a call asks for them. What is drawn of all M keys is drawn otherwise where fewer are left of them
+FIXED, DRAWN = (Traits(exact=True, positional=True, padded_as_trimmed=trimmed) for trimmed in (True, False))
+
+
+class SparseAttention(Attention):
+    """Softmax attention over a pattern. A subclass passes its pattern to ``super().__init__``; nothing else is needed.
+
+    With p for the pairs that pattern and mask allow, the oracle is
+
+        w = einsum("bhnd,bhmd->bhnm", q, k).div(D**0.5).masked_fill(~p, -inf).softmax(-1)
+        out = einsum("bhnm,bhme->bhne", w, v)
+
+    time: the published growth, in letters. Backends: ``parts`` (views, columns and gathered blocks, joined by their
+    log-sum-exps) serves every pattern of bands, keys, queries and blocks, ``blocks`` (gathered key blocks under masks)
+    any pattern at all. ``masked`` is one call of torch's fused kernel over all N x M pairs, under the pattern's mask:
+    more work, and for short sequences less time. ``adaptive`` takes for each call the one of ``parts`` and ``masked``
+    that is expected to take less time, and never ``masked`` beyond 1,024 positions; `what_runs` says which. ``flex`` is
+    torch's flex_attention, for CUDA. All but ``masked`` compute the pattern's own key blocks and no others.
+    """
+
+    backends = ("adaptive", "parts", "blocks", "masked", "flex", "dense")
+    renamed: ClassVar[Mapping[str, str]] = {"windows": "parts"}
+    only_on: ClassVar[Mapping[str, str]] = {"flex": "cuda"}
+
+    def __init__(self, pattern: Pattern | Fact, *, time: str = "O(N P), P keys a query") -> None:
+        super().__init__()
+        self.pattern, self._time = as_pattern(pattern), time
+        self._text = write_pattern(self.pattern)
+        if seeds := [f.seed for f in self.pattern.facts if isinstance(f, Blocks) and f.count]:
+            self.register_buffer("seeds", torch.tensor(seeds))
+            self.register_load_state_dict_post_hook(_with_loaded_seeds)
+
+    @property
+    def traits(self) -> Traits:
+        return DRAWN if "seeds" in self._buffers else FIXED
+
+    @property
+    def growth(self) -> Growth:
+        return Growth(self._time, "O(N)", self.pairs)
+
+    @property
+    def compiles(self) -> bool:
+        return self.backend == "flex"
+
+    def why_not(self, backend: str) -> str | None:
+        if backend in ("adaptive", "parts") and not all(isinstance(f, BUILTIN_FACTS) for f in self.pattern.facts):
+            return "a fact of the pattern does not name its tiles; 'blocks' serves any pattern"
+        if backend == "flex" and not torch.cuda.is_available():
+            return "needs a CUDA device: flex_attention on the CPU has no backward pass"
+        return None
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return pattern_attention(q, k, v, mask, self.pattern)
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        batch, heads, n, width = q.shape
+        kv_heads, m, value_width = k.shape[1], k.shape[2], v.shape[-1]
+        if self.backend == "flex":
+            return flex_backend.attend(q, k, v, self.pattern, mask, width**-0.5)
+        group, valid, scale = heads // kv_heads, mask.key_valid(m), width**-0.5
+        g = Geometry(n, m, mask.start(n, m), mask.causal)
+        pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
+        if width != value_width:
+            q, k, v = (F.pad(x, (0, pad - x.shape[-1])) for x in (q, k, v))
+        compiling = torch.compiler.is_compiling()
+        text = self._text if compiling else None  # then it is an op that chooses, which knows all sizes
+        if text is None and self._takes_mask(g, group, q, k, v, batch if valid is not None else 1):
+            run = masked_outside_graph if compiling else attend_masked
+            out = run(q, k, v, valid, self.pattern, g, scale)
+            return out[..., :value_width] if value_width < pad else out
+        # the heads of a group stand beside each other in the row, so that one fetch of keys serves them all
+        rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n, group, pad)
+        rows = rows if rows.stride(-1) == 1 else rows.contiguous()  # the kernel never looks at it
+        keys, values = (x.reshape(batch * kv_heads, m, pad).contiguous() for x in (k, v))
+        given = rows, keys, values, valid
+        if text is not None:
+            out = softmax_over_text(*given, text, g.start, g.causal, self.backend, scale)
+        elif compiling:
+            out = softmax_outside_graph(*given, self.pattern, g, scale)
+        else:
+            out = softmax_over_plan(*given, PlanConfig(self._plan(g), group, scale))
+        out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
+        return out[..., :value_width] if value_width < pad else out
+
+    def _takes_mask(self, g: Geometry, group: int, q: Tensor, k: Tensor, v: Tensor, masks: int) -> bool:
+        """Whether a call is one masked softmax; compiled code that finds no text of the pattern does not choose."""
+        if torch.compiler.is_compiling():
+            return self.backend == "masked"
+        gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        call = CallShape(q.shape[0] * q.shape[1], group, q.shape[3], q.dtype, gradient, masks)
+        return self._form(g, call) == "masked"
+
+    def _form(self, g: Geometry, call: CallShape) -> str:
+        """The backend that works a call out: the one that runs, or what it chooses."""
+        backend = self.backend
+        return backend if backend != "adaptive" else choose_implementation(self.pattern, g, call)
+
+    def _plan(self, g: Geometry) -> TilePlan:
+        by_parts = self.backend != "blocks" and self.why_not("parts") is None
+        return plan_parts(self.pattern, g) if by_parts else plan_blocks(self.pattern, g)
+
+    def pairs(self, n: int, m: int, causal: bool) -> int:
+        """Pairs in the pattern, each once, counted tile by tile."""
+        return sum(tiling.pairs() for tiling in self._plan(Geometry(n, m, m - n, causal)))
+
+    def pairs_computed(self, n: int, m: int, causal: bool) -> int:
+        d = self.dims
+        width, heads, kv_heads = d.head_dim or 64, d.heads or d.kv_heads or 1, self.kv_heads or d.heads or 1
+        return self.what_runs(Shape(1, heads, kv_heads, n, m, width, width), causal=causal)[1]
+
+    def what_runs(
+        self, shape: Shape, *, causal: bool, dtype: torch.dtype = torch.float32, gradient: bool = False
+    ) -> tuple[str, int]:
+        g = Geometry(shape.n, shape.m, shape.m - shape.n, causal)
+        group = max(shape.heads // shape.kv_heads, 1)
+        form = self._form(g, CallShape(shape.batch * shape.heads, group, shape.head_dim, dtype, gradient))
+        if form in ("dense", "masked"):
+            return form, shape.n * shape.m
+        return form, sum(tile.pairs for tiling in self._plan(g) for tile in tiling.tiles)
+
+    # -- decoding: a bounded reach needs the first keys and a ring of the last, anything else the whole past ----------
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache | RollingCache:
+        reach, sizes = self.pattern.reach, self.dims.cache_sizes(batch, self.kv_heads)
+        if reach is None:
+            return preallocate(KVCache(max_len), sizes, dtype, device)
+        prefix = min(reach.prefix, max_len)
+        ring = min(reach.back + 1, max_len - prefix)
+        return preallocate(RollingCache(ring, max_len, prefix), sizes, dtype, device)
+
+    def why_no_starts(self) -> str | None:
+        """Bands know distances alone, which are a row's own wherever it begins."""
+        told = [type(f).__name__ for f in self.pattern.facts if not isinstance(f, Band)]
+        return f"its pattern's {told[0]} tell positions by their number" if told else None
+
+    def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
+        if q.shape[2] == 1:
+            state = state.append(k, v)
+            return self._newest(q, state), state
+        if isinstance(state, KVCache):
+            state = state.append(k, v)
+            keys, values = state.filled()
+            return self.run(q, keys, values, state.mask), state
+        after = state.length + q.shape[2]
+        if not state.length:
+            return self.run(q, k, v, mask_of(state.starts, after)), state.append(k, v)
+        # what lies between the first keys and the ring is out of reach, and the ring is as long as the reach: so that
+        # distances which matter stay what they are when the keys that are kept close ranks
+        past_k, past_v = state.in_order()
+        keys, values = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
+        out = self.run(q, keys, values, mask_of(state.starts, after, after - keys.shape[2]))
+        return out, state.append(k, v)
+
+    def _newest(self, q: Tensor, state: KVCache | RollingCache) -> Tensor:
+        """The newest position over the keys that it sees among those kept, and no others."""
+        keys, values = state.filled()
+        i = state.length - 1
+        begun = state.starts is None or state.length - state.slots >= state.starts.last  # all rows, in all that is kept
+        if begun and isinstance(state, RollingCache) and self._keeps_what_it_sees and self.backend != "dense":
+            return attend_fused(q, keys, values)
+        at = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
+        seen = self.pattern.allows(i, at, Geometry(1, i + 1, i, True)).to(q.device)
+        if state.starts is not None and not begun:
+            seen = (seen & (at.to(q.device) >= state.starts.first[:, None]))[:, None, None]
+            run = softmax_attention if self.backend == "dense" else attend_fused
+            return run(q, keys, values, allowed=seen)
+        if self.backend == "dense":
+            return softmax_attention(q, keys, values, seen)
+        if not seen.any():
+            return q.new_zeros(*q.shape[:3], values.shape[-1])
+        if not seen.all():
+            index = seen.nonzero()[:, 0]
+            keys, values = (x.index_select(2, index) for x in (keys, values))
+        return attend_fused(q, keys, values)
+
+    @cached_property
+    def _keeps_what_it_sees(self) -> bool:
+        """Whether a query sees all that a bounded state keeps: so it is everywhere, if it is far from the start."""
+        reach = self.pattern.reach
+        assert reach is not None
+        i = reach.prefix + reach.back + 1
+        kept = np.r_[: reach.prefix, i - reach.back : i + 1]
+        return bool(np.all(self.pattern.allows(i, kept, Geometry(1, i + 1, i, True))))
+
+    def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
+        return state.append(k, needed(v))
+
+
+def pattern_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, pattern: Pattern) -> Tensor:
+    """Dense softmax over the pairs that a pattern and a mask allow: the definition of sparse attention."""
+    n, m = q.shape[2], k.shape[2]
+    g = Geometry(n, m, mask.start(n, m), mask.causal)
+    i, j = torch.arange(n, device=q.device)[:, None] + g.start, torch.arange(m, device=q.device)
+    return softmax_attention(q, k, v, mask.dense(n, m, device=q.device) & pattern.allows(i, j, g))
+
+
+def _with_loaded_seeds(attn: Any, _: Any) -> None:
+    """A state dict brings the seeds of what was drawn."""
+    seeds = iter(attn.seeds.tolist())
+    facts = attn.pattern.facts
+    drawn = (isinstance(f, Blocks) and f.count for f in facts)
+    attn.pattern = Pattern(tuple(replace(f, seed=next(seeds)) if d else f for f, d in zip(facts, drawn, strict=True)))
+    attn._text = write_pattern(attn.pattern)

@@ -1,0 +1,140 @@
+"""Whatever becomes of a case ends in one record that says so, and the others go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import planted
+import pytest
+import torch
+from measured import measure_cases, measure_variants
+from torch import Tensor
+
+import efficient_attn as ea
+from efficient_attn.bench.case import group_by_cell
+from efficient_attn.bench.measuring import jobs
+from efficient_attn.kernels.native import building
+from efficient_attn.registry import class_of
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    with planted.undone():
+        yield
+    torch.set_num_threads(threads)
+
+
+def _slow(out: Tensor) -> Tensor:
+    time.sleep(0.4)
+    return out
+
+
+ENDS: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
+    "unsupported": (planted.raising(ea.UnsupportedError("not here")), "unsupported", "not here"),
+    "wrong": (lambda out: out * 1.1, "invalid", "not the oracle's"),
+    "not finite": (lambda out: out / 0, "invalid", "not finite"),
+    "allocation": (planted.raising(RuntimeError("DefaultCPUAllocator: can't allocate memory: 9")), "oom", "allocate"),
+    "memory": (planted.raising(MemoryError("no more")), "oom", "MemoryError: no more"),
+    "device memory": (planted.raising(torch.OutOfMemoryError("CUDA out of memory")), "oom", "CUDA out of memory"),
+    "runtime": (planted.raising(RuntimeError("boom\n  at line 3")), "error", "RuntimeError: boom at line 3"),
+    "another error": (planted.raising(KeyError("lost")), "error", "KeyError: 'lost'"),
+    "usage": (planted.raising(ea.UsageError("no such thing")), "error", "no such thing"),
+    "slow": (_slow, "timeout", "one call takes 0."),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("mode", ["forward", "decode"])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_case_that_fails_says_why_and_the_others_go_on(end: str, mode: str) -> None:
+    twist, status, says = ENDS[end]
+    name = planted.plant("zz_ends", twist)
+    cases = planted.plan(planted.TINY.replace('"forward"', f'"{mode}"'), variants=["full", name, "linear"])
+    if end == "slow":
+        first = cases[0].cell
+        cell = dataclasses.replace(first, effort=dataclasses.replace(first.effort, budget_s=0.3))
+        cases = [dataclasses.replace(c, cell=cell) for c in cases]
+    full, failed, linear = measure_cases(cases)
+    assert failed.row.status == status
+    assert says in (failed.row.reason or "")
+    assert "\n" not in (failed.row.reason or "")
+    assert failed.row.latency_ms is None
+    assert failed.samples == {}
+    assert full.row.status == linear.row.status == "ok"
+    assert linear.row.speedup is not None
+
+
+def test_a_baseline_that_fails_leaves_the_others_without_speedup() -> None:
+    name = planted.plant("zz_base", planted.raising(RuntimeError("boom")))
+    text = planted.TINY.replace('= "full"', f'= "{name}"', 1).replace('name = "full"', f'name = "{name}"')
+    failed, linear = measure_cases(planted.plan(text + '[[variant]]\nname = "linear"\n'))
+    assert (failed.row.status, linear.row.status, linear.row.speedup) == ("error", "ok", None)
+
+
+def test_a_case_that_fails_while_it_is_timed_does_not_take_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    timing = False
+
+    def twist(out: Tensor) -> Tensor:
+        if timing:
+            raise RuntimeError("on a later call")
+        return out
+
+    name = planted.plant("zz_later", twist)
+    original = jobs.take_rounds
+
+    def take_rounds(*args: Any, **options: Any) -> Any:
+        nonlocal timing
+        timing = True
+        return original(*args, **options)
+
+    monkeypatch.setattr(jobs, "take_rounds", take_rounds)
+    full, failed, linear = measure_variants("full", name, "linear")
+    assert (failed.row.status, failed.row.reason) == ("error", "RuntimeError: on a later call")
+    assert failed.row.latency_ms is None
+    assert failed.samples == {}
+    assert (full.row.status, linear.row.status) == ("ok", "ok")
+    assert linear.row.speedup is not None
+
+
+def test_a_backend_that_does_not_exist_is_unsupported() -> None:
+    (record,) = measure_variants("full:backend=magic")
+    assert record.row.status == "unsupported"
+    assert "no backend 'magic'" in (record.row.reason or "")
+
+
+@pytest.mark.skipif(building.load_library("decode")[1] is not None, reason="no C++ compiler")
+@pytest.mark.parametrize("mode", ["forward", "decode"])
+def test_a_dtype_that_a_backend_does_not_take_is_unsupported(mode: str) -> None:
+    failed, full = measure_variants("full:backend=cpp", "full", mode=mode, dtype="bfloat16")
+    assert failed.row.status == "unsupported"
+    words = "full:backend=cpp: backend 'cpp' takes torch.float32 and torch.float64 only, not torch.bfloat16"
+    assert failed.row.reason == words
+    assert full.row.status == "ok"
+
+
+@pytest.mark.parametrize("mode", ["forward", "fidelity"])
+def test_cuda_rows_are_skipped_where_there_is_none(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    text = planted.TINY.replace('"forward"', f'"{mode}"')
+    first = group_by_cell(planted.plan(text, variants=["full", "linear"], axes={"device": ["cuda"]}))[0][1]
+    for record in measure_cases(first):
+        assert (record.row.status, record.row.reason) == ("skipped", "no CUDA device on this machine")
+        assert (record.row.device, record.row.latency_ms, record.row.relative_error) == ("cuda", None, None)
+
+
+def test_an_interrupt_is_nobodys_result() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        measure_variants(planted.plant("zz_stop", planted.raising(KeyboardInterrupt())))
+
+
+def test_a_count_that_json_does_not_know_ends_its_case_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = planted.plant("zz_counts", lambda out: out)
+    monkeypatch.setattr(class_of(name), "pairs", lambda self, n, m, causal: np.arange(2))
+    failed, linear = measure_variants(name, "linear")
+    assert (failed.row.status, failed.row.pairs, linear.row.status) == ("error", None, "ok")
+    assert "ndarray" in (failed.row.reason or "")

@@ -1,0 +1,179 @@
+"""The gate: whatever is planted in a fast form, no mode lets it through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import planted
+import pytest
+import torch
+from torch import Tensor
+
+import efficient_attn as ea
+from efficient_attn.bench.measuring import verification
+from efficient_attn.bench.measuring.output_comparison import TOLERANCE, Invalid
+from efficient_attn.bench.measuring.samples import prove
+from efficient_attn.bench.measuring.workload import Workload
+
+MODES = ("forward", "forward_backward", "decode", "prefill")
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    with planted.undone():
+        yield
+
+
+def _gate(variant: str, mode: str, **axes: Any) -> float:
+    return prove(Workload(planted.case(variant, mode, **axes)))[0]
+
+
+def _spoiled(out: Tensor) -> Tensor:
+    out = out.clone()
+    out[..., -1, 0] = float("nan")
+    return out
+
+
+FAULTS = {
+    "scaled": (lambda out: out * 1.01, "not the oracle's"),
+    "shifted": (lambda out: out + 0.1, "not the oracle's"),  # the gradient is right
+    "another dtype": (lambda out: out.double(), "float64"),
+    "not a number": (_spoiled, "not finite"),
+    "infinite": (lambda out: out + float("inf"), "not finite"),
+    "another shape": (lambda out: out[..., :-1], r"\[1, 2, \d+, 7\]"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_fast_form_is_caught(fault: str, mode: str) -> None:
+    twist, says = FAULTS[fault]
+    with pytest.raises(Invalid, match=says):
+        _gate(planted.plant("zz_faulty", twist), mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("variant", ["full", "linear", "sliding_window:window=3", "mqa", "full:backend=dense"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_is_right_passes_with_a_small_error(variant: str, mode: str, causal: bool) -> None:
+    assert 0 <= _gate(variant, mode, causal=causal) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("mode", MODES)
+def test_every_dtype_has_a_limit_that_the_right_result_keeps(dtype: str, mode: str) -> None:
+    assert _gate("full", mode, dtype=dtype) <= TOLERANCE[dtype]
+
+
+class _WrongGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 1.1
+
+
+def test_a_wrong_gradient_behind_a_right_output_is_caught() -> None:
+    name = planted.plant("zz_gradient", _WrongGradient.apply)
+    assert _gate(name, "forward") < 1e-5
+    with pytest.raises(Invalid):
+        _gate(name, "forward_backward")
+
+
+@pytest.mark.parametrize("mode", ["decode", "prefill"])
+def test_a_wrong_step_beside_a_right_forward_pass_is_caught(mode: str) -> None:
+    name = planted.plant("zz_step", advance=lambda out: out * 1.01)
+    assert _gate(name, "forward") < 1e-5
+    with pytest.raises(Invalid):
+        _gate(name, mode)
+
+
+@pytest.mark.parametrize("row", [0, 2048 // 2, 2047])
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_outputs_are_compared_at_the_start_in_the_middle_and_at_the_end(row: int, causal: bool) -> None:
+    def twist(out: Tensor) -> Tensor:
+        out = out.clone()
+        if out.shape[2] > row:
+            out[:, :, row] *= 1.5
+        return out
+
+    with pytest.raises(Invalid):
+        _gate(planted.plant("zz_row", twist), "forward", seq_len=2048, causal=causal)
+
+
+@pytest.mark.parametrize("traits", [ea.Traits(cross=False), ea.Traits(mixes_queries=True)])
+def test_mechanisms_whose_rows_cannot_be_taken_alone_are_compared_whole(
+    traits: ea.Traits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the timed length while the oracle is affordable there, else at the longest where it is, which is told."""
+    monkeypatch.setattr(verification, "WHOLE", 2 * 100**2)
+    lengths: list[int] = []
+
+    def twist(out: Tensor) -> Tensor:
+        lengths.append(out.shape[2])
+        return out
+
+    whole, wrong = planted.plant("zz_whole", twist, traits=traits), lambda out: out * 1.01
+    for seq_len, compared in ((90, 90), (100, 100), (200, 100)):
+        error, length = prove(Workload(planted.case(whole, seq_len=seq_len)))
+        assert (error < 1e-5, length) == (True, compared)
+        with pytest.raises(Invalid):
+            _gate(planted.plant(f"zz_wrong_{seq_len}", wrong, traits=traits), "forward", seq_len=seq_len)
+    assert lengths == [90, 90, 100, 100, 200, 200, 100]  # two calls, whose results must not share their memory
+
+
+def test_a_leak_of_the_future_is_caught() -> None:
+    class Leaks(ea.SoftmaxAttention):
+        """Exact attention that forgets that it is causal."""
+
+        def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+            return super().compute(q, k, v, ea.Mask(), **inputs)
+
+    ea.register("zz_leaks", family="full")(Leaks)
+    assert _gate("zz_leaks", "forward", causal=False) < 1e-5
+    with pytest.raises(Invalid):
+        _gate("zz_leaks", "forward", causal=True)
+
+
+def test_the_error_says_how_far_and_how_far_is_allowed() -> None:
+    with pytest.raises(Invalid, match=r"relative error 1\.00e-02, allowed 1e-04"):
+        _gate(planted.plant("zz_how_far", lambda out: out * 1.01), "forward")
+
+
+class _Long(ea.SoftmaxAttention):
+    """Exact attention that refuses less than 300 positions, with a gradient that is 1.1 times too large."""
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        if k.shape[2] < 300:
+            raise ea.UnsupportedError("too short")
+        return _WrongGradient.apply(super().compute(q, k, v, mask, **inputs))
+
+
+def test_gradients_are_compared_at_a_length_that_the_mechanism_takes() -> None:
+    ea.register("zz_long", family="full")(_Long)
+    assert _gate("zz_long", "forward", seq_len=400) < 1e-5
+    with pytest.raises(Invalid):
+        _gate("zz_long", "forward_backward", seq_len=400)
+
+
+@pytest.mark.parametrize(("pairs", "length"), [(2 * 350**2, 256), (2 * 400**2, 400), (2 * 100**2, 100)])
+def test_shorter_lengths_are_round(pairs: int, length: int) -> None:
+    assert verification._affordable(Workload(planted.case("full", "forward", seq_len=400)), pairs) == length
+
+
+def test_gradients_are_compared_for_one_row_of_a_batch_where_no_shorter_length_will_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the batch as a whole only shorter lengths are affordable, and those the mechanism refuses."""
+    ea.register("zz_long", family="full")(_Long)
+    monkeypatch.setattr(verification, "takes_rows", lambda _: False)
+    monkeypatch.setattr(verification, "AGAIN", 4 * 2 * 128**2)
+    small = Workload(planted.case("zz_long", "forward_backward", seq_len=400, batch=4))
+    with pytest.raises(Invalid, match="gradient"):
+        verification._check_small_gradients(small)
+    monkeypatch.setattr(verification, "ONCE", 2 * 400**2 - 1)
+    with pytest.raises(ea.UnsupportedError, match="too short"):
+        verification._check_small_gradients(small)

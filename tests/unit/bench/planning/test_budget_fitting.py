@@ -1,0 +1,90 @@
+"""Budgets in a suite: each mechanism with its own rule's options, the baseline once and as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+import efficient_attn as ea
+from efficient_attn.bench.planning.plan import Overrides, make_plan
+from efficient_attn.bench.planning.suite import parse_suite
+from efficient_attn.tasks import TABLE
+
+SUITE = """
+title = "t"
+measure = ["forward"]
+baseline = "full"
+[axes]
+seq_len = [512, 1024]
+causal = [true]
+budget = ["64", " 128 "]
+[dims]
+heads = 2
+head_dim = 16
+[[variant]]
+name = "full"
+[[variant]]
+name = "sliding_window"
+[[variant]]
+name = "strided"
+"""
+
+
+def plan(text: str = SUITE, **overrides: object) -> list[tuple[int, str, str | None]]:
+    cases = make_plan(parse_suite(text, "s", TABLE), Overrides(**overrides))  # pyright: ignore[reportArgumentType]
+    return [(case.cell.place.seq_len, case.variant, case.budget) for case in cases]
+
+
+def test_each_is_fitted_at_each_length_and_the_baseline_stands_once() -> None:
+    assert plan()[:5] == [
+        (512, "full", None),
+        (512, "sliding_window:window=63", "64"),
+        (512, "sliding_window:window=127", "128"),
+        (512, "strided:stride=55", "64"),
+        (512, "strided:stride=124", "128"),
+    ]
+    assert (1024, "strided:stride=120", "128") in plan()
+    assert len(plan(variants=["full", "sliding_window"], axes={"budget": ["32"], "seq_len": [512]})) == 2
+
+
+def test_a_row_says_its_budget_and_cases_without_one_keep_their_names() -> None:
+    with_budget, without = (
+        make_plan(parse_suite(text, "s", TABLE)) for text in (SUITE, SUITE.replace('budget = ["64", " 128 "]\n', ""))
+    )
+    assert with_budget[0].key == without[0].key
+    assert with_budget[1].row().budget == "64"
+    text = SUITE.replace('"sliding_window"', '"sliding_window:window=63"').replace("budget", "# ")
+    same = parse_suite(text, "s", TABLE)
+    assert make_plan(same)[1].key != with_budget[1].key
+
+
+@pytest.mark.parametrize(
+    ("variants", "budget", "what"),
+    [
+        (["linear"], "64", "no rule that fits it to a budget; leave linear out"),
+        (["sliding_window:window=3"], "64", "'window' is given twice"),
+        (["sliding_window|strided"], "64", "union"),
+        (["strided"], "16", "more than 16 keys"),
+        (["strided"], "64KiB", "keeps 128 KiB after 512 positions"),
+        (["linformer"], "64KiB", "no decode state"),
+        (["sliding_window"], "few", "not a size"),
+        (["sliding_window"], "N/513", "less than one key"),
+    ],
+)
+def test_what_cannot_be_fitted_is_one_line(variants: list[str], budget: str, what: str) -> None:
+    with pytest.raises(ea.UsageError, match=what) as found:
+        plan(variants=variants, axes={"budget": [budget], "seq_len": [512]})
+    assert "\n" not in str(found.value)
+    assert "budget" in str(found.value)
+
+
+def test_parts_of_the_length_follow_it() -> None:
+    assert plan(variants=["sliding_window"], axes={"budget": ["N/8"]}) == [
+        (512, "sliding_window:window=63", "N/8"),
+        (1024, "sliding_window:window=127", "N/8"),
+    ]
+
+
+def test_bytes_are_of_all_heads() -> None:
+    assert plan(variants=["sliding_window"], axes={"budget": ["64KiB"], "seq_len": [512]}) == [
+        (512, "sliding_window:window=255", "64KiB")
+    ]

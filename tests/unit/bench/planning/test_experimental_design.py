@@ -1,0 +1,92 @@
+"""Designs: few points, balanced, the same everywhere, and enough to tell every factor's effect."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import planted
+import pytest
+
+from efficient_attn.bench.planning.experimental_design import choose_points, count_effects, list_sections
+from efficient_attn.errors import UsageError
+from efficient_attn.results.effects import can_tell, code, list_steps
+
+TWO: dict[str, list[Any]] = {name: [1, 2] for name in "abcdefg"}
+MIXED: dict[str, list[Any]] = {"heads": [4, 12, 32], "batch": [1, 3, 8], "dtype": ["float32", "bfloat16"]}
+SIX = [
+    *((4, 1, "float32"), (4, 3, "bfloat16"), (12, 3, "float32"), (12, 8, "bfloat16")),
+    *((32, 1, "bfloat16"), (32, 8, "float32")),
+]
+
+
+def _every(levels: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(levels, values, strict=True)) for values in itertools.product(*levels.values())]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_eight_points_of_four_factors_are_an_orthogonal_array(seed: int) -> None:
+    four = {name: TWO[name] for name in "abcd"}
+    points = choose_points(_every(four), four, 8, seed)
+    x = code(points, list_steps(four))[:, 1:] * 2 - 1
+    assert (x.T @ x == 8 * np.eye(4)).all()
+
+
+def test_every_level_stands_about_as_often_as_any_other() -> None:
+    points = choose_points(_every(MIXED), MIXED, 12, 0)
+    for factor, levels in MIXED.items():
+        counts = [sum(p[factor] == level for p in points) for level in levels]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_points_are_different_and_in_their_own_order() -> None:
+    every = _every(MIXED)
+    points = choose_points(every, MIXED, 12, 0)
+    places = [every.index(dict(p)) for p in points]
+    assert places == sorted(set(places))
+    assert len(places) == 12
+
+
+def test_the_same_seed_gives_the_same_points_and_another_one_others() -> None:
+    found = [choose_points(_every(MIXED), MIXED, 7, seed) for seed in (0, 0, 1)]
+    assert found[0] == found[1] != found[2]
+
+
+def test_the_points_are_those_that_every_machine_finds() -> None:
+    """Runs of two machines can be compared only where both measured the same points."""
+    points = choose_points(_every(MIXED), MIXED, 6, 0)
+    assert [(p["heads"], p["batch"], p["dtype"]) for p in points] == SIX
+
+
+def test_effects_can_be_told_where_a_corner_is_left_out() -> None:
+    levels: dict[str, list[Any]] = {"heads": [4, 32], "batch": [1, 8], "seq_len": [64, 512, 4096]}
+    small = [p for p in _every(levels) if p["heads"] * p["batch"] * p["seq_len"] <= 32 * 4096]
+    points = choose_points(small, levels, 6, 0)
+    assert can_tell(points, list_steps(levels))
+
+
+def test_few_combinations_are_all_measured() -> None:
+    every = _every({"heads": [4, 32]})
+    assert choose_points(every, {"heads": [4, 32]}, 8, 0) == every
+
+
+def test_too_few_points_are_refused_with_how_many_it_takes() -> None:
+    assert count_effects(TWO) == 7
+    with pytest.raises(UsageError, match="7 points cannot tell 7 effects apart; give at least 8"):
+        choose_points(_every(TWO), TWO, 7, 0)
+
+
+def test_factors_that_never_differ_alone_are_refused() -> None:
+    bound = [{"a": x, "b": x, "c": y} for x, y in itertools.product((1, 2), range(1, 9))]
+    levels: dict[str, list[Any]] = {"a": [1, 2], "b": [1, 2], "c": list(range(1, 9))}
+    with pytest.raises(UsageError, match="do not tell the effects of a, b, c apart"):
+        choose_points(bound, levels, 8, 0)
+
+
+def test_a_designs_section_names_its_part_and_what_varies_in_it() -> None:
+    text = planted.TINY + '[[part]]\nname = "one"\n[[part]]\nname = "two"\ndesign = { points = 4 }\n'
+    text += "axes = { heads = [1, 2], batch = [3, 3], causal = [false, true] }\n"
+    (section,) = list_sections("my-suite", planted.loaded(text).suite)
+    assert (section.name, section.suite, section.part) == ("effects_my_suite_2", "my-suite", "two")
+    assert [column.name for column in section.columns] == ["causal", "heads"]

@@ -1,0 +1,231 @@
+"""Suite files: what they may say, and the one line that a typing error gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import planted
+import pytest
+from planted import load_suite
+
+from efficient_attn import registry
+from efficient_attn.bench.planning.plan import Overrides, make_plan
+from efficient_attn.bench.planning.suite import check_keys
+from efficient_attn.errors import UsageError
+from efficient_attn.resources import suite_names
+
+HEAD = 'title = "T"\nmeasure = ["forward"]\n'
+TAIL = '[[variant]]\nname = "full"\n'
+PART = '[[part]]\nname = "p"\n'
+
+# what is wrong in the file, and what the line must name: the place, and the nearest valid choice where there is one
+WRONG = {
+    "top-level key": (HEAD + "roundz = 8\n" + TAIL, ["top level", "'roundz'", "did you mean 'rounds'?"]),
+    "misspelt title": (HEAD.replace("title", "titel") + TAIL, ["top level", "'titel'", "did you mean 'title'?"]),
+    "axis": (HEAD + "axes = { seq_lenn = [64] }\n" + TAIL, ["axes", "'seq_lenn'", "did you mean 'seq_len'?"]),
+    "dim": (HEAD + "dims = { head = 2 }\n" + TAIL, ["dims", "'head'", "did you mean 'heads'?"]),
+    "variant key": (HEAD + TAIL + "option = {}\n", ["variant.0", "'option'", "did you mean 'options'?"]),
+    "part key": (HEAD + TAIL + PART + "measur = []\n", ["part.0", "'measur'", "did you mean 'measure'?"]),
+    "axis of a part": (HEAD + TAIL + PART + "axes = { hreads = [1] }\n", ["part.0.axes", "did you mean 'threads'?"]),
+    "dim of a part": (HEAD + TAIL + PART + "dims = { bach = 1 }\n", ["part.0.dims", "did you mean 'batch'?"]),
+    "variant of a part": (HEAD + PART + '[[part.variant]]\nnam = "full"\n', ["part.0.variant.0", "mean 'name'?"]),
+    "design key": (HEAD + TAIL + "[design]\npoins = 8\n", ["design", "'poins'", "did you mean 'points'?"]),
+    "design of a part": (HEAD + TAIL + PART + "design = { seeed = 1 }\n", ["part.0.design", "did you mean 'seed'?"]),
+    "design of nothing": (HEAD + TAIL + "[design]\nseed = 1\n", ["design.points is missing"]),
+    "one point": (HEAD + TAIL + "[design]\npoints = 1\n", ["design.points", "got 1"]),
+    "no operations": (HEAD + TAIL + "[design]\npoints = 8\nmost_flops = 0\n", ["design.most_flops", "got 0"]),
+    "shape key": (HEAD + TAIL + "[[shapes]]\nhead = 2\n", ["shapes.0", "'head'", "did you mean 'heads'?"]),
+    "shape of a part": (HEAD + TAIL + PART + "shapes = [{ seqlen = 2 }]\n", ["part.0.shapes.0", "mean 'seq_len'?"]),
+    "no shapes": (HEAD + "shapes = []\n" + TAIL, ["shapes"]),
+    "shape of zero": (HEAD + "shapes = [{ batch = 0 }]\n" + TAIL, ["shapes.0.batch", "got 0"]),
+    "axis beside shapes": (
+        HEAD + "shapes = [{ seq_len = 8 }]\naxes = { seq_len = [8] }\n" + TAIL,
+        ["shapes say seq_len, so axes and dims beside them may not"],
+    ),
+    "dim of a part beside shapes": (
+        HEAD + "shapes = [{ heads = 2 }, { batch = 2 }]\n" + TAIL + PART + "dims = { batch = 3 }\n",
+        ["part 'p': shapes say batch"],
+    ),
+    "design beside shapes": (
+        HEAD + "shapes = [{ heads = 2 }]\n" + TAIL + PART + "design = { points = 8 }\n",
+        ["part 'p': a design chooses from axes"],
+    ),
+    "fill": (HEAD + 'axes = { fill = ["haff"] }\n' + TAIL, ["axes.fill.0", "did you mean 'half'?"]),
+    "block key": (HEAD + TAIL + '[[block]]\nnam = "gru"\n', ["block.0", "'nam'", "did you mean 'name'?"]),
+    "block of a part": (HEAD + PART + '[[part.block]]\nname = "gru"\noption = {}\n', ["part.0.block.0", "'options'"]),
+    "blocks by another name": (HEAD + TAIL + PART + '[[part.blok]]\nname = "gru"\n', ["part.0", "mean 'block'?"]),
+    "no blocks": (HEAD + "block = []\n" + TAIL, ["block"]),
+    "block beside a variant": (
+        HEAD + PART + '[[part.variant]]\nname = "full"\n[[part.block]]\nname = "gru"\n',
+        ["part 'p' has a block, but speed measures mechanisms alone; drop it"],
+    ),
+    "block of a task without": (HEAD + PART + '[[part.block]]\nname = "gru"\n', ["'p'", "no variant"]),
+    "measure": (HEAD.replace("forward", "forwrd") + TAIL, ["measure.0", "'forwrd'", "did you mean 'forward'?"]),
+    "dtype": (HEAD + 'axes = { dtype = ["float23"] }\n' + TAIL, ["axes.dtype.0", "did you mean 'float32'?"]),
+    "device": (HEAD + 'axes = { device = ["cpu", "cudda"] }\n' + TAIL, ["axes.device.1", "did you mean 'cuda'?"]),
+    "negative length": (HEAD + "axes = { seq_len = [64, -5] }\n" + TAIL, ["axes.seq_len.1", "-5"]),
+    "zero length": (HEAD + "axes = { seq_len = [0] }\n" + TAIL, ["axes.seq_len.0", "got 0"]),
+    "length as text": (HEAD + 'axes = { seq_len = ["64"] }\n' + TAIL, ["axes.seq_len.0", "'64'"]),
+    "length as truth": (HEAD + "axes = { seq_len = [true] }\n" + TAIL, ["axes.seq_len.0", "True"]),
+    "length alone": (HEAD + "axes = { seq_len = 64 }\n" + TAIL, ["axes.seq_len", "64"]),
+    "no lengths": (HEAD + "axes = { seq_len = [] }\n" + TAIL, ["axes.seq_len"]),
+    "zero heads": (HEAD + "dims = { heads = 0 }\n" + TAIL, ["dims.heads", "got 0"]),
+    "one round": (HEAD + "rounds = 1\n" + TAIL, ["rounds", "got 1"]),
+    "no budget": (HEAD + "budget_s = 0\n" + TAIL, ["budget_s", "got 0"]),
+    "memory budget": (HEAD + 'memory_budget = "16GX"\n' + TAIL, ["memory_budget: '16GX' is not a size such as 8GB"]),
+    "no memory budget": (HEAD + "memory_budget = 0\n" + TAIL, ["memory_budget: '0' is not a size"]),
+    "memory budget of truth": (HEAD + "memory_budget = true\n" + TAIL, ["memory_budget: 'True' is not a size"]),
+    "negative seed": (HEAD + "seed = -1\n" + TAIL, ["seed", "-1"]),
+    "no title": (HEAD.partition("\n")[2] + TAIL, ["title is missing"]),
+    "no measure": ('title = "T"\n' + TAIL, ["'all'", "no measure"]),
+    "no variant": (HEAD, ["'all'", "no variant"]),
+    "empty measure": (HEAD.replace('"forward"', "") + TAIL, ["measure"]),
+    "part without measure": ('title = "T"\n' + TAIL + PART, ["'p'", "no measure"]),
+    "part without variant": (HEAD + PART, ["'p'", "no variant"]),
+    "malformed TOML": ("title = \n", ["not valid TOML", "line 1"]),
+    "key given twice": (HEAD + HEAD, ["not valid TOML"]),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG)
+def test_a_wrong_suite_gets_one_line_with_place_and_choice(text: str, says: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_suite(planted.suite_file(tmp_path, text, "mine.toml"))
+    line = str(caught.value)
+    assert line.startswith("mine.toml: ")
+    assert "\n" not in line
+    assert len(line) < 300
+    for piece in says:
+        assert piece in line
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b'title = "\xff\xfe"\n')
+    with pytest.raises(UsageError, match=r"mine\.toml: not valid TOML"):
+        load_suite(str(path))
+
+
+def test_an_unknown_suite_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="unknown suite 'quikstart'; did you mean 'quickstart'"):
+        load_suite("quikstart")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.toml: no such file"):
+        load_suite(str(tmp_path / "nowhere.toml"))
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_built_in_suites_are_valid_and_have_a_title(name: str) -> None:
+    with planted.undone():
+        found = load_suite(name)
+    assert found.name == name
+    assert found.suite.title
+    assert found.suite.description
+
+
+def test_the_name_and_the_text_are_kept(tmp_path: Path) -> None:
+    found = load_suite(planted.suite_file(tmp_path, planted.TINY, "mine.toml"))
+    assert (found.name, found.text) == ("mine", planted.TINY)
+
+
+PARTS = """
+title    = "Parts"
+measure  = ["forward"]
+baseline = "full"
+axes     = { seq_len = [64, 128], causal = [true] }
+dims     = { heads = 4, head_dim = 32 }
+[[variant]]
+name = "full"
+[[part]]
+name = "plain"
+[[part]]
+name     = "own"
+measure  = ["decode"]
+baseline = "linear"
+axes     = { seq_len = [16] }
+dims     = { heads = 2 }
+[[part.variant]]
+name = "linear"
+"""
+
+
+def test_a_part_takes_what_it_leaves_out_from_the_top() -> None:
+    plain, own = planted.loaded(PARTS).suite.parts()
+    assert (plain.measure, plain.baseline, [v.name for v in plain.variant or ()]) == (("forward",), "full", ["full"])
+    assert (plain.axes.seq_len, plain.axes.causal, plain.dims.heads) == ((64, 128), (True,), 4)
+    assert (own.measure, own.baseline, [v.name for v in own.variant or ()]) == (("decode",), "linear", ["linear"])
+    assert (own.axes.seq_len, own.axes.causal) == ((16,), (True,))  # merged key by key
+    assert (own.dims.heads, own.dims.head_dim) == (2, 32)
+
+
+def test_a_parts_own_blocks_take_the_place_of_all_at_the_top() -> None:
+    text = """
+title   = "Layers"
+measure = ["complexity"]
+variant = [{ name = "full" }]
+[[block]]
+name = "gru"
+[[part]]
+name = "as above"
+[[part]]
+name = "own"
+[[part.block]]
+name    = "convolution"
+options = { kernel = 5 }
+"""
+    above, own = planted.loaded(text).suite.parts()
+    assert ([v.name for v in above.variant or ()], [v.name for v in above.block or ()]) == (["full"], ["gru"])
+    assert own.variant is None
+    assert [(v.name, v.options) for v in own.block or ()] == [("convolution", {"kernel": 5})]
+
+
+@pytest.mark.parametrize(("said", "count"), [('"16GB"', 16 * 10**9), ('"512 MiB"', 2**29), ("2e9", 2 * 10**9)])
+def test_a_memory_budget_is_a_size_as_on_the_command_line(said: str, count: int) -> None:
+    text = planted.TINY.replace("rounds ", f"memory_budget = {said}\nrounds ")
+    ((wanted,),) = planted.loaded(text).wanted
+    assert check_keys(wanted.target, wanted.keys, "here").memory_budget == count
+    ((wanted,),) = planted.loaded().wanted
+    assert check_keys(wanted.target, wanted.keys, "here").memory_budget is None
+
+
+def test_a_suite_without_parts_is_one_grid() -> None:
+    (only,) = planted.loaded().suite.parts()
+    assert only.axes.seq_len == (16,)
+
+
+PLUGIN = """
+import efficient_attn as ea
+
+@ea.register("zz_suite_plugin", family="full")
+class Mine(ea.SoftmaxAttention):
+    "Exact attention, once more."
+"""
+
+
+def test_plugins_beside_the_suite_are_loaded(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    text = planted.TINY.replace("rounds ", 'plugins = ["mine.py"]\nrounds ')
+    with planted.undone():
+        found = make_plan(load_suite(planted.suite_file(tmp_path, text)), Overrides(variants=["zz_suite_plugin"]))
+        assert [c.variant for c in found] == ["zz_suite_plugin"]
+
+
+def test_a_plugin_that_is_no_file_is_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lib" / "zz_package").mkdir(parents=True)
+    (tmp_path / "lib" / "zz_package" / "mine.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    text = planted.TINY.replace("rounds ", 'plugins = ["zz_package.mine"]\nrounds ')
+    for _ in range(2):  # loaded, forgotten, and loaded again
+        with planted.undone():
+            found = make_plan(load_suite(planted.suite_file(tmp_path, text)), Overrides(variants=["zz_suite_plugin"]))
+            assert registry.plugins()[-1] == "zz_package.mine"  # what workers load as well
+            assert [c.variant for c in found] == ["zz_suite_plugin"]
+
+
+@pytest.mark.parametrize(("plugin", "says"), [("gone.py", r"gone\.py: no such file"), ("zz_gone.mine", "zz_gone")])
+def test_a_missing_plugin_of_a_suite_is_an_error(plugin: str, says: str, tmp_path: Path) -> None:
+    text = planted.TINY.replace("rounds ", f'plugins = ["{plugin}"]\nrounds ')
+    with pytest.raises(UsageError, match=says):
+        load_suite(planted.suite_file(tmp_path, text))

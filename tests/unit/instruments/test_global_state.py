@@ -1,0 +1,75 @@
+"""What a mechanism may not change: each change is named, put back, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from efficient_attn.instruments import integrity
+from efficient_attn.instruments.global_state import Globals, Meddled, watched
+
+DEEDS: dict[str, tuple[Callable[[], object], str]] = {
+    "threads": (
+        lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+        "changed the number of threads from 1 to 2",
+    ),
+    "dtype": (lambda: torch.set_default_dtype(torch.float64), "changed the default dtype"),
+    "gradients": (lambda: torch.set_grad_enabled(False), "turned gradients off"),
+    "deterministic": (lambda: torch.use_deterministic_algorithms(True), "turned deterministic algorithms on"),
+    "precision": (
+        lambda: torch.set_float32_matmul_precision("medium"),
+        "changed the precision of matrix products from highest to medium",
+    ),
+    "denormals": (lambda: torch.set_flush_denormal(True), "turned the flushing of denormal numbers on"),
+    "oneDNN": (lambda: torch._C._set_mkldnn_enabled(False), "turned oneDNN's kernels off"),
+    "processors": (lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}), "changed the processors"),
+    "clock": (lambda: setattr(time, "perf_counter", time.monotonic), "replaced time.perf_counter by its own"),
+    "random": (lambda: torch.rand(1), "drew from torch's global random numbers"),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _closed() -> None:
+    integrity.close()
+
+
+def _same(a: Globals, b: Globals) -> bool:
+    return a.values == b.values and torch.equal(a.random, b.random) and integrity.broken() is None
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_a_change_is_named_and_put_back(deed: str) -> None:
+    act, says = DEEDS[deed]
+    before = Globals.now()
+    with pytest.raises(Meddled, match=says), watched():
+        act()
+    assert _same(before, Globals.now())
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_a_change_is_put_back_after_an_error_too(deed: str) -> None:
+    before = Globals.now()
+
+    def fail() -> None:
+        DEEDS[deed][0]()
+        raise KeyError("first")
+
+    with pytest.raises(KeyError), watched():
+        fail()
+    assert _same(before, Globals.now())
+
+
+def test_inputs_are_not_written_to() -> None:
+    q = torch.zeros(3)
+    with pytest.raises(Meddled, match="wrote into its inputs"), watched((q,)):
+        q[0] = 1
+
+
+def test_what_leaves_everything_alone_passes() -> None:
+    q = torch.zeros(3)
+    with watched((q,)), torch.no_grad():
+        torch.rand(2, generator=torch.Generator().manual_seed(0)) @ (q[:2] + 1)

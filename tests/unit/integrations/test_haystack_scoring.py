@@ -1,0 +1,107 @@
+"""Questions to a model: scores on copies of states are those of whole texts read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import torch
+from tiny_models import gpt2, llama, mistral, save_tiny
+
+from efficient_attn.errors import UnsupportedError
+from efficient_attn.integrations import haystack_scoring
+from efficient_attn.integrations.bundled import Loaded, load
+from efficient_attn.integrations.haystack_scoring import Tokens, ask
+from efficient_attn.integrations.haystacks import Haystack, Question
+from efficient_attn.integrations.model_info import BUNDLED, NotInstalled
+from efficient_attn.integrations.transformers import register
+
+SPECS = ["full", "sliding_window:window=8", "attention_sinks:window=8:n_sink=2", "linear", "retention", "strided"]
+
+
+def make_questions() -> tuple[Question, ...]:
+    """Of unlike lengths, with answers of one letter, of several, and of unlike lengths."""
+    texts = ((" a is", (" b", " c", " d")), (" the b is", (" bcd", " bce", " xyz")), (" an is", (" b", " bc", " bcd")))
+    return tuple(
+        Question(text=text, answers=answers, right=1, depth=0.1 + 0.4 * i) for i, (text, answers) in enumerate(texts)
+    )
+
+
+HAYSTACK = Haystack(text="of the people, by the people", questions=make_questions())
+
+
+@torch.inference_mode()
+def score_whole(loaded: Loaded, spec: str, text: str, answer: str) -> float:
+    """The log-likelihood of an answer in a pass over all of the text, without a cache."""
+    loaded.model.set_attn_implementation(register(spec))
+    ids = loaded.tokenizer(text + answer, return_tensors="pt").input_ids
+    likely = loaded.model(ids, use_cache=False).logits[0].double().log_softmax(-1)
+    begin = ids.shape[1] - len(answer)  # a token is a letter
+    return sum(likely[at - 1, ids[0, at]].item() for at in range(begin, ids.shape[1]))
+
+
+@pytest.mark.parametrize(
+    ("make", "spec"), [*((make, spec) for make in (llama, gpt2) for spec in SPECS), (mistral, "full")]
+)
+def test_margins_are_those_of_whole_texts(make: Callable[..., Any], spec: str, tmp_path: Path) -> None:
+    loaded = load(str(save_tiny(tmp_path / "tiny", make)))
+    heard = ask(loaded, spec, HAYSTACK)
+    assert heard.bytes > 0
+    for question, answer in zip(HAYSTACK.questions, heard.answers, strict=True):
+        scores = [score_whole(loaded, spec, HAYSTACK.text + question.text, a) for a in question.answers]
+        right = scores.pop(question.right)
+        assert answer.margin == pytest.approx(right - max(scores), abs=1e-4)
+        assert answer.is_right == (right > max(scores))
+        assert answer.depth == question.depth
+
+
+def test_states_that_are_large_are_copied_a_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load(str(save_tiny(tmp_path / "tiny")))
+    want = ask(loaded, "full", HAYSTACK)
+    copied: list[int] = []
+    original = haystack_scoring.StateCache.take
+
+    def take(self: Any, rows: Any, **given: Any) -> Any:
+        copied.append(len(rows))
+        return original(self, rows, **given)
+
+    monkeypatch.setattr(haystack_scoring.StateCache, "take", take)
+    monkeypatch.setattr(haystack_scoring, "AT_ONCE", 2 * want.bytes)
+    found = ask(loaded, "full", HAYSTACK)
+    assert max(copied) == 2
+    for mine, theirs in zip(found.answers, want.answers, strict=True):
+        assert mine.margin == pytest.approx(theirs.margin, abs=1e-6)
+
+
+def test_what_answers_share_is_read_with_the_question(tmp_path: Path) -> None:
+    tokenizer = load(str(save_tiny(tmp_path / "tiny"))).tokenizer
+    cut = [Tokens.cut(question, tokenizer) for question in HAYSTACK.questions]
+    assert [len(one.begin) for one in cut] == [6, 10, 7]  # with the space before the answer, and a `b`
+    assert [len(end) for end in cut[2].ends] == [1, 2, 3]
+
+
+def test_a_mechanism_that_cannot_decode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="decode"):
+        ask(load(str(save_tiny(tmp_path / "tiny"))), "linformer:rank=8", HAYSTACK)
+
+
+@pytest.mark.slow
+def test_a_real_model_finds_what_it_has_read() -> None:
+    try:
+        BUNDLED["smollm2"].find()
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    text = "Fellow citizens of the Senate. The secret word of the baker is piano. We had peace and good health. "
+    text += "The secret word of the judge is river. The treasury is in good order. " * 2 + "Much remains to be done."
+    answers = (" piano", " river", " tiger")
+    asked = [
+        Question(text=f"\n\nAs said above, the secret word of the {who} is", answers=answers, right=right, depth=0.5)
+        for who, right in (("baker", 0), ("judge", 1))
+    ]
+    heard = ask(load("smollm2"), "full", Haystack(text=text, questions=tuple(asked)))
+    assert [answer.is_right for answer in heard.answers] == [True, True]

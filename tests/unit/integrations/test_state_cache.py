@@ -1,0 +1,91 @@
+"""States behind transformers' cache: the same tokens as without them, in bytes that do not grow where they need not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import torch
+from tiny_models import gpt2, llama, make_ids, mistral
+
+import efficient_attn as ea
+from efficient_attn.errors import UnsupportedError, UsageError
+from efficient_attn.integrations.state_cache import StateCache
+from efficient_attn.integrations.transformers import register
+
+
+def _model(make: Any, spec: str) -> Any:
+    torch.manual_seed(0)
+    model = make().eval()
+    model.set_attn_implementation(register(spec))
+    return model
+
+
+@pytest.mark.parametrize("spec", ["full", "sliding_window:window=4", "linear", "attention_sinks:window=4:n_sink=2"])
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_states_generate_what_a_cache_of_all_keys_does(make: Any, spec: str) -> None:
+    model, ids = _model(make, spec), make_ids(1)
+    own = model.generate(ids, max_new_tokens=40, do_sample=False)
+    assert torch.equal(model.generate(ids, max_new_tokens=40, do_sample=False, past_key_values=StateCache(model)), own)
+
+
+def test_a_models_own_window_holds_in_a_state() -> None:
+    model, ids = _model(mistral, "full"), make_ids(1)
+    own = model.generate(ids, max_new_tokens=40, do_sample=False)
+    cache = StateCache(model)
+    assert torch.equal(model.generate(ids, max_new_tokens=40, do_sample=False, past_key_values=cache), own)
+    assert cache.states[0].slots == 8
+
+
+@pytest.mark.parametrize("spec", ["sliding_window:window=4", "linear", "attention_sinks:window=4:n_sink=2"])
+def test_bounded_states_stay_bounded(spec: str) -> None:
+    model = _model(llama, spec)
+    cache, sizes = StateCache(model), []
+    for count in (20, 150):
+        model.generate(make_ids(1), max_new_tokens=count, do_sample=False, past_key_values=cache)
+        sizes.append(ea.state_bytes(cache.states))
+        cache.reset()
+    assert sizes[0] == sizes[1] > 0
+
+
+def test_several_rows_of_one_length() -> None:
+    model, ids = _model(llama, "linear"), make_ids(3)
+    own = model.generate(ids, max_new_tokens=12, do_sample=False)
+    assert torch.equal(model.generate(ids, max_new_tokens=12, do_sample=False, past_key_values=StateCache(model)), own)
+
+
+def test_what_a_state_cannot_do_is_said() -> None:
+    model, ids = _model(llama, "full"), make_ids(3)
+    valid = torch.ones_like(ids)
+    valid[1, :4] = 0
+    with pytest.raises(UnsupportedError, match="padding"):
+        model.generate(ids, attention_mask=valid, max_new_tokens=4, past_key_values=StateCache(model))
+    with pytest.raises(UnsupportedError, match="beams"):
+        model.generate(ids[:1], num_beams=2, max_new_tokens=4, past_key_values=StateCache(model))
+    with pytest.raises(UsageError, match="max_len=30"):
+        model.generate(ids[:1], max_new_tokens=10, do_sample=False, past_key_values=StateCache(model, max_len=30))
+    model.set_attn_implementation("eager")
+    with pytest.raises(UsageError, match="set_attn_implementation"):
+        StateCache(model)
+
+
+@pytest.mark.parametrize("spec", ["full", "sliding_window:window=4", "retention"])
+def test_copies_go_on_by_themselves(spec: str) -> None:
+    model, (ids,) = _model(llama, spec), make_ids(1)
+    ends = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    with torch.inference_mode():
+        cache = StateCache(model)
+        model(ids[None], past_key_values=cache)
+        two = cache.take([0, 0])
+        model(ends.flip(0), past_key_values=cache.take([0, 0]))  # another copy's steps are nobody else's
+        found = model(ends, past_key_values=two).logits
+        swapped = model(ends[:, :1], past_key_values=two.take([1, 0], batch=2)).logits
+        assert (two.get_seq_length(), cache.get_seq_length()) == (len(ids) + 3, len(ids))
+        for row, end in enumerate(ends):
+            whole = model(torch.cat([ids, end])[None], use_cache=False).logits
+            torch.testing.assert_close(found[row], whole[0, -3:], rtol=0, atol=1e-5)
+            longer = torch.cat([ids, ends[1 - row], end[:1]])
+            torch.testing.assert_close(swapped[row], model(longer[None]).logits[0, -1:], rtol=0, atol=1e-5)

@@ -1,0 +1,63 @@
+"""What chunks weigh in the state of a scan: decays are the same in each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from efficient_attn.feature_maps import elu_plus_one, scaled_identity
+from efficient_attn.kernels.linear import scan
+from efficient_attn.kernels.linear.linear_config import LinearConfig
+from efficient_attn.kernels.linear.scan_state import compute_chunk_weights, compute_steady_weights
+from efficient_attn.kernels.linear.sums import Sums
+from efficient_attn.variants.linear.linear_attention import or_one
+
+F64 = torch.float64
+
+
+@settings(deadline=None, max_examples=30)
+@given(rate=st.floats(0, 20), count=st.integers(1, 5), size=st.integers(2, 9), start=st.integers(0, 10**6))
+def test_steady_weights_are_those_of_any_logarithms(rate: float, count: int, size: int, start: int) -> None:
+    rates = torch.tensor([rate, rate / 3], dtype=F64)
+    a = rates[:, None] * (start + torch.arange(count * size, dtype=F64))
+    want = compute_chunk_weights(a, a[:, 0] - rates, True, F64, count)
+    found = compute_steady_weights(a, F64, count)
+    for got, other in zip(found, want, strict=True):
+        rows = other.unflatten(0, (2, -1)) if len(other) == 2 * count else other[:, None]
+        torch.testing.assert_close(got.view(2, -1, *rows.shape[2:]).expand_as(rows), rows, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize("length", [1, 63, 65, 300])
+def test_a_scan_with_decays_is_that_of_the_same_weights(length: int, divided: bool) -> None:
+    """Also after sums that came before, and by its gradients; not steady: the map says that it weighs keys."""
+    recipe = LinearConfig(elu_plus_one, or_one if divided else None, decays=True)
+    other = replace(recipe, phi=replace(elu_plus_one, scaled=True))
+    assert recipe.steady
+    assert not other.steady
+    g = torch.Generator().manual_seed(0)
+    q, k, v, kv = (
+        torch.randn(s, generator=g, dtype=F64).requires_grad_()
+        for s in ((3, 2, length, 4), (3, length, 4), (3, length, 5), (3, 4, 5))
+    )
+    z = torch.rand(3, 4, generator=g, dtype=F64).requires_grad_()
+    rates = torch.tensor([0.01, 0.3, 5.0], dtype=F64)
+    logs = rates[:, None] * torch.arange(length, dtype=F64)
+    found = []
+    for each in (recipe, other):
+        out, after = scan.scan(each, q, k, v, None, logs, Sums(kv, z, -rates))
+        grads = torch.autograd.grad(out.cos().sum() + after.kv.cos().sum(), (q, k, v, kv))
+        found.append((out, after.kv, after.z, after.reference, *grads))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-12)
+
+
+def test_nothing_is_kept_for_a_division_that_nobody_makes() -> None:
+    q, k, v = torch.ones(1, 1, 200, 4), torch.ones(1, 200, 4), torch.ones(1, 200, 4)
+    kept = [scan.scan(LinearConfig(scaled_identity, divisor), q, k, v, None, None)[1].z for divisor in (None, or_one)]
+    assert kept[0].count_nonzero() == 0
+    assert kept[1].count_nonzero() == 4

@@ -1,0 +1,103 @@
+"""Short calls, all positions at once: the numbers of the stretches, whatever is hidden, weighed or shifted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import efficient_attn as ea
+from efficient_attn.contract.mask import Mask
+from efficient_attn.kernels.linear import short_sequences
+from efficient_attn.kernels.linear.short_sequences import MAX_LENGTH, MAX_LENGTH_CUT, MAX_LENGTH_WEIGHTED, is_short
+from efficient_attn.testing.tensor_comparison import assert_close
+from efficient_attn.variants.linear import linear_attention
+
+SPECS = ["linear", "cosformer", "performer:n_features=16", "random_feature:n_features=8", "taylor", "retention"]
+SPECS += ["retention:normalised=true"]
+APART = ("early", "late")  # where queries stand on no keys, fading weights have nothing to be relative to
+MASKS = {
+    "plain": Mask(),
+    "causal": Mask(causal=True),
+    "padded": Mask(causal=True, key_lengths=torch.tensor([30, 0])),
+    "holes": Mask(key_mask=torch.arange(60).view(2, 30) % 3 > 0),
+    "early": Mask(causal=True, query_start=-4),
+    "late": Mask(causal=True, query_start=9),
+}
+
+
+def answer(attn: ea.Attention, mask: Mask, n: int = 30) -> tuple[Tensor, ...]:
+    g = torch.Generator().manual_seed(1)
+    given = [torch.randn(2, h, m, 8, generator=g, dtype=torch.float64) for h, m in ((4, n), (2, 30), (2, 30))]
+    leaves = [x.requires_grad_() for x in given]
+    out = attn(*leaves, mask)
+    return out, *torch.autograd.grad((out * torch.linspace(-1, 1, 8, dtype=out.dtype)).sum(), leaves)
+
+
+@pytest.mark.parametrize("lanes", [4, 3], ids=["all", "groups"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("spec", SPECS)
+def test_is_what_the_stretches_and_the_oracle_give(
+    spec: str, mask: str, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_sequences, "_count_lanes", lambda *_: lanes)
+    made = [
+        ea.create(spec, dims=ea.Dims(heads=4, kv_heads=2, head_dim=8, max_len=64), backend=b) for b in (None, "dense")
+    ]
+    if MASKS[mask].causal not in made[0].traits.directions:
+        pytest.skip("it has no such direction")
+    taken: list[bool] = []
+    real = linear_attention.is_short
+    monkeypatch.setattr(
+        linear_attention, "is_short", lambda *given, **said: taken.append(real(*given, **said)) or taken[-1]
+    )
+    found, oracle = (answer(attn, MASKS[mask]) for attn in made)
+    assert set(taken) == {not (spec.startswith("retention") and mask in APART)}
+    monkeypatch.setattr(linear_attention, "is_short", lambda *_, **said: False)
+    for got, by_stretches, want in zip(found, answer(made[0], MASKS[mask]), oracle, strict=True):
+        assert_close(got, by_stretches, f"{spec}, {mask}: stretches")
+        assert_close(got, want, f"{spec}, {mask}: oracle")
+
+
+@pytest.mark.parametrize("lanes", [2, 1], ids=["all", "groups"])
+def test_a_gate_has_its_gradient(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_sequences, "_count_lanes", lambda *_: lanes)
+    attn, dense = (
+        ea.create("random_feature:gated=true:n_features=8", dims=ea.Dims(heads=2, head_dim=8), backend=b)
+        for b in (None, "dense")
+    )
+    g = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(1, 2, 20, 8, generator=g, dtype=torch.float64) for _ in range(3))
+    gates = {name: torch.randn(1, 2, 20, *i.tail, generator=g).double() for name, i in attn.traits.inputs.items()}
+    found = []
+    for one in (attn, dense):
+        leaves = {name: x.clone().requires_grad_() for name, x in gates.items()}
+        out = one(q, k, v, Mask(causal=True), **leaves)
+        found.append((out, *torch.autograd.grad(out.cos().sum(), list(leaves.values()))))
+    for got, want in zip(*found, strict=True):
+        assert_close(got, want, "gates")
+
+
+def test_what_is_long_wide_or_in_cpp_is_not_short() -> None:
+    def short(spec: str, n: int, m: int, heads: int, *, causal: bool, start: int = 0) -> bool:
+        attn = ea.create(spec, dims=ea.Dims(heads=heads, head_dim=64))
+        recipe = attn._recipe(start, 0, None)  # pyright: ignore
+        q, k = torch.zeros(heads, 1, n, 64), torch.zeros(heads, m, 64)
+        return is_short(recipe, q, k, causal, weighted=attn.weighs_keys)
+
+    assert short("linear", MAX_LENGTH, MAX_LENGTH, 4, causal=False)
+    assert not short("linear", MAX_LENGTH, MAX_LENGTH, 4, causal=True)
+    assert short("linear", 256, 256, 4, causal=True)
+    assert not short("linear", MAX_LENGTH + 1, 8, 1, causal=False)
+    assert not short("linear", 8, MAX_LENGTH + 1, 1, causal=False)
+    assert not short("linear", MAX_LENGTH, MAX_LENGTH, 16, causal=False)
+    assert short("linear", MAX_LENGTH_CUT, MAX_LENGTH_CUT, 256, causal=True), "in groups"
+    assert not short("linear", MAX_LENGTH_CUT + 1, MAX_LENGTH_CUT + 1, 256, causal=True)
+    assert short("performer:n_features=64", MAX_LENGTH_WEIGHTED, MAX_LENGTH_WEIGHTED, 256, causal=True)
+    assert not short("performer:n_features=64", MAX_LENGTH_CUT, MAX_LENGTH_CUT, 256, causal=True)
+    assert not short("performer:n_features=8192", MAX_LENGTH_WEIGHTED, MAX_LENGTH_WEIGHTED, 1, causal=True), (
+        "a lane is too much"
+    )
+    assert short("retention", MAX_LENGTH_WEIGHTED, MAX_LENGTH_WEIGHTED, 1, causal=True)
+    assert not short("retention", MAX_LENGTH_WEIGHTED + 1, MAX_LENGTH_WEIGHTED + 1, 1, causal=True)
+    assert not short("retention", 8, 8, 1, causal=True, start=1)

@@ -1,0 +1,113 @@
+"""Additive attention in blocks: any cut is one result, sums of any size are right, gradients are autograd's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import efficient_attn as ea
+from efficient_attn.kernels.softmax import additive_scores
+
+B, H, G, A, E = 2, 4, 2, 5, 3
+
+
+@pytest.fixture(autouse=True)
+def _blocks_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is small here goes by blocks too."""
+    monkeypatch.setattr(additive_scores, "MAX_UNBLOCKED_SUMS", 0)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    ("n", "m", "causal", "start"), [(1, 7, False, 0), (5, 7, True, 2), (7, 7, True, 0), (3, 7, True, -2)]
+)
+def test_few_sums_at_once_are_what_blocks_give(
+    padded: bool, n: int, m: int, causal: bool, start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_, valid = draw(n, m), torch.arange(m) < torch.tensor([[m], [m - 3]]) if padded else None
+    found = []
+    for few in (0, additive_scores.BLOCK_ELEMENTS):
+        monkeypatch.setattr(additive_scores, "MAX_UNBLOCKED_SUMS", few)
+        out = additive_scores.attend(*given_, valid, causal, start)
+        found.append([out, *torch.autograd.grad(out.square().sum(), given_)])
+    for blocks, at_once in zip(*found, strict=True):
+        torch.testing.assert_close(at_once, blocks, rtol=0, atol=1e-12)
+
+
+def test_rows_that_may_see_no_key_are_left_to_blocks() -> None:
+    nobody = torch.zeros(1, 3, dtype=torch.bool)
+    assert not additive_scores._every_query_sees_keys(nobody, False, 0)
+    assert not additive_scores._every_query_sees_keys(None, True, -1)
+    assert not additive_scores._every_query_sees_keys(torch.tensor([[False, True]]), True, 0)
+    assert additive_scores._every_query_sees_keys(torch.tensor([[False, True]]), False, 0)
+
+
+def draw(n: int, m: int, size: float = 1.0) -> list[Tensor]:
+    """x, y, v and u, which want gradients."""
+    shapes = (B, H, n, A), (B, G, m, A), (B, G, m, E), (G, A)
+    sizes = size, size, 1.0, 1.0
+    drawn = [torch.randn(shape, dtype=torch.float64) * s for shape, s in zip(shapes, sizes, strict=True)]
+    return [x.requires_grad_() for x in drawn]
+
+
+def plain(x: Tensor, y: Tensor, v: Tensor, u: Tensor, valid: Tensor | None, causal: bool, start: int) -> Tensor:
+    keys, values, w = (
+        part.repeat_interleave(H // G, -len(rest) - 1) for part, rest in ((y, "md"), (v, "me"), (u, "a"))
+    )
+    scores = ((x[:, :, :, None] + keys[:, :, None]).tanh() * w[:, None, None]).sum(-1)
+    n, m = scores.shape[2:]
+    seen = torch.ones(B, 1, n, m, dtype=torch.bool)
+    if causal:
+        seen &= torch.arange(m) <= torch.arange(start, start + n)[:, None]
+    if valid is not None:
+        seen = seen & valid[:, None, None]
+    top = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    return torch.where(seen.any(-1, keepdim=True), top.nan_to_num(), 0) @ values
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    n=st.integers(1, 11),
+    m=st.integers(1, 11),
+    block=st.integers(1, 400),
+    keys=st.integers(1, 12),
+    causal=st.booleans(),
+    hidden=st.booleans(),
+    start=st.integers(-3, 9),
+    size=st.sampled_from([1.0, 1000.0]),
+)
+def test_any_cut_is_one_result(
+    n: int, m: int, block: int, keys: int, causal: bool, hidden: bool, start: int, size: float
+) -> None:
+    given_ = draw(n, m, size)
+    valid = torch.rand(B, m) < 0.6 if hidden else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(additive_scores, "BLOCK_ELEMENTS", block)
+        patch.setattr(additive_scores, "BLOCK_KEYS", keys)
+        got = additive_scores.attend(*given_, valid, causal, start)
+        want = plain(*given_, valid, causal, start)
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+        slopes = [torch.autograd.grad(x.cos().sum(), given_) for x in (got, want)]
+        for mine, right in zip(*slopes, strict=True):
+            torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("size", [1.0, 10.0, 100.0])
+def test_sums_of_any_size_are_right_in_float32(size: float) -> None:
+    """At 100 the exponential of twice a sum is e^200 and more: beyond float32, and products of them beyond float64."""
+    x, y, v, u = (part.detach() for part in draw(40, 50, size))
+    want = plain(x, y, v, u, None, False, 0)
+    got = additive_scores.attend(x.float(), y.float(), v.float(), u.float(), None, False, 0)
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=3e-5 if size > 10 else 2e-6)  # x itself is rounded
+
+
+def test_a_second_derivative_is_refused() -> None:
+    given_ = draw(3, 3)
+    (first,) = torch.autograd.grad(
+        additive_scores.attend(*given_, None, False, 0).square().sum(), given_[0], create_graph=True
+    )
+    with pytest.raises(ea.UnsupportedError, match="additive attention has no second derivative"):
+        first.sum().backward()

@@ -1,0 +1,119 @@
+"""Attention under a soft cap: any cut into tiles is one result, caps of any size are right."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import efficient_attn as ea
+from efficient_attn.instruments.memory import training_footprint
+from efficient_attn.kernels.softmax import softcap_tiles
+
+B, H, G, D, E = 2, 4, 2, 5, 3
+Given = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def draw(n: int, m: int, size: float = 1.0, dtype: torch.dtype = torch.float64) -> Given:
+    """q, k, v and a sink a row, which want gradients."""
+    shapes = (B, H, n, D), (B, G, m, D), (B, G, m, E), (B, H, n)
+    q, k, v, sink = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+    q, k, v, sink = (x.to(dtype).requires_grad_() for x in (q * size, k, v, sink))
+    return q, k, v, sink
+
+
+def widened(given_: Given) -> Given:
+    q, k, v, sink = (x.detach().double().requires_grad_() for x in given_)
+    return q, k, v, sink
+
+
+def plain(given_: Given, valid: Tensor | None, cap: float, causal: bool, start: int) -> Tensor:
+    q, k, v, sink = given_
+    keys, values = (x.repeat_interleave(H // G, 1) for x in (k, v))
+    scores = cap * (q @ keys.mT / cap).tanh()
+    n, m = scores.shape[2:]
+    seen = torch.ones(B, 1, n, m, dtype=torch.bool)
+    if causal:
+        seen &= torch.arange(m) <= torch.arange(start, start + n)[:, None]
+    if valid is not None:
+        seen = seen & valid[:, None, None]
+    scores = torch.cat((scores.masked_fill(~seen, -torch.inf), sink[..., None]), -1)
+    return scores.softmax(-1)[..., :-1] @ values
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    n=st.integers(1, 13),
+    m=st.integers(1, 13),
+    tile=st.integers(1, 100),
+    rows=st.integers(1, 8),
+    keys=st.integers(1, 8),
+    cap=st.sampled_from([0.5, 20.0, 5000.0]),  # of the last one the level follows the scores
+    causal=st.booleans(),
+    hidden=st.booleans(),
+    start=st.integers(-3, 9),
+)
+def test_any_cut_is_one_result(
+    n: int, m: int, tile: int, rows: int, keys: int, cap: float, causal: bool, hidden: bool, start: int
+) -> None:
+    given_ = draw(n, m, 3.0)
+    valid = torch.rand(B, m) < 0.6 if hidden else None
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"TILE": tile, "ROWS": rows, "KEYS": keys}.items():
+            patch.setattr(softcap_tiles, name, value)
+        got = softcap_tiles.attend(*given_, valid, cap=cap, scale=1.0, causal=causal, start=start)
+        want = plain(given_, valid, cap, causal, start)
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+        slopes = [torch.autograd.grad(x.cos().sum(), given_) for x in (got, want)]
+        for mine, right in zip(*slopes, strict=True):
+            torch.testing.assert_close(mine, right, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("cap", [1.0, 50.0, 60.0, 61.0, 300.0, 1e6])
+@pytest.mark.parametrize("size", [1.0, 1000.0])
+def test_caps_of_any_size_are_right_in_float32(cap: float, size: float) -> None:
+    """Scores reach the cap from both sides, so that exponentials go from e^-cap to e^cap."""
+    given_ = draw(40, 50, size, torch.float32)
+    wide = widened(given_)
+    got = softcap_tiles.attend(*given_, None, cap=cap, scale=1.0, causal=True, start=3)
+    want = plain(wide, None, cap, True, 3)
+    rough = 2e-5 if size * cap > 1e3 else 2e-6  # scores of hundreds are rounded by 1e-5
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=max(rough, 1e-3 * (size > 1 and cap > 1e3)))
+    for mine in torch.autograd.grad(got.sum(), given_):
+        assert mine.isfinite().all()
+
+
+def test_rows_whose_scores_all_lie_at_the_lower_end_are_right() -> None:
+    """Exponentials of e^-50 each, which a common factor of e^-50 more would take out of float32."""
+    q, k, v, _ = draw(4, 30, dtype=torch.float32)
+    q, k, sink = torch.full_like(q, 1e3), -torch.ones_like(k), torch.full((B, H, 4), -torch.inf)
+    got = softcap_tiles.attend(q, k, v, sink, None, cap=50.0, scale=1.0, causal=False, start=0)
+    torch.testing.assert_close(got, v.mean(2, keepdim=True).repeat_interleave(2, 1).expand_as(got))
+
+
+@pytest.mark.parametrize("cap", [50.0, 500.0])
+def test_memory_grows_with_the_length_alone(cap: float) -> None:
+    def measure(n: int) -> int:
+        q, k, v, grad = (torch.randn(1, 2, n, 16) for _ in range(4))
+        leaves = q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), torch.zeros(1, 2, n, requires_grad=True)
+        peak = training_footprint(
+            lambda: softcap_tiles.attend(*leaves, None, cap=cap, scale=0.25, causal=True, start=0),
+            lambda out: torch.autograd.grad(out, leaves, grad),
+            device="cpu",
+        ).peak
+        assert peak is not None
+        return peak
+
+    one, two, four = (measure(n) for n in (1024, 2048, 4096))
+    assert four - two < 2.2 * (two - one)  # beside tiles, which have one size
+    assert four < 4096 * 4096
+
+
+def test_a_second_derivative_is_refused() -> None:
+    given_ = draw(3, 3)
+    out = softcap_tiles.attend(*given_, None, cap=5.0, scale=1.0, causal=False, start=0)
+    (first,) = torch.autograd.grad(out.square().sum(), given_[0], create_graph=True)
+    with pytest.raises(ea.UnsupportedError, match="attention under a soft cap has no second derivative"):
+        first.sum().backward()

@@ -1,0 +1,128 @@
+"""A pattern as one masked softmax: the same numbers as its parts, under padding, groups, dtypes, in ops and outside."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import efficient_attn as ea
+from efficient_attn.kernels.softmax import merge
+from efficient_attn.kernels.sparse.masked_softmax import pattern_mask
+from efficient_attn.patterns import Geometry, as_pattern, sliding_window
+from efficient_attn.testing.tensor_comparison import assert_close
+
+SPECS = ["sliding_window:window=5", "bigbird:window=3:n_global=2:block_size=8", "strided:stride=4", "random_blocks"]
+MASKS = {
+    "plain": ea.Mask(),
+    "causal": ea.Mask(causal=True),
+    "lengths": ea.Mask(causal=True, key_lengths=torch.tensor([40, 0])),
+    "holes": ea.Mask(key_mask=torch.arange(80).view(2, 40) % 3 > 0, query_lengths=torch.tensor([40, 7])),
+    "start": ea.Mask(causal=True, query_start=-3),
+}
+
+
+def tensors(kv_heads: int, dtype: torch.dtype = torch.float64, value_width: int = 8) -> tuple[Tensor, ...]:
+    g = torch.Generator().manual_seed(0)
+    sizes = (4, 40, 8), (kv_heads, 40, 8), (kv_heads, 40, value_width)
+    return tuple(torch.randn(2, *size, generator=g).to(dtype).requires_grad_() for size in sizes)
+
+
+def answer(attn: ea.Attention, given: tuple[Tensor, ...], mask: ea.Mask) -> tuple[Tensor, ...]:
+    out = attn(*given, mask)
+    weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape).to(out.dtype)
+    return out, *torch.autograd.grad(out, given, weights)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("spec", SPECS)
+def test_is_the_oracle_with_its_gradients(spec: str, mask: str, kv_heads: int) -> None:
+    given = tensors(kv_heads, value_width=5 if kv_heads == 2 else 8)
+    fast, dense = (answer(ea.create(spec, backend=b), given, MASKS[mask]) for b in ("masked", "dense"))
+    for got, want in zip(fast, dense, strict=True):
+        assert_close(got, want, f"{spec}, {mask}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_kept_mask_has_the_dtype_of_the_call(dtype: torch.dtype) -> None:
+    """The same geometry in every dtype, one after another: each has a mask of its own."""
+    attn, dense = (ea.create("sliding_window:window=5", backend=b) for b in ("masked", "dense"))
+    answer(attn, tensors(2), ea.Mask(causal=True))
+    given = tensors(2, dtype)
+    got = attn(*given, ea.Mask(causal=True))
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), dense(*tensors(2), ea.Mask(causal=True)), rtol=0.02, atol=0.02)
+    mask = pattern_mask(as_pattern(sliding_window(5)), Geometry(40, 40, 0, True), dtype, torch.device("cpu"))
+    assert mask is not None
+    assert mask.dtype == dtype
+
+
+def test_rows_that_see_nothing_are_zeros_without_gradient() -> None:
+    given = tensors(4)
+    out, by_q, *_ = answer(ea.create("sliding_window:window=2", backend="masked"), given, MASKS["lengths"])
+    assert not out[1].any()
+    assert not by_q[1].any()
+    assert out[0].all(-1).all()
+
+
+def test_other_devices_have_it_in_plain_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    attn, given = ea.create("sliding_window:window=5", backend="masked"), tensors(2)
+    here = answer(attn, given, MASKS["lengths"])
+    monkeypatch.setattr(merge, "attend", merge.attend_unfused)
+    monkeypatch.setattr(merge, "attend_backward", merge.attend_unfused_backward)
+    for one, other in zip(here, answer(attn, given, MASKS["holes"]), strict=True):
+        assert one.shape == other.shape
+    for one, other in zip(
+        answer(attn, given, MASKS["causal"]),
+        answer(ea.create("sliding_window:window=5", backend="dense"), given, MASKS["causal"]),
+        strict=True,
+    ):
+        assert_close(one, other, "plain products")
+
+
+def test_no_mask_where_every_pair_counts_and_none_of_anything_on_the_meta_device() -> None:
+    pattern = as_pattern(sliding_window(64))
+    assert pattern_mask(pattern, Geometry(40, 40, 0, False), torch.float32, torch.device("cpu")) is None
+    q = torch.empty(1, 2, 40, 8, device="meta")
+    assert ea.create("sliding_window:window=5", backend="masked")(q, q, q).is_meta
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("backend", ["masked", "adaptive", "parts"])
+def test_the_op_is_the_eager_call(spec: str, backend: str) -> None:
+    from efficient_attn.kernels.sparse.pattern_op import softmax_over_text, write_pattern
+
+    attn = ea.create(spec, backend=backend)
+    q, k, v = tensors(2)
+    text = write_pattern(attn.pattern)  # pyright: ignore
+    assert text is not None
+    for mask in (MASKS["causal"], MASKS["lengths"]):
+        rows = q.unflatten(1, (2, 2)).transpose(2, 3).reshape(4, 40, 2, 8)
+        out = softmax_over_text(
+            rows, k.reshape(4, 40, 8), v.reshape(4, 40, 8), mask.key_valid(40), text, 0, True, backend, 8**-0.5
+        )
+        out = out.view(2, 2, 40, 2, 8).transpose(2, 3).reshape(2, 4, 40, 8)
+        got = (out, *torch.autograd.grad(out.cos().sum(), (q, k, v)))
+        want = attn(q, k, v, mask)
+        for one, other in zip(got, (want, *torch.autograd.grad(want.cos().sum(), (q, k, v))), strict=True):
+            assert_close(one, other, f"{spec}, {backend}")
+
+
+class Odd:
+    """A fact of somebody else's: nobody knows its tiles, and it has no text."""
+
+    reach = None
+
+    def allows(self, i, j, g):
+        return (i + j) % 2 == 0
+
+    def blocks(self, first, last, size, g):
+        return range(-(-g.m // size))
+
+
+def test_any_pattern_can_be_masked_by_name_and_none_is_by_default() -> None:
+    attn, dense = ea.SparseAttention(as_pattern(Odd())), ea.SparseAttention(as_pattern(Odd()))
+    assert attn.backend == "blocks"
+    attn.backend, dense.backend = "masked", "dense"
+    assert_close(attn(*tensors(2)), dense(*tensors(2)), "a fact of somebody else's")

@@ -1,0 +1,114 @@
+"""A recommendation in words and as data."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import report_runs as runs
+from learned_runs import attempt
+from shell import run
+
+from efficient_attn.report.answers import recommendation_text
+from efficient_attn.report.answers.recommendation import Recommendation, RecommendationData, recommend
+from efficient_attn.report.answers.requirements import MODES, Mode, Requirements
+from efficient_attn.report.gather import gather
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> RecommendationData:
+    folder = tmp_path_factory.mktemp("run")
+    return RecommendationData.of(
+        gather([runs.write_run(folder, [*runs.speed(lengths=(512, 1024, 4096)), *runs.fidelity()])]).rows
+    )
+
+
+def _ask(known: RecommendationData, seq_len: int) -> Recommendation:
+    return recommend(known, Requirements(seq_len=seq_len, causal=False))
+
+
+def test_lines_say_how_each_is_known(known: RecommendationData) -> None:
+    assert {row[-1] for row in recommendation_text.as_rows(_ask(known, 4096))} == {"measured"}
+    assert {row[-1] for row in recommendation_text.as_rows(_ask(known, 2048))} == {
+        "INTERPOLATED between 1,024 and 4,096"
+    }
+    assert all(len(row) == len(recommendation_text.COLUMNS) for row in recommendation_text.as_rows(_ask(known, 2048)))
+
+
+def test_it_says_what_it_holds_for(known: RecommendationData) -> None:
+    told = list(recommendation_text.list_notes(_ask(known, 4096)))
+    assert told[0] == "Holds for batch 1, 4 heads of 64, float32, 1 thread, Xeon-x2-15GiB, not causal."
+    assert any(line.startswith("No bound on what is lost was given") for line in told)
+    assert next(recommendation_text.list_notes(_ask(known, 9999))) == "No mechanism is known to keep this."
+    nowhere = recommend(known, Requirements(seq_len=512, device="cuda"))
+    assert list(recommendation_text.list_notes(nowhere)) == ["Nothing was timed at such a place."]
+
+
+def test_commands_that_would_tell_name_what_was_asked() -> None:
+    asked = Requirements(
+        seq_len=777, mode="decode", kv_heads=2, max_error=0.1, max_ppl_ratio=1.1, min_accuracy={"mqar": 1}
+    )
+    commands = list(recommendation_text.list_commands(asked))
+    assert commands[0].startswith("efficient-attn run decode --seq-len 777 --device cpu --kv-heads 2 ")
+    assert "--part 'key-value heads'" in commands[0]
+    assert [c.split()[2] for c in commands[1:]] == ["fidelity_long", "swap", "accuracy"]
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("mode", MODES)
+def test_commands_that_would_tell_can_be_planned(mode: Mode, tmp_path: Path) -> None:
+    causal = None if mode in ("decode", "prefill") else True
+    asked = Requirements(seq_len=777, mode=mode, causal=causal, kv_heads=2, heads=8)
+    words = shlex.split(next(iter(recommendation_text.list_commands(asked))))
+    done = run("plan", *words[2 : words.index("--out")], "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    cases = json.loads(done.out)
+    assert {(case["seq_len"], case["kv_heads"], case["mode"]) for case in cases} == {(777, 2, mode)}
+
+
+def test_what_was_measured_elsewhere_says_so(known: RecommendationData) -> None:
+    found = {choice.label: choice.error_text for choice in _ask(known, 4096).choices}
+    assert found["linear"].endswith("; not at 4,096")
+    there = recommend(known, Requirements(seq_len=256, causal=False, max_error=0.5)).left_out["linear"]
+    assert there.startswith("error ")
+    assert "not at 256" not in there
+
+
+def test_data_names_the_rows(known: RecommendationData) -> None:
+    data = json.loads(json.dumps(recommendation_text.as_json(_ask(known, 2048)), allow_nan=False))
+    first = data["choices"][0]
+    assert (first["how"], first["between"]) == ("interpolated", [1024, 4096])
+    assert {row["length"] for row in first["rows"]} == {1024, 4096}
+    assert all(row["case_key"] and row["run_id"] == "quickstart-1" for row in first["rows"])
+    assert data["commands"] == []
+    assert recommendation_text.as_json(_ask(known, 99999))["commands"]
+
+
+def test_what_a_value_decides_but_not_its_interval_is_told_apart(tmp_path: Path) -> None:
+    window = "sliding_window:window=128"
+    scores = {"full": (0.99, 0.99), "linear": (0.94, 0.96), window: (0.89, 0.91)}
+    learned = [
+        attempt(name, score, kind, seed, task="mqar")
+        for name, pair in scores.items()
+        for seed, (kind, score) in enumerate(zip(("grid", "best"), pair, strict=True))
+    ]
+    rows = gather([runs.write_run(tmp_path, [*runs.speed(lengths=(4096,)), *learned])]).rows
+    found = recommend(
+        RecommendationData.of(rows), Requirements(seq_len=4096, causal=False, min_accuracy={"mqar": 0.93})
+    )
+    loses = {row[1]: row[-2] for row in recommendation_text.as_rows(found)}
+    assert {choice.label: choice.quality[0].sure for choice in found.choices} == {"full": True, "linear": False}
+    assert "not surely" not in loses["full"]
+    assert loses["linear"].endswith("; not at 4,096; not surely: 82.3%\u2013100%)")
+    assert found.left_out[window].endswith("; not surely: 77.3%\u2013100%")
+    assert any(line.startswith("not surely: the value decides") for line in recommendation_text.list_notes(found))
+    told = {choice["mechanism"]: choice["quality"][0] for choice in recommendation_text.as_json(found)["choices"]}
+    assert (told["full"]["sure"], told["linear"]["sure"]) == (True, False)
+    assert told["linear"]["low"] == pytest.approx(0.823, abs=1e-3)
+
+
+def test_nothing_is_in_doubt_where_intervals_agree(known: RecommendationData) -> None:
+    assert not [line for line in recommendation_text.list_notes(_ask(known, 4096)) if "not surely" in line]

@@ -1,0 +1,292 @@
+"""How mechanisms look, and what plots hold."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+import xml.etree.ElementTree as xml
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_runs as runs
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex, to_rgb
+
+from efficient_attn.report import approximation_errors, gather, page, select
+from efficient_attn.report.drawing import axes, figures, length_plots, primitives, style
+from efficient_attn.report.drawing.heatmap import Heatmap
+from efficient_attn.report.drawing.interval_chart import IntervalChart
+from efficient_attn.report.sections import decode_cost, section_blocks, speed
+
+ROOT = Path(__file__).parents[4]
+
+
+def panel(*lines: figures.Line, **changed: object) -> figures.Panel:
+    ticks = {float(x): str(int(x)) for line in lines for x in line.x}
+    known = {
+        "name": "p",
+        "kind": "time",
+        "title": "A <b> & c",
+        "caption": "",
+        "xlabel": "n",
+        "ylabel": "t",
+        "unit": "time",
+    }
+    return figures.Panel(**({**known, "lines": lines, "ticks": ticks} | changed))  # type: ignore[arg-type]
+
+
+def thinned(shown: figures.Panel) -> dict[float, str]:
+    return axes.thin_ticks(shown.ticks, axes.compute_x_limits(shown.ticks, log=True, margin=0), log=True)
+
+
+def line(label: str, *y: float, **changed: object) -> figures.Line:
+    x = [512.0 * 2**i for i in range(len(y))]
+    return figures.Line(label, style.choose_looks([label])[label], x, y, **changed)  # type: ignore[arg-type]
+
+
+def test_colours_are_fixed_for_good() -> None:
+    assert style.choose_colour_and_marker("full") == ("#1b1f24", "o")
+    assert style.choose_colour_and_marker("sliding_window") == ("#0072B2", "o")
+    assert style.choose_colour_and_marker("linear") == ("#D55E00", "s")
+    assert style.choose_colour_and_marker("mine") == ("#6F4E9C", "s")
+    known = {style.choose_colour_and_marker(name) for name in ("full", *style.MECHANISM_ORDER)}
+    assert len(known) == len(style.MECHANISM_ORDER) + 1
+
+
+def test_unknown_names_look_the_same_in_every_process() -> None:
+    code = "from efficient_attn.report.drawing import style; print(style.colour_and_marker('my_own'))"
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True
+        )
+        for seed in ("1", "2")
+    ]
+    assert {done.stdout.strip() for done in said} == {str(style.choose_colour_and_marker("my_own"))}
+
+
+def test_variants_of_a_mechanism_share_its_colour_but_not_its_line() -> None:
+    labels = [f"sliding_window:window={w}" for w in (64, 128, 256)]
+    looks = style.choose_looks([*labels, "full", "full:backend=dense", "linear (kv_heads=2)"])
+    assert len({(looks[name].colour, looks[name].marker) for name in labels}) == 1
+    assert len({str(looks[name]) for name in labels}) == 3
+    assert looks["full"].colour == looks["full:backend=dense"].colour
+    assert looks["full"] != looks["full:backend=dense"]
+    assert looks["linear (kv_heads=2)"].colour == style.choose_colour_and_marker("linear")[0]
+    assert looks[labels[0]].dashes == "-", "the smallest window comes first, counted, not spelled"
+
+
+def test_labels_that_are_no_specs_have_a_look_too() -> None:
+    assert (
+        style.name_mechanism("global_tokens:n=2|sliding_window:window=8 (kv_heads=2)") == "global_tokens|sliding_window"
+    )
+    assert style.name_mechanism("mine: a trial") == "mine"
+    assert set(style.choose_looks(["", "a:b", "a:=1|c"])) == {"", "a:b", "a:=1|c"}
+
+
+def test_a_plot_names_its_lines_and_needs_nothing_from_outside() -> None:
+    plot = figures.render_plot(
+        panel(line("full", 1, 4, 16, note="N^2.00"), line("linear", 1, 2, 4, low=(0.9, 1.9, 3.9), high=(1.1, 2.1, 4.1)))
+    )
+    xml.fromstring(plot.svg)
+    assert plot.png.startswith(b"\x89PNG")
+    shown = plot.inline
+    assert "A &lt;b&gt; &amp; c</title>" in shown
+    assert "N^2.00" in shown
+    assert not re.findall(r'(?:href|src)="(?!#)', shown)
+    assert not re.findall(r"url\((?!#p-)", shown)
+    ids = re.findall(r' id="([^"]*)"', shown)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', shown)) <= {(i, "") for i in ids} | {("", i) for i in ids}
+
+
+@pytest.mark.parametrize("y", [(1.0,), (1.0, 1.0), (1e-9, 1e9), (3.0, 3.0000001)])
+@pytest.mark.parametrize("unit", ["time", "bytes", "ratio", "error"])
+def test_odd_values_can_be_drawn(y: tuple[float, ...], unit: str) -> None:
+    assert "<svg" in figures.render_plot(panel(line("full", *y), unit=unit)).svg
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("drawn", ["line", "points", "bars"])
+@pytest.mark.parametrize("y", [(0.0,), (0.0, 0.0), (-1.0, 2.0, 0.5), (1e-9, 1e9), (3.0, 3.0000001)])
+@pytest.mark.parametrize("unit", ["time", "bytes", "share", "count", "number"])
+def test_odd_values_can_be_drawn_from_zero(y: tuple[float, ...], unit: str, drawn: str) -> None:
+    shown = panel(line("full", *y), line("linear", *y), unit=unit, drawn=drawn, log_x=False, log_y=False)
+    svg = figures.render_plot(shown).svg
+    xml.fromstring(svg)
+    assert "nan" not in svg
+
+
+def test_bars_stand_beside_each_other_from_zero() -> None:
+    two = [replace(line(name, 1, 2), x=(0.0, 1.0)) for name in ("full", "linear")]
+    (first, second) = figures._offset_bars(two)
+    assert [b - a for a, b in zip(first.x, second.x, strict=True)] == pytest.approx([0.4, 0.4])
+    assert [(a + b) / 2 for a, b in zip(first.x, second.x, strict=True)] == pytest.approx([0, 1])
+    low, high = figures._compute_bounds(panel(*two, drawn="bars", log_y=False))
+    assert low == 0 < 2 < high
+    low, high = figures._compute_bounds(panel(line("full", -1, -2), drawn="bars", log_y=False))
+    assert low < -2 < 0 < high
+
+
+def test_what_data_says_is_no_formula() -> None:
+    svg = figures.render_plot(
+        panel(line("full", 1, 2), title=r"$\frac", xlabel="$x^2$", ticks={512.0: "$a$", 1024.0: "b"})
+    ).svg
+    assert all(text in svg for text in (r"$\frac", "$x^2$", "$a$"))
+
+
+def test_axes_have_few_round_marks() -> None:
+    assert list(axes.make_y_ticks("time", 0.4, 6).values()) == ["500 µs", "1 ms", "2 ms", "5 ms"]
+    assert list(axes.make_y_ticks("bytes", 2**20, 2**24).values()) == ["1 MiB", "2 MiB", "4 MiB", "8 MiB", "16 MiB"]
+    assert list(axes.make_y_ticks("ratio", 0.9, 60).values()) == ["1x", "2x", "5x", "10x", "20x", "50x"]
+    assert len(axes.make_y_ticks("time", 1e-6, 1e6)) <= 8
+    assert list(axes.make_y_ticks("share", -0.02, 1.02, log=False).values()) == [
+        "0%",
+        "20%",
+        "40%",
+        "60%",
+        "80%",
+        "100%",
+    ]
+    assert list(axes.make_y_ticks("count", 0, 3000, log=False).values())[-1] == "3,000"
+    assert [axes.strip_zeros(text) for text in ("1.00 ms", "1.50 ms", "100 ms", "10.0x", "50.0%", "1.00e-07", "512 B")] == [
+        "1 ms", "1.5 ms", "100 ms", "10x", "50%", "1e-07", "512 B",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", ["bytes", "time", "ratio", "error", "count"])
+@pytest.mark.parametrize(("low", "high"), [(34.7e6, 60.8e6), (64.7e6, 100.5e6), (8.21, 8.9), (1.01, 1.14), (0.52, 0.6)])
+def test_no_axis_is_without_marks(unit: Any, low: float, high: float) -> None:
+    marks = axes.make_y_ticks(unit, low, high)
+    assert 2 <= len(marks) <= 9
+    assert all(low <= value <= high for value in marks)
+    assert len(set(marks.values())) == len(marks) or unit in ("bytes", "count"), "whole numbers only"
+
+
+def test_lengths_are_left_out_where_they_would_run_together() -> None:
+    many = panel(line("full", *range(1, 11)), ticks={256.0 * 2**i: f"{256 * 2**i}" for i in range(10)})
+    shown = list(thinned(many).values())
+    assert shown[-1] == "131072"
+    assert 3 <= len(shown) <= 6
+    few = panel(line("full", 1, 2, 3), ticks={512.0: "512", 1024.0: "1K", 2048.0: "2K"})
+    assert list(thinned(few).values()) == ["512", "1K", "2K"]
+
+
+def _draw_axes(shown: figures.Panel) -> Axes:
+    return figures._make_figure(replace(shown, bounds=shown.bounds or figures._compute_bounds(shown))).axes[0]
+
+
+def test_threads_to_names_do_not_look_like_data() -> None:
+    """Exact attention, measured up to 1024, ends there; what leads to its name is grey, dotted, and apart from it."""
+    drawn = _draw_axes(panel(line("full", 1, 4), line("linear", 1, 2, 4, 8, 16)))
+    (threads,) = [a for a in drawn.collections if a.get_gid() == primitives.LEADERS_ID]
+    assert isinstance(threads, LineCollection)
+    assert {to_hex(colour) for colour in threads.get_colors()} == {style.FAINT}  # type: ignore[arg-type]
+    assert all(dashes for _, dashes in threads.get_linestyles())  # type: ignore[misc]
+    starts = [path.vertices[0] for path in threads.get_paths()]
+    ends = [drawn.transAxes.inverted().transform(drawn.transData.transform(x)) for x in ((1024, 4), (8192, 16))]
+    assert [start[0] - end[0] for start, end in zip(starts, ends, strict=True)] == pytest.approx(
+        [primitives.LEADER_GAP] * 2
+    )
+    lines = [line for line in drawn.lines if line.get_label() != "full" and len(line.get_xdata()) in (2, 5)]
+    assert sorted(max(line.get_xdata()) for line in lines) == [1024, 8192]  # type: ignore[type-var]
+
+
+def test_a_picture_says_what_its_numbers_hold_for() -> None:
+    place = (
+        "trial, cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine Xeon-x2-15GiB (Intel(R) Xeon(R) @ 2.10GHz)"
+    )
+    svg = figures.render_plot(panel(line("full", 1, 4), place=place)).svg
+    first, second = textwrap.wrap(place, figures.CONFIG_LETTERS)
+    assert first in svg
+    assert second in svg
+    assert figures.render_plot(panel(line("full", 1, 4))).svg.count("<text") < svg.count("<text")
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("run", sorted(path.parent.name for path in (ROOT / "results").glob("*/run.json")))
+def test_every_axis_of_a_published_run_has_a_name_and_marks(run: str) -> None:
+    found = gather.gather([ROOT / "results" / run])
+    rows = approximation_errors.add_errors(select.add_labels(found.rows))
+    material = section_blocks.SectionData(rows, {}, style.choose_looks(rows["label"]))
+    chapters, _ = page._make_chapters(found.sections, material)
+    pictures = [p.make_picture() for c in chapters for block in c.blocks for p in block.plans]
+    assert pictures
+    for shown in pictures:
+        if isinstance(shown, Heatmap):
+            assert len(shown.column_labels) == len(shown.grids[0].shares[0]), shown.name
+            assert shown.xlabel.strip(), shown.name
+            continue
+        if isinstance(shown, IntervalChart):
+            assert shown.xlabel.strip(), shown.name
+            assert "batch" in shown.config_text, shown.name
+            continue
+        assert isinstance(shown, figures.Panel)
+        marks = axes.make_y_ticks(shown.unit, *(shown.bounds or figures._compute_bounds(shown)), log=shown.log_y)
+        assert shown.xlabel.strip(), shown.name
+        assert shown.ylabel.strip() or shown.mark_type == "points", shown.name
+        assert len(marks) >= 2 or not shown.ylabel, shown.name
+        assert shown.ticks, shown.name
+        design = shown.kind.startswith("effects")  # whose points differ in everything
+        trained = bool(found.rows["mode"].eq("train").any())  # whose batch is one of training, told in the table
+        assert design or trained or "batch" in shown.config_text, shown.name
+
+
+def test_names_do_not_overlap_and_stay_inside() -> None:
+    wanted, heights = [0.5, 0.51, 0.52, 0.99, 1.0], [0.1] * 5
+    placed = axes.spread_labels(wanted, heights)
+    assert all(b - a >= 0.1 - 1e-9 for a, b in zip(sorted(placed), sorted(placed)[1:], strict=False))
+    assert min(placed) >= 0.05 - 1e-9
+    assert max(placed) <= 0.95 + 1e-9
+    assert placed == sorted(placed)
+
+
+def test_what_shows_one_length_is_drawn_last() -> None:
+    def planned(kind: length_plots.LengthPlot, *, flat: bool) -> length_plots.PlotPlan:
+        return length_plots.PlotPlan("p", kind.name, "", 1, panel, kind.draw_order, flat)
+
+    every = [
+        planned(kind, flat=flat)
+        for flat in (True, False)
+        for kind in (decode_cost.STATE_PLOT, speed.TIME_PLOT, length_plots.SPEEDUP)
+    ]
+    drawn = [(p.single_length, p.kind) for p in sorted(every, key=length_plots.rank_plan)]
+    kinds = [kind.name for kind in (length_plots.SPEEDUP, speed.TIME_PLOT, decode_cost.STATE_PLOT)]
+    assert drawn == [(flat, kind) for flat in (False, True) for kind in kinds]
+
+
+def test_colours_stand_out_from_light_and_dark_grounds() -> None:
+    """WCAG's 3 for what is drawn; the page turns colours around in the dark as this does: inverted, then hue by 180."""
+
+    def light(rgb: Any) -> float:
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
+        return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    def turn(rgb: Any) -> Any:
+        inverted = [1 - c for c in rgb]
+        grey = sum(weight * c for weight, c in zip((0.213, 0.715, 0.072), inverted, strict=True))
+        return [min(1.0, max(0.0, 1.15 * (2 * grey - c))) for c in inverted]
+
+    def contrast(one: Any, other: Any) -> float:
+        low, high = sorted((light(one), light(other)))
+        return (high + 0.05) / (low + 0.05)
+
+    for colour in (*style.COLOURS, style.INK, style.FAINT):
+        assert contrast(to_rgb(colour), to_rgb("#ffffff")) >= 3, colour
+        assert contrast(turn(to_rgb(colour)), to_rgb("#1a1e23")) >= 3, colour
+
+
+def test_one_length_is_dots_in_order(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "run", runs.speed(lengths=(8192,)))
+    found = page.make_content(gather.gather([run]))
+    (shown,) = [plot.panel for plot in found.plots if plot.panel.name.startswith("speedup")]
+    assert isinstance(shown, figures.Panel)
+    assert shown.mark_type == "points"
+    assert [line.y[0] for line in shown.lines] == [0.0, 1.0, 2.0]
+    assert [line.x[0] for line in shown.lines] == sorted(line.x[0] for line in shown.lines)
+    assert all((line.left or [9e9])[0] < line.x[0] < (line.right or [0])[0] for line in shown.lines)
+    assert shown.level_x == 1.0

@@ -1,0 +1,110 @@
+"""Which place and which mechanisms a figure shows, and what it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import report_runs as runs
+
+from efficient_attn.errors import UsageError
+from efficient_attn.report import approximation_errors, gather, select
+from efficient_attn.report.paper import selection
+from efficient_attn.report.paper.selection import FigureSelection
+
+LABELS = ["full", "linear", "gqa:kv_heads=2", "gqa:kv_heads=4", "sliding_window:window=128", "mqa (kv_heads=1)"]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> gather.Frame:
+    run = runs.write_run(tmp_path / "run", [*runs.speed(), *runs.speed(causal=True), *runs.decode(), *runs.fidelity()])
+    return approximation_errors.add_errors(select.add_labels(gather.gather([run]).rows))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("linear", ["linear"]),
+        ("gqa", ["gqa:kv_heads=2", "gqa:kv_heads=4"]),
+        ("gqa:kv_heads=4", ["gqa:kv_heads=4"]),
+        ("mqa", ["mqa (kv_heads=1)"]),
+        ("mqa (kv_heads=1)", ["mqa (kv_heads=1)"]),
+    ],
+)
+def test_a_text_means_a_spec_or_all_of_a_name(text: str, found: list[str]) -> None:
+    assert selection.find_labels(text, LABELS) == found
+
+
+@pytest.mark.parametrize("text", ["liner", "sliding_window:window=64", "", "::", "a|"])
+def test_what_means_nothing_is_said(text: str) -> None:
+    with pytest.raises(UsageError, match="plot: unknown mechanism"):
+        selection.find_labels(text, LABELS)
+
+
+def test_without_only_the_first_are_shown_and_the_highlighted() -> None:
+    kept, left = selection.choose_labels(LABELS, FigureSelection(highlight=("mqa",)), max_lines=3)
+    assert kept == ["full", "linear", "mqa (kv_heads=1)"]
+    assert left == ["gqa:kv_heads=2", "gqa:kv_heads=4", "sliding_window:window=128"]
+    kept, left = selection.choose_labels(LABELS, FigureSelection(only=("gqa", "linear")), max_lines=3)
+    assert kept == ["linear", "gqa:kv_heads=2", "gqa:kv_heads=4"], "in their rank"
+    with pytest.raises(UsageError, match="at most 2 can be told apart"):
+        selection.choose_labels(LABELS, FigureSelection(only=("gqa", "linear")), max_lines=2)
+    with pytest.raises(UsageError, match="unknown mechanism"):
+        selection.choose_labels(LABELS, FigureSelection(only=("gqa",), highlight=("linear",)), max_lines=3)
+
+
+def test_what_is_always_there_may_be_named() -> None:
+    asked = FigureSelection(only=("full", "linear"), highlight=("full",))
+    kept, left = selection.choose_labels(LABELS[1:], asked, max_lines=1, baseline_labels={"full"})
+    assert kept == ["linear"]
+    assert len(left) == 4
+    with pytest.raises(UsageError, match="and nothing else"):
+        selection.choose_labels(LABELS[1:], FigureSelection(only=("full",)), max_lines=3, baseline_labels={"full"})
+
+
+def test_labels_may_hold_what_specs_hold() -> None:
+    names = selection.read_labels(["sliding_window:window=128=Ours (w=128)", "linear = Linear"], LABELS)
+    assert names["sliding_window:window=128"] == "Ours (w=128)"
+    assert names["linear"] == "Linear"
+    assert names["full"] == "full"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("gqa=Ours", "name one of them"),
+        ("liner=Ours", "not SPEC=NAME with a mechanism that is shown"),
+        ("linear", "not SPEC=NAME"),
+        ("linear=", "not SPEC=NAME"),
+        ("linear=full", "both be called 'full'"),
+    ],
+)
+def test_labels_that_cannot_be(given: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        selection.read_labels([given], LABELS)
+
+
+def test_the_place_with_most_comes_first_and_forward_before_all(rows: gather.Frame) -> None:
+    places = selection.list_timed_rows(rows)
+    first, others = selection.choose_plot_rows(
+        places, lambda place: len(place.decision_table.decisions) if place.decision_table else 0, "speed"
+    )
+    assert (first.config["mode"], first.config["causal"]) == ("forward", False)
+    assert [(place.config["mode"], place.config["causal"]) for place in others] == [("forward", True), ("decode", True)]
+    assert first.format_config().startswith(
+        "forward, bidirectional, cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine "
+    )
+    (judged,) = selection.list_compared_rows(rows)
+    assert judged.format_config().startswith("minilm, bidirectional, N = 256, cpu")
+    with pytest.raises(UsageError, match="hold nothing for --figure memory: peak memory was not measured"):
+        selection.choose_plot_rows(places, lambda place: 0, "memory")
+
+
+def test_rows_are_kept_by_what_they_hold(rows: gather.Frame) -> None:
+    kept = selection.filter_rows(rows, {"mode": "forward", "causal": True, "machine": "Xeon"})
+    assert set(kept["causal"]) == {True}
+    assert set(kept["mode"]) == {"forward"}
+    with pytest.raises(UsageError, match="no row has dtype bfloat16; there is float32"):
+        selection.filter_rows(rows, {"dtype": "bfloat16"})
+    with pytest.raises(UsageError, match="no row has mode train"):
+        selection.filter_rows(rows, {"mode": "train"})

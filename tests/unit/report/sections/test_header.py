@@ -1,0 +1,101 @@
+"""What stands at a report's start: what the numbers hold for, whether they are a trial's, or of a noisy machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_runs as runs
+
+from efficient_attn.report import gather, page
+from efficient_attn.report.sections.header import compute_disturbed_share, describe_noise, summarise_rows
+from efficient_attn.results.frames import frame
+
+QUICK = ["efficient-attn", "run", "quickstart", "--quick", "--out", "out"]
+
+
+def content(*folders: Path) -> page.Content:
+    return page.make_content(gather.gather(folders))
+
+
+def write(folder: Path, **about: Any) -> Path:
+    return runs.write_run(folder, runs.speed(lengths=(512, 1024)), runs.about(**about))
+
+
+@pytest.mark.parametrize("about", [{"command": QUICK}, {"command": "pytest", "trial": ["--quick"]}])
+def test_a_trial_says_so_on_the_page_in_markdown_in_words_and_pictures(about: dict[str, Any], tmp_path: Path) -> None:
+    shown = content(write(tmp_path / "mine", **about))
+    said = "A trial, not a result of the suite as it is written: mine ran with --quick."
+    for text in (page.as_html(shown), page.as_markdown(shown)):
+        assert said in text
+        assert text.index(said) < text.index("8 cases of 4 variants")
+    assert all("(trial, cpu, float32, 1 thread, batch 1, 4 heads of size 64, " in text for text in shown.findings)
+    assert all("trial, cpu" in plot.svg for plot in shown.plots)
+
+
+def test_a_suite_as_it_is_written_is_no_trial(tmp_path: Path) -> None:
+    shown = content(write(tmp_path / "mine", command=QUICK, trial=[]))
+    assert "trial" not in page.as_html(shown) + page.as_markdown(shown)
+
+
+def test_of_several_runs_the_trials_are_named(tmp_path: Path) -> None:
+    full = write(tmp_path / "full")
+    quick = runs.write_run(
+        tmp_path / "quick",
+        runs.speed(lengths=(512, 1024), threads=2, run_id="q"),
+        runs.about(run_id="q", trial=["--quick", "--threads 2"]),
+    )
+    shown = content(full, quick)
+    assert shown.override_notice.endswith(": quick ran with --quick --threads 2.")
+    assert [text.count("trial") for text in shown.findings] == [0, 1]
+
+
+def test_the_summary_says_what_the_numbers_hold_for(tmp_path: Path) -> None:
+    shown = content(write(tmp_path / "mine"))
+    machine = "machine Xeon-x2-15GiB (Intel(R) Xeon(R) @ 2.10GHz)"
+    assert f" The numbers hold for float32, batch 1, 4 heads, {machine}." in shown.summary
+    wide = content(
+        runs.write_run(
+            tmp_path / "wide", [*runs.speed(lengths=(512,)), *runs.decode((1024,), batch=16, dtype="bfloat16")]
+        )
+    )
+    assert "hold for float32 and bfloat16, batch 1 and 16, 4 and 8 heads, " in wide.summary
+
+
+# -- a noisy machine ---------------------------------------------------------------------------------------------
+
+STARTED = {"readiness": {"warning": "other programs used 1.3 cores, load 2.10"}}
+
+
+def _rows(contaminated: int, **known: Any) -> Any:
+    made = runs.row("full", mode="forward", seq_len=64, rounds=10, contaminated=contaminated, **known)
+    return frame([made, replace(made, case_key="lost", status="timeout", contaminated=10)])
+
+
+def test_what_failed_counts_no_rounds() -> None:
+    assert compute_disturbed_share(_rows(1)) == pytest.approx(0.1)
+    assert compute_disturbed_share(_rows(1).assign(rounds=None)) is None
+    assert compute_disturbed_share(frame([])) is None
+
+
+@pytest.mark.parametrize(
+    ("contaminated", "sessions", "says"),
+    [
+        (0, [], ""),
+        (2, [{}, {"readiness": None}, {"readiness": {"warning": None}}], ""),
+        (6, [], "Measured on a noisy machine (something else disturbed 60% of the rounds). Small differences"),
+        (0, [STARTED, STARTED], "Measured on a noisy machine (at the start: other programs used 1.3 cores, load 2.10)"),
+        (6, [STARTED], "Measured on a noisy machine (something else disturbed 60% of the rounds; at the start: other"),
+    ],
+)
+def test_a_noisy_machine_is_a_warning(contaminated: int, sessions: list[dict[str, Any]], says: str) -> None:
+    warning = describe_noise(_rows(contaminated), sessions)
+    assert warning.startswith(says)
+    assert bool(warning) == bool(says)
+
+
+def test_few_disturbed_rounds_are_a_sentence_of_the_summary() -> None:
+    assert "Something else disturbed 10% of the rounds; the intervals include that." in summarise_rows(_rows(1), {})
+    assert "disturbed" not in summarise_rows(_rows(0), {})

@@ -1,0 +1,180 @@
+"""The site as a whole: complete, linked, the same each time, and deaf to what names say."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import html
+import io
+import json
+import re
+from pathlib import Path
+
+import hostile
+import pytest
+import sites
+
+from efficient_attn.errors import UsageError
+from efficient_attn.report.site import build
+from efficient_attn.report.site.build import MAX_BYTES, publish
+from efficient_attn.report.site.site_data import MechanismDetails
+from efficient_attn.report.site.site_index import Index
+
+DETAILS = {
+    "linear": MechanismDetails({"eps": "1e-06"}, "N d^2", "d^2", ("decodes step by step",), ("chunked", "dense"))
+}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return sites.write_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def site(two: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return publish(two, tmp_path_factory.mktemp("out") / "site", details=DETAILS).site
+
+
+def _read(site: Path) -> dict[str, bytes]:
+    return {path.relative_to(site).as_posix(): path.read_bytes() for path in site.rglob("*") if path.is_file()}
+
+
+def test_every_page_is_reached_and_no_link_leads_nowhere(site: Path) -> None:
+    files = _read(site)
+    reached, lost = sites.follow(files)
+    assert lost == []
+    assert {name for name in files if name.endswith(".html")} - reached == set()
+    assert len(reached) > 100, "mechanisms and claims have a page each"
+    assert set(files) - reached == {"files.json"}
+    assert sum(map(len, files.values())) < MAX_BYTES
+
+
+def test_heads_titles_and_policies(site: Path) -> None:
+    titles = []
+    for name, data in _read(site).items():
+        if name.endswith(".html"):
+            text, seen = data.decode(), sites.look(data.decode())
+            titles += re.findall(r"<title>(.*?)</title>", text)[:1] if not name.startswith("r/") else []
+            assert seen.tags.count("h1") == 1, name
+            assert "default-src 'none'" in text, name
+            assert 'a class="skip"' in text, name
+            assert len(set(seen.ids)) == len(seen.ids), name
+    assert len(set(titles)) == len(titles)
+
+
+def test_publishing_again_gives_the_same_bytes(two: list[Path], site: Path, tmp_path: Path) -> None:
+    before = _read(site)
+    publish(two, site, details=DETAILS)
+    assert _read(site) == before
+    assert [path.name for path in site.parent.iterdir()] == ["site"]
+
+
+def test_a_run_that_is_taken_away_takes_its_pages_along(two: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "site"
+    publish(two[1:], out)
+    (one,) = (out / "r").iterdir()
+    assert json.loads((out / "index.json").read_text())["runs"][0]["digest"] == one.name
+    assert not list(out.glob("b/quickstart-xeon*"))
+
+
+def test_the_index_keeps_its_schema_and_names_files(site: Path) -> None:
+    said = json.loads((site / "index.json").read_text())
+    index = Index.model_validate(said)
+    schema = json.loads((site / said["$schema"]).read_text())
+    assert set(schema["properties"]) == set(said)
+    assert [run.name for run in index.runs] == ["first", "second"]
+    listed = [*index.runs, *index.mechanisms, *index.claims, *index.leaderboards, *index.tasks]
+    assert [one.page for one in listed if not (site / one.page).is_file()] == []
+    for run in index.runs:
+        lines = gzip.decompress((site / run.rows).read_bytes()).decode().splitlines()
+        assert len(lines) == 1 + run.cases
+
+
+def test_a_mechanism_tells_what_it_says_of_itself_and_what_was_measured(site: Path) -> None:
+    (page,) = (site / "m").glob("linear-????????.html")
+    text = page.read_text()
+    assert "<code>eps=1e-06</code>" in text
+    assert "decodes step by step" in text
+    assert "@misc{katharopoulos2020," in text
+    assert "forward, bidirectional, 8K" in text
+
+
+def test_a_claim_tells_where_its_figures_were_looked_up(site: Path) -> None:
+    (page,) = (site / "c").glob("nystrom-six-steps*.html")
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html.unescape(page.read_text())))
+    assert facts["Says"] == "about 6 iterations in all experiments"
+    assert facts["Looked up"].startswith('O(N): the abstract. Six: "for all our experiments')
+
+
+def test_a_task_lists_its_scores_and_speed_its_leaderboards(site: Path) -> None:
+    (fidelity,), (speed,) = (list((site / "t").glob(f"{name}-????????.html")) for name in ("fidelity", "speed"))
+    text = fidelity.read_text()
+    rows = re.findall(r'<tr(?: class="\w+")?><th scope="row" class="text">(.*?)<td>(.*?)(?=<t[dr]|</table)', text)
+    assert [re.sub("<.*?>", "", name) for name, _ in rows[:2]] == ["full baseline", "sliding_window:window=128"]
+    assert re.findall(r'href="\.\./m/[a-z-]+[0-9a-f]{8}\.html"', rows[1][0])
+    assert rows[1][1].startswith("0.0")
+    assert "Relative error (less is better)" in text
+    assert "../b/quickstart-" in speed.read_text()
+
+
+def test_the_front_page_answers(site: Path) -> None:
+    text = (site / "index.html").read_text()
+    data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)[0])
+    assert {cell[0] for cell in data["cells"]} == {"prompt", "decode"}
+    assert text.count('class="faster"') > 9
+    lengths = {cell[3]: {data["texts"][case[9]] for case in cell[7]} for cell in data["cells"] if cell[0] == "decode"}
+    assert lengths == {1024: {""}, 2048: {"1K and 4K"}, 4096: {""}, 8192: {"4K and 16K"}, 16384: {""}}
+    assert text.count("<article") == 6
+    assert "quickstart on Other-x8" in text
+
+
+def test_the_same_run_twice_is_one(two: list[Path], tmp_path: Path) -> None:
+    assert publish([two[1], two[1]], tmp_path / "site").runs == 1
+
+
+def test_no_folder_of_a_run_no_site(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no run"):
+        publish([tmp_path], tmp_path / "site")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("evil")
+    run = hostile.write_run(folder)
+    publish([run], folder / "out" / "site")
+    assert {path.name for path in folder.iterdir()} == {run.name, "out"}, "nothing is written outside"
+    assert [path.name for path in (folder / "out").iterdir()] == ["site"]
+    return _read(folder / "out" / "site")
+
+
+def test_hostile_names_name_no_files_and_run_nothing(evil: dict[str, bytes]) -> None:
+    assert [name for name in evil if not re.fullmatch(r"[a-z0-9./-]+", name) or ".." in name] == []
+    for name, data in evil.items():
+        if name.endswith(".html"):
+            seen = sites.look(data.decode())
+            assert not seen.handlers, name
+            assert {link for link in seen.links if "example.org" in link or link.startswith("javascript")} == set()
+            assert {"iframe", "base", "img"}.isdisjoint(seen.tags), name
+            assert all(script.get("type") == "application/json" or not script for script in seen.scripts), name
+            assert len(seen.scripts) == {"index.html": 2}.get(name, name.startswith("r/")), name
+    reached, lost = sites.follow(evil)
+    assert lost == []
+    assert {name for name in evil if name.endswith(".html")} - reached == set()
+
+
+def test_no_cell_is_a_formula(evil: dict[str, bytes]) -> None:
+    lines = list(csv.reader(io.StringIO(gzip.decompress(evil["rows.csv.gz"]).decode())))
+    cells = [cell for line in lines for cell in line if cell and not re.fullmatch(r"-?[\d.e+-]+", cell)]
+    assert [cell for cell in cells if cell[0] in "=+-@\t\r"] == []
+    assert any(cell.startswith("'=HYPERLINK") for cell in cells)
+
+
+def test_plots_are_left_out_until_the_site_is_small_enough(
+    two: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "MAX_BYTES", 1)
+    done = publish(two[1:], tmp_path / "site")
+    (page,) = done.site.glob("r/*/index.html")
+    assert "<figure" not in page.read_text()
+    assert "the run's own report" in html.unescape(page.read_text())

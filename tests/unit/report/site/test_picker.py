@@ -1,0 +1,104 @@
+"""The picker's data: what was measured as it is, what lies between as recommend interpolates it, and never alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import report_runs as runs
+
+from efficient_attn.report.answers.cost_curves import CostCurve, CostPoint, RowReference
+from efficient_attn.report.site.group_results import GroupResult, TimedMechanism
+from efficient_attn.report.site.picker import make_picker
+from efficient_attn.results.stats import Estimate
+
+PLACE = {
+    "machine": "m", "device": "cpu", "dtype": "float32", "threads": 1, "batch": 1, "heads": 4, "head_dim": 64,
+    "inputs": None, "cache": "warm", "compiled": False, "cuda_graph": False, "mode": "forward", "causal": False,
+    "baseline": "full", "baseline_kv_heads": 4,
+}  # fmt: skip
+ERRORS = {"full": 0.0, "linear": 0.6, "window": 0.05, "late": 0.05, "hashed": 0.06, "lost": None}
+KEPT, UNKNOWN, CASES = 5, 6, 7
+
+
+def _cell(length: int) -> GroupResult:
+    rows = [
+        runs.row(name, mode="forward", machine="m", seq_len=length, latency_ms=0.001 * length * at,
+                 latency_ms_low=0.00099 * length * at, latency_ms_high=0.00101 * length * at)
+        for at, name in enumerate(ERRORS, 1)
+    ]  # fmt: skip
+    cases = [TimedMechanism(row.variant, row, "a loss", ERRORS[row.variant], "tiny", None) for row in rows]
+    return GroupResult((), length, "there", tuple(cases))
+
+
+def _curve(name: str, at: int, lengths: tuple[int, ...], length_ms: float = 0.001) -> CostCurve:
+    points = []
+    for n in lengths:
+        ms = length_ms * n * at
+        sources = (RowReference("run", f"{name}/{n}", n),)
+        points.append(
+            CostPoint(
+                n, Estimate(1 / at, 0.9 / at, 1.1 / at), Estimate(ms, ms / 1.05, ms * 1.05), 4.0 * n, None, sources
+            )
+        )
+    loss = {"variant": name, "error": ERRORS[name], "error_of_mean": None, "error_on": "tiny"}
+    return CostCurve(name, 4, loss, tuple(points))
+
+
+def _pick(lengths: tuple[int, ...], curves: list[CostCurve], **place: Any) -> tuple[dict[int, list[Any]], list[str]]:
+    made = make_picker([_cell(n) for n in lengths], [(PLACE | place, curves)], {"full": "m/full.html"}, {})
+    return {cell[3]: cell for cell in made["cells"]}, made["texts"]
+
+
+def test_only_powers_of_two_between_measured_lengths_are_interpolated_and_each_says_so() -> None:
+    curves = [_curve(name, at, (512, 4096)) for at, name in enumerate(ERRORS, 1)]
+    cells, texts = _pick((512, 4096), curves)
+    assert list(cells) == [512, 1024, 2048, 4096]
+    for length, cell in cells.items():
+        between = {texts[case[9]] for case in cell[CASES]}
+        times = {texts[case[4]].startswith("\u2248 ") for case in cell[CASES]}
+        interpolated = length in (1024, 2048)
+        assert (between, times) == (({"512 and 4K"}, {True}) if interpolated else ({""}, {False}))
+
+
+def test_a_time_between_is_recommends_and_its_interval_is_wider() -> None:
+    curves = [_curve(name, at, (512, 4096)) for at, name in enumerate(ERRORS, 1)]
+    cells, texts = _pick((512, 4096), curves)
+    first = cells[1024][CASES][0]
+    taken = curves[0].estimate(1024)
+    assert not isinstance(taken, str)
+    assert (texts[first[0]], first[2], first[3]) == (
+        "full",
+        float(f"{taken.latency.value:.6g}"),
+        round(taken.half_width, 4),
+    )
+    assert first[3] > cells[512][CASES][0][3]
+    assert cells[512][CASES][0][3] == round(math.log(1.01 / 0.99) / 2, 4)
+    assert texts[first[5]] == "1.00x"
+    assert texts[first[8]] == "\u2248 4.00 KiB (3.20 KiB\u20135.00 KiB)"
+
+
+def test_one_that_was_measured_there_is_marked_measured_among_others() -> None:
+    curves = [
+        _curve(name, at, (512, 1024, 4096) if name == "linear" else (512, 4096)) for at, name in enumerate(ERRORS, 1)
+    ]
+    cells, texts = _pick((512, 4096), curves)
+    between = {texts[case[0]]: texts[case[9]] for case in cells[1024][CASES]}
+    assert between == {name: "" if name == "linear" else "512 and 4K" for name in ("full", "linear", "window", "late")}
+
+
+def test_counts_are_of_all_and_only_rows_that_may_be_shown_are_kept() -> None:
+    cells, texts = _pick((512,), [])
+    (cell,) = cells.values()
+    assert (cell[KEPT], cell[UNKNOWN]) == ([6, 1, 4, 4], 1)
+    # full, linear and window whatever they lose; full, window and late with an error of at most 0.1
+    assert [texts[case[0]] for case in cell[CASES]] == ["full", "linear", "window", "late"]
+    assert texts[cell[CASES][0][1]] == "m/full.html"
+
+
+def test_what_nobody_can_ask_for_and_few_mechanisms_answer_nothing() -> None:
+    curves = [_curve(name, at, (512, 4096)) for at, name in enumerate(ERRORS, 1)]
+    assert list(_pick((512, 4096), curves, compiled=True)[0]) == [512, 4096]
+    assert list(_pick((512, 4096), curves, machine="another")[0]) == [512, 4096]
+    assert list(_pick((512, 4096), curves[:2])[0]) == [512, 4096]
+    assert list(_pick((512, 4096), [_curve(n, 1, (512,)) for n in ERRORS])[0]) == [512, 4096]

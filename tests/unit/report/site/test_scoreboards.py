@@ -1,0 +1,139 @@
+"""A task's leaderboards: the best first, whichever way that is, the baseline marked, with what scores are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import learned_runs as learnt
+import pytest
+import report_runs as runs
+
+from efficient_attn.report.gather import gather
+from efficient_attn.report.site.scoreboards import Scoreboard, list_scoreboards
+from efficient_attn.report.site.site_data import SiteRun
+from efficient_attn.results.rows import Record
+from efficient_attn.results.section import Column, Section
+
+SECTIONS = [
+    Section(name="swap", task="swap", title="Swap", layout="swap"),
+    Section(name="retrieval", task="retrieval", title="Found", layout="retrieval"),
+    Section(
+        name="mine",
+        task="mine",
+        title="Mine",
+        columns=(Column(name="loss", heading="Surprise"),),
+        x="seq_len",
+        y="loss",
+    ),
+]
+
+
+def _list(folder: Path, records: Iterable[Record], task: str) -> list[Scoreboard]:
+    about = runs.about(sections=[section.as_json() for section in SECTIONS])
+    run = SiteRun("a run", "0", gather([runs.write_run(folder / "run", records, about)]))
+    return list(list_scoreboards(run, task, {}))
+
+
+def _texts(board: Scoreboard) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in board.table.rows]
+
+
+def _marks(board: Scoreboard) -> list[str]:
+    return [row[0].mark for row in board.table.rows]
+
+
+def test_what_was_learned_is_ranked_among_what_needs_no_learning(tmp_path: Path) -> None:
+    records = [*learnt.seeds("linear", (0.7, 0.72, 0.74)), *learnt.seeds("full", (0.9, 0.92, 0.94))]
+    (board,) = _list(tmp_path, [*records, *learnt.unable("mqa")], "recall")
+    assert board.table.caption == "recall, length 64"
+    assert board.table.head == ("Mechanism", "Accuracy", "Mean over", "Parameters")
+    assert [row[:3] for row in _texts(board)] == [
+        ["full", "92.0% (87.0\u201397.0)", "3 seeds"],
+        ["linear", "72.0% (67.0\u201377.0)", "3 seeds"],
+        ["mqa", "not learned (5 attempts)", "1 seed"],
+        ["chance", "10.0%", "computed"],
+    ]
+    assert _marks(board) == ["base", "", "", "null"]
+    assert "Xeon-x2-15GiB" in board.config_text
+
+
+def test_of_bits_fewer_are_better(tmp_path: Path) -> None:
+    bits = {"metric": "bits a token", "train_chance": 8.0, "train_majority": 5.0}
+    records = [*learnt.seeds("full", (2.5, 2.6), **bits), *learnt.seeds("linear", (2.0, 2.1), **bits)]
+    (board,) = _list(tmp_path, records, "recall")
+    assert board.table.head[1] == "Bits a token (less is better)"
+    assert [row[0] for row in _texts(board)] == ["linear", "full", "majority", "chance"]
+
+
+def test_what_two_baselines_divide_says_beside_which(tmp_path: Path) -> None:
+    records = [*learnt.seeds("full", (0.9, 0.92)), *learnt.seeds("gru", (0.5, 0.52), baseline="gru")]
+    boards = _list(tmp_path, records, "recall")
+    assert [board.table.caption for board in boards] == [
+        f"recall, length 64, beside {name}" for name in ("full", "gru")
+    ]
+
+
+def test_errors_stand_among_predictors_that_know_nothing(tmp_path: Path) -> None:
+    (board,) = _list(tmp_path, runs.fidelity((0, 2, 5)), "fidelity")
+    assert board.table.head == ("Mechanism", "Relative error (less is better)", "Mean over")
+    texts = _texts(board)
+    assert (texts[0][0], board.table.rows[0][0].mark, texts[0][2]) == ("full", "base", "3 layers")
+    assert texts[-1][:2] == ["null: zero", "1.00"]
+    values = [row[1].sort for row in board.table.rows]
+    assert values == sorted(values, key=float)
+
+
+def _segments(variant: str, losses: Iterable[float], **known: object) -> Iterable[Record]:
+    for number, loss in enumerate(losses):
+        made = runs.row(
+            variant, task="swap", mode="prefill", inputs="tiny", seq_len=2048, causal=True, status="ok",
+            latency_ms=10.0, baseline="full", metric="nats a token", **known,
+        )  # fmt: skip
+        made.case_key += f"/{number}"
+        made.extra = {"swap.loss": loss, "swap.divergence": loss - 3.0, "swap.segment": number}
+        yield Record(made)
+
+
+def test_swapped_models_are_ranked_by_perplexity_and_layers_by_themselves(tmp_path: Path) -> None:
+    whole = [*_segments("linear", (3.5, 3.6)), *_segments("full", (3.0, 3.0)), *_segments("mqa", (3.1, 3.2))]
+    single = [one for layer in (0, 1) for one in _segments("mqa", (3.01,), layer=layer)]
+    first, second = _list(tmp_path, [*whole, *single], "swap")
+    assert [row[0] for row in _texts(first)] == ["full", "mqa", "linear"]
+    assert first.table.head[1] == "Perplexity, over its own (less is better)"
+    assert _texts(first)[2][1].startswith("1.73x (")
+    assert _texts(first)[2][-1] == "2 segments"
+    assert _marks(first) == ["base", "", ""]
+    assert second.table.caption == "tiny, 2,048 tokens, one layer at a time"
+    assert [row[::2] for row in _texts(second)] == [["mqa", "2 layers"]]
+
+
+def test_what_was_found_has_wilsons_interval_and_stands_above_chance(tmp_path: Path) -> None:
+    records = []
+    for variant, share in (("linear", 0.2), ("full", 0.9)):
+        made = runs.row(variant, task="retrieval", inputs="tiny:single", seq_len=1024, status="ok", accuracy=share)
+        told = {"needles": "single", "chance": 0.1, "questions": 80, "accuracy_low": share - 0.1}
+        made.extra = {f"retrieval.{name}": value for name, value in (told | {"accuracy_high": share + 0.05}).items()}
+        records.append(Record(made))
+    (board,) = _list(tmp_path, records, "retrieval")
+    assert [row[:2] for row in _texts(board)] == [
+        ["full", "90.0% (80.0%\u201395.0%)"],
+        ["linear", "20.0% (10.0%\u201325.0%)"],
+        ["chance", "10.0%"],
+    ]
+
+
+def test_any_other_task_shows_its_own_section_and_times_none(tmp_path: Path) -> None:
+    records = [
+        Record(runs.row("full", task="mine", mode="mine", part="all", seq_len=n, status="ok", loss=0.5))
+        for n in (8, 16)
+    ]
+    (board,) = _list(tmp_path, [*records, *runs.speed()], "mine")
+    assert (board.table.head, board.order) == (("Variant", "Length", "Surprise"), "as its section has it")
+    assert _texts(board) == [["full", "8", "0.500"], ["full", "16", "0.500"]]
+    assert _list(tmp_path / "other", runs.speed(), "speed") == []
+
+
+@pytest.mark.parametrize("task", ["none", "speed"])
+def test_no_rows_no_board(task: str, tmp_path: Path) -> None:
+    assert _list(tmp_path, runs.fidelity((0,)), task) == []

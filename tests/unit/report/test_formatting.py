@@ -1,0 +1,82 @@
+"""Claims in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from efficient_attn.report import formatting
+from efficient_attn.units import TO
+
+
+def plain(text: str) -> str:
+    return text.replace(TO, "-")
+
+
+def row(label: str, value: float, low: float | None, high: float | None) -> dict[str, Any]:
+    return {"label": label, "speedup": value, "speedup_low": low, "speedup_high": high}
+
+
+def test_a_difference_is_claimed_only_where_the_interval_excludes_1() -> None:
+    rows = [row("a", 24.1, 23, 25.3), row("b", 0.5, 0.4, 0.625), row("c", 1.1, 0.9, 1.3), row("d", 3.0, None, None)]
+    said = plain(formatting.describe_speedups(rows, "full"))
+    assert "a is 24.1x (23.0-25.3) faster than full" in said
+    assert "b is 2.00x (1.60-2.50) slower than full" in said
+    assert "no difference is shown for c" in said
+    assert "measured without an interval, so nothing is said for d" in said
+
+
+def test_what_is_lost_follows_what_is_gained() -> None:
+    rows = [row("a", 24.1, 23, 25.3) | {"loss": "error 0.3"}, row("b", 3, 2.9, 3.1) | {"loss": "error not measured"}]
+    assert plain(formatting.describe_speedups(rows, "full")) == (
+        "a is 24.1x (23.0-25.3) faster than full, error 0.3; b is 3.00x (2.90-3.10), error not measured"
+    )
+    slower = row("c", 0.5, 0.4, 0.625) | {"loss": "exact"}
+    assert plain(formatting.describe_speedups([*rows, slower], "full")).endswith(
+        "; c is 2.00x (1.60-2.50) slower than full, exact"
+    )
+
+
+def test_what_all_lose_is_said_once() -> None:
+    rows = [row(name, 3, 2.9, 3.1) | {"loss": "error not measured"} for name in "ab"]
+    rows += [row("c", 0.5, 0.4, 0.625) | {"loss": "error not measured"}]
+    said = plain(formatting.describe_speedups(rows, "full"))
+    assert said.endswith("; c is 2.00x (1.60-2.50) slower than full; all: error not measured")
+    assert said.count("error not measured") == 1
+    one = plain(formatting.describe_speedups(rows[:1], "full"))
+    assert one == "a is 3.00x (2.90-3.10) faster than full; error not measured"
+    assert formatting.describe_speedups(rows, "full", most=1).count("error not measured") == 1
+
+
+def test_a_place_names_processor_dtype_batch_and_heads() -> None:
+    setting = {
+        "suite": "s",
+        "machine": "M-x2",
+        "device": "cpu",
+        "dtype": "float32",
+        "threads": 1,
+        "batch": 2,
+        "heads": 4,
+    }
+    setting |= {"head_dim": 64, "baseline": "full"}
+    assert formatting.format_config(setting, {"M-x2": "Zen 5"}) == (
+        "cpu, float32, 1 thread, batch 2, 4 heads of size 64, machine M-x2 (Zen 5)"
+    )
+    assert formatting.format_config({"heads": None, "head_dim": 32}, {}) == "head size 32"
+    assert formatting.format_setting(setting, {}).split(" \u00b7 ")[-2:] == ["suite s", "machine M-x2"]
+
+
+def test_long_claims_say_how_many_they_left_out() -> None:
+    rows = [row(f"v{i}", 2.0 + i, 1.9 + i, 2.1 + i) for i in range(5)]
+    assert plain(formatting.describe_speedups(rows, "full", most=2)).startswith(
+        "v4 is 6.00x (5.90-6.10) faster than full, v3 is 5.00x"
+    )
+    assert formatting.describe_speedups(rows, "full", most=2).endswith("3 more differ")
+
+
+@pytest.mark.parametrize(
+    ("fill", "said"), [("packed", " \u00b7 rows of drawn lengths, packed"), ("full", ""), (None, "")]
+)
+def test_a_setting_says_how_full_its_rows_are_where_they_are_not(fill: str | None, said: str) -> None:
+    assert formatting.format_setting({"device": "cpu", "fill": fill}, {}) == f"cpu{said}"

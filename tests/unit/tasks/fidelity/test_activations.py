@@ -1,0 +1,165 @@
+"""Activations: the built-in file, the user's own, and the one line that a wrong file gets."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from efficient_attn.errors import UsageError
+from efficient_attn.tasks.fidelity import activations
+from efficient_attn.tasks.fidelity.activations import LEFT_OUT, Activations, NotHere, describe
+
+
+def _arrays(*shape: int, kv_heads: int | None = None) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    narrow = (*shape[:-3], kv_heads or shape[-3], *shape[-2:])
+    return {n: generator.standard_normal(shape if n == "q" else narrow).astype("float32") for n in ("q", "k", "v")}
+
+
+def _npz(folder: Path, **arrays: Any) -> Path:
+    np.savez(folder / "mine.npz", **arrays)
+    return folder / "mine.npz"
+
+
+def test_the_built_in_file_holds_three_layers_of_a_trained_encoder() -> None:
+    found = Activations.find("minilm")
+    assert found.q.shape == found.k.shape == found.v.shape == (3, 12, 384, 32)
+    assert found.layers == (0, 2, 5)
+    assert found.label.startswith("minilm@")
+    assert "MiniLM" in found.source
+    assert all(x.astype("float32").std() > 0.1 for x in (found.q, found.k, found.v))
+
+
+def test_the_built_in_file_of_a_decoder_has_the_sizes_that_are_told_of_it() -> None:
+    found = Activations.find(str(Path(__file__).parents[3] / "suites" / "data" / "smollm2.npz"))  # no wheel has it
+    assert found.sizes._replace(label="smollm2") == LEFT_OUT["smollm2"]
+    assert (found.q.shape, found.k.shape, found.v.shape) == ((2, 9, 2048, 64), (2, 3, 2048, 64), (2, 3, 2048, 64))
+    assert found.label.startswith("smollm2@")
+    assert describe("smollm2")._replace(label="") == found.sizes._replace(label="")
+    assert all(x.dtype == np.float16 and x.astype("float32").std() > 0.1 for x in (found.q, found.k, found.v))
+
+
+def test_where_it_is_left_out_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activations, "suites_folder", lambda: tmp_path)
+    command = "efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len 2048 --out smollm2.npz"
+    with pytest.raises(NotHere, match=rf"python -m {command}\).* --activations smollm2.npz"):
+        Activations.find("smollm2")
+    assert describe("smollm2") == LEFT_OUT["smollm2"]
+    with pytest.raises(UsageError, match="no such file") as caught:
+        describe("minilm")
+    assert not isinstance(caught.value, NotHere)
+
+
+def test_a_layer_is_found_by_its_number() -> None:
+    found = Activations.find("minilm")
+    q, k, v = found.layer(2)
+    assert q.shape == k.shape == v.shape == (1, 12, 384, 32)
+    for got, all_layers in ((q, found.q), (k, found.k), (v, found.v)):
+        np.testing.assert_array_equal(got[0], all_layers[1])
+
+
+def test_an_npz_file_of_ones_own(tmp_path: Path) -> None:
+    arrays = _arrays(2, 4, 10, 8, kv_heads=2)
+    found = Activations.find(str(_npz(tmp_path, **arrays, layers=[3, 7], source="me")))
+    for name in ("q", "k", "v"):
+        np.testing.assert_array_equal(getattr(found, name), arrays[name])
+    assert (found.layers, found.source) == ((3, 7), "me")
+    assert found.label.startswith("mine@")
+
+
+def test_one_layer_needs_no_dimension_for_it(tmp_path: Path) -> None:
+    found = Activations.find(str(_npz(tmp_path, **_arrays(4, 10, 8))))
+    assert found.q.shape == (1, 4, 10, 8)
+    assert found.layers == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_safetensors_file_of_ones_own(dtype: torch.dtype, tmp_path: Path) -> None:
+    tensors = {n: torch.from_numpy(x).to(dtype) for n, x in _arrays(2, 4, 10, 8).items()}
+    path = tmp_path / "mine.safetensors"
+    save_file(tensors | {"layers": torch.tensor([1, 4])}, path)
+    found = Activations.find(str(path))
+    assert found.layers == (1, 4)
+    for name in ("q", "k", "v"):
+        np.testing.assert_array_equal(getattr(found, name), tensors[name].float().numpy())
+
+
+def test_the_label_follows_the_content(tmp_path: Path) -> None:
+    arrays = _arrays(1, 2, 4, 8)
+    first = Activations.find(str(_npz(tmp_path, **arrays))).label
+    assert Activations.find(str(_npz(tmp_path, **arrays))).label == first
+    arrays["v"][0, 0, 0, 0] += 1
+    assert Activations.find(str(_npz(tmp_path, **arrays))).label != first
+
+
+def _with(**changes: Any) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        arrays = _arrays(2, 4, 10, 8) | changes
+        return _npz(folder, **{n: x for n, x in arrays.items() if x is not None})
+
+    return write
+
+
+def _named(name: str, content: bytes) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        (folder / name).write_bytes(content)
+        return folder / name
+
+    return write
+
+
+class _Trap:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("the pickle was opened",))
+
+
+def _ones(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return np.ones(shape, dtype)
+
+
+INFINITE = _ones(2, 4, 10, 8)
+INFINITE[1, 2, 3, 4] = np.inf
+
+WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "no q": (_with(q=None), r"no array named 'q'; .* has \['k', 'v'\]"),
+    "no v": (_with(v=None), "no array named 'v'"),
+    "two dimensions": (_with(q=_ones(10, 8)), r"q must be floating .* float32 \[10, 8\]"),
+    "five dimensions": (_with(v=_ones(1, 2, 4, 10, 8)), "v must be floating"),
+    "nothing": (_with(k=_ones(2, 4, 0, 8)), "k must be floating"),
+    "integers": (_with(k=_ones(2, 4, 10, 8, dtype="int64")), "k must be floating .* int64"),
+    "not finite": (_with(v=INFINITE), "v holds values that are not finite"),
+    "other layers": (_with(k=_ones(1, 4, 10, 8), v=_ones(1, 4, 10, 8)), "shapes do not fit"),
+    "another length": (_with(k=_ones(2, 4, 9, 8), v=_ones(2, 4, 9, 8)), "shapes do not fit"),
+    "another width": (_with(k=_ones(2, 4, 10, 4), v=_ones(2, 4, 10, 4)), "shapes do not fit"),
+    "k unlike v": (_with(v=_ones(2, 2, 10, 8)), "shapes do not fit"),
+    "heads that do not divide": (_with(k=_ones(2, 3, 10, 8), v=_ones(2, 3, 10, 8)), "the heads of q are a multiple"),
+    "too few layer numbers": (_with(layers=[1]), "layers must name each of the 2 layers once"),
+    "a layer number twice": (_with(layers=[1, 1]), "layers must name each of the 2 layers once"),
+    "one layer number alone": (_with(layers=3), "layers must"),
+    "layer numbers in two dimensions": (_with(layers=[[1], [2]]), "layers must"),
+    "layer names": (_with(layers=["first", "last"]), "layers must"),
+    "pickled arrays": (_with(q=np.array([_Trap()], dtype=object)), "cannot be read"),
+    "a pickle": (_named("mine.npz", pickle.dumps(_Trap())), "cannot be read"),
+    "broken npz": (_named("mine.npz", b"PK\x03\x04 and then nothing"), "cannot be read"),
+    "broken safetensors": (_named("mine.safetensors", b"\xff" * 40), "cannot be read"),
+    "empty file": (_named("mine.npz", b""), "cannot be read"),
+    "another kind of file": (_named("mine.pt", b""), r"a \.npz or \.safetensors file"),
+    "no file": (lambda folder: folder / "gone.npz", r"gone\.npz: no such file \(built in: minilm, smollm2\)"),
+    "a folder": (lambda folder: folder, "no such file"),
+}
+
+
+@pytest.mark.parametrize(("write", "says"), WRONG.values(), ids=WRONG)
+def test_a_wrong_file_gets_one_line(write: Callable[[Path], Path], says: str, tmp_path: Path) -> None:
+    path = write(tmp_path)
+    with pytest.raises(UsageError, match=says) as caught:
+        Activations.find(str(path))
+    assert path.name in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,79 @@
+"""Exact attention in blocks against autograd through all pairs at once."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from efficient_attn.contract.mask import Mask
+from efficient_attn.instruments.memory import footprint
+from efficient_attn.kernels.dense import expand_heads, softmax_attention
+from efficient_attn.tasks.fidelity import exact
+from efficient_attn.tasks.fidelity.exact import Exact
+
+N, M = 21, 30
+MASKS = {
+    "everything": Mask(),
+    "causal": Mask(causal=True),
+    "some see no key": Mask(causal=True, query_start=-4),
+    "padded": Mask(key_lengths=torch.tensor([9, M]), query_lengths=torch.tensor([N, 7])),
+    "holes": Mask(causal=True, key_mask=torch.arange(2 * M).view(2, M) % 3 > 0),
+}
+
+
+def draw(n: int = N, m: int = M, *, heads: int = 4, kv_heads: int = 2, batch: int = 2) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(3)
+    sizes = (heads, n), (kv_heads, m), (kv_heads, m)
+    return tuple(torch.randn(batch, *size, 8, generator=generator, dtype=torch.float64) for size in sizes)
+
+
+@pytest.mark.parametrize("block", [8, 8 * 2 * M * 5, 2**25], ids=["a row", "five rows", "all"])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_output_and_gradients_are_those_of_all_pairs(mask: Mask, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "BLOCK", block)
+    q, k, v = draw()
+    found, leaves = Exact.of(q, k, v, mask), [x.requires_grad_() for x in (q, k, v)]
+    want = softmax_attention(*leaves, mask.dense(N, M))
+    torch.testing.assert_close(found.out, want)
+    for own, theirs in zip(found.gradients, torch.autograd.grad(want, leaves, found.upstream), strict=True):
+        torch.testing.assert_close(own, theirs)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_blocks_change_no_number(mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Exact.of(*draw(), mask)
+    monkeypatch.setattr(exact, "BLOCK", 8 * 2 * M * 3)
+    parts = Exact.of(*draw(), mask)
+    for name in ("mean_value_error", "effective_keys", "sink_mass"):
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-12)
+    torch.testing.assert_close(parts.lse, whole.lse)
+
+
+def test_weights_of_some_rows_and_keys_are_their_part_of_all() -> None:
+    q, k, v = draw()
+    mask = Mask(causal=True)
+    found = Exact.of(q, k, v, mask)
+    scores = q @ expand_heads(k, 4).mT / math.sqrt(8)
+    want = scores.masked_fill(~mask.dense(N, M), -torch.inf).softmax(-1)
+    some = (slice(1, 3), slice(4, 11), slice(5, 28))
+    torch.testing.assert_close(found.weights(q, k, mask, *some), want[:, some[0], some[1], some[2]])
+
+
+def test_the_upstream_gradient_is_always_the_same() -> None:
+    first, second = (Exact.of(*draw(), Mask()).upstream for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_what_it_holds_does_not_grow_with_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "BLOCK", 2**17)
+
+    def peak(n: int) -> int:
+        inputs = draw(n, n, heads=3, kv_heads=1, batch=1)
+        return footprint(lambda: Exact.of(*inputs, Mask(causal=True)), device="cpu").peak or 0
+
+    short, long = peak(256), peak(1024)
+    assert long < 8 * 1024**2  # one matrix of one head
+    assert long - short < 20 * 8 * 8 * 3 * 768  # what is kept of every row: outputs, gradients

@@ -1,0 +1,37 @@
+"""Copying, solved by reading the first half."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from efficient_attn.errors import UsageError
+from efficient_attn.tasks.problems.copying import COPYING, CopyingKeys
+from efficient_attn.tasks.training.problem import IGNORED
+
+KEYS = CopyingKeys()
+
+
+@pytest.mark.parametrize("length", [2, 4, 32])
+def test_the_first_half_is_asked_in_the_second(length: int) -> None:
+    COPYING.check(KEYS, length)
+    batch, half = COPYING.draw(KEYS, length, 30, np.random.default_rng(0), "train"), length // 2
+    assert batch.inputs.shape == batch.targets.shape == (30, length)
+    assert (batch.targets[:, :half] == IGNORED).all()
+    assert (batch.targets[:, half:] == batch.inputs[:, :half]).all()
+    assert (batch.inputs[:, half] == KEYS.vocab).all()
+    assert (batch.inputs[:, half + 1 :] == batch.targets[:, half:-1]).all()  # each is asked before it comes
+    assert batch.distance is not None
+    assert (batch.distance == [-1] * half + [half] * half).all()
+
+
+def test_a_guess_is_right_by_chance() -> None:
+    targets = COPYING.draw(KEYS, 64, 2000, np.random.default_rng(0), "test").targets
+    share = np.bincount(targets[targets != IGNORED]).max() / (2000 * 32)
+    assert share == pytest.approx(COPYING.baselines(KEYS, 64).majority, abs=0.003)
+
+
+@pytest.mark.parametrize(("vocab", "length"), [(64, 31), (1, 32)])
+def test_sizes_that_do_not_fit_are_refused(vocab: int, length: int) -> None:
+    with pytest.raises(UsageError, match="copying"):
+        COPYING.check(CopyingKeys(vocab=vocab), length)

@@ -1,0 +1,78 @@
+"""Dates, read by a reader that was written apart from the writer."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from datetime import date
+
+import numpy as np
+import pytest
+
+from efficient_attn.errors import UsageError
+from efficient_attn.tasks.problems.dates import ALPHABET, BEGIN, DATES, END, LONGEST, DatesKeys, days
+
+KEYS = DatesKeys()
+WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+
+def _read(text: str) -> str:
+    if found := re.search(r"(\d\d)/(\d\d)/(\d\d)$", text):
+        month, day, year = map(int, found.groups())
+        year += 1900 if year >= 50 else 2000
+    elif found := re.search(r"(\d+)\.(\d+)\.(\d{4})$", text):
+        day, month, year = map(int, found.groups())
+    elif found := re.search(r"([a-z]+) (\d+), (\d{4})$", text):
+        month, day, year = MONTHS.index(found[1][:3]) + 1, int(found[2]), int(found[3])
+    else:
+        found = re.search(r"(\d+) ([a-z]+) (\d{4})$", text)
+        assert found, text
+        day, month, year = int(found[1]), MONTHS.index(found[2][:3]) + 1, int(found[3])
+        if weekday := re.search(r"(\w{3}), \d", text):
+            assert weekday[1] == WEEKDAYS[date(year, month, day).weekday()]
+    return f"{year}-{month:02}-{day:02}"
+
+
+@pytest.mark.parametrize("length", [LONGEST, 48])
+def test_every_source_can_be_read(length: int) -> None:
+    DATES.check(KEYS, length)
+    batch = DATES.draw(KEYS, length, 400, np.random.default_rng(0), "train")
+    assert batch.lengths is not None
+    assert batch.begun is not None
+    kinds, filled = set(), []
+    for tokens, count, target in zip(batch.inputs, batch.lengths, batch.targets, strict=True):
+        text = "".join(ALPHABET[i] for i in tokens[:count])
+        assert _read(text) == "".join(ALPHABET[i] for i in target[:-1])
+        kinds.add(re.sub(r"[a-z]+", "a", re.sub(r"\d+", "1", text)).split("a a ")[-1])
+        filled.append(count / length)
+    assert (batch.targets[:, -1] == END).all()
+    assert (batch.begun == np.hstack([np.full((400, 1), BEGIN), batch.targets[:, :-1]])).all()
+    assert len(kinds) >= 5
+    assert max(filled) > 0.9
+    assert batch.inputs.max() < DATES.inputs(KEYS)
+
+
+def test_no_day_is_in_two_splits() -> None:
+    parts = [set(days(split).tolist()) for split in ("train", "validation", "test")]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 36525
+    batch = DATES.draw(KEYS, 48, 100, np.random.default_rng(0), "test")
+    drawn = {date.fromisoformat("".join(ALPHABET[i] for i in row[:-1])).toordinal() for row in batch.targets}
+    assert drawn <= parts[2]
+
+
+def test_baselines_are_counted_over_the_days_of_tests() -> None:
+    told = DATES.baselines(KEYS, 48)
+    following: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for day in days("test").tolist():
+        text = f"{date.fromordinal(day).isoformat()}$"
+        for i, letter in enumerate(text):
+            following[text[:i]][letter] += 1
+    letters = sum(following.values(), Counter())
+    assert told.majority == pytest.approx(max(letters.values()) / letters.total())
+    assert told.shortcut == pytest.approx(sum(max(c.values()) for c in following.values()) / letters.total())
+
+
+def test_too_few_characters_are_refused() -> None:
+    with pytest.raises(UsageError, match="dates: a date takes up to 18"):
+        DATES.check(KEYS, 17)

@@ -1,0 +1,63 @@
+"""Digits: the splits, and the nearest mean worked out one image at a time."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from efficient_attn.errors import UsageError
+from efficient_attn.tasks.problems.digits import DIGITS, DigitsKeys, load
+
+KEYS = DigitsKeys()
+
+
+def test_without_scikit_learn_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from efficient_attn.integrations.model_info import NotInstalled
+
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    load.cache_clear()
+    with pytest.raises(NotInstalled, match=r"pip install 'efficient-attn\[data\]'"):
+        DIGITS.draw(KEYS, 16, 4, np.random.default_rng(0), "train")
+
+
+def test_an_image_has_one_length() -> None:
+    with pytest.raises(UsageError, match="16 patches"):
+        DIGITS.check(KEYS, 64)
+
+
+def test_splits_are_apart_and_hold_every_class() -> None:
+    sklearn = pytest.importorskip("sklearn.datasets")
+    parts = [load(split) for split in ("train", "validation", "test")]
+    assert [len(labels) for _, labels in parts] == [1197, 300, 300]
+    together = np.concatenate([images.reshape(-1, 64) for images, _ in parts]) * 16
+    every = sklearn.load_digits().data
+    assert sorted(map(tuple, together)) == sorted(map(tuple, every))  # each once
+    shares = np.stack([np.bincount(labels) / len(labels) for _, labels in parts])
+    assert np.ptp(shares, axis=0).max() < 0.007
+    values = parts[0][0]
+    assert values.dtype == np.float32
+    assert (values.min(), values.max()) == (0, 1)
+
+
+def test_a_draw_has_each_image_once_and_no_more_than_there_are() -> None:
+    pytest.importorskip("sklearn.datasets")
+    batch = DIGITS.draw(KEYS, 16, 512, np.random.default_rng(0), "test")
+    assert batch.inputs.shape == (300, 1, 8, 8)
+    assert len({image.tobytes() for image in batch.inputs}) == 300
+    some = [DIGITS.draw(KEYS, 16, 8, np.random.default_rng(seed), "train") for seed in (1, 1, 2)]
+    assert (some[0].inputs == some[1].inputs).all()
+    assert (some[0].inputs != some[2].inputs).any()
+
+
+def test_baselines_are_counted_over_the_tests() -> None:
+    pytest.importorskip("sklearn.datasets")
+    (images, labels), (asked, right) = load("train"), load("test")
+    means = [np.mean([x for x, y in zip(images, labels, strict=True) if y == digit], axis=0) for digit in range(10)]
+    hits = [int(np.argmin([np.linalg.norm(x - m) for m in means])) == y for x, y in zip(asked, right, strict=True)]
+    told = DIGITS.baselines(KEYS, 16)
+    assert told.shortcut == pytest.approx(np.mean(hits))
+    assert told.shortcut is not None
+    assert told.shortcut > 0.85
+    assert told.majority == pytest.approx(0.1, abs=0.01)

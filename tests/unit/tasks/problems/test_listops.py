@@ -1,0 +1,65 @@
+"""ListOps: examples, baselines, and Long Range Arena's numbers at its own sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from efficient_attn.errors import UsageError
+from efficient_attn.tasks.problems.expressions import PAD, value
+from efficient_attn.tasks.problems.listops import LISTOPS, ListopsKeys
+
+KEYS = ListopsKeys()
+OFFICIAL = ListopsKeys(depth=10, arguments=10, longer_than=500)
+
+
+def test_labels_are_the_values_of_padded_rows() -> None:
+    LISTOPS.check(KEYS, 48)
+    batch = LISTOPS.draw(KEYS, 48, 100, np.random.default_rng(0), "train")
+    assert batch.inputs.shape == (100, 48)
+    assert batch.lengths is not None
+    for tokens, length, label in zip(batch.inputs, batch.lengths, batch.targets, strict=True):
+        assert value(tokens[:length].tolist()) == label
+        assert (tokens[length:] == PAD).all()
+    again, other = (LISTOPS.draw(KEYS, 48, 100, np.random.default_rng(seed), "train") for seed in (0, 1))
+    assert (again.inputs == batch.inputs).all()
+    assert (other.inputs != batch.inputs).any()
+
+
+@pytest.mark.slow
+def test_baselines_at_official_sizes() -> None:
+    LISTOPS.check(OFFICIAL, 2000)
+    told = LISTOPS.baselines(OFFICIAL, 2000)
+    assert told.majority == pytest.approx(0.166, abs=0.025)
+    assert told.shortcut == pytest.approx(0.37, abs=0.03)
+
+
+def test_the_root_operator_is_counted() -> None:
+    batch = LISTOPS.draw(KEYS, 48, 2000, np.random.default_rng(0), "test")
+    told, right = LISTOPS.baselines(KEYS, 48), 0
+    for operator in np.unique(batch.inputs[:, 0]):
+        right += np.bincount(batch.targets[batch.inputs[:, 0] == operator]).max()
+    assert told.shortcut == right / 2000
+    assert told.majority == np.bincount(batch.targets).max() / 2000
+
+
+@pytest.mark.parametrize(("keys", "length"), [({"longer_than": 48}, 48), ({"depth": 2}, 48), ({}, 9)])
+def test_sizes_that_do_not_fit_are_refused(keys: dict[str, int], length: int) -> None:
+    with pytest.raises(UsageError, match=r"none is longer than \d+ and shorter than \d+"):
+        LISTOPS.check(ListopsKeys(**keys), length)
+
+
+def test_files_take_the_place_of_what_is_drawn(tmp_path: Path) -> None:
+    rows = [f"( ( ( [MAX 1 ) {digit} ) ] )\t{max(1, digit)}" for digit in range(10)]
+    for name in ("train", "val", "test"):
+        (tmp_path / f"basic_{name}.tsv").write_text("\r\n".join(["Source\tTarget", *rows, ""]), newline="")
+    keys = ListopsKeys(data=str(tmp_path))
+    LISTOPS.check(keys, 4)
+    batch = LISTOPS.draw(keys, 8, 64, np.random.default_rng(0), "test")
+    assert sorted(batch.targets.tolist()) == [1, *range(1, 10)]
+    assert [value(row[:4].tolist()) for row in batch.inputs] == batch.targets.tolist()
+    assert LISTOPS.baselines(keys, 8).majority == 0.2
+    with pytest.raises(UsageError, match=r"basic_train.tsv:2: 4 tokens, more than the length 3"):
+        LISTOPS.check(keys, 3)

@@ -1,0 +1,58 @@
+"""MQAR, solved by reading the pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from efficient_attn.errors import UsageError
+from efficient_attn.tasks.problems.mqar import MQAR, POWER, MqarKeys
+from efficient_attn.tasks.training.problem import IGNORED
+
+KEYS = MqarKeys()
+
+
+def test_every_answer_is_the_value_that_stood_after_its_key() -> None:
+    batch = MQAR.draw(KEYS, 64, 50, np.random.default_rng(0), "train")
+    assert batch.distance is not None
+    for tokens, targets, distance in zip(batch.inputs, batch.targets, batch.distance, strict=True):
+        table = dict(zip(tokens[0:16:2].tolist(), tokens[1:16:2].tolist(), strict=True))
+        asked = np.flatnonzero(targets != IGNORED)
+        assert len(table) == len(set(table.values())) == len(asked) == KEYS.pairs
+        assert (asked >= 16).all()
+        assert [table[int(tokens[at])] for at in asked] == targets[asked].tolist()
+        assert (tokens[asked - distance[asked]] == targets[asked]).all()
+        assert (distance[targets == IGNORED] == -1).all()
+
+
+def test_gaps_are_drawn_as_numpy_draws_them_without_replacement() -> None:
+    batch = MQAR.draw(KEYS, 64, 4000, np.random.default_rng(0), "train")
+    assert batch.distance is not None
+    slots = np.arange(1, 25, dtype=float) ** (POWER - 1)
+    generator = np.random.default_rng(1)
+    drawn = np.array([generator.choice(24, KEYS.pairs, replace=False, p=slots / slots.sum()) for _ in range(4000)])
+    at = np.stack([np.flatnonzero(row != IGNORED) for row in batch.targets])
+    pair = (at - np.take_along_axis(batch.distance, at, 1) - 1) // 2  # which pair each position asks for
+    gaps = np.empty_like(at)
+    np.put_along_axis(gaps, pair, (at - 16) // 2, 1)
+    for column in (0, KEYS.pairs - 1):
+        shares = [np.bincount(x[:, column], minlength=24) / 4000 for x in (gaps, drawn)]
+        assert abs(shares[0] - shares[1]).max() < 0.03
+
+
+@pytest.mark.parametrize(
+    ("keys", "length"), [({}, 63), ({}, 30), ({"vocab": 64}, 64), ({"pairs": 16, "vocab": 32}, 64)]
+)
+def test_sizes_that_do_not_fit_are_refused(keys: dict[str, int], length: int) -> None:
+    with pytest.raises(UsageError, match="mqar"):
+        MQAR.check(MqarKeys(**keys), length)
+
+
+def test_other_positions_hold_token_0_or_noise() -> None:
+    quiet, loud = (
+        MQAR.draw(MqarKeys(noise=noise), 64, 50, np.random.default_rng(0), "train") for noise in (False, True)
+    )
+    for batch, tokens in ((quiet, 1), (loud, 200)):
+        rest = (batch.targets == IGNORED) & (np.arange(64) >= 16)
+        assert len(np.unique(batch.inputs[rest])) >= tokens
+        assert (not batch.inputs[rest].any()) == (batch is quiet)

@@ -1,0 +1,41 @@
+"""Selective copying, solved by leaving out the blanks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from efficient_attn.errors import UsageError
+from efficient_attn.tasks.problems.selective_copying import SELECTIVE_COPYING, SelectiveCopyingKeys
+from efficient_attn.tasks.training.problem import IGNORED
+
+KEYS = SelectiveCopyingKeys()
+
+
+@pytest.mark.parametrize("length", [16, 17, 64])
+def test_what_is_no_blank_is_asked_in_order(length: int) -> None:
+    SELECTIVE_COPYING.check(KEYS, length)
+    batch = SELECTIVE_COPYING.draw(KEYS, length, 200, np.random.default_rng(0), "train")
+    assert batch.distance is not None
+    for tokens, targets, distance in zip(batch.inputs, batch.targets, batch.distance, strict=True):
+        places, asked = np.flatnonzero(tokens < KEYS.vocab), np.arange(length - KEYS.tokens, length)
+        assert (tokens[asked] == KEYS.vocab + 1).all()
+        assert (targets[: -KEYS.tokens] == IGNORED).all()
+        assert tokens[places].tolist() == targets[asked].tolist()
+        assert (asked - distance[asked] == places).all()
+        assert (distance[: -KEYS.tokens] == -1).all()
+
+
+def test_tokens_stand_anywhere() -> None:
+    batch = SELECTIVE_COPYING.draw(KEYS, 64, 4000, np.random.default_rng(0), "train")
+    shares = (batch.inputs[:, :56] < KEYS.vocab).mean(0)
+    assert abs(shares - 8 / 56).max() < 0.03
+    targets = batch.targets[:, -8:]
+    assert np.bincount(targets.ravel()).max() / targets.size == pytest.approx(1 / 16, abs=0.004)
+    assert SELECTIVE_COPYING.baselines(KEYS, 64).majority == 1 / 16
+
+
+@pytest.mark.parametrize(("keys", "length"), [({}, 15), ({"vocab": 1}, 64)])
+def test_sizes_that_do_not_fit_are_refused(keys: dict[str, int], length: int) -> None:
+    with pytest.raises(UsageError, match="selective_copying"):
+        SELECTIVE_COPYING.check(SelectiveCopyingKeys(**keys), length)

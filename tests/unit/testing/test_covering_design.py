@@ -1,0 +1,41 @@
+"""A covering design holds every pair of levels, and a failing case is made as simple as it can be."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+from efficient_attn.testing.covering_design import cover, shrink
+
+LEVELS = {"n": (1, 2, 3, 4), "dtype": ("double", "float"), "padding": (None, "left", "right"), "causal": (False, True)}
+
+
+def test_every_pair_of_levels_occurs_together() -> None:
+    cases = cover(LEVELS, seed=0)
+    for (a, left), (b, right) in combinations(LEVELS.items(), 2):
+        for one, other in product(left, right):
+            assert any(case[a] == one and case[b] == other for case in cases), (a, one, b, other)
+    assert len(cases) < 20  # of 48
+
+
+def test_chosen_factors_occur_three_by_three() -> None:
+    names = ("dtype", "padding", "causal")
+    cases = cover(LEVELS, seed=0, together=names)
+    seen = {tuple(case[name] == LEVELS[name][0] for name in names) for case in cases}
+    assert seen == set(product((True, False), repeat=3))
+
+
+def test_a_seed_gives_the_same_cases_and_another_others() -> None:
+    assert cover(LEVELS, seed=3) == cover(LEVELS, seed=3) != cover(LEVELS, seed=4)
+
+
+def test_what_is_not_allowed_never_occurs_and_dear_cases_are_rare() -> None:
+    cases = cover(LEVELS, seed=0, allowed=lambda c: c["n"] != 4 or c["causal"] is False)
+    assert all(case["causal"] is False for case in cases if case["n"] == 4)
+    dear = cover(LEVELS, seed=0, cost=lambda c: 100.0 if c["n"] == 3 else 1.0)
+    assert sum(case["n"] == 3 for case in dear) <= 4
+
+
+def test_a_failing_case_keeps_only_what_makes_it_fail() -> None:
+    case = {"n": 4, "dtype": "float", "padding": "right", "causal": True}
+    found = shrink(case, LEVELS, lambda c: c["n"] >= 2 and c["dtype"] == "float")  # pyright: ignore[reportOperatorIssue]
+    assert found == {"n": 2, "dtype": "float", "padding": None, "causal": False}

@@ -1,0 +1,62 @@
+"""What mechanisms are asked before they are checked."""
+
+from __future__ import annotations
+
+import pytest
+from toys import Slow, Stepwise, Toy
+
+from efficient_attn.contract.mechanism import Attention
+from efficient_attn.contract.shapes import Dims
+from efficient_attn.testing import Subject
+from efficient_attn.testing.probing import find_room, other_instances, refuses_shape, takes_many, too_slow
+
+
+def made(cls: type[Toy]) -> Subject:
+    def create(dims: Dims, seed: int, backend: str | None) -> Attention:
+        return cls()
+
+    return Subject(create)
+
+
+@pytest.mark.parametrize(
+    ("spec", "positions"),
+    [("sliding_window:window=10", 11), ("attention_sinks:window=10:n_sink=4", 15), ("global_tokens:n_global=5", 6)],
+)
+def test_the_room_of_a_bounded_state_is_counted_from_its_bytes(spec: str, positions: int) -> None:
+    assert find_room(Subject(spec)).positions == positions
+
+
+@pytest.mark.parametrize(
+    ("subject", "why"),
+    [
+        (Subject("full"), "its state keeps every position"),
+        (Subject("linear"), "its state has no capacity to ask: its bytes do not depend on max_len"),
+        (made(Stepwise), "its state has no capacity to ask: its bytes do not depend on max_len"),
+    ],
+    ids=["full", "linear", "Stepwise"],
+)
+def test_where_there_is_no_room_to_ask_for_it_says_why(subject: Subject, why: str) -> None:
+    assert find_room(subject) == (None, why)
+
+
+def test_who_takes_one_position_a_step_is_known() -> None:
+    assert takes_many(Subject("full"))
+    assert not takes_many(made(Stepwise))
+
+
+def test_a_slow_oracle_is_not_waited_for() -> None:
+    subject = made(Slow)
+    assert too_slow(subject, subject.shape(10)) is None
+    assert "its oracle is slow, N=100000 over M=100000" in str(too_slow(subject, subject.shape(100_000)))
+
+
+def test_other_instances_give_other_results() -> None:
+    assert [other.label for other in other_instances(Subject("sliding_window:window=7"))] == ["sliding_window:window=3"]
+    assert [other.label for other in other_instances(Subject("full"))] == ["full:softcap=3"]
+    assert list(other_instances(Subject("dot"))) == []
+
+
+def test_sizes_that_are_refused_are_told() -> None:
+    subject = Subject("gqa:kv_heads=2")
+    assert refuses_shape(subject, subject.shape(4, heads=4)) is None
+    assert "does not divide" in str(refuses_shape(subject, subject.shape(4, heads=3)))
