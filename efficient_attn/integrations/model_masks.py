@@ -18,9 +18,9 @@ from transformers import masking_utils
 from ..contract.mask import Mask
 from ..errors import UnsupportedError
 
-AT_ONCE = 1 << 22  # pairs looked at together
+MAX_PAIRS = 1 << 22  # pairs looked at together
 
-Allows = Callable[[Any, Any, Any, Any], Any]  # of row of the batch, head, query's and key's position
+MaskFunction = Callable[[Any, Any, Any, Any], Any]  # of row of the batch, head, query's and key's position
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ def describe_mask(
     kv_length: int,
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
-    mask_function: Allows = masking_utils.causal_mask_function,
+    mask_function: MaskFunction = masking_utils.causal_mask_function,
     attention_mask: Tensor | None = None,
     local_size: int | None = None,
     device: torch.device | str = "cpu",
@@ -52,18 +52,18 @@ def describe_mask(
     Raises `UnsupportedError` for one that no `Mask` describes.
     """
     start = int(q_offset) - kv_offset
-    padding: dict[str, Any] = _describe_padding(attention_mask, kv_length, kv_offset)
+    padding_fields: dict[str, Any] = _describe_padding(attention_mask, kv_length, kv_offset)
     aligned = None if start == kv_length - q_length else start
     if mask_function is masking_utils.causal_mask_function:
-        return ModelMask(Mask(causal=True, query_start=aligned, **padding), None, kv_offset)
+        return ModelMask(Mask(causal=True, query_start=aligned, **padding_fields), None, kv_offset)
     if mask_function is masking_utils.bidirectional_mask_function:
-        return ModelMask(Mask(query_start=aligned, **padding), None, kv_offset)
-    asked = _Asked(mask_function, batch_size, q_length, kv_length, start, kv_offset, torch.device(device))
+        return ModelMask(Mask(query_start=aligned, **padding_fields), None, kv_offset)
+    probe = _MaskProbe(mask_function, batch_size, q_length, kv_length, start, kv_offset, torch.device(device))
     for window in (None, local_size) if local_size else (None,):
         for causal in (True, False):
-            if asked.equals(lambda i, j, c=causal, w=window: _near(i, j, c, w)):
-                return ModelMask(Mask(causal=causal, query_start=aligned, **padding), window, kv_offset)
-    if not padding and (ends := asked.find_sequences()) is not None:
+            if probe.equals(lambda i, j, c=causal, w=window: _is_visible(i, j, c, w)):
+                return ModelMask(Mask(causal=causal, query_start=aligned, **padding_fields), window, kv_offset)
+    if not padding_fields and (ends := probe.find_sequences()) is not None:
         return ModelMask(Mask(causal=True, cu_seqlens=ends))
     raise UnsupportedError(
         "this model's mask is neither causal nor within a window nor of packed sequences (one row of the batch), "
@@ -84,19 +84,19 @@ def _describe_padding(attention_mask: Tensor | None, keys: int, first: int) -> d
     return {"key_lengths": lengths} if torch.equal(within, valid) else {"key_mask": valid.contiguous()}
 
 
-def _near(i: Tensor, j: Tensor, causal: bool, window: int | None) -> Tensor:
+def _is_visible(i: Tensor, j: Tensor, causal: bool, window: int | None) -> Tensor:
     """Whether position i sees j: up to itself if causal, and nearer than the window on every side that it sees."""
-    seen = (j <= i) if causal else torch.ones((), dtype=torch.bool, device=i.device)
+    visible = (j <= i) if causal else torch.ones((), dtype=torch.bool, device=i.device)
     if window is None:
-        return seen & (i >= i) & (j >= j)
-    return seen & (j > i - window) if causal else seen & ((i - j).abs() <= window // 2)
+        return visible & (i >= i) & (j >= j)
+    return visible & (j > i - window) if causal else visible & ((i - j).abs() <= window // 2)
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _MaskProbe:
     """A mask function with the sizes that it is asked for."""
 
-    allows: Allows
+    allows: MaskFunction
     batch: int
     queries: int
     keys: int
@@ -104,27 +104,27 @@ class _Asked:
     shift: int
     device: torch.device
 
-    def equals(self, other: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    def equals(self, expected: Callable[[Tensor, Tensor], Tensor]) -> bool:
         """Whether it is the same as another function of positions, for every row, looked at in blocks of queries."""
-        step = max(1, AT_ONCE // (self.batch * self.keys))
-        return all(self._agrees(a, min(a + step, self.queries), other) for a in range(0, self.queries, step))
+        step = max(1, MAX_PAIRS // (self.batch * self.keys))
+        return all(self._equals_block(a, min(a + step, self.queries), expected) for a in range(0, self.queries, step))
 
-    def _agrees(self, first: int, last: int, other: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    def _equals_block(self, first: int, last: int, expected: Callable[[Tensor, Tensor], Tensor]) -> bool:
         rows = torch.arange(first, last, device=self.device) + self.start + self.shift
         i, j = rows[None, :, None], (torch.arange(self.keys, device=self.device) + self.shift)[None, None]
-        seen = self._look(torch.arange(self.batch, device=self.device)[:, None, None], i, j)
-        return bool((seen == other(i, j)).all())
+        visible = self._evaluate(torch.arange(self.batch, device=self.device)[:, None, None], i, j)
+        return bool((visible == expected(i, j)).all())
 
-    def _look(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def _evaluate(self, b: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return torch.as_tensor(self.allows(b, torch.zeros_like(b), i, j))
 
     def find_sequences(self) -> Tensor | None:
         """Where packed sequences begin and end, if it says that each sees itself alone, causally; else None."""
         if self.batch != 1 or self.queries != self.keys or self.start:
             return None
-        at = torch.arange(1, self.keys, device=self.device)
-        zero = torch.zeros_like(at)
-        breaks = at[~self._look(zero, at, at - 1)]
+        positions = torch.arange(1, self.keys, device=self.device)
+        zero = torch.zeros_like(positions)
+        breaks = positions[~self._evaluate(zero, positions, positions - 1)]
         ends = torch.cat([breaks.new_zeros(1), breaks, breaks.new_full((1,), self.keys)])
         number = torch.bucketize(torch.arange(self.keys, device=self.device), ends[1:], right=True)
         return ends if self.equals(lambda i, j: (j <= i) & (number[i] == number[j])) else None

@@ -15,46 +15,46 @@ from torch import Tensor
 from ..contract.decode_state import state_bytes
 from ..instruments.disturbance import Watch
 from ..instruments.memory import footprint
-from .bundled import Loaded, load
-from .segments import compare, cut_segment
+from .bundled import LoadedModel, load
+from .segments import compare_with_own, cut_segment
 from .state_cache import StateCache
 from .texts import Text
 from .transformers import register, watch
 
-STEPS = 8  # decode steps that are timed
+TIMED_STEPS = 8  # decode steps that are timed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reading:
+class SegmentModel:
     """A model and a segment of tokens ``[1, N]``, and the pass that the model makes as it is."""
 
-    loaded: Loaded
+    loaded_model: LoadedModel
     tokens: Tensor
-    own: Pass
+    own_pass: ForwardPass
 
     @classmethod
-    def open(cls, model: str, text: str, length: int, number: int, own: str) -> Reading:
+    def load(cls, model: str, text: str, length: int, number: int, own_spec: str) -> SegmentModel:
         """Load the model and let it read the segment, once to warm up. own: the spec of its own attention."""
-        loaded = load(model)
-        tokens = cut_segment(loaded, Text.find(text), length, number)
-        run_pass(loaded, own, tokens)
-        return cls(loaded=loaded, tokens=tokens, own=run_pass(loaded, own, tokens))
+        loaded_model = load(model)
+        tokens = cut_segment(loaded_model, Text.find(text), length, number)
+        run_pass(loaded_model, own_spec, tokens)
+        return cls(loaded=loaded_model, tokens=tokens, own=run_pass(loaded_model, own_spec, tokens))
 
-    def read(self, spec: str) -> Pass:
+    def run(self, spec: str) -> ForwardPass:
         """The segment with another mechanism."""
-        return run_pass(self.loaded, spec, self.tokens)
+        return run_pass(self.loaded_model, spec, self.tokens)
 
-    def weigh(self, spec: str) -> int | None:
+    def measure_memory(self, spec: str) -> int | None:
         """The most bytes that a pass with a mechanism holds at once beyond the weights, states and logits included."""
-        return footprint(lambda: run_pass(self.loaded, spec, self.tokens, steps=0), device="cpu").peak
+        return footprint(lambda: run_pass(self.loaded_model, spec, self.tokens, steps=0), device="cpu").peak
 
-    def compare(self, other: Pass) -> dict[str, float | None]:
+    def compare(self, forward_pass: ForwardPass) -> dict[str, float | None]:
         """What a pass loses against the model's own, by name."""
-        return compare(self.loaded, other.out, self.own.out, self.tokens)
+        return compare_with_own(self.loaded_model, forward_pass.out, self.own_pass.out, self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pass:
+class ForwardPass:
     """A forward pass over a segment. out: logits ``[N, V]``, or an encoder's last hidden rows ``[N, d]``.
 
     seconds: of the pass. attention_s: of it, inside mechanisms. calls: of mechanisms, at least one a layer.
@@ -68,41 +68,41 @@ class Pass:
     calls: int
     step_s: float | None = None
     bytes: int | None = None
-    disturbed: str | None = None
+    disturbance: str | None = None
 
 
-def run_pass(loaded: Loaded, spec: str, tokens: Tensor, *, steps: int = STEPS) -> Pass:
+def run_pass(loaded_model: LoadedModel, spec: str, tokens: Tensor, *, steps: int = TIMED_STEPS) -> ForwardPass:
     """Read the tokens ``[1, N]`` with a mechanism in all layers.
 
     A decoder takes them as its prompt, into states, and goes on for so many steps. Raises `UnsupportedError` for what
     the mechanism cannot do, and `UsageError` for a model whose layers do not ask for it.
     """
-    model = loaded.model
+    model = loaded_model.model
     model.set_attn_implementation(register(spec))
-    decoder = loaded.sizes.kind == "decoder"
-    cache = StateCache(model, max_len=tokens.shape[1] + steps + 1) if decoder else None
-    given: dict[str, Any] = {"past_key_values": cache, "use_cache": True} if decoder else {}
+    is_decoder = loaded_model.sizes.kind == "decoder"
+    cache = StateCache(model, max_len=tokens.shape[1] + steps + 1) if is_decoder else None
+    options: dict[str, Any] = {"past_key_values": cache, "use_cache": True} if is_decoder else {}
     with torch.inference_mode(), watch() as meter:
-        others, start = Watch(), time.perf_counter()
-        found = model(tokens, **given)
+        disturbance_watch, start = Watch(), time.perf_counter()
+        output = model(tokens, **options)
         seconds = time.perf_counter() - start
-        disturbed = others.lap().reason(torch.get_num_threads())
+        disturbance = disturbance_watch.lap().reason(torch.get_num_threads())
     meter.check(model, spec)
-    passed: dict[str, Any] = {"seconds": seconds, "attention_s": meter.seconds, "calls": meter.calls.total()}
-    passed["disturbed"] = disturbed
+    fields: dict[str, Any] = {"seconds": seconds, "attention_s": meter.seconds, "calls": meter.calls.total()}
+    fields["disturbance"] = disturbance
     if cache is None:
-        return Pass(out=found.last_hidden_state[0], **passed)
+        return ForwardPass(out=output.last_hidden_state[0], **fields)
     size = state_bytes(cache.states)
     step_s = _time_steps(model, tokens, cache, steps) if steps else None
-    return Pass(out=found.logits[0], step_s=step_s, bytes=size, **passed)
+    return ForwardPass(out=output.logits[0], step_s=step_s, bytes=size, **fields)
 
 
 def _time_steps(model: Any, tokens: Tensor, cache: StateCache, steps: int) -> float:
     """The median of some steps after a segment, each with a token of it, and one before them that is not timed."""
-    took = []
+    times = []
     with torch.inference_mode():
         for i in range(steps + 1):
             start = time.perf_counter()
             model(tokens[:, i : i + 1], past_key_values=cache, use_cache=True)
-            took.append(time.perf_counter() - start)
-    return sorted(took[1:])[steps // 2]
+            times.append(time.perf_counter() - start)
+    return sorted(times[1:])[steps // 2]

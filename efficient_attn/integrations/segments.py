@@ -10,41 +10,43 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from ..errors import UsageError
-from .bundled import Loaded
+from .bundled import LoadedModel
 from .texts import Text
 
 EARLY = 512  # the first positions, of which a window sees all
-STRETCH = 32  # positions of an encoder's segment that count as a sentence
-BLOCK = 256  # positions whose probabilities over the vocabulary exist together
+POSITIONS_PER_STRETCH = 32  # positions of an encoder's segment that count as a sentence
+POSITIONS_PER_BLOCK = 256  # positions whose probabilities over the vocabulary exist together
 
 
-def cut_segment(loaded: Loaded, text: Text, length: int, number: int) -> Tensor:
+def cut_segment(loaded_model: LoadedModel, text: Text, length: int, number: int) -> Tensor:
     """The tokens ``[1, length]`` of one segment: the beginning of a document that is long enough, each another one.
 
     Raises `UsageError` where the model has fewer positions, or the text fewer such documents.
     """
-    loaded.sizes.check_length(length)
-    found = -1
-    for at in text.spread():
-        document = text.documents[at]
+    loaded_model.sizes.check_length(length)
+    n_found = -1
+    for index in text.list_spread_numbers():
+        document = text.documents[index]
         if len(document) < length:  # a token is a character at least
             continue
-        tokens = loaded.tokenizer(document[: 16 * length], return_tensors="pt", verbose=False).input_ids
-        found += tokens.shape[1] >= length
-        if found == number:
+        tokens = loaded_model.tokenizer(document[: 16 * length], return_tensors="pt", verbose=False).input_ids
+        n_found += tokens.shape[1] >= length
+        if n_found == number:
             return tokens[:, :length]
-    raise UsageError(f"{text.label} has {found + 1} documents of {length} tokens, segment {number + 1} is asked for")
+    raise UsageError(f"{text.label} has {n_found + 1} documents of {length} tokens, segment {number + 1} is asked for")
 
 
-def compare(loaded: Loaded, out: Tensor, own: Tensor, tokens: Tensor) -> dict[str, float | None]:
+def compare_with_own(
+    loaded_model: LoadedModel, out: Tensor, own_out: Tensor, tokens: Tensor
+) -> dict[str, float | None]:
     """What a pass over tokens ``[1, N]`` loses against the model's own, by name: `Losses`, for encoders `Drift`."""
-    if loaded.sizes.kind == "decoder":
-        return asdict(measure_losses(out, own, tokens[0]))
-    return asdict(measure_drift(out, own))
+    if loaded_model.sizes.kind == "decoder":
+        return asdict(measure_token_metrics(out, own_out, tokens[0]))
+    return asdict(measure_hidden_metrics(out, own_out))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Losses:
+class TokenMetrics:
     """What a pass over a segment of N tokens loses, in nats a token.
 
     loss: of the next token, also over the first 512 positions and the later ones. divergence: of its probabilities
@@ -60,19 +62,19 @@ class Losses:
     agreement: float
 
 
-def measure_losses(logits: Tensor, own: Tensor, tokens: Tensor) -> Losses:
+def measure_token_metrics(logits: Tensor, own_logits: Tensor, tokens: Tensor) -> TokenMetrics:
     """Compare the logits ``[N, V]`` of a pass with those of the model as it was, over tokens ``[N]``."""
-    losses, apart, same = [], [], []
-    for first in range(0, len(tokens) - 1, BLOCK):
-        rows = slice(first, min(first + BLOCK, len(tokens) - 1))
-        mine, theirs = (x[rows].float().log_softmax(-1) for x in (logits, own))
-        wanted = tokens[rows.start + 1 : rows.stop + 1, None]
-        losses.append(-mine.gather(1, wanted)[:, 0])
-        apart.append((theirs.exp() * (theirs - mine)).sum(-1))
-        same.append(mine.argmax(-1) == theirs.argmax(-1))
-    loss, divergence, agrees = torch.cat(losses).double(), torch.cat(apart).double(), torch.cat(same)
+    losses, divergences, agreements = [], [], []
+    for first in range(0, len(tokens) - 1, POSITIONS_PER_BLOCK):
+        rows = slice(first, min(first + POSITIONS_PER_BLOCK, len(tokens) - 1))
+        log_probs, own_log_probs = (x[rows].float().log_softmax(-1) for x in (logits, own_logits))
+        targets = tokens[rows.start + 1 : rows.stop + 1, None]
+        losses.append(-log_probs.gather(1, targets)[:, 0])
+        divergences.append((own_log_probs.exp() * (own_log_probs - log_probs)).sum(-1))
+        agreements.append(log_probs.argmax(-1) == own_log_probs.argmax(-1))
+    loss, divergence, agrees = torch.cat(losses).double(), torch.cat(divergences).double(), torch.cat(agreements)
     later = loss[EARLY:]
-    return Losses(
+    return TokenMetrics(
         loss=loss.mean().item(),
         loss_early=loss[:EARLY].mean().item(),
         loss_later=later.mean().item() if len(later) else None,
@@ -83,7 +85,7 @@ def measure_losses(logits: Tensor, own: Tensor, tokens: Tensor) -> Losses:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drift:
+class HiddenMetrics:
     """How far an encoder's last hidden rows move. hidden_error: ratio of Frobenius norms. embedding_cosine: between the
     means over the segment. similarity_rank: Spearman's correlation of the cosines between all pairs of stretches of 32
     positions, as the model has them and as they are now."""
@@ -93,23 +95,23 @@ class Drift:
     similarity_rank: float
 
 
-def measure_drift(rows: Tensor, own: Tensor) -> Drift:
+def measure_hidden_metrics(rows: Tensor, own_rows: Tensor) -> HiddenMetrics:
     """Compare hidden rows ``[N, d]`` of a pass with those of the model as it was."""
-    mine, theirs = rows.double(), own.double()
-    return Drift(
-        hidden_error=((mine - theirs).norm() / theirs.norm()).item(),
-        embedding_cosine=torch.cosine_similarity(mine.mean(0), theirs.mean(0), dim=0).item(),
-        similarity_rank=_correlate_ranks(_similarities(mine), _similarities(theirs)),
+    widened, own_widened = rows.double(), own_rows.double()
+    return HiddenMetrics(
+        hidden_error=((widened - own_widened).norm() / own_widened.norm()).item(),
+        embedding_cosine=torch.cosine_similarity(widened.mean(0), own_widened.mean(0), dim=0).item(),
+        similarity_rank=_correlate_ranks(_compute_similarities(widened), _compute_similarities(own_widened)),
     )
 
 
-def _similarities(rows: Tensor) -> list[float]:
+def _compute_similarities(rows: Tensor) -> list[float]:
     """The cosines between the means of all stretches, each pair once."""
-    means = torch.stack([part.mean(0) for part in rows.split(STRETCH)])
+    means = torch.stack([part.mean(0) for part in rows.split(POSITIONS_PER_STRETCH)])
     cosines = torch.nn.functional.normalize(means, dim=1) @ torch.nn.functional.normalize(means, dim=1).mT
     return cosines[*torch.triu_indices(len(means), len(means), 1)].tolist()
 
 
 def _correlate_ranks(a: list[float], b: list[float]) -> float:
-    found: Any = spearmanr(a, b)
-    return float(found.statistic)
+    result: Any = spearmanr(a, b)
+    return float(result.statistic)

@@ -10,54 +10,54 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
-from .bundled import Loaded, load
-from .segments import compare, cut_segment
+from .bundled import LoadedModel, load
+from .segments import compare_with_own, cut_segment
 from .texts import Text
 from .transformers import register, swapped
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class OneLayer:
+class LayerSwap:
     """A model, a segment of tokens ``[1, N]``, and one of its layers.
 
     out: what the model makes of the segment as it is. before: what the layer before gave, which other passes take up.
     """
 
-    loaded: Loaded
+    loaded_model: LoadedModel
     tokens: Tensor
     layer: int
-    out: Tensor
-    before: Any
+    own_out: Tensor
+    previous_out: Any
 
     @classmethod
-    def open(cls, model: str, text: str, length: int, number: int, own: str, layer: int) -> OneLayer:
+    def load(cls, model: str, text: str, length: int, number: int, own_spec: str, layer: int) -> LayerSwap:
         """Load the model and let it read the segment. own: the spec of its own attention."""
-        loaded, kept = load(model), []
-        tokens = cut_segment(loaded, Text.find(text), length, number)
-        loaded.model.set_attn_implementation(register(own))
-        blocks = find_blocks(loaded.model)
-        hook = blocks[max(layer - 1, 0)].register_forward_hook(lambda _, __, out: kept.append(out))
+        loaded_model, outputs = load(model), []
+        tokens = cut_segment(loaded_model, Text.find(text), length, number)
+        loaded_model.model.set_attn_implementation(register(own_spec))
+        blocks = list_layers(loaded_model.model)
+        hook = blocks[max(layer - 1, 0)].register_forward_hook(lambda _, __, out: outputs.append(out))
         try:
-            out = _read(loaded, tokens)
+            out = _run_model(loaded_model, tokens)
         finally:
             hook.remove()
-        return cls(loaded=loaded, tokens=tokens, layer=layer, out=out, before=kept[0])
+        return cls(loaded=loaded_model, tokens=tokens, layer=layer, out=out, before=outputs[0])
 
-    def read(self, spec: str) -> Tensor:
+    def run(self, spec: str) -> Tensor:
         """The output with a mechanism in the one layer; what comes before it is not worked out again."""
-        blocks = find_blocks(self.loaded.model)
+        blocks = list_layers(self.loaded_model.model)
         with swapped(self.layer, spec), ExitStack() as stack:
             for block in blocks[: self.layer]:  # only the last one's output is looked at
-                block.forward = lambda *_, **__: self.before
+                block.forward = lambda *_, **__: self.previous_out
                 stack.callback(delattr, block, "forward")
-            return _read(self.loaded, self.tokens)
+            return _run_model(self.loaded_model, self.tokens)
 
     def compare(self, out: Tensor) -> dict[str, float | None]:
         """What an output loses against the model's own, by name."""
-        return compare(self.loaded, out, self.out, self.tokens)
+        return compare_with_own(self.loaded_model, out, self.own_out, self.tokens)
 
 
-def find_blocks(model: Any) -> list[nn.Module]:
+def list_layers(model: Any) -> list[nn.Module]:
     """The layers in order. Raises `UsageError` for a model that does not hold them in one list."""
     count = model.config.get_text_config().num_hidden_layers
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
@@ -66,8 +66,8 @@ def find_blocks(model: Any) -> list[nn.Module]:
     return list(lists[0])
 
 
-def _read(loaded: Loaded, tokens: Tensor) -> Tensor:
+def _run_model(loaded_model: LoadedModel, tokens: Tensor) -> Tensor:
     """Logits ``[N, V]``, or an encoder's last hidden rows."""
-    given = {"use_cache": False} if loaded.sizes.kind == "decoder" else {}
+    options = {"use_cache": False} if loaded_model.sizes.kind == "decoder" else {}
     with torch.inference_mode():
-        return loaded.model(tokens, **given)[0][0]
+        return loaded_model.model(tokens, **options)[0][0]

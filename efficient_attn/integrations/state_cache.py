@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from ..contract.mechanism import Attention
     from .model_masks import ModelMask
 
-MARK = "_efficient_attn_layer"  # by which new keys carry their layer of the cache into the layer of the model
+LAYER_ATTRIBUTE = (
+    "_efficient_attn_layer"  # by which new keys carry their layer of the cache into the layer of the model
+)
 
 
 class StateLayer(CacheLayerMixin):
@@ -40,16 +42,16 @@ class StateLayer(CacheLayerMixin):
         """The new keys and values, marked with this layer: nothing is stored until they are attended to."""
         self.lazy_initialization(key_states, value_states)
         keys = key_states.view_as(key_states)
-        setattr(keys, MARK, self)
+        setattr(keys, LAYER_ATTRIBUTE, self)
         return keys, value_states
 
-    def attend(self, attn: Attention, q: Tensor, k: Tensor, v: Tensor, told: ModelMask) -> Tensor:
+    def attend(self, attn: Attention, q: Tensor, k: Tensor, v: Tensor, model_mask: ModelMask) -> Tensor:
         """Outputs of the new positions over all so far. Raises `UnsupportedError` for masks that no step has."""
-        if told.mask.pads_keys:
+        if model_mask.mask.pads_keys:
             raise UnsupportedError(
                 f"{attn.label}: a state has no padding: give prompts of one length, or one at a time"
             )
-        if not told.mask.causal:
+        if not model_mask.mask.causal:
             raise UnsupportedError(f"{attn.label}: a state is causal, and this layer is not")
         if self.state is None:
             self.state = attn.init_state(q.shape[0], self.max_len, k.dtype, k.device)
@@ -57,11 +59,11 @@ class StateLayer(CacheLayerMixin):
         self.length += q.shape[2]
         return out
 
-    def take(self, rows: Sequence[int], batch: int) -> StateLayer:
+    def copy_rows(self, rows: Sequence[int], batch: int) -> StateLayer:
         """A copy with these rows of the batch."""
-        copied = copy(self)
-        copied.state = take_rows(self.state, batch, rows)
-        return copied
+        duplicate = copy(self)
+        duplicate.state = take_rows(self.state, batch, rows)
+        return duplicate
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
@@ -97,11 +99,11 @@ class StateCache(Cache):
             )
         super().__init__(layers=[StateLayer(longest) for _ in range(config.num_hidden_layers)])
 
-    def take(self, rows: Sequence[int], *, batch: int = 1) -> StateCache:
+    def copy_rows(self, rows: Sequence[int], *, batch: int = 1) -> StateCache:
         """A copy that goes on by itself, with these rows of a batch, one of them as often as it is named."""
-        copied = copy(self)
-        copied.layers = [layer.take(rows, batch) for layer in self.layers if isinstance(layer, StateLayer)]
-        return copied
+        duplicate = copy(self)
+        duplicate.layers = [layer.copy_rows(rows, batch) for layer in self.layers if isinstance(layer, StateLayer)]
+        return duplicate
 
     @property
     def states(self) -> list[Any]:
@@ -109,6 +111,6 @@ class StateCache(Cache):
         return [layer.state for layer in self.layers if isinstance(layer, StateLayer)]
 
 
-def find_layer(keys: Tensor) -> StateLayer | None:
+def find_state_layer(keys: Tensor) -> StateLayer | None:
     """The layer of a `StateCache` that these new keys came through."""
-    return getattr(keys, MARK, None)
+    return getattr(keys, LAYER_ATTRIBUTE, None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import UsageError
 from ..resources import suites_folder
 
-BUILT_IN = "sotu"
+BUILT_IN_TEXT = "sotu"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,20 +27,20 @@ class Text:
         A form feed begins a document, with a line that names it; without one the file is one document. Raises
         `UsageError` for a file that is not there, or is no text.
         """
-        path = suites_folder() / "data" / "sotu.txt.xz" if name == BUILT_IN else Path(name)
+        path = suites_folder() / "data" / "sotu.txt.xz" if name == BUILT_IN_TEXT else Path(name)
         if not path.is_file():
-            raise UsageError(f"--text {name}: no such file (built in: {BUILT_IN})")
+            raise UsageError(f"--text {name}: no such file (built in: {BUILT_IN_TEXT})")
         content = path.read_bytes()
         try:
             text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode("utf-8")
         except (UnicodeDecodeError, lzma.LZMAError) as error:
             raise UsageError(f"--text {name}: no text in UTF-8: {error}") from error
-        first, *others = text.split("\f")
-        documents = [first, *(document.partition("\n")[2] for document in others)]
+        first, *remaining = text.split("\f")
+        documents = [first, *(document.partition("\n")[2] for document in remaining)]
         digest = hashlib.sha256(content).hexdigest()[:8]
-        return cls(f"{name if name == BUILT_IN else path.name}@{digest}", tuple(d for d in documents if d.strip()))
+        return cls(f"{name if name == BUILT_IN_TEXT else path.name}@{digest}", tuple(d for d in documents if d.strip()))
 
-    def spread(self) -> list[int]:
+    def list_spread_numbers(self) -> list[int]:
         """The documents' numbers, neighbours far apart: taking some from the front takes from everywhere."""
         count = len(self.documents)
         step = next(s for s in range(max(round(count * 0.618), 1), count + 1) if _coprime(s, count))

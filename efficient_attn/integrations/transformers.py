@@ -31,7 +31,7 @@ from ..spec import parse
 from ..variants.full.softmax_attention import SoftmaxAttention
 from ..variants.sparse.sparse_attention import SparseAttention
 from .model_masks import ModelMask, describe_mask
-from .state_cache import find_layer
+from .state_cache import find_state_layer
 
 PREFIX = "efficient_attn:"
 OTHERS = ("sdpa", "flash", "flex_attention", "paged", "eager")  # parts of names by which transformers takes another way
@@ -69,7 +69,7 @@ PROBE = Dims(heads=24, head_dim=16, value_dim=16, max_len=64)  # for questions t
 _instances: WeakKeyDictionary[nn.Module, dict[str, Attention]] = WeakKeyDictionary()
 _meters: list[Meter] = []
 _listeners: list[Listener] = []
-_elsewhere: dict[int, str] = {}  # layers that have another mechanism for now
+_layer_specs: dict[int, str] = {}  # layers that have another mechanism for now
 
 
 def register(spec: str) -> str:
@@ -92,14 +92,14 @@ def register(spec: str) -> str:
 
 def check_serves(attn: Attention) -> None:
     """Raise `UnsupportedError` for a mechanism that a trained model cannot feed."""
-    drawn = attn.sample(Shape(1, 24, attn.kv_heads or 24, 1, 1, 16, 16), generator=torch.Generator())
-    for wrong, what in (
+    sample = attn.sample(Shape(1, 24, attn.kv_heads or 24, 1, 1, 16, 16), generator=torch.Generator())
+    for is_missing, requirement in (
         (bool(attn.traits.inputs), f"the inputs {', '.join(attn.traits.inputs)}, which a trained model does not have"),
         (not attn.traits.values, "keys that are its values as well"),
-        (drawn.k is drawn.q, "queries as keys"),
+        (sample.k is sample.q, "queries as keys"),
     ):
-        if wrong:
-            raise UnsupportedError(f"{attn.label} wants {what}")
+        if is_missing:
+            raise UnsupportedError(f"{attn.label} wants {requirement}")
 
 
 def attend(
@@ -114,35 +114,35 @@ def attend(
     dropout: float = 0.0,
     is_causal: bool | None = None,
     sliding_window: int | None = None,
-    **asked: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls in each layer: ``[B, N, H, E]``, and no weights.
 
     query ``[B, H, N, D]``, key ``[B, Hkv, M, D]``, value ``[B, Hkv, M, E]``. Raises `UnsupportedError` for what the
     mechanism cannot do, or this layer asks for.
     """
-    start, number = time.perf_counter(), getattr(module, "layer_idx", None)
-    spec = _elsewhere.get(number, spec) if _elsewhere and number is not None else spec
-    for name, what in REFUSED.items():
-        if asked.get(name) is not None and asked[name] is not False:
-            raise UnsupportedError(f"{spec}: {type(module).__name__} wants {what} ({name})")
-    state = find_layer(key)
-    told = _read_mask(spec, module, query, key, attention_mask, is_causal, sliding_window)
-    attn = _instance(spec, module, query, key, value)
+    start, layer_index = time.perf_counter(), getattr(module, "layer_idx", None)
+    spec = _layer_specs.get(layer_index, spec) if _layer_specs and layer_index is not None else spec
+    for name, feature in REFUSED.items():
+        if options.get(name) is not None and options[name] is not False:
+            raise UnsupportedError(f"{spec}: {type(module).__name__} wants {feature} ({name})")
+    state = find_state_layer(key)
+    model_mask = _read_mask(spec, module, query, key, attention_mask, is_causal, sliding_window)
+    attn = _get_instance(spec, module, query, key, value)
     attn.train(module.training)
     if dropout or attn.dropout:
         attn.dropout = dropout
     if scaling is not None and (factor := scaling * query.shape[-1] ** 0.5) != 1:
         query = query * factor
     for listener in _listeners:
-        listener(number or 0, query, key, value)
+        listener(layer_index or 0, query, key, value)
     if state is not None:
-        out = state.attend(_within(attn, told), query, key, value, told)
+        out = state.attend(_restrict_to_window(attn, model_mask), query, key, value, model_mask)
     else:
-        out = _narrow(attn, told, query, key)(query, key, value, mask=told.mask)
+        out = _apply_window(attn, model_mask, query, key)(query, key, value, mask=model_mask.mask)
     out = out.transpose(1, 2).contiguous()
     for meter in _meters:
-        meter.calls[module if number is None else number] += 1
+        meter.calls[module if layer_index is None else layer_index] += 1
         meter.seconds += time.perf_counter() - start
     return out, None
 
@@ -151,11 +151,11 @@ def attend(
 def swapped(layer: int, spec: str) -> Iterator[None]:
     """Have one layer run another mechanism than the rest of its model; the model has to run one of ours."""
     register(spec)
-    _elsewhere[layer] = str(rename_backend(parse(spec)))
+    _layer_specs[layer] = str(rename_backend(parse(spec)))
     try:
         yield
     finally:
-        del _elsewhere[layer]
+        del _layer_specs[layer]
 
 
 @contextmanager
@@ -184,26 +184,26 @@ def _read_mask(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
-    given: ModelMask | Tensor | None,
+    attention_mask: ModelMask | Tensor | None,
     causal: bool | None,
     window: int | None,
 ) -> ModelMask:
     """The mask of a layer. None is what models say of their own that have none: then the layer says if it is causal."""
-    if isinstance(given, ModelMask):
-        return given
-    if given is not None:
+    if isinstance(attention_mask, ModelMask):
+        return attention_mask
+    if attention_mask is not None:
         raise UnsupportedError(
-            f"{spec}: {type(module).__name__} was given a mask tensor {list(given.shape)}; give the model one of "
+            f"{spec}: {type(module).__name__} was given a mask tensor {list(attention_mask.shape)}; give the model one of "
             "padding, [B, positions], or its own attention"
         )
     causal = getattr(module, "is_causal", False) if causal is None else causal
     return ModelMask(Mask(causal=bool(causal)), window)
 
 
-def _instance(spec: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Attention:
+def _get_instance(spec: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Attention:
     """The layer's own instance, made at its first call."""
-    kept = _instances.setdefault(module, {})
-    if spec not in kept:
+    instances = _instances.setdefault(module, {})
+    if spec not in instances:
         config = getattr(module, "config", None)
         longest = getattr(config, "max_position_embeddings", None) or key.shape[2]
         dims = Dims(
@@ -213,36 +213,38 @@ def _instance(spec: str, module: nn.Module, query: Tensor, key: Tensor, value: T
             value_dim=value.shape[3],
             max_len=longest,
         )
-        kept[spec] = create(spec, dims=dims, seed=getattr(module, "layer_idx", None) or 0)
-    return kept[spec].to(query.device)
+        instances[spec] = create(spec, dims=dims, seed=getattr(module, "layer_idx", None) or 0)
+    return instances[spec].to(query.device)
 
 
-def _narrow(attn: Attention, told: ModelMask, query: Tensor, key: Tensor) -> Attention:
+def _apply_window(attn: Attention, model_mask: ModelMask, query: Tensor, key: Tensor) -> Attention:
     """The mechanism within the model's own window, where that hides anything of what it sees."""
     n, m = query.shape[2], key.shape[2]
     pattern = attn.pattern if isinstance(attn, SparseAttention) else None
     reach = None if pattern is None else pattern.reach
-    if told.shift and attn.traits.positional and (reach is None or reach.prefix):
+    if model_mask.shift and attn.traits.positional and (reach is None or reach.prefix):
         raise UnsupportedError(f"{attn.label} goes by positions, and the cache of this layer dropped its first keys")
-    window = told.window
-    if window is None or max(m, told.mask.start(n, m) + n) <= (window if told.mask.causal else window // 2):
+    window = model_mask.window
+    if window is None or max(m, model_mask.mask.start(n, m) + n) <= (window if model_mask.mask.causal else window // 2):
         return attn
-    return _within(attn, told)
+    return _restrict_to_window(attn, model_mask)
 
 
-def _within(attn: Attention, told: ModelMask) -> Attention:
+def _restrict_to_window(attn: Attention, model_mask: ModelMask) -> Attention:
     """The mechanism within the model's own window, if it has one, however short the sequence is so far."""
     reach = attn.pattern.reach if isinstance(attn, SparseAttention) else None
-    inside = reach is not None and not reach.prefix and told.mask.causal and reach.back < (told.window or 0)
-    if told.window is None or inside:
+    fits = reach is not None and not reach.prefix and model_mask.mask.causal and reach.back < (model_mask.window or 0)
+    if model_mask.window is None or fits:
         return attn
     if type(attn).compute is SoftmaxAttention.compute:
-        return _banded(told.window, told.mask.causal)
-    raise UnsupportedError(f"{attn.label} cannot be kept within the window of {told.window} keys that this model has")
+        return _make_banded_attention(model_mask.window, model_mask.mask.causal)
+    raise UnsupportedError(
+        f"{attn.label} cannot be kept within the window of {model_mask.window} keys that this model has"
+    )
 
 
 @lru_cache
-def _banded(window: int, causal: bool) -> SparseAttention:
+def _make_banded_attention(window: int, causal: bool) -> SparseAttention:
     return SparseAttention(Band(0, window - 1) if causal else Band(-(window // 2), window // 2))
 
 

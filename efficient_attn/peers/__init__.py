@@ -17,35 +17,35 @@ from typing import Any
 from ..errors import UsageError
 
 
-def library(peer: str, package: str, module: str) -> Any:
+def import_library(peer: str, package: str, module: str) -> Any:
     """A module of a peer's library; `UsageError` says how to install the package where it is absent."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise _absent(peer, package) from error
+        raise _make_missing_error(peer, package) from error
 
 
 @cache
-def library_file(peer: str, package: str, file: str) -> ModuleType:
+def load_library_file(peer: str, package: str, file: str) -> ModuleType:
     """A file of a peer's library by its path, ``fla/ops/simple_gla/naive.py``, run by itself.
 
     For plain code in a package that as a whole cannot be imported without what its other files need: a GPU's compiler,
     say. `UsageError` says how to install the package where it, or what this file imports, is absent.
     """
-    top, _, below = file.partition("/")
-    found = importlib.util.find_spec(top)  # of a package at the top nothing is run for this
-    folders = (found and found.submodule_search_locations) or ()
-    path = next((path for folder in folders if (path := Path(folder, below)).is_file()), None)
+    top, _, relative_path = file.partition("/")
+    package_spec = importlib.util.find_spec(top)  # of a package at the top nothing is run for this
+    folders = (package_spec and package_spec.submodule_search_locations) or ()
+    path = next((path for folder in folders if (path := Path(folder, relative_path)).is_file()), None)
     spec = path and importlib.util.spec_from_file_location(file.removesuffix(".py").replace("/", "."), path)
     if not spec or not spec.loader:
-        raise _absent(peer, package)
+        raise _make_missing_error(peer, package)
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as error:
-        raise _absent(peer, package) from error
+        raise _make_missing_error(peer, package) from error
     return module
 
 
-def _absent(peer: str, package: str) -> UsageError:
+def _make_missing_error(peer: str, package: str) -> UsageError:
     return UsageError(f"{peer} needs the package {package}: pip install 'efficient-attn[peers]'")

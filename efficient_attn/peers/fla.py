@@ -21,15 +21,15 @@ from ..contract.traits import Growth, Traits
 from ..errors import UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from . import library_file
+from . import load_library_file
 
-CHUNK = 64  # positions a chunk of naive_chunk_linear_attn
+CHUNK_SIZE = 64  # positions a chunk of naive_chunk_linear_attn
 CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=False, decode=False, grouped=False)
 
 
-def _forms(peer: str, operation: str) -> ModuleType:
+def _load_operations(peer: str, operation: str) -> ModuleType:
     """The plain torch forms of an operation. Never kept on an instance: what is run from a file cannot be pickled."""
-    return library_file(peer, "fla-core", f"fla/ops/{operation}/naive.py")
+    return load_library_file(peer, "fla-core", f"fla/ops/{operation}/naive.py")
 
 
 @register("peer_simple_gla", family="linear")
@@ -50,7 +50,7 @@ class PeerSimpleGLA(Attention):
         if chunk_size < 1:
             raise UsageError(f"peer_simple_gla: chunk_size must be 1 or more, not {chunk_size}")
         self.form, self.chunk_size = form, chunk_size
-        _forms("peer_simple_gla", "simple_gla")  # so that its absence is told here
+        _load_operations("peer_simple_gla", "simple_gla")  # so that its absence is told here
 
     @property
     def traits(self) -> Traits:
@@ -60,8 +60,8 @@ class PeerSimpleGLA(Attention):
     def growth(self) -> Growth:
         if self.form == "parallel":
             return Growth("O(N^2)", "O(N^2): all weights are written to memory", self._cost)
-        held = "O(N): the weights of all chunks' pairs" if self.form == "chunk" else "O(N): one state"
-        return Growth("O(N)", held, self._cost)
+        memory = "O(N): the weights of all chunks' pairs" if self.form == "chunk" else "O(N): one state"
+        return Growth("O(N)", memory, self._cost)
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
         """The pairs of a query's own chunk, or of all, and two products with a D x D state."""
@@ -76,15 +76,15 @@ class PeerSimpleGLA(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, _ = q.shape
-        forms = _forms("peer_simple_gla", "simple_gla")
+        operations = _load_operations("peer_simple_gla", "simple_gla")
         gates = _log_decays(heads, q.device).float().expand(batch, n, heads)
-        given = (*(x.transpose(1, 2) for x in (q, k, v)), gates)  # its layout, [B, N, H, D], as views
+        arguments = (*(x.transpose(1, 2) for x in (q, k, v)), gates)  # its layout, [B, N, H, D], as views
         if self.form == "chunk":
-            out, _ = forms.naive_chunk_simple_gla(*given, chunk_size=self.chunk_size)
+            out, _ = operations.naive_chunk_simple_gla(*arguments, chunk_size=self.chunk_size)
         elif self.form == "recurrent":
-            out, _ = forms.naive_recurrent_simple_gla(*given, output_final_state=False)
+            out, _ = operations.naive_recurrent_simple_gla(*arguments, output_final_state=False)
         else:
-            out, _ = forms.naive_parallel_simple_gla(*given)
+            out, _ = operations.naive_parallel_simple_gla(*arguments)
         return out.transpose(1, 2).to(q.dtype)  # float32 comes back from two of them
 
 
@@ -107,7 +107,7 @@ class PeerFlaLinear(Attention):
 
     def __init__(self) -> None:
         super().__init__()
-        _forms("peer_fla_linear", "linear_attn")
+        _load_operations("peer_fla_linear", "linear_attn")
 
     @property
     def traits(self) -> Traits:
@@ -118,7 +118,7 @@ class PeerFlaLinear(Attention):
         return Growth("O(N)", "O(N): the states of all chunks", self._cost)
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
-        return n * (CHUNK + (self.dims.head_dim or 64))
+        return n * (CHUNK_SIZE + (self.dims.head_dim or 64))
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         rows, keys = F.elu(widen(q)) + 1, F.elu(widen(k)) + 1
@@ -127,8 +127,8 @@ class PeerFlaLinear(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n = q.shape[2]
-        given = [x.transpose(1, 2) for x in (F.elu(q) + 1, F.elu(k) + 1, v)]
-        if missing := -n % CHUNK:
-            given = [F.pad(x, (0, 0, 0, 0, 0, missing)) for x in given]
-        out = _forms("peer_fla_linear", "linear_attn").naive_chunk_linear_attn(*given, normalize=True)
+        arguments = [x.transpose(1, 2) for x in (F.elu(q) + 1, F.elu(k) + 1, v)]
+        if missing := -n % CHUNK_SIZE:
+            arguments = [F.pad(x, (0, 0, 0, 0, 0, missing)) for x in arguments]
+        out = _load_operations("peer_fla_linear", "linear_attn").naive_chunk_linear_attn(*arguments, normalize=True)
         return out[:, :n].transpose(1, 2)

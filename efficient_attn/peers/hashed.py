@@ -12,8 +12,8 @@ from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from . import library
-from .hosting import drawing_from
+from . import import_library
+from .hosting import seeded_generator
 
 SELF_SCORE = -5e4  # the library's score of a query's own key
 
@@ -37,10 +37,11 @@ class PeerReformer(Attention):
         super().__init__()
         if n_hashes < 1 or bucket_size < 1:
             raise UsageError(f"peer_reformer: needs n_hashes and bucket_size >= 1, not {n_hashes} and {bucket_size}")
-        kind = library("peer_reformer", "reformer-pytorch", "reformer_pytorch").LSHAttention
+        lsh_class = import_library("peer_reformer", "reformer-pytorch", "reformer_pytorch").LSHAttention
         self.n_hashes, self.bucket_size = n_hashes, bucket_size
         self._lsh = {  # in evaluation, where it keeps no hashes of earlier calls; it has no dropout either way
-            causal: kind(bucket_size=bucket_size, n_hashes=n_hashes, causal=causal).eval() for causal in (False, True)
+            causal: lsh_class(bucket_size=bucket_size, n_hashes=n_hashes, causal=causal).eval()
+            for causal in (False, True)
         }
         self.register_buffer("draw", torch.tensor(seed % 2**63))  # so that a state dict carries the rotations
 
@@ -76,26 +77,26 @@ class PeerReformer(Attention):
         device: torch.device | str = "cpu",
     ) -> Sample:
         """Draw inputs of a shape, the queries being the keys."""
-        drawn = super().sample(shape, generator=generator, dtype=dtype, device=device)
-        return drawn._replace(k=drawn.q)
+        inputs = super().sample(shape, generator=generator, dtype=dtype, device=device)
+        return inputs._replace(k=inputs.q)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
         if v.shape[-1] != width:
             raise UnsupportedError(f"{self.label} wants values as wide as keys, got {v.shape[-1]} and {width}")
-        self._refuse(q, k, mask)
+        self._check_inputs(q, k, mask)
         if mask.causal and q.dtype.itemsize < 4 and self.n_hashes > 1:
             raise UnsupportedError(
                 f"{self.label}: in {q.dtype} logarithms near {SELF_SCORE:g} lose the number of rounds, so that causal "
                 f"queries which see only themselves come out {self.n_hashes} times too large and more"
             )
-        with drawing_from(int(self.draw), q.device):
+        with seeded_generator(int(self.draw), q.device):
             out, _, _ = self._lsh[mask.causal](k.reshape(-1, n, width), v.reshape(-1, n, width))
         return out.view(batch, heads, n, width)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        self._refuse(q, k, mask)
-        counts = self._counts(k.flatten(0, 1)).unflatten(0, k.shape[:2]).to(widen(q).dtype)
+        self._check_inputs(q, k, mask)
+        counts = self._count_matches(k.flatten(0, 1)).unflatten(0, k.shape[:2]).to(widen(q).dtype)
         rows, keys = widen(k), torch.nn.functional.normalize(widen(k), dim=-1)
         i = torch.arange(q.shape[2], device=q.device)
         scores = (rows @ keys.mT * q.shape[-1] ** -0.5).masked_fill(i[:, None] == i, SELF_SCORE)
@@ -105,33 +106,33 @@ class PeerReformer(Attention):
         allowed = counts > 0
         if mask.causal:
             allowed = allowed & (i[:, None] >= i)
-        seen = scores[:, :, None].masked_fill(~allowed, float("-inf"))
-        top = seen.detach().amax(-1, keepdim=True)
-        sums = top + (counts * (seen - top).exp()).sum(-1, keepdim=True).log()
+        visible_scores = scores[:, :, None].masked_fill(~allowed, float("-inf"))
+        row_max = visible_scores.detach().amax(-1, keepdim=True)
+        sums = row_max + (counts * (visible_scores - row_max).exp()).sum(-1, keepdim=True).log()
         share = (sums - sums.logsumexp(2, keepdim=True)).exp()
-        return ((counts * (seen - sums).exp() * share).sum(2) @ widen(v)).to(q.dtype)
+        return ((counts * (visible_scores - sums).exp() * share).sum(2) @ widen(v)).to(q.dtype)
 
-    def _counts(self, x: Tensor) -> Tensor:
+    def _count_matches(self, x: Tensor) -> Tensor:
         """``[B, rounds, N, N]``: how often a round's query finds a key. Asks the library for hash codes only."""
         rows, n = x.shape[:2]
-        with torch.no_grad(), drawing_from(int(self.draw), x.device):
+        with torch.no_grad(), seeded_generator(int(self.draw), x.device):
             codes = self._lsh[False].hash_vectors(n // self.bucket_size, x, set_cache=False)
         order = codes * n + torch.arange(n, device=x.device).repeat(self.n_hashes)
-        place = order.argsort(-1).argsort(-1)  # codes of later rounds are larger, so rounds follow each other
-        chunk = (place // self.bucket_size).view(rows, self.n_hashes, n)
+        rank = order.argsort(-1).argsort(-1)  # codes of later rounds are larger, so rounds follow each other
+        chunk = (rank // self.bucket_size).view(rows, self.n_hashes, n)
         ring = self.n_hashes * n // self.bucket_size
         counts = x.new_zeros(rows, self.n_hashes, n, n)
-        for other in chunk.unbind(1):
-            back = (chunk[..., None] - other[:, None, None]) % ring
-            counts += back <= 1
+        for other_chunks in chunk.unbind(1):
+            distance = (chunk[..., None] - other_chunks[:, None, None]) % ring
+            counts += distance <= 1
         return counts
 
-    def _refuse(self, q: Tensor, k: Tensor, mask: Mask) -> None:
+    def _check_inputs(self, q: Tensor, k: Tensor, mask: Mask) -> None:
         n = q.shape[2]
         if n % (2 * self.bucket_size):
             raise UnsupportedError(f"{self.label}: N must be a multiple of {2 * self.bucket_size}, not {n}")
         if q.data_ptr() == k.data_ptr() and q.stride() == k.stride():
             return  # the same numbers; looking at them would be in the time
-        same, wanted = (q == k).all(-1), mask.query_valid(n)
-        if not (same if wanted is None else same | ~wanted[:, None]).all():
+        equal, query_valid = (q == k).all(-1), mask.query_valid(n)
+        if not (equal if query_valid is None else equal | ~query_valid[:, None]).all():
             raise UnsupportedError(f"{self.label} shares queries and keys: k must equal q")

@@ -16,8 +16,8 @@ from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from . import library
-from .hosting import drawing_from
+from . import import_library
+from .hosting import seeded_generator
 
 WIDEST_IN_HALF = 32  # heads with which performer-pytorch's gradients are within 4% in bfloat16, as they should be
 SELF = Traits(normalised=False, cross=False, padding=False, decode=False, grouped=False)
@@ -41,9 +41,9 @@ class PeerLinearTransformer(Attention):
         if bucket_size < 1:
             raise UsageError(f"peer_linear_transformer: bucket_size must be 1 or more, not {bucket_size}")
         self.bucket_size = bucket_size
-        names = "linear-attention-transformer", "linear_attention_transformer.linear_attention_transformer"
-        module = library("peer_linear_transformer", *names)
-        self._both_ways, self._causal = module.linear_attn, module.causal_linear_attn
+        package_and_module = "linear-attention-transformer", "linear_attention_transformer.linear_attention_transformer"
+        module = import_library("peer_linear_transformer", *package_and_module)
+        self._bidirectional, self._causal = module.linear_attn, module.causal_linear_attn
 
     @property
     def traits(self) -> Traits:
@@ -62,8 +62,8 @@ class PeerLinearTransformer(Attention):
         if not mask.causal:
             return (rows @ widen(k).softmax(-2).mT @ widen(v)).to(q.dtype)
         bucket = torch.arange(q.shape[2], device=q.device) // self.bucket_size
-        seen = bucket[:, None] > bucket if self.bucket_size > 1 else bucket[:, None] >= bucket
-        weights = (rows @ widen(k).exp().mT).masked_fill(~seen, 0)
+        visible = bucket[:, None] > bucket if self.bucket_size > 1 else bucket[:, None] >= bucket
+        weights = (rows @ widen(k).exp().mT).masked_fill(~visible, 0)
         return (weights / weights.sum(-1, keepdim=True).clamp(min=1e-3) @ widen(v)).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class PeerLinearTransformer(Attention):
         if v.shape[-1] != width:
             raise UnsupportedError(f"{self.label} wants values as wide as keys, got {v.shape[-1]} and {width}")
         if not mask.causal:
-            return self._both_ways(q, k, v)
+            return self._bidirectional(q, k, v)
         if n % self.bucket_size:
             raise UnsupportedError(f"{self.label}: N must be a multiple of {self.bucket_size}, not {n}")
         return self._causal(q, k, v, bucket_size=self.bucket_size)
@@ -98,12 +98,14 @@ class PeerPerformer(Attention):
         if dims.head_dim is None:
             raise UsageError("peer_performer: needs dims with head_dim, from which its features are drawn")
         self.n_features = n_features
-        kind = library("peer_performer", "performer-pytorch", "performer_pytorch").FastAttention
+        attention_class = import_library("peer_performer", "performer-pytorch", "performer_pytorch").FastAttention
         # the causal one prints that its CUDA kernel is absent
-        with drawing_from(seed), redirect_stdout(io.StringIO()):
-            self._fast = {causal: kind(dims.head_dim, n_features, causal=causal) for causal in (False, True)}
+        with seeded_generator(seed), redirect_stdout(io.StringIO()):
+            self._attention = {
+                causal: attention_class(dims.head_dim, n_features, causal=causal) for causal in (False, True)
+            }
         # ours, and handed over in each call, so that state dicts and .to() reach what the library uses
-        self.register_buffer("projection", self._fast[False].projection_matrix)
+        self.register_buffer("projection", self._attention[False].projection_matrix)
 
     @property
     def traits(self) -> Traits:
@@ -117,7 +119,7 @@ class PeerPerformer(Attention):
         return (n + m) * self.n_features  # as much again for the features as for their sums
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        rows, keys = self._features(q, (-1,)), self._features(k, (-1, -2))
+        rows, keys = self._compute_features(q, (-1,)), self._compute_features(k, (-1, -2))
         weights = rows @ keys.mT
         if mask.causal:
             weights = weights.tril()
@@ -126,12 +128,12 @@ class PeerPerformer(Attention):
             total = total + 1e-6 * rows.sum(-1, keepdim=True)
         return (weights / total @ widen(v)).to(q.dtype)
 
-    def _features(self, x: Tensor, over: tuple[int, ...]) -> Tensor:
+    def _compute_features(self, x: Tensor, dims: tuple[int, ...]) -> Tensor:
         scaled = widen(x) * x.shape[-1] ** -0.25
         products = scaled @ self.projection.to(scaled.dtype).mT
-        top = products.amax(over, keepdim=True).detach()
-        raised = (products - scaled.square().sum(-1, keepdim=True) / 2 - top).exp() + 1e-4
-        return raised * self.n_features**-0.5
+        maximum = products.amax(dims, keepdim=True).detach()
+        features = (products - scaled.square().sum(-1, keepdim=True) / 2 - maximum).exp() + 1e-4
+        return features * self.n_features**-0.5
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         if q.dtype == torch.float16:
@@ -142,6 +144,6 @@ class PeerPerformer(Attention):
                 f"{self.label}: exponents that bfloat16 rounds put the library's gradients off by 4% and more at "
                 f"D > {WIDEST_IN_HALF}; it runs under torch.no_grad()"
             )
-        fast = self._fast[mask.causal]
-        fast.projection_matrix = self.projection
-        return fast(q, k, v)
+        attention = self._attention[mask.causal]
+        attention.projection_matrix = self.projection
+        return attention(q, k, v)

@@ -14,15 +14,15 @@ from ..contract.traits import Growth, Traits
 from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import widen
 from ..registry import register
-from . import library
-from .hosting import Handed, handing
+from . import import_library
+from .hosting import FixedOutput, fixed_outputs
 
 ENCODER = Traits(
     causal=False, strictly_causal=False, padding=False, decode=False, grouped=False, normalised=False, positional=True
 )
 
 
-def _refuse_narrow_values(attn: Attention, q: Tensor, v: Tensor) -> None:
+def _check_value_width(attn: Attention, q: Tensor, v: Tensor) -> None:
     if v.shape[-1] != q.shape[-1]:
         raise UnsupportedError(f"{attn.label} wants values as wide as keys, got {v.shape[-1]} and {q.shape[-1]}")
 
@@ -45,13 +45,13 @@ class PeerLinformer(Attention):
         if dims.max_len is None:
             raise UsageError("peer_linformer: needs dims with max_len, which its projections are made for")
         self.rank, self.max_len = rank, dims.max_len
-        self._kind = library("peer_linformer", "linformer", "linformer").LinformerSelfAttention
+        self._layer_class = import_library("peer_linformer", "linformer", "linformer").LinformerSelfAttention
         generator = torch.Generator().manual_seed(seed % 2**63)
 
-        def drawn() -> nn.Parameter:
+        def draw_projection() -> nn.Parameter:
             return nn.Parameter((torch.rand(self.max_len, rank, generator=generator) * 2 - 1) * rank**-0.5)
 
-        self.proj_k, self.proj_v = drawn(), drawn()
+        self.proj_k, self.proj_v = draw_projection(), draw_projection()
         self._layers: dict[tuple[int, int], nn.Module] = {}
 
     @property
@@ -66,34 +66,39 @@ class PeerLinformer(Attention):
         return (n + m) * self.rank
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        self._refuse_long(k)
-        along = slice(k.shape[2])
-        keys, values = widen(self.proj_k[along]).mT @ widen(k), widen(self.proj_v[along]).mT @ widen(v)
+        self._check_length(k)
+        rows = slice(k.shape[2])
+        keys, values = widen(self.proj_k[rows]).mT @ widen(k), widen(self.proj_v[rows]).mT @ widen(v)
         return ((widen(q) @ keys.mT * q.shape[-1] ** -0.5).softmax(-1) @ values).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        _refuse_narrow_values(self, q, v)
-        self._refuse_long(k)
+        _check_value_width(self, q, v)
+        self._check_length(k)
         batch, heads, n, width = q.shape
-        layer = self._layer(heads, width)
+        layer = self._get_layer(heads, width)
         layer.proj_k, layer.proj_v = self.proj_k, self.proj_v
         rows, context = (q.new_zeros(()).expand(batch, m, heads * width) for m in (n, k.shape[2]))
         # [B, N, H, D] is a view that its reshape of queries takes; keys and values it multiplies as [B, M, H D]
         k, v = (x.transpose(1, 2).flatten(2) for x in (k, v))
-        with handing(layer, to_q=q.transpose(1, 2), to_k=k, to_v=v):
+        with fixed_outputs(layer, to_q=q.transpose(1, 2), to_k=k, to_v=v):
             out = layer(rows, context=context)
         return out.unflatten(-1, (heads, width)).transpose(1, 2)
 
-    def _refuse_long(self, k: Tensor) -> None:
+    def _check_length(self, k: Tensor) -> None:
         if k.shape[2] > self.max_len:
             raise UnsupportedError(f"{self.label} was created for max_len={self.max_len}, got {k.shape[2]} keys")
 
-    def _layer(self, heads: int, width: int) -> nn.Module:
+    def _get_layer(self, heads: int, width: int) -> nn.Module:
         """The library's layer for so many heads, kept."""
         if (heads, width) not in self._layers:
             with torch.device("meta"):  # its parameters are not wanted: nothing is allocated, no number is drawn
-                layer = self._kind(heads * width, self.max_len, k=self.rank, heads=heads)
-            layer.to_q, layer.to_k, layer.to_v, layer.to_out = Handed(), Handed(), Handed(), nn.Identity()
+                layer = self._layer_class(heads * width, self.max_len, k=self.rank, heads=heads)
+            layer.to_q, layer.to_k, layer.to_v, layer.to_out = (
+                FixedOutput(),
+                FixedOutput(),
+                FixedOutput(),
+                nn.Identity(),
+            )
             self._layers[heads, width] = layer.eval()
         return self._layers[heads, width]
 
@@ -116,8 +121,8 @@ class PeerNystromformer(Attention):
             raise UsageError(f"peer_nystromformer: n_landmarks must be 1 or more, not {n_landmarks}")
         self.n_landmarks = n_landmarks
         name = "transformers.models.nystromformer.modeling_nystromformer"
-        model = library("peer_nystromformer", "transformers", name)
-        self._config, self._attention = model.NystromformerConfig, model.NystromformerSelfAttention
+        model = import_library("peer_nystromformer", "transformers", name)
+        self._config_class, self._layer_class = model.NystromformerConfig, model.NystromformerSelfAttention
         self._layers: dict[tuple[int, int], nn.Module] = {}
 
     @property
@@ -148,36 +153,36 @@ class PeerNystromformer(Attention):
         few_rows, few_keys = (x.unflatten(2, (self.n_landmarks, -1)).mean(3) for x in (rows, keys))
         to_few, among, from_few = ((rows, few_keys), (few_rows, few_keys), (few_rows, keys))
         first, middle, last = ((a @ b.mT).softmax(-1) for a, b in (to_few, among, from_few))
-        return (first @ _inverse(middle) @ (last @ values)).to(q.dtype)
+        return (first @ _approximate_inverse(middle) @ (last @ values)).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        _refuse_narrow_values(self, q, v)
+        _check_value_width(self, q, v)
         batch, heads, n, width = q.shape
         if reason := self.why_not_at(n):
             raise UnsupportedError(f"{self.label}: {reason}")
         if q.element_size() < 4:
             raise UnsupportedError(f"{self.label}: the library's inverse cannot multiply {q.dtype}")
-        layer = self._layer(heads, width)
+        layer = self._get_layer(heads, width)
         setattr(layer, "seq_len", n)  # noqa: B010  (as its configuration would say; not a tensor)
         hidden = q.new_zeros(()).expand(batch, n, heads * width)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # views, which the layer's own view leaves as they are
-        with handing(layer, query=q, key=k, value=v):
+        with fixed_outputs(layer, query=q, key=k, value=v):
             (out,) = layer(hidden)
         return out.unflatten(-1, (heads, width)).transpose(1, 2)
 
-    def _layer(self, heads: int, width: int) -> nn.Module:
+    def _get_layer(self, heads: int, width: int) -> nn.Module:
         """The library's layer for so many heads, kept."""
         if (heads, width) not in self._layers:
             sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "num_landmarks": self.n_landmarks}
             with torch.device("meta"):  # its parameters are not wanted: nothing is allocated, no number is drawn
-                layer = self._attention(self._config(**sizes))
-            layer.query, layer.key, layer.value = Handed(), Handed(), Handed()
+                layer = self._layer_class(self._config_class(**sizes))
+            layer.query, layer.key, layer.value = FixedOutput(), FixedOutput(), FixedOutput()
             layer.conv_kernel_size = None  # the layer asks for it; its configuration takes numbers only
             self._layers[heads, width] = layer.eval()  # no dropout
         return self._layers[heads, width]
 
 
-def _inverse(a: Tensor, steps: int = 6) -> Tensor:
+def _approximate_inverse(a: Tensor, steps: int = 6) -> Tensor:
     """The iteration's approximation of the pseudo-inverse of ``a [B, H, L, L]``, all of the batch from one start."""
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     z = a.mT / a.sum(-2).max()

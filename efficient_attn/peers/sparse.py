@@ -22,15 +22,15 @@ from ..kernels.dense import masked_softmax, widen
 from ..patterns import Pattern
 from ..registry import register
 from ..variants.sparse.sparse_attention import pattern_attention
-from . import library
-from .hosting import Handed, handing
+from . import import_library
+from .hosting import FixedOutput, fixed_outputs
 
 BOTH_WAYS = Traits(exact=True, positional=True, cross=False, padding=False, decode=False, grouped=False)
 ENCODER = replace(BOTH_WAYS, causal=False, strictly_causal=False)
 WRITTEN = "O(N P): all weights are written to memory"
 
 
-class _PeerOfPattern(Attention):
+class _PatternPeer(Attention):
     """A library's softmax over a pattern of ours: the pattern gives the oracle and counts the pairs."""
 
     backends = ("library", "dense")
@@ -41,7 +41,7 @@ class _PeerOfPattern(Attention):
 
 
 @register("peer_local_attention", family="sparse")
-class PeerLocalAttention(_PeerOfPattern):
+class PeerLocalAttention(_PatternPeer):
     """The PyPI package local-attention: the same pairs as `sliding_window`, abs(i - j) <= window.
 
     ``LocalAttention(window, exact_windowsize=True)`` without positions. It cuts the sequence into blocks of ``window``,
@@ -52,10 +52,12 @@ class PeerLocalAttention(_PeerOfPattern):
         super().__init__()
         if window < 1:
             raise UsageError(f"peer_local_attention: window must be 1 or more, not {window}")
-        kind = library("peer_local_attention", "local-attention", "local_attention").LocalAttention
+        attention_class = import_library("peer_local_attention", "local-attention", "local_attention").LocalAttention
         self.window, self.pattern = window, patterns.sliding_window(window)
-        self._local = {  # in a dict, so that nothing of theirs becomes a submodule of ours
-            causal: kind(window, causal=causal, autopad=True, exact_windowsize=True, use_rotary_pos_emb=False)
+        self._attention = {  # in a dict, so that nothing of theirs becomes a submodule of ours
+            causal: attention_class(
+                window, causal=causal, autopad=True, exact_windowsize=True, use_rotary_pos_emb=False
+            )
             for causal in (False, True)
         }
 
@@ -71,7 +73,7 @@ class PeerLocalAttention(_PeerOfPattern):
         batch, _, n, _ = q.shape
         # autopad appends keys of zero; it hides them only from a call that has a mask, and causality hides them anyway
         visible = None if mask.causal or n % self.window == 0 else q.new_ones(batch, n, dtype=torch.bool)
-        return self._local[mask.causal](q, k, v, mask=visible)
+        return self._attention[mask.causal](q, k, v, mask=visible)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
         reach = min(self.window, n - 1)
@@ -86,7 +88,7 @@ class PeerLocalAttention(_PeerOfPattern):
 
 
 @register("peer_longformer", family="sparse")
-class PeerLongformer(_PeerOfPattern):
+class PeerLongformer(_PatternPeer):
     """transformers' LongformerSelfAttention: the same pairs as `longformer`, a window and global tokens.
 
     Its projections are replaced by the given q, k and v, those for global attention too. As its model does, the
@@ -97,8 +99,8 @@ class PeerLongformer(_PeerOfPattern):
         super().__init__()
         if window < 1 or n_global < 0:
             raise UsageError(f"peer_longformer: needs window >= 1 and n_global >= 0, not {window} and {n_global}")
-        model = library("peer_longformer", "transformers", "transformers.models.longformer.modeling_longformer")
-        self._config, self._attention = model.LongformerConfig, model.LongformerSelfAttention
+        model = import_library("peer_longformer", "transformers", "transformers.models.longformer.modeling_longformer")
+        self._config_class, self._layer_class = model.LongformerConfig, model.LongformerSelfAttention
         self.window, self.n_global = window, n_global
         self.pattern = patterns.sliding_window(window) | patterns.global_tokens(n_global)
         self._layers: dict[tuple[int, int], nn.Module] = {}
@@ -124,26 +126,26 @@ class PeerLongformer(_PeerOfPattern):
         is_padding, is_global = position >= n, position < n_global
         # views [N, B, H, D], which the layer's own view(N, B, H, D) leaves as they are; it divides queries in place
         q, k, v = (x.permute(2, 0, 1, 3) for x in (q, k, v))
-        handed = {"query": q.clone(), "key": k, "value": v}
+        projections = {"query": q.clone(), "key": k, "value": v}
         if n_global:
-            handed |= {"query_global": q[:n_global].clone(), "key_global": k, "value_global": v}
+            projections |= {"query_global": q[:n_global].clone(), "key_global": k, "value_global": v}
         hidden = q.new_zeros(()).expand(batch, n + padding, heads * width)  # asked for nothing but its size
-        layer = self._layer(heads, width)
-        with handing(layer, **handed):
+        layer = self._get_layer(heads, width)
+        with fixed_outputs(layer, **projections):
             # local tokens are 0 in the mask, others are not: which they are the further arguments tell
             (out,) = layer(hidden, (is_padding | is_global).to(q.dtype), is_padding, is_global, n_global > 0)
         return out[:, :n].unflatten(-1, (heads, width)).transpose(1, 2)
 
-    def _layer(self, heads: int, width: int) -> nn.Module:
+    def _get_layer(self, heads: int, width: int) -> nn.Module:
         """The library's layer for so many heads, kept."""
         if (heads, width) not in self._layers:
             sizes = {"hidden_size": heads * width, "num_attention_heads": heads}
-            config = self._config(attention_window=[2 * self.window], **sizes)
+            config = self._config_class(attention_window=[2 * self.window], **sizes)
             with torch.device("meta"):  # the projections are not wanted: nothing is allocated, no number is drawn
-                layer = self._attention(config, layer_id=0)
+                layer = self._layer_class(config, layer_id=0)
             for name in ("query", "key", "value"):
-                setattr(layer, name, Handed())
-                setattr(layer, f"{name}_global", Handed())
+                setattr(layer, name, FixedOutput())
+                setattr(layer, f"{name}_global", FixedOutput())
             self._layers[heads, width] = layer.eval()  # no dropout
         return self._layers[heads, width]
 
@@ -183,13 +185,13 @@ class PeerBigBird(Attention):
         if n_random < 1 or block_size < 1:
             raise UsageError(f"peer_bigbird: needs n_random >= 1 and block_size >= 1, not {n_random} and {block_size}")
         self.n_random, self.block_size, self.return_weights = n_random, block_size, return_weights
-        model = library("peer_bigbird", "transformers", "transformers.models.big_bird.modeling_big_bird")
+        model = import_library("peer_bigbird", "transformers", "transformers.models.big_bird.modeling_big_bird")
         config = model.BigBirdConfig(num_random_blocks=n_random, block_size=block_size)
         with torch.device("meta"):  # its projections are never called: nothing is allocated, no number is drawn
             layer = model.BigBirdBlockSparseAttention(config)
         # kept as functions, not as a submodule: eval() must not reach the layer, which draws only in training
         self._attend = layer.train().bigbird_block_sparse_attention
-        self._masks_of = model.BigBirdModel.create_masks_for_block_sparse_attn
+        self._make_masks = model.BigBirdModel.create_masks_for_block_sparse_attn
 
     @property
     def traits(self) -> Traits:
@@ -219,12 +221,12 @@ class PeerBigBird(Attention):
         if reason := self.why_not_at(n):
             raise UnsupportedError(f"{self.label}: {reason}")
         b, r = self.block_size, self.n_random
-        blocked, band, rows, keys = self._masks_of(q.new_ones(batch, n), b)
+        blocked, band, rows, keys = self._make_masks(q.new_ones(batch, n), b)
         masks, sizes = (band, rows, keys, blocked, blocked), (heads, r, width, b, b, batch, n, n)
-        unplanned = {"plan_from_length": None, "plan_num_rand_blocks": None}  # as its own forward pass calls it
-        with _numpy_left_alone(), nullcontext() if self.return_weights else _WeightsNowhere():
+        plan_options = {"plan_from_length": None, "plan_num_rand_blocks": None}  # as its own forward pass calls it
+        with _preserve_numpy_state(), nullcontext() if self.return_weights else _MetaWeights():
             try:
-                out, _ = self._attend(q, k, v, *masks, *sizes, seed=self.seed % 2**32, **unplanned)
+                out, _ = self._attend(q, k, v, *masks, *sizes, seed=self.seed % 2**32, **plan_options)
             except ValueError as error:  # its old plans know too few blocks for many random ones
                 raise UnsupportedError(f"{self.label}: the library cannot draw its blocks at N={n}: {error}") from error
         return out.transpose(1, 2)
@@ -235,9 +237,9 @@ class PeerBigBird(Attention):
 
         Where all scores are equal and values name their block, an output row is the share of each block in its weight.
         """
-        same, blocks = torch.zeros(1, heads, n, 1), torch.eye(n // self.block_size)
-        named = blocks.repeat_interleave(self.block_size, 0).expand(1, heads, -1, -1)
-        share = self.compute(same, same, named, Mask())[0, :, :: self.block_size]
+        equal_scores, blocks = torch.zeros(1, heads, n, 1), torch.eye(n // self.block_size)
+        one_hot_values = blocks.repeat_interleave(self.block_size, 0).expand(1, heads, -1, -1)
+        share = self.compute(equal_scores, equal_scores, one_hot_values, Mask())[0, :, :: self.block_size]
         total = torch.full((len(blocks),), 5.0 + self.n_random)
         total[[1, -2]] = 4.0 + self.n_random  # the window of these blocks reaches a global one
         total[[0, -1]] = float(len(blocks))
@@ -246,14 +248,14 @@ class PeerBigBird(Attention):
     def pairs(self, n: int, m: int, causal: bool) -> int:
         """Pairs as often as they count, which is once but for what the class says of N = 1024."""
         blocks = n // self.block_size
-        seen = 2 * blocks + 2 * (4 + self.n_random) + max(blocks - 4, 0) * (5 + self.n_random)
-        return min(seen * self.block_size**2, n * m)
+        visible_blocks = 2 * blocks + 2 * (4 + self.n_random) + max(blocks - 4, 0) * (5 + self.n_random)
+        return min(visible_blocks * self.block_size**2, n * m)
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         return n * m if self.backend == "dense" else self.pairs(n, m, causal)
 
 
-class _WeightsNowhere(TorchFunctionMode):
+class _MetaWeights(TorchFunctionMode):
     """Puts what is made by ``torch.zeros``, which in BigBird's function is the matrix of weights alone, on meta."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -261,10 +263,10 @@ class _WeightsNowhere(TorchFunctionMode):
 
 
 @contextmanager
-def _numpy_left_alone() -> Iterator[None]:
+def _preserve_numpy_state() -> Iterator[None]:
     """What runs inside seeds numpy's global generator; it is put back as it was."""
-    before = np.random.get_state()
+    state = np.random.get_state()
     try:
         yield
     finally:
-        np.random.set_state(before)
+        np.random.set_state(state)

@@ -16,22 +16,22 @@ from ..bench.config import Cell, Place
 from ..bench.planning.request import Asked
 from ..bench.task import Guess, Keys, Task
 from ..errors import UsageError
-from ..integrations.haystacks import ANSWERS, NEEDLES, Family, Haystack, make_haystack
+from ..integrations.haystacks import N_ANSWERS, N_NEEDLES, Haystack, NeedleFamily, make_haystack
 from ..results.rows import Record, Row
 from ..results.section import Column, Section
 from ..results.stats import share_of
-from .trained import OWN, PACE, check_places
+from .trained import EXACT_SPEC, GEMM_EFFICIENCY, check_axes
 
 if TYPE_CHECKING:
     from ..bench.case import Case
     from ..instruments.roofline import Ceiling
-    from ..integrations.bundled import Loaded
-    from ..integrations.haystack_scoring import Heard
+    from ..integrations.bundled import LoadedModel
+    from ..integrations.haystack_scoring import HaystackResult
 
-SHORTEST = 512  # tokens of a haystack: ten needles, and text between them
+MIN_TOKENS = 512  # tokens of a haystack: ten needles, and text between them
 DEPTHS = (10, 30, 50, 70, 90)  # per cent: the middles of the parts of a haystack by which answers are told apart
-TELLING = 2  # times chance that the model's own answers must surely be better than
-TOKENS = 16  # of a question, about
+MIN_CHANCE_RATIO = 2  # times chance that the model's own answers must surely be better than
+TOKENS_PER_QUESTION = 16  # of a question, about
 
 
 class RetrievalKeys(Keys):
@@ -43,123 +43,125 @@ class RetrievalKeys(Keys):
 
     model: tuple[str, ...] = ("smollm2",)
     text: str = "sotu"
-    needles: tuple[Family, ...] = ("single", "multi_key")
+    needles: tuple[NeedleFamily, ...] = ("single", "multi_key")
 
 
-def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
     """A cell for each model, kind of needles and length, with all of its haystacks."""
-    from ..integrations.model_info import describe
+    from ..integrations.model_info import describe_model
     from ..integrations.texts import Text
 
-    check_places(asked)
-    text, keys = Text.find(asked.keys.text), asked.keys
-    for name, needles, at in product(keys.model, keys.needles, asked.grid.combine("threads", "seq_len")):
-        model, length = describe(name), at["seq_len"]
+    check_axes(request)
+    text, keys = Text.find(request.keys.text), request.keys
+    for name, needles, point in product(keys.model, keys.needles, request.grid.combine("threads", "seq_len")):
+        model, length = describe_model(name), point["seq_len"]
         model.check_length(length)
         if model.kind != "decoder":
             raise UsageError(f"--model {name}: it is an encoder, which does not go on with a text; give a decoder")
-        if length < SHORTEST:
-            raise UsageError(f"{asked.task}: seq_len {length} has no room for needles; give at least {SHORTEST}")
-        if (long := sum(len(d) >= length for d in text.documents)) < asked.effort.rounds:  # a token is a letter or more
+        if length < MIN_TOKENS:
+            raise UsageError(f"{request.task}: seq_len {length} has no room for needles; give at least {MIN_TOKENS}")
+        if (
+            n_long_documents := sum(len(d) >= length for d in text.documents)
+        ) < request.effort.rounds:  # a token is a letter or more
             raise UsageError(
-                f"--text {keys.text}: at most {long} of its documents have {length} tokens, and each of "
-                f"{asked.effort.rounds} rounds takes another one"
+                f"--text {keys.text}: at most {n_long_documents} of its documents have {length} tokens, and each of "
+                f"{request.effort.rounds} rounds takes another one"
             )
         sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": True}
         sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}:{needles}"}
-        yield asked.cell(Place(**at, **sizes), model=(name,), text=keys.text, needles=(needles,)), model.kv_heads
+        yield request.cell(Place(**point, **sizes), model=(name,), text=keys.text, needles=(needles,)), model.kv_heads
 
 
-def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
+def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """The answers to all haystacks of a cell, or why nobody asks for them."""
     from ..integrations.model_info import NotInstalled
 
-    row.extra = {"needles": case.keys.needles[0], "chance": 1 / ANSWERS}
+    row.extra = {"needles": case.keys.needles[0], "chance": 1 / N_ANSWERS}
     try:
-        own = _ask_itself(case.cell)
+        baseline = _answer_with_exact_attention(case.cell)
     except NotInstalled as error:
         row.status, row.reason = "skipped", str(error)
         return Record(row)
-    if case.variant != OWN and (reason := tell_silence(own)):
+    if case.variant != EXACT_SPEC and (reason := find_skip_reason(baseline)):
         row.status, row.reason = "skipped", reason
         return Record(row)
-    return _tell(row, own if case.variant == OWN else _ask(case.cell, case.variant))
+    return _fill_row(row, baseline if case.variant == EXACT_SPEC else _answer_questions(case.cell, case.variant))
 
 
-def tell_silence(own: Sequence[Heard]) -> str | None:
+def find_skip_reason(results: Sequence[HaystackResult]) -> str | None:
     """Why nothing is learned where the model itself answers like this; None where something is."""
-    right = [answer.is_right for heard in own for answer in heard.answers]
-    chance, found = 1 / ANSWERS, share_of(sum(right), len(right))
-    if (found.low or 0.0) > TELLING * chance:
+    outcomes = [answer.is_right for result in results for answer in result.answers]
+    chance, accuracy = 1 / N_ANSWERS, share_of(sum(outcomes), len(outcomes))
+    if (accuracy.low or 0.0) > MIN_CHANCE_RATIO * chance:
         return None
-    value, low, high, by_chance = (f"{share:.0%}" for share in (*found, chance))
-    return (
-        f"says nothing here: {OWN} answers {value} of {len(right)} questions ({low} to {high}), chance is {by_chance}"
-    )
+    value, low, high, by_chance = (f"{share:.0%}" for share in (*accuracy, chance))
+    return f"says nothing here: {EXACT_SPEC} answers {value} of {len(outcomes)} questions ({low} to {high}), chance is {by_chance}"
 
 
-def _tell(row: Row, heard: Sequence[Heard]) -> Record:
+def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
     """What was answered, as the row's columns, and each question among the samples."""
-    answers = [(number, answer) for number, one in enumerate(heard) for answer in one.answers]
-    right = [answer.is_right for _, answer in answers]
-    found = share_of(sum(right), len(right))
-    row.metric, row.accuracy = "share of right answers", found.value
-    row.state_bytes = max(one.bytes for one in heard)
-    row.extra |= {"questions": len(right), "accuracy_low": found.low, "accuracy_high": found.high}
+    answers = [(number, answer) for number, result in enumerate(results) for answer in result.answers]
+    outcomes = [answer.is_right for _, answer in answers]
+    accuracy = share_of(sum(outcomes), len(outcomes))
+    row.metric, row.accuracy = "share of right answers", accuracy.value
+    row.state_bytes = max(result.bytes for result in results)
+    row.extra |= {"questions": len(outcomes), "accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
     row.extra["margin"] = sum(answer.margin for _, answer in answers) / len(answers)
     for depth in DEPTHS:
-        here = [answer.is_right for _, answer in answers if abs(100 * answer.depth - depth) < 100 / len(DEPTHS) / 2]
-        row.extra[f"depth_{depth}"] = sum(here) / len(here) if here else None
+        outcomes_at_depth = [
+            answer.is_right for _, answer in answers if abs(100 * answer.depth - depth) < 100 / len(DEPTHS) / 2
+        ]
+        row.extra[f"depth_{depth}"] = sum(outcomes_at_depth) / len(outcomes_at_depth) if outcomes_at_depth else None
     samples = {
         "haystack": [number for number, _ in answers],
         "depth": [answer.depth for _, answer in answers],
-        "right": [int(x) for x in right],
+        "right": [int(x) for x in outcomes],
         "margin": [answer.margin for _, answer in answers],
     }
     return Record(row, samples)
 
 
 @lru_cache(maxsize=1)
-def _open(cell: Cell) -> tuple[Loaded, tuple[Haystack, ...]]:
+def _load_haystacks(cell: Cell) -> tuple[LoadedModel, tuple[Haystack, ...]]:
     """The model and the haystacks of a cell, which all of its cases in this worker share."""
     from ..integrations.bundled import load
     from ..integrations.texts import Text
 
     keys = dict(cell.keys)
-    loaded, text = load(keys["model"][0]), Text.find(keys["text"])
+    loaded_model, text = load(keys["model"][0]), Text.find(keys["text"])
 
-    def count(words: str) -> int:
-        return len(loaded.tokenizer(words, verbose=False).input_ids)
+    def count(text: str) -> int:
+        return len(loaded_model.tokenizer(text, verbose=False).input_ids)
 
-    given: dict[str, Any] = {"family": keys["needles"][0], "length": cell.place.seq_len, "count": count}
-    return loaded, tuple(make_haystack(text, number, **given) for number in range(cell.effort.rounds))
+    options: dict[str, Any] = {"family": keys["needles"][0], "length": cell.place.seq_len, "count": count}
+    return loaded_model, tuple(make_haystack(text, number, **options) for number in range(cell.effort.rounds))
 
 
-def _ask(cell: Cell, spec: str) -> tuple[Heard, ...]:
-    from ..integrations.haystack_scoring import ask
+def _answer_questions(cell: Cell, spec: str) -> tuple[HaystackResult, ...]:
+    from ..integrations.haystack_scoring import answer_questions
 
-    loaded, haystacks = _open(cell)
-    return tuple(ask(loaded, spec, haystack) for haystack in haystacks)
+    loaded_model, haystacks = _load_haystacks(cell)
+    return tuple(answer_questions(loaded_model, spec, haystack) for haystack in haystacks)
 
 
 @lru_cache(maxsize=1)
-def _ask_itself(cell: Cell) -> tuple[Heard, ...]:
+def _answer_with_exact_attention(cell: Cell) -> tuple[HaystackResult, ...]:
     """The answers of the model as it is, by which the others' are judged; asked once in a worker."""
-    return _ask(cell, OWN)
+    return _answer_questions(cell, EXACT_SPEC)
 
 
 def guess(case: Case, best: Ceiling) -> Guess:
     """Of each haystack a pass without logits, and its questions on copies of the states; of memory those copies."""
     from ..bench.planning.cost_estimate import CALLS
-    from ..integrations.model_info import describe
+    from ..integrations.model_info import describe_model
 
-    model, s, attn = describe(case.keys.model[0]), case.shape, case.create()
-    words = model.outputs * s.heads * s.head_dim  # numbers that only logits need
+    model, s, attn = describe_model(case.keys.model[0]), case.shape, case.create()
+    logit_weights = model.outputs * s.heads * s.head_dim  # numbers that only logits need
     pairs = attn.growth.cost(s.n, s.n, True)
-    passes = 2 * s.n * (model.parameters - words) + 4 * model.layers * s.heads * s.head_dim * pairs
-    questions = 2 * NEEDLES * TOKENS * model.parameters
-    copies = NEEDLES * 8 * model.layers * s.kv_heads * s.head_dim * s.n  # of all keys and values, at most
-    seconds = (passes + questions) / best.gemm_flops_per_s / PACE + 2 * copies / best.bytes_per_s
+    passes = 2 * s.n * (model.parameters - logit_weights) + 4 * model.layers * s.heads * s.head_dim * pairs
+    questions = 2 * N_NEEDLES * TOKENS_PER_QUESTION * model.parameters
+    copies = N_NEEDLES * 8 * model.layers * s.kv_heads * s.head_dim * s.n  # of all keys and values, at most
+    seconds = (passes + questions) / best.gemm_flops_per_s / GEMM_EFFICIENCY + 2 * copies / best.bytes_per_s
     return Guess(case.cell.effort.rounds * seconds / CALLS, 0, 4 * model.parameters + copies)  # one model for all cases
 
 

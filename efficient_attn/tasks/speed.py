@@ -36,36 +36,38 @@ class SpeedKeys(Keys):
     peak_memory: bool = False
 
 
-def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
     """A cell for each mode and combination of the axes."""
-    longest = max(asked.grid["seq_len"])
-    for mode, at in product((w for w in asked.words if w in MODES), asked.grid.combine(*AXES, "seq_len")):
-        at, steps = dict(at), mode in ("decode", "prefill")
-        if steps and at["fill"] != "full":
-            raise UsageError(f"{mode}: rows take one step at a time, so fill can only be full, not {at['fill']}")
-        if steps and asked.grid.points is not None and len(asked.grid["causal"]) > 1:
+    longest = max(request.grid["seq_len"])
+    for mode, point in product(
+        (word for word in request.words if word in MODES), request.grid.combine(*AXES, "seq_len")
+    ):
+        point, is_stepwise = dict(point), mode in ("decode", "prefill")
+        if is_stepwise and point["fill"] != "full":
+            raise UsageError(f"{mode}: rows take one step at a time, so fill can only be full, not {point['fill']}")
+        if is_stepwise and request.grid.points is not None and len(request.grid["causal"]) > 1:
             raise UsageError(f"{mode}: causal by nature, so a design cannot vary causal")
-        if steps and not at["causal"] and len(asked.grid["causal"]) > 1:
+        if is_stepwise and not point["causal"] and len(request.grid["causal"]) > 1:
             continue  # decoding is causal by nature: one of the two is enough
-        at["causal"], kv_heads = at["causal"] or steps, at.pop("kv_heads")
-        decode, counted = mode == "decode", mode in ("forward", "forward_backward")
-        place = Place(mode=mode, max_len=longest + (RESERVE if decode else 0), **at)
+        point["causal"], kv_heads = point["causal"] or is_stepwise, point.pop("kv_heads")
+        decode, counts_memory = mode == "decode", mode in ("forward", "forward_backward")
+        place = Place(mode=mode, max_len=longest + (RESERVE if decode else 0), **point)
         yield (
-            asked.cell(
+            request.cell(
                 place,
-                memory_budget=asked.keys.memory_budget if decode else None,
-                peak_memory=counted and (asked.keys.peak_memory or "peak_memory" in asked.words),
+                memory_budget=request.keys.memory_budget if decode else None,
+                peak_memory=counts_memory and (request.keys.peak_memory or "peak_memory" in request.words),
             ),
             kv_heads,
         )
 
 
-def judge(case: Case, row: Row, at: Callable[..., None]) -> Record | Prepared:
+def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record | Prepared:
     """Prove a case right, count its memory, find its pace."""
     from ..bench.measuring.preparation import prepare
 
     keys = case.keys
-    return prepare(case, row, at, peak_memory=keys.peak_memory, memory_budget=keys.memory_budget)
+    return prepare(case, row, report_stage, peak_memory=keys.peak_memory, memory_budget=keys.memory_budget)
 
 
 def make_workload(case: Case) -> Workload:

@@ -17,13 +17,13 @@ from ..bench.planning.request import Asked
 from ..bench.task import Guess, Keys, Task
 from ..results.rows import Record, Row, finite
 from ..results.section import Column, Section
-from .trained import OWN, PACE, check_places
+from .trained import EXACT_SPEC, GEMM_EFFICIENCY, check_axes
 
 if TYPE_CHECKING:
     from ..bench.case import Case
     from ..instruments.roofline import Ceiling
-    from ..integrations.model_swap import Reading
-    from ..integrations.single_layer import OneLayer
+    from ..integrations.model_swap import SegmentModel
+    from ..integrations.single_layer import LayerSwap
 
 
 class SwapKeys(Keys):
@@ -38,101 +38,104 @@ class SwapKeys(Keys):
     text: str = "sotu"
 
 
-def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
     """A cell for each model, length and segment; and, where layers are swapped alone, for each of them."""
-    from ..integrations.model_info import describe
+    from ..integrations.model_info import describe_model
     from ..integrations.texts import Text
 
-    check_places(asked)
-    text = Text.find(asked.keys.text)
-    axes = asked.grid.combine("threads", "seq_len")
-    for name, scope, at in product(asked.keys.model, asked.keys.scope, axes):
-        model = describe(name)
-        model.check_length(at["seq_len"])
+    check_axes(request)
+    text = Text.find(request.keys.text)
+    axes = request.grid.combine("threads", "seq_len")
+    for name, scope, point in product(request.keys.model, request.keys.scope, axes):
+        model = describe_model(name)
+        model.check_length(point["seq_len"])
         sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": model.kind == "decoder"}
         sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}"}
         layers = range(model.layers) if scope == "layer" else (None,)
-        for layer, segment in product(layers, range(asked.effort.rounds)):
-            place = Place(**at, **sizes, segment=segment, layer=layer)
-            yield asked.cell(place, model=(name,), text=asked.keys.text, scope=(scope,)), model.kv_heads
+        for layer, segment in product(layers, range(request.effort.rounds)):
+            place = Place(**point, **sizes, segment=segment, layer=layer)
+            yield request.cell(place, model=(name,), text=request.keys.text, scope=(scope,)), model.kv_heads
 
 
-def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
+def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Read a segment with the case's mechanism, and compare with what the model itself made of it."""
     from ..integrations.model_info import NotInstalled
 
     try:
-        return _judge_layer(case, row) if case.cell.place.layer is not None else _judge_all(case, row)
+        return _measure_one_layer(case, row) if case.cell.place.layer is not None else _measure_all_layers(case, row)
     except NotInstalled as error:
         row.status, row.reason = "skipped", str(error)
         return Record(row)
 
 
-def _judge_all(case: Case, row: Row) -> Record:
-    reading = _open(case.cell)
-    passed, other = reading.own if case.variant == OWN else reading.read(case.variant), reading.own
+def _measure_all_layers(case: Case, row: Row) -> Record:
+    segment_model = _load_segment_model(case.cell)
+    result, baseline = (
+        segment_model.own_pass if case.variant == EXACT_SPEC else segment_model.run(case.variant),
+        segment_model.own_pass,
+    )
     row.mode = "prefill" if case.cell.place.causal else "forward"
-    row.latency_ms, row.speedup = passed.seconds * 1e3, other.seconds / passed.seconds
-    row.tokens_per_s, row.state_bytes = case.cell.place.seq_len / passed.seconds, passed.bytes
-    row.rounds, row.processes, row.contaminated = 1, 1, int(passed.disturbed is not None)
-    row.parameters = reading.loaded.sizes.parameters
+    row.latency_ms, row.speedup = result.seconds * 1e3, baseline.seconds / result.seconds
+    row.tokens_per_s, row.state_bytes = case.cell.place.seq_len / result.seconds, result.bytes
+    row.rounds, row.processes, row.contaminated = 1, 1, int(result.disturbance is not None)
+    row.parameters = segment_model.loaded_model.sizes.parameters
     if not case.cell.place.segment:  # one segment's passes are as large as another's
-        row.peak_memory_bytes = reading.weigh(case.variant)
-    found = reading.compare(passed)
-    _tell(row, found, case)
-    row.extra["attention_share"] = passed.attention_s / passed.seconds
-    if passed.step_s is not None:
-        row.extra["step_ms"] = passed.step_s * 1e3
-    samples: dict[str, Any] = {"own_ms": other.seconds * 1e3, "disturbed": passed.disturbed}
+        row.peak_memory_bytes = segment_model.measure_memory(case.variant)
+    metrics = segment_model.compare(result)
+    _fill_row(row, metrics, case)
+    row.extra["attention_share"] = result.attention_s / result.seconds
+    if result.step_s is not None:
+        row.extra["step_ms"] = result.step_s * 1e3
+    samples: dict[str, Any] = {"own_ms": baseline.seconds * 1e3, "disturbed": result.disturbance}
     return Record(row, samples)
 
 
-def _judge_layer(case: Case, row: Row) -> Record:
-    one = _open_layer(case.cell)
-    out = one.out if case.variant == OWN else one.read(case.variant)
-    row.parameters = one.loaded.sizes.parameters
-    _tell(row, one.compare(out), case)
+def _measure_one_layer(case: Case, row: Row) -> Record:
+    layer_swap = _load_layer_swap(case.cell)
+    out = layer_swap.own_out if case.variant == EXACT_SPEC else layer_swap.run(case.variant)
+    row.parameters = layer_swap.loaded_model.sizes.parameters
+    _fill_row(row, layer_swap.compare(out), case)
     return Record(row)
 
 
-def _tell(row: Row, found: dict[str, float | None], case: Case) -> None:
+def _fill_row(row: Row, metrics: dict[str, float | None], case: Case) -> None:
     """What was lost, as the row's columns."""
-    known = {name: value for name, value in found.items() if value is not None}
-    row.metric = "nats a token" if "loss" in known else "relative error of hidden rows"
-    row.loss = finite(known.get("loss", known.get("hidden_error", math.nan)))
-    row.extra = {name: finite(value) for name, value in known.items()}
+    available = {name: value for name, value in metrics.items() if value is not None}
+    row.metric = "nats a token" if "loss" in available else "relative error of hidden rows"
+    row.loss = finite(available.get("loss", available.get("hidden_error", math.nan)))
+    row.extra = {name: finite(value) for name, value in available.items()}
     row.extra["segment"] = case.cell.place.segment
 
 
 @lru_cache(maxsize=1)
-def _open(cell: Cell) -> Reading:
+def _load_segment_model(cell: Cell) -> SegmentModel:
     """The model and the segment of a cell, which all of its cases in this worker share."""
-    from ..integrations.model_swap import Reading
+    from ..integrations.model_swap import SegmentModel
 
     keys = dict(cell.keys)
-    return Reading.open(keys["model"][0], keys["text"], cell.place.seq_len, cell.place.segment or 0, OWN)
+    return SegmentModel.load(keys["model"][0], keys["text"], cell.place.seq_len, cell.place.segment or 0, EXACT_SPEC)
 
 
 @lru_cache(maxsize=1)
-def _open_layer(cell: Cell) -> OneLayer:
+def _load_layer_swap(cell: Cell) -> LayerSwap:
     """The same for a cell about one layer."""
-    from ..integrations.single_layer import OneLayer
+    from ..integrations.single_layer import LayerSwap
 
     keys, place = dict(cell.keys), cell.place
     assert place.layer is not None
-    return OneLayer.open(keys["model"][0], keys["text"], place.seq_len, place.segment or 0, OWN, place.layer)
+    return LayerSwap.load(keys["model"][0], keys["text"], place.seq_len, place.segment or 0, EXACT_SPEC, place.layer)
 
 
 def guess(case: Case, best: Ceiling) -> Guess:
     """The model's products, attention's pairs, and the losses; of memory the weights and two passes' logits."""
     from ..bench.planning.cost_estimate import CALLS
-    from ..integrations.model_info import describe
+    from ..integrations.model_info import describe_model
 
-    model, s, attn = describe(case.keys.model[0]), case.shape, case.create()
+    model, s, attn = describe_model(case.keys.model[0]), case.shape, case.create()
     pairs = attn.growth.cost(s.n, s.n, case.cell.place.causal)
     flops = 2 * s.n * model.parameters + 4 * model.layers * s.heads * s.head_dim * pairs
     logits = 4 * s.n * model.outputs
-    seconds = flops / best.gemm_flops_per_s / PACE + 8 * logits / best.bytes_per_s
+    seconds = flops / best.gemm_flops_per_s / GEMM_EFFICIENCY + 8 * logits / best.bytes_per_s
     return Guess(seconds / CALLS, 0, 4 * model.parameters + 3 * logits)  # one model for all cases
 
 

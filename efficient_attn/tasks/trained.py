@@ -5,16 +5,16 @@ from __future__ import annotations
 from ..bench.planning.request import Asked
 from ..errors import UsageError
 
-PACE = 0.5  # of a matrix product's rate that a model's layers reach, attention included
-OWN = "full"  # what a model's own attention is here: exact, over all keys
+GEMM_EFFICIENCY = 0.5  # of a matrix product's rate that a model's layers reach, attention included
+EXACT_SPEC = "full"  # what a model's own attention is here: exact, over all keys
 
 
-def check_places(asked: Asked) -> None:
+def check_axes(request: Asked) -> None:
     """Refuse what models are not run with here, rather than tell of it in a row."""
-    if asked.effort.seed:
+    if request.effort.seed:
         raise UsageError(
-            f"{asked.task}: layers draw from their own numbers, so the seed can only be 0, not {asked.effort.seed}"
+            f"{request.task}: layers draw from their own numbers, so the seed can only be 0, not {request.effort.seed}"
         )
-    for axis, only in (("device", "cpu"), ("dtype", "float32"), ("batch", 1)):
-        if other := [value for value in asked.grid[axis] if value != only]:
-            raise UsageError(f"{asked.task}: models are run with {axis} {only}, not {other[0]}")
+    for axis, supported in (("device", "cpu"), ("dtype", "float32"), ("batch", 1)):
+        if unsupported := [value for value in request.grid[axis] if value != supported]:
+            raise UsageError(f"{request.task}: models are run with {axis} {supported}, not {unsupported[0]}")

@@ -25,7 +25,7 @@ class Slower(ea.SoftmaxAttention):
         start = time.perf_counter()
         out = super().compute(q, k, v, mask, **inputs)
         end = time.perf_counter()
-        until = end + SLOWDOWN * (end - start)
-        while time.perf_counter() < until:  # sleeping would be too coarse
+        deadline = end + SLOWDOWN * (end - start)
+        while time.perf_counter() < deadline:  # sleeping would be too coarse
             pass
         return out

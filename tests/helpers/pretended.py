@@ -6,7 +6,7 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
 from efficient_attn.instruments import timing
-from efficient_attn.tasks.complexity.sweep import Subject
+from efficient_attn.tasks.complexity.sweep import SweepCall
 
 UNCOUNTED = 10_000  # operations of a call whose kernels torch does not count, such as its fused attention on a CPU
 
@@ -22,18 +22,18 @@ class Clock:
         return self.now
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
-        call = Subject.call
+        call = SweepCall.call
 
-        def counted(subject: Subject) -> object:
+        def counted(subject: SweepCall) -> object:
             with FlopCounterMode(display=False) as counter:
                 out = call(subject)
             self.calls += 1
             self.now += self.second * (counter.get_total_flops() or UNCOUNTED) + self.leaps.get(
-                subject.given[0].shape[-2], 0.0
+                subject.inputs[0].shape[-2], 0.0
             )
             return out
 
-        monkeypatch.setattr(Subject, "call", counted)
+        monkeypatch.setattr(SweepCall, "call", counted)
         for name in ("perf_counter", "process_time"):
             monkeypatch.setattr(timing, name, self.read)
         return self

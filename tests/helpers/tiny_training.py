@@ -9,7 +9,7 @@ from typing import Any
 
 from efficient_attn.tasks.problems.mqar import MQAR, MqarKeys
 from efficient_attn.tasks.training.learners import make_learner
-from efficient_attn.tasks.training.loop import Order, Trained, Training
+from efficient_attn.tasks.training.loop import Trainer, TrainingResult, TrainingSetup
 from efficient_attn.tasks.training.problem import LearnKeys, Problem
 
 LENGTH = 16
@@ -30,21 +30,21 @@ def train(
     index: int = 0,
     rate: float = 2e-3,
     steps: int | None = None,
-) -> Training:
+) -> Trainer:
     """A training that is about to begin, or to go on."""
     given = given or keys()
     learner = make_learner(problem, given, variant, length=LENGTH + 1, seed=index)
-    return Training(
-        learner, Order(problem=problem, keys=given, length=LENGTH, index=index, rate=rate, steps=steps), path
+    return Trainer(
+        learner, TrainingSetup(problem=problem, keys=given, length=LENGTH, index=index, rate=rate, steps=steps), path
     )
 
 
-def found(training: Training, trained: Trained) -> tuple[Any, ...]:
+def found(training: Trainer, trained: TrainingResult) -> tuple[Any, ...]:
     """All that came of it but seconds, bit by bit."""
     progress = trained.progress
     weights = {name: x.numpy().tobytes() for name, x in training.learner.model.state_dict().items()}
     curves = progress.losses, progress.scores, progress.step, progress.steps, progress.stopped
-    return (*curves, trained.marks, trained.at, trained.near, weights)
+    return (*curves, trained.counts, trained.at_length, trained.within_distance, weights)
 
 
 class Stopped(Exception):

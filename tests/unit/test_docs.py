@@ -91,10 +91,10 @@ def test_the_docs_recommend_from_published_rows(tmp_path: Path) -> None:
 
 
 def test_the_docs_swap_a_real_models_attention(tmp_path: Path) -> None:
-    from efficient_attn.integrations.model_info import BUNDLED, NotInstalled
+    from efficient_attn.integrations.model_info import BUNDLED_MODELS, NotInstalled
 
     try:
-        BUNDLED["smollm2"].find()
+        BUNDLED_MODELS["smollm2"].find()
     except NotInstalled as error:
         pytest.skip(str(error))
     code = "\n".join(_blocks(ROOT / "docs/models.md", "python"))

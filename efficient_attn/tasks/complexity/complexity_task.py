@@ -27,16 +27,16 @@ from .formulas import evaluate
 if TYPE_CHECKING:
     from ...bench.case import Case
     from ...instruments.roofline import Ceiling
-    from .sweep import Sweep
+    from .sweep import SweepResult
 
 Along = Literal["length", "width", "heads", "causal"]
-HEADS = (1, 2, 4, 8, 16)  # into which a width is parted
-NAMES = "NDHCk"  # that claims may use
-PASSES = 3  # of a round, at most what `share_turns` gives to calls as long as these
-UNTIMED = 8  # calls of each size that find its pace and its memory
+HEAD_COUNTS = (1, 2, 4, 8, 16)  # into which a width is parted
+VARIABLES = "NDHCk"  # that claims may use
+MAX_CALLS_PER_ROUND = 3  # of a round, at most what `share_turns` gives to calls as long as these
+UNTIMED_CALLS = 8  # calls of each size that find its pace and its memory
 
 
-class Claim(BaseModel):
+class GrowthClaim(BaseModel):
     """What is published. time, memory: formulas in N, D, H (the heads that share one width) and C (1, or 2 where later
     keys are hidden), right but for constants. parameters: the exact number, biases not counted, of D numbers in and
     out, with k for a convolution's width. sequential: steps one after another. source: who says so."""
@@ -50,11 +50,11 @@ class Claim(BaseModel):
     source: str = ""
 
 
-def _thaw(claims: Any) -> Any:
+def _restore_tables(claims: Any) -> Any:
     """Tables of tables, as a suite has them, from the pairs that a cell keeps."""
     if not isinstance(claims, tuple):
         return claims
-    return {name: dict(own) for name, own in claims}
+    return {name: dict(fields) for name, fields in claims}
 
 
 class ComplexityKeys(Keys):
@@ -76,29 +76,31 @@ class ComplexityKeys(Keys):
     most_bytes: Annotated[int, BeforeValidator(lambda value: parse_size(str(value)))] = 2 * 10**9
     octaves: Annotated[int, Field(ge=2, strict=True)] = 4
     tolerance: Annotated[float, Field(gt=0)] = 0.2
-    claims: Annotated[dict[str, Claim], BeforeValidator(_thaw)] = Field(default_factory=dict)
+    claims: Annotated[dict[str, GrowthClaim], BeforeValidator(_restore_tables)] = Field(default_factory=dict)
 
-    def find_claim(self, variant: str) -> Claim | None:
+    def find_claim(self, variant: str) -> GrowthClaim | None:
         """Of a variant as it is written, else of its name."""
         return self.claims.get(variant, self.claims.get(parse(variant).names[0]))
 
 
-def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
     """A cell for each axis and place, of mechanisms and of layers."""
-    keys: ComplexityKeys = asked.keys
-    given = keys.model_dump(exclude={"along", "sizes", "claims"})
-    given["claims"] = tuple((n, tuple(c.model_dump(exclude_defaults=True).items())) for n, c in keys.claims.items())
-    for along, at in product(keys.along, asked.grid.combine("threads", "batch", "heads", "causal")):
-        sizes, heads = _list_sizes(asked, along, at["heads"]), at["heads"]
+    keys: ComplexityKeys = request.keys
+    key_values = keys.model_dump(exclude={"along", "sizes", "claims"})
+    key_values["claims"] = tuple(
+        (n, tuple(c.model_dump(exclude_defaults=True).items())) for n, c in keys.claims.items()
+    )
+    for along, point in product(keys.along, request.grid.combine("threads", "batch", "heads", "causal")):
+        sizes, heads = _list_sizes(request, along, point["heads"]), point["heads"]
         width = max(sizes) if along == "width" else keys.width
         for n, d in _list_widths(along, sizes, heads, width):
             if d % n:
-                raise UsageError(f"{asked.task}: {n} heads do not divide a width of {d}")
-        _check_claims(asked, along, sizes)
+                raise UsageError(f"{request.task}: {n} heads do not divide a width of {d}")
+        _check_claims(request, along, sizes)
         length = max(sizes) if along == "length" else keys.length
-        place = Place(seq_len=length, max_len=length, head_dim=width // heads, inputs=f"growing {along}", **at)
-        for of_blocks in [False] * asked.variants + [True] * asked.blocks:
-            yield asked.cell(place, of_blocks=of_blocks, along=(along,), sizes=sizes, **given), None
+        place = Place(seq_len=length, max_len=length, head_dim=width // heads, inputs=f"growing {along}", **point)
+        for of_blocks in [False] * request.variants + [True] * request.blocks:
+            yield request.cell(place, of_blocks=of_blocks, along=(along,), sizes=sizes, **key_values), None
 
 
 def _list_widths(along: Along, sizes: Sequence[int], heads: int, width: int) -> list[tuple[int, int]]:
@@ -108,102 +110,112 @@ def _list_widths(along: Along, sizes: Sequence[int], heads: int, width: int) -> 
     return [(heads, size) for size in sizes] if along == "width" else [(heads, width)]
 
 
-def _check_claims(asked: Asked, along: Along, sizes: Sequence[int]) -> None:
+def _check_claims(request: Asked, along: Along, sizes: Sequence[int]) -> None:
     """Claims are about something that there is, and have a value above 0 at each size: exponents are of logarithms."""
     from ...layers.named import check_layer
 
     letter = {"length": "N", "width": "D", "heads": "H", "causal": "C"}[along]
-    for name, claim in asked.keys.claims.items():
+    for name, claim in request.keys.claims.items():
         check_layer(name)
         for size, formula in product(sizes, (claim.time, claim.memory, claim.parameters, claim.sequential)):
-            if formula is not None and evaluate(formula, dict.fromkeys(NAMES, 2.0) | {letter: size}) <= 0:
-                raise UsageError(f"{asked.task}: claim of {name}: {formula!r} is 0 for {letter} = {size}")
+            if formula is not None and evaluate(formula, dict.fromkeys(VARIABLES, 2.0) | {letter: size}) <= 0:
+                raise UsageError(f"{request.task}: claim of {name}: {formula!r} is 0 for {letter} = {size}")
 
 
-def _list_sizes(asked: Asked, along: Along, heads: int) -> tuple[int, ...]:
+def _list_sizes(request: Asked, along: Along, heads: int) -> tuple[int, ...]:
     """All sizes of a sweep, in order."""
     if along == "causal":
         return (1, 2)
-    usual = {
-        "length": asked.grid["seq_len"],
-        "width": [heads * d for d in asked.grid["head_dim"]],
-        "heads": [h for h in HEADS if asked.keys.width % h == 0],
+    defaults = {
+        "length": request.grid["seq_len"],
+        "width": [heads * d for d in request.grid["head_dim"]],
+        "heads": [h for h in HEAD_COUNTS if request.keys.width % h == 0],
     }
-    sizes = tuple(sorted(set(asked.keys.sizes or usual[along])))
-    if len(sizes) <= asked.keys.octaves:
+    sizes = tuple(sorted(set(request.keys.sizes or defaults[along])))
+    if len(sizes) <= request.keys.octaves:
         raise UsageError(
-            f"{asked.task}: {len(sizes)} sizes along {along}; give more than octaves, {asked.keys.octaves}"
+            f"{request.task}: {len(sizes)} sizes along {along}; give more than octaves, {request.keys.octaves}"
         )
     return sizes
 
 
-def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
+def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Measure a sweep, and hold its exponents to the claim."""
     from ...bench.measuring.jobs import TIMING
-    from .sweep import measure
+    from .sweep import measure_sweep
 
     keys: ComplexityKeys = case.keys
-    sweep = measure(case, lambda: at(TIMING))
-    last, claim = sweep.points[-1], keys.find_claim(case.variant)
+    sweep = measure_sweep(case, lambda: report_stage(TIMING))
+    largest, claim = sweep.results[-1], keys.find_claim(case.variant)
     row.mode = "forward_backward" if keys.training else "forward"
-    row.latency_ms, row.latency_ms_low, row.latency_ms_high = (x and 1e3 * x for x in last.seconds)
-    row.peak_memory_bytes, row.parameters, row.rounds = last.bytes, sweep.parameters, len(sweep.rounds)
+    row.latency_ms, row.latency_ms_low, row.latency_ms_high = (x and 1e3 * x for x in largest.seconds)
+    row.peak_memory_bytes, row.parameters, row.rounds = largest.bytes, sweep.parameters, len(sweep.rounds)
     row.oracle_error = sweep.error
-    row.seq_len = row.kv_len = last.spot.length
-    row.heads, row.head_dim = last.spot.heads, last.spot.width // last.spot.heads
+    row.seq_len = row.kv_len = largest.point.length
+    row.heads, row.head_dim = largest.point.heads, largest.point.width // largest.point.heads
     row.extra = {
         "of": "layer" if case.cell.of_blocks else "mechanism",
         "along": keys.along[0],
         "smallest": sweep.sizes[0],
         "reached": sweep.sizes[-1],
-        "stopped": sweep.stopped,
+        "stopped": sweep.stop_reason,
         "weights": sweep.weights,
         "sequential": sweep.sequential,
         "source": claim and claim.source,
     }
-    row.extra |= _tell("time", fit(sweep.sizes, sweep.rounds, keys.octaves), sweep, keys, claim and claim.time)
-    counted = [point.bytes for point in sweep.points if point.bytes]
-    if len(counted) == len(sweep.points) and keys.along != ("causal",):
-        row.extra |= _tell("memory", fit(sweep.sizes, [counted], keys.octaves), sweep, keys, claim and claim.memory)
+    row.extra |= _make_exponent_columns(
+        "time", fit_exponent(sweep.sizes, sweep.rounds, keys.octaves), sweep, keys, claim and claim.time
+    )
+    peak_bytes = [point.bytes for point in sweep.results if point.bytes]
+    if len(peak_bytes) == len(sweep.results) and keys.along != ("causal",):
+        row.extra |= _make_exponent_columns(
+            "memory", fit_exponent(sweep.sizes, [peak_bytes], keys.octaves), sweep, keys, claim and claim.memory
+        )
     if claim and claim.parameters:
         row.extra["weights_claim"] = claim.parameters
-        row.extra["weights_claimed"] = round(evaluate(claim.parameters, sweep.points[0].spot.names))
+        row.extra["weights_claimed"] = round(evaluate(claim.parameters, sweep.results[0].point.variables))
     if claim and claim.sequential:
-        row.extra["sequential_claimed"] = round(evaluate(claim.sequential, last.spot.names))
+        row.extra["sequential_claimed"] = round(evaluate(claim.sequential, largest.point.variables))
     rounds = [[round(1e3 * x, 6) for x in values] for values in sweep.rounds]
-    return Record(row, {"sizes": list(sweep.sizes), "rounds_ms": rounds, "bytes": counted})
+    return Record(row, {"sizes": list(sweep.sizes), "rounds_ms": rounds, "bytes": peak_bytes})
 
 
-def _tell(what: str, found: Estimate, sweep: Sweep, keys: ComplexityKeys, formula: str | None) -> dict[str, Any]:
+def _make_exponent_columns(
+    quantity: str, measured: Estimate, sweep: SweepResult, keys: ComplexityKeys, formula: str | None
+) -> dict[str, Any]:
     """An exponent, what is claimed of it, and the verdict."""
-    told: dict[str, Any] = {f"{what}_exponent": found.value, f"{what}_low": found.low, f"{what}_high": found.high}
+    columns: dict[str, Any] = {
+        f"{quantity}_exponent": measured.value,
+        f"{quantity}_low": measured.low,
+        f"{quantity}_high": measured.high,
+    }
     if formula:
-        values = [evaluate(formula, point.spot.names) for point in sweep.points]
-        claimed = fit(sweep.sizes, [values], keys.octaves).value
-        told |= {f"{what}_claim": formula, f"{what}_claimed": claimed}
-        told[f"{what}_verdict"] = decide(found, claimed, keys.tolerance)
+        values = [evaluate(formula, point.point.variables) for point in sweep.results]
+        claimed = fit_exponent(sweep.sizes, [values], keys.octaves).value
+        columns |= {f"{quantity}_claim": formula, f"{quantity}_claimed": claimed}
+        columns[f"{quantity}_verdict"] = compute_verdict(measured, claimed, keys.tolerance)
         if keys.along[0] in ("length", "width") and sweep.sizes[0] * 2**keys.octaves > sweep.sizes[-1]:
-            told[f"{what}_verdict"] = f"inconclusive: less than {keys.octaves} octaves"
-    return told
+            columns[f"{quantity}_verdict"] = f"inconclusive: less than {keys.octaves} octaves"
+    return columns
 
 
-def fit(sizes: Sequence[int], rounds: Sequence[Sequence[float]], octaves: int) -> Estimate:
+def fit_exponent(sizes: Sequence[int], rounds: Sequence[Sequence[float]], octaves: int) -> Estimate:
     """The exponent of what was measured at some sizes, a list a round, over the last octaves.
 
     Its interval is that of a straight line through the rounds' geometric means, so that a bend widens it; of two sizes,
     through which every line goes, that of the rounds' own exponents."""
-    kept = [i for i, size in enumerate(sizes) if size * 2**octaves >= sizes[-1]]
-    xs = [sizes[i] for i in kept]
+    indices = [i for i, size in enumerate(sizes) if size * 2**octaves >= sizes[-1]]
+    xs = [sizes[i] for i in indices]
     if len(xs) > 2 or len(rounds) == 1:
-        means = [math.exp(sum(math.log(values[i]) for values in rounds) / len(rounds)) for i in kept]
+        means = [math.exp(sum(math.log(values[i]) for values in rounds) / len(rounds)) for i in indices]
         return exponent(xs, means)
-    mean = mean_of([math.log(values[-1] / values[kept[0]]) / math.log(xs[-1] / xs[0]) for values in rounds])
+    mean = mean_of([math.log(values[-1] / values[indices[0]]) / math.log(xs[-1] / xs[0]) for values in rounds])
     return Estimate(mean.value, *(mean.interval() or (None, None)))
 
 
-def decide(found: Estimate, claimed: float, tolerance: float) -> str:
+def compute_verdict(measured: Estimate, claimed: float, tolerance: float) -> str:
     """The verdict on an exponent, by the rule of `ComplexityKeys`. An exact one stands for its interval."""
-    low, high = (found.value if end is None else end for end in (found.low, found.high))
+    low, high = (measured.value if end is None else end for end in (measured.low, measured.high))
     if claimed - tolerance <= low and high <= claimed + tolerance:
         return "reproduced"
     if high < claimed - tolerance:
@@ -214,16 +226,16 @@ def decide(found: Estimate, claimed: float, tolerance: float) -> str:
 def guess(case: Case, best: Ceiling) -> Guess:
     """All calls of a sweep, of sizes that the limits allow."""
     from ...bench.planning.cost_estimate import CALLS
-    from .sweep import guess_call, list_spots
+    from .sweep import estimate_call_s, list_points
 
-    seconds = [guess_call(case, spot, best) for spot in list_spots(case)]
-    allowed = [s for s in seconds if s <= case.keys.most_s]
-    calls = case.cell.effort.rounds * PASSES + UNTIMED
-    return Guess(sum(allowed) * calls / CALLS, 0, case.keys.most_bytes)
+    seconds = [estimate_call_s(case, spot, best) for spot in list_points(case)]
+    within_limit = [s for s in seconds if s <= case.keys.most_s]
+    calls = case.cell.effort.rounds * MAX_CALLS_PER_ROUND + UNTIMED_CALLS
+    return Guess(sum(within_limit) * calls / CALLS, 0, case.keys.most_bytes)
 
 
-def _columns() -> dict[str, str]:
-    found = {
+def _list_columns() -> dict[str, str]:
+    columns = {
         "of": "a layer, x to x, or a mechanism alone",
         "along": "what grows: length, width, heads or causal",
         "smallest": "the first size",
@@ -236,16 +248,16 @@ def _columns() -> dict[str, str]:
         "sequential_claimed": "the published number",
         "source": "who claims it",
     }
-    for what in ("time", "memory"):
-        found |= {
-            f"{what}_exponent": f"of {what}, over the last octaves",
-            f"{what}_low": "the lower end of its 95% interval",
-            f"{what}_high": "the upper end",
-            f"{what}_claim": "the published formula",
-            f"{what}_claimed": "its exponent over the same sizes",
-            f"{what}_verdict": "by the suite's rule",
+    for quantity in ("time", "memory"):
+        columns |= {
+            f"{quantity}_exponent": f"of {quantity}, over the last octaves",
+            f"{quantity}_low": "the lower end of its 95% interval",
+            f"{quantity}_high": "the upper end",
+            f"{quantity}_claim": "the published formula",
+            f"{quantity}_claimed": "its exponent over the same sizes",
+            f"{quantity}_verdict": "by the suite's rule",
         }
-    return found
+    return columns
 
 
 COMPLEXITY = Task(
@@ -256,7 +268,7 @@ COMPLEXITY = Task(
     judge=judge,
     guess=guess,
     blocks=True,
-    columns=_columns(),
+    columns=_list_columns(),
     sections=(
         Section(name="complexity", task="complexity", title="Growth and claims", layout="complexity", y="latency_ms"),
     ),

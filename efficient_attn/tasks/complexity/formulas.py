@@ -13,62 +13,73 @@ from collections.abc import Mapping, Sequence
 from ...errors import UsageError, unknown
 
 FUNCTIONS = {"sqrt": math.sqrt, "log": math.log2}
-ALLOWED = (ast.Expression, ast.BinOp, ast.Add, ast.Mult, ast.Div, ast.Pow, ast.Call, ast.Name, ast.Load, ast.Constant)
+ALLOWED_NODES = (
+    ast.Expression,
+    ast.BinOp,
+    ast.Add,
+    ast.Mult,
+    ast.Div,
+    ast.Pow,
+    ast.Call,
+    ast.Name,
+    ast.Load,
+    ast.Constant,
+)
 TOKEN = re.compile(r"\s*([A-Za-z]+|[0-9]+(?:\.[0-9]+)?|[+*/^()])")
-LONGEST = 200  # characters, so that nothing is nested deeper than Python reads
+MAX_CHARACTERS = 200  # characters, so that nothing is nested deeper than Python reads
 
 
-def evaluate(text: str, known: Mapping[str, float]) -> float:
+def evaluate(text: str, variables: Mapping[str, float]) -> float:
     """The value of a formula. known: of the names that it may use. log is to the base of 2.
 
     Raises `UsageError` for what is no formula, for other names, and for what has no value that is a number.
     """
-    if len(text) > LONGEST:
-        raise UsageError(f"{text[:20]!r}.. is not a formula: it has {len(text):,} characters, at most {LONGEST}")
-    tokens = _split(text.strip())
+    if len(text) > MAX_CHARACTERS:
+        raise UsageError(f"{text[:20]!r}.. is not a formula: it has {len(text):,} characters, at most {MAX_CHARACTERS}")
+    tokens = _tokenize(text.strip())
     for name in filter(str.isalpha, tokens):
-        if name not in known and name not in FUNCTIONS:
-            raise unknown("name", name, [*known, *FUNCTIONS], where=repr(text))
+        if name not in variables and name not in FUNCTIONS:
+            raise unknown("name", name, [*variables, *FUNCTIONS], where=repr(text))
     try:
-        tree = ast.parse(_spell_out(tokens), mode="eval")
+        tree = ast.parse(_to_python(tokens), mode="eval")
     except SyntaxError as error:
         raise UsageError(f"{text!r} is not a formula; write it like N^2 D or N sqrt(N)") from error
     for node in ast.walk(tree):
-        if not isinstance(node, ALLOWED):
+        if not isinstance(node, ALLOWED_NODES):
             raise UsageError(f"{text!r} is not a formula: it can have sums, products, powers, sqrt and log")
-    names = {name: float(value) for name, value in known.items()}
+    names = {name: float(value) for name, value in variables.items()}
     try:
         value = float(eval(compile(tree, "formula", "eval"), {"__builtins__": {}}, {**FUNCTIONS, **names}))
     except (ArithmeticError, TypeError, ValueError) as error:
-        raise _without_value(text, known) from error
+        raise _make_no_value_error(text, variables) from error
     if not math.isfinite(value):
-        raise _without_value(text, known)
+        raise _make_no_value_error(text, variables)
     return value
 
 
-def _without_value(text: str, known: Mapping[str, float]) -> UsageError:
-    return UsageError(f"{text!r} has no value for {', '.join(f'{n} = {v:g}' for n, v in known.items())}")
+def _make_no_value_error(text: str, variables: Mapping[str, float]) -> UsageError:
+    return UsageError(f"{text!r} has no value for {', '.join(f'{n} = {v:g}' for n, v in variables.items())}")
 
 
-def _split(text: str) -> list[str]:
+def _tokenize(text: str) -> list[str]:
     """Names, numbers and signs."""
-    found, at = [], 0
-    while at < len(text):
-        token = TOKEN.match(text, at)
+    tokens, position = [], 0
+    while position < len(text):
+        token = TOKEN.match(text, position)
         if token is None:
-            raise UsageError(f"{text!r} is not a formula: {text[at]!r} means nothing in it")
-        found.append(token[1])
-        at = token.end()
-    return found
+            raise UsageError(f"{text!r} is not a formula: {text[position]!r} means nothing in it")
+        tokens.append(token[1])
+        position = token.end()
+    return tokens
 
 
-def _spell_out(found: Sequence[str]) -> str:
+def _to_python(tokens: Sequence[str]) -> str:
     """The formula as Python has it: every product with its sign, powers as ``**``, numbers as floats. A number that
     follows a factor is no product, because ``N2`` means N^2 to whoever writes it."""
-    spelt: list[str] = []
-    for before, now in zip([None, *found], found, strict=False):
-        begins = now == "(" or now[0].isalnum()
-        ends = before is not None and (before == ")" or (before[0].isalnum() and before not in FUNCTIONS))
-        spelt += ["*"] * (begins and ends and not now[0].isdigit())
-        spelt += ["**" if now == "^" else now if "." in now or not now.isdigit() else f"{now}.0"]
-    return " ".join(spelt)
+    parts: list[str] = []
+    for previous, token in zip([None, *tokens], tokens, strict=False):
+        begins = token == "(" or token[0].isalnum()
+        ends = previous is not None and (previous == ")" or (previous[0].isalnum() and previous not in FUNCTIONS))
+        parts += ["*"] * (begins and ends and not token[0].isdigit())
+        parts += ["**" if token == "^" else token if "." in token or not token.isdigit() else f"{token}.0"]
+    return " ".join(parts)

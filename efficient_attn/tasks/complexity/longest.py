@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from ...instruments.roofline import Ceiling
     from ...models.stacks import Encoder
 
-CLOSE = 0.95  # of the memory: a length that takes as much is the longest but for a twentieth
-TRIES = 8
-AIM = 0.98  # of the memory: where the next length is looked for
-STEP = 16  # lengths are multiples of it
-FIRST = 256
+MIN_MEMORY_SHARE = 0.95  # of the memory: a length that takes as much is the longest but for a twentieth
+MAX_TRIES = 8
+TARGET_MEMORY_SHARE = 0.98  # of the memory: where the next length is looked for
+LENGTH_STEP = 16  # lengths are multiples of it
+FIRST_LENGTH = 256
 
 
 class LongestKeys(Keys):
@@ -42,40 +42,47 @@ class LongestKeys(Keys):
     most_s: Annotated[float, Field(gt=0)] = 30.0
 
 
-def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
     """A cell for each depth, with and without checkpoints; of lengths the longest is how far it looks."""
-    longest, keys = max(asked.grid["seq_len"]), asked.keys
-    given = {"memory": keys.memory, "most_s": keys.most_s}
-    axes = asked.grid.combine("threads", "batch", "heads", "head_dim", "causal")
-    for layers, checkpointed, at in product(keys.layers, keys.checkpointed, axes):
+    longest, keys = max(request.grid["seq_len"]), request.keys
+    key_values = {"memory": keys.memory, "most_s": keys.most_s}
+    axes = request.grid.combine("threads", "batch", "heads", "head_dim", "causal")
+    for layers, checkpointed, point in product(keys.layers, keys.checkpointed, axes):
         inputs = f"{layers} layer{'s' * (layers > 1)}{', checkpointed' * checkpointed}"
-        place = Place(seq_len=longest, max_len=longest, inputs=inputs, **at)
-        yield asked.cell(place, layers=(layers,), checkpointed=(checkpointed,), **given), None
+        place = Place(seq_len=longest, max_len=longest, inputs=inputs, **point)
+        yield request.cell(place, layers=(layers,), checkpointed=(checkpointed,), **key_values), None
 
 
-def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
+def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Search for the longest length whose step fits."""
     from ...bench.measuring.jobs import MEMORY
 
     keys: LongestKeys = case.keys
-    tried: dict[int, tuple[int, float]] = {}
+    measurements: dict[int, tuple[int, float]] = {}
 
     def try_length(length: int) -> int:
-        at(MEMORY)
-        tried[length] = count_step(case, length)
-        return tried[length][0]
+        report_stage(MEMORY)
+        measurements[length] = measure_step(case, length)
+        return measurements[length][0]
 
-    low, ended = search(try_length, lambda n: tried[n][1], case.cell.place.seq_len, keys.memory, keys.most_s)
-    row.mode, row.seq_len, row.kv_len = "forward_backward", low, low
-    if low:
-        row.peak_memory_bytes, row.latency_ms = tried[low][0], 1e3 * tried[low][1]
-    row.extra = {"longest": low, "memory": keys.memory, "layers": keys.layers[0], "checkpointed": keys.checkpointed[0]}
-    row.extra["ended"] = ended
-    return Record(row, {"lengths": sorted(tried), "bytes": [tried[n][0] for n in sorted(tried)]})
+    longest, stop_reason = search(
+        try_length, lambda n: measurements[n][1], case.cell.place.seq_len, keys.memory, keys.most_s
+    )
+    row.mode, row.seq_len, row.kv_len = "forward_backward", longest, longest
+    if longest:
+        row.peak_memory_bytes, row.latency_ms = measurements[longest][0], 1e3 * measurements[longest][1]
+    row.extra = {
+        "longest": longest,
+        "memory": keys.memory,
+        "layers": keys.layers[0],
+        "checkpointed": keys.checkpointed[0],
+    }
+    row.extra["ended"] = stop_reason
+    return Record(row, {"lengths": sorted(measurements), "bytes": [measurements[n][0] for n in sorted(measurements)]})
 
 
 def search(
-    take: Callable[[int], int], last: Callable[[int], float], most: int, memory: int, most_s: float
+    count_bytes: Callable[[int], int], get_seconds: Callable[[int], float], max_length: int, memory: int, most_s: float
 ) -> tuple[int, str | None]:
     """The longest length up to ``most`` that was found to fit, 0 if none, and what ended the search before the memory
     was used up.
@@ -83,52 +90,56 @@ def search(
     take: the bytes at a length; last: the seconds that it took. Each length is where a line, or a power law, through
     two that were tried meets the memory; where that does not end it, the middle between what fits and what does not.
     """
-    length, low, high = min(FIRST, most), 0, most + STEP
-    found: list[tuple[int, int]] = []
-    between = 0  # tries since there was a length that fits, and one that does not
-    ended: str | None = f"no more than {TRIES} lengths were tried"
-    for _ in range(TRIES):
-        taken = take(length)
-        found.append((length, taken))
-        low, high = (max(low, length), high) if taken <= memory else (low, min(high, length))
-        if CLOSE * memory <= taken <= memory or low + STEP >= high:
-            ended = f"no more than {most:,} positions were tried" if low == most else None
+    length, low, high = min(FIRST_LENGTH, max_length), 0, max_length + LENGTH_STEP
+    measurements: list[tuple[int, int]] = []
+    bracketed_tries = 0  # tries since there was a length that fits, and one that does not
+    stop_reason: str | None = f"no more than {MAX_TRIES} lengths were tried"
+    for _ in range(MAX_TRIES):
+        n_bytes = count_bytes(length)
+        measurements.append((length, n_bytes))
+        low, high = (max(low, length), high) if n_bytes <= memory else (low, min(high, length))
+        if MIN_MEMORY_SHARE * memory <= n_bytes <= memory or low + LENGTH_STEP >= high:
+            stop_reason = f"no more than {max_length:,} positions were tried" if low == max_length else None
             break
-        between += high <= most and low > 0
-        aim = int(_aim(found, AIM * memory, memory)) if between < 3 or between % 2 == 0 else 0
-        if taken <= memory:
-            affordable = int(length * (most_s / last(length)) ** 0.5)
-            if affordable < min(aim, length + STEP):
+        bracketed_tries += high <= max_length and low > 0
+        target = (
+            int(_interpolate_length(measurements, TARGET_MEMORY_SHARE * memory, memory))
+            if bracketed_tries < 3 or bracketed_tries % 2 == 0
+            else 0
+        )
+        if n_bytes <= memory:
+            affordable = int(length * (most_s / get_seconds(length)) ** 0.5)
+            if affordable < min(target, length + LENGTH_STEP):
                 return low, f"a longer step would take more than {most_s:g} s"
-            aim = min(aim, max(affordable, length + STEP))
-        aim = most if aim >= most < high else aim // STEP * STEP
-        if not low < aim < high:  # the middle, but never far into what is not known
-            aim = (low + high) // 2 // STEP * STEP if high <= most else low + STEP
-        length = aim
+            target = min(target, max(affordable, length + LENGTH_STEP))
+        target = max_length if target >= max_length < high else target // LENGTH_STEP * LENGTH_STEP
+        if not low < target < high:  # the middle, but never far into what is not known
+            target = (low + high) // 2 // LENGTH_STEP * LENGTH_STEP if high <= max_length else low + LENGTH_STEP
+        length = target
         if length in (low, high):
-            ended = None
+            stop_reason = None
             break
-    return low, ended if low else f"{high:,} positions take more already"
+    return low, stop_reason if low else f"{high:,} positions take more already"
 
 
-def _aim(found: list[tuple[int, int]], wanted: float, memory: int) -> float:
+def _interpolate_length(measurements: list[tuple[int, int]], target_bytes: float, memory: int) -> float:
     """Where so many bytes are reached, from lengths and what they took.
 
     Of one alone growth counts as quadratic. Beyond two a line is too far where growth bends up, and a power law where
     there are bytes that do not grow: the nearer of them counts; between two, for the same reason, the later."""
-    if len(found) < 2:
-        (length, taken), *_ = found
-        return length * (wanted / taken) ** 0.5
-    low, high = ([p for p in found if (p[1] <= memory) == fits] for fits in (True, False))
-    (a, x), (b, y) = sorted(found[-2:]) if not (low and high) else (max(low), min(high))
+    if len(measurements) < 2:
+        (length, n_bytes), *_ = measurements
+        return length * (target_bytes / n_bytes) ** 0.5
+    low, high = ([p for p in measurements if (p[1] <= memory) == fits] for fits in (True, False))
+    (a, x), (b, y) = sorted(measurements[-2:]) if not (low and high) else (max(low), min(high))
     if y <= x:  # no growth
         return 2.0 * b if low else a / 2
-    line = a + (b - a) * (wanted - x) / (y - x)
-    power = a * (wanted / x) ** min(20.0, math.log(b / a) / math.log(y / x))
+    line = a + (b - a) * (target_bytes - x) / (y - x)
+    power = a * (target_bytes / x) ** min(20.0, math.log(b / a) / math.log(y / x))
     return max(line, power) if low and high else min(line, power)
 
 
-def count_step(case: Case, length: int) -> tuple[int, float]:
+def measure_step(case: Case, length: int) -> tuple[int, float]:
     """What a warm step of training holds at its most, above the weights and the input, and the seconds it takes."""
     from time import perf_counter
 
@@ -148,14 +159,14 @@ def count_step(case: Case, length: int) -> tuple[int, float]:
         return model(x, Mask(causal=place.causal))
 
     def backward(out: Tensor) -> object:
-        found = torch.autograd.grad(out, sources, torch.ones_like(out), allow_unused=True)
+        gradients = torch.autograd.grad(out, sources, torch.ones_like(out), allow_unused=True)
         times.append(perf_counter())
-        return found
+        return gradients
 
-    found = training_footprint(forward, backward, device=place.device)
-    if found.peak is None:
-        raise UnsupportedError(found.reason or "memory cannot be counted here")
-    return found.peak, times[-1] - times[-2]
+    footprint = training_footprint(forward, backward, device=place.device)
+    if footprint.peak is None:
+        raise UnsupportedError(footprint.reason or "memory cannot be counted here")
+    return footprint.peak, times[-1] - times[-2]
 
 
 def make_model(case: Case, length: int) -> Encoder:
@@ -186,8 +197,8 @@ def guess(case: Case, best: Ceiling) -> Guess:
 
     place, keys = case.cell.place, case.keys
     width, layers = place.heads * place.head_dim, keys.layers[0]
-    kept = (4 if keys.checkpointed[0] else 80) * layers + 80
-    length = min(place.seq_len, keys.memory // (width * kept))
+    numbers_per_feature = (4 if keys.checkpointed[0] else 80) * layers + 80
+    length = min(place.seq_len, keys.memory // (width * numbers_per_feature))
     attn = case.create()
     work = layers * (24 * length * width**2 + 4 * width * attn.growth.cost(length, length, place.causal))
     seconds = min(2 * keys.most_s, 2 * 3.5 * place.batch * work / best.gemm_flops_per_s / OTHERWISE)

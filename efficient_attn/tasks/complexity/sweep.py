@@ -31,12 +31,12 @@ from ...units import size as write_bytes
 from .formulas import evaluate
 
 STEP_S = 2e-5  # of a recurrence, however narrow it is
-CHECKED = 256  # length at which a mechanism is held to its oracle
+VERIFIED_LENGTH = 256  # length at which a mechanism is held to its oracle
 PROCESSES = 1  # that measure a sweep: its sizes are compared with each other only
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spot:
+class SweepPoint:
     """The sizes of one call."""
 
     length: int
@@ -50,15 +50,15 @@ class Spot:
         return 1 + self.causal if along == "causal" else getattr(self, along)
 
     @property
-    def names(self) -> dict[str, float]:
+    def variables(self) -> dict[str, float]:
         """As formulas have them."""
         return {"N": self.length, "D": self.width, "H": self.heads, "C": 1 + self.causal, "k": self.kernel}
 
 
-def list_spots(case: Case) -> list[Spot]:
+def list_points(case: Case) -> list[SweepPoint]:
     """The sizes of all calls of a case's sweep, in order."""
     place, keys = case.cell.place, case.keys
-    usual = Spot(
+    defaults = SweepPoint(
         length=keys.length,
         width=keys.width,
         heads=place.heads,
@@ -67,33 +67,41 @@ def list_spots(case: Case) -> list[Spot]:
     )
     along = keys.along[0]
     if along == "causal":
-        return [replace(usual, causal=hidden) for hidden in (False, True)]
-    return [replace(usual, **{along: value}) for value in keys.sizes]
+        return [replace(defaults, causal=hidden) for hidden in (False, True)]
+    return [replace(defaults, **{along: value}) for value in keys.sizes]
 
 
-class Subject:
+class SweepCall:
     """What is called at one spot, and what it is given."""
 
-    def __init__(self, case: Case, spot: Spot) -> None:
+    def __init__(self, case: Case, point: SweepPoint) -> None:
         place, seed = case.cell.place, case.cell.effort.seed
         self.training, self.device = case.keys.training, place.device
-        self.mask = Mask(causal=spot.causal)
-        to: dict[str, Any] = {"device": place.device, "dtype": getattr(torch, place.dtype)}
+        self.mask = Mask(causal=point.causal)
+        factory_options: dict[str, Any] = {"device": place.device, "dtype": getattr(torch, place.dtype)}
         generator = torch.Generator().manual_seed(seed)
         if case.cell.of_blocks:
-            sizes = {"heads": spot.heads, "length": spot.length, "causal": spot.causal}
-            self.module: nn.Module = make_layer(case.variant, d_model=spot.width, seed=seed, **sizes).to(**to)
-            self.given = [torch.randn(place.batch, spot.length, spot.width, generator=generator).to(**to)]
-            self.more: dict[str, Tensor] = {}
+            sizes = {"heads": point.heads, "length": point.length, "causal": point.causal}
+            self.module: nn.Module = make_layer(case.variant, d_model=point.width, seed=seed, **sizes).to(
+                **factory_options
+            )
+            self.inputs = [
+                torch.randn(place.batch, point.length, point.width, generator=generator).to(**factory_options)
+            ]
+            self.extra_inputs: dict[str, Tensor] = {}
         else:
-            width = spot.width // spot.heads
-            dims = Dims(heads=spot.heads, kv_heads=None, head_dim=width, value_dim=width, max_len=spot.length)
-            attn = create(str(parse(case.variant)), dims=replace(dims, kv_heads=case.kv_heads), seed=seed).to(**to)
-            shape = Shape(place.batch, spot.heads, attn.kv_heads or spot.heads, spot.length, spot.length, width, width)
-            q, k, v, self.more = attn.sample(shape, generator=generator, **to)
-            self.module, self.given = attn, [x for x in (q, k, v) if x is not None]
+            width = point.width // point.heads
+            dims = Dims(heads=point.heads, kv_heads=None, head_dim=width, value_dim=width, max_len=point.length)
+            attn = create(str(parse(case.variant)), dims=replace(dims, kv_heads=case.kv_heads), seed=seed).to(
+                **factory_options
+            )
+            shape = Shape(
+                place.batch, point.heads, attn.kv_heads or point.heads, point.length, point.length, width, width
+            )
+            q, k, v, self.extra_inputs = attn.sample(shape, generator=generator, **factory_options)
+            self.module, self.inputs = attn, [x for x in (q, k, v) if x is not None]
         if self.training:
-            self.given = [x.detach().requires_grad_() for x in self.given]
+            self.inputs = [x.detach().requires_grad_() for x in self.inputs]
 
     def call(self) -> object:
         if self.training:
@@ -103,13 +111,13 @@ class Subject:
 
     def forward(self) -> Tensor:
         if isinstance(self.module, Baseline):
-            return self.module(*self.given)
+            return self.module(*self.inputs)
         if isinstance(self.module, MultiHeadAttention):
-            return self.module(*self.given, mask=self.mask)
-        return self.module(*self.given, *[None] * (3 - len(self.given)), self.mask, **self.more)
+            return self.module(*self.inputs, mask=self.mask)
+        return self.module(*self.inputs, *[None] * (3 - len(self.inputs)), self.mask, **self.extra_inputs)
 
     def backward(self, out: Tensor) -> object:
-        sources = [*self.given, *self.module.parameters()]
+        sources = [*self.inputs, *self.module.parameters()]
         return torch.autograd.grad(out, sources, torch.ones_like(out), allow_unused=True)
 
     def count_bytes(self) -> int | None:
@@ -118,7 +126,7 @@ class Subject:
             return training_footprint(self.forward, self.backward, device=self.device).peak
         return footprint(self.call, device=self.device).peak
 
-    def error(self, dtype: str) -> float | None:
+    def verify(self, dtype: str) -> float | None:
         """How far it is from its dense oracle; None for baselines, which have none. `Invalid` where that is too far."""
         oracle = deepcopy(self.module)
         attn: Any = getattr(oracle, "attn", oracle)
@@ -126,75 +134,79 @@ class Subject:
             return None
         attn.backend = "dense"
         with torch.no_grad():
-            own, module = self.forward(), self.module
+            output, module = self.forward(), self.module
             self.module = oracle
-            wanted, self.module = self.forward(), module
-        error = relative_error(own, wanted)
+            expected, self.module = self.forward(), module
+        error = relative_error(output, expected)
         if not error <= TOLERANCE[dtype]:
             raise Invalid(f"relative error {error:.2g} against its dense oracle, more than {TOLERANCE[dtype]:.0e}")
         return error
 
 
 @dataclass(frozen=True)
-class Point:
+class PointResult:
     """One size, measured: seconds a call with their interval, bytes."""
 
-    spot: Spot
+    point: SweepPoint
     seconds: Estimate
     bytes: int | None
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepResult:
     """All points of a sweep in order, by their sizes. rounds: seconds by size, a list a round. stopped: why it does not
     go on. parameters, weights: at the first size, with biases and without. sequential: steps at the last, if declared.
     error: against the dense oracle."""
 
-    points: Sequence[Point]
+    results: Sequence[PointResult]
     sizes: Sequence[int]
     rounds: Sequence[Sequence[float]]
-    stopped: str | None
+    stop_reason: str | None
     parameters: int
     weights: int
     sequential: int | None
     error: float | None
 
 
-def measure(case: Case, at: Callable[[], None] = lambda: None) -> Sweep:
+def measure_sweep(case: Case, on_step: Callable[[], None] = lambda: None) -> SweepResult:
     """Find the sizes that the limits allow, and time them in turns. at: told before each new size."""
     place, effort = case.cell.place, case.cell.effort
-    subjects, counted, stopped = _find_sizes(case, at)
-    timed = {str(i): _timed(subject) for i, (_, subject) in enumerate(subjects)}
-    paces = {name: calibrate(one, budget_s=effort.budget_s, device=place.device) for name, one in timed.items()}
+    calls, n_bytes, stop_reason = _measure_sizes(case, on_step)
+    timed = {str(i): _make_timed(call) for i, (_, call) in enumerate(calls)}
+    paces = {
+        name: calibrate(timed_call, budget_s=effort.budget_s, device=place.device) for name, timed_call in timed.items()
+    }
     turns = share_turns(paces, rounds=effort.rounds, processes=PROCESSES, budget_s=effort.budget_s)
-    taken: list[list[float]] = []
+    seconds: list[list[float]] = []
     alone = place.device == "cpu" and torch.get_num_threads() == 1
     rounds = dict.fromkeys(timed, effort.rounds)
-    for found in take_rounds(timed, turns, rounds, seed=effort.seed, device=place.device, alone=alone):
-        at()
-        for error in found.failed.values():
+    for round_result in take_rounds(timed, turns, rounds, seed=effort.seed, device=place.device, alone=alone):
+        on_step()
+        for error in round_result.failed.values():
             raise error
-        taken.append([middle(found.samples[name]) / 1e3 for name in timed])
-    points = [Point(spot, typical([values[i] for values in taken]), counted[i]) for i, (spot, _) in enumerate(subjects)]
-    named = [(name, p.numel()) for name, p in subjects[0][1].module.named_parameters()]
-    return Sweep(
-        points=points,
-        sizes=[spot.size(case.keys.along[0]) for spot, _ in subjects],
-        rounds=taken,
-        stopped=stopped,
-        parameters=sum(count for _, count in named),
-        weights=sum(count for name, count in named if "bias" not in name),
-        sequential=_count_steps(subjects[-1][1].module, points[-1].spot.length),
-        error=_short(case, subjects[0][0]).error(place.dtype),
+        seconds.append([middle(round_result.samples[name]) / 1e3 for name in timed])
+    results = [
+        PointResult(point, typical([values[i] for values in seconds]), n_bytes[i]) for i, (point, _) in enumerate(calls)
+    ]
+    parameters = [(name, p.numel()) for name, p in calls[0][1].module.named_parameters()]
+    return SweepResult(
+        results=results,
+        sizes=[point.size(case.keys.along[0]) for point, _ in calls],
+        rounds=seconds,
+        stop_reason=stop_reason,
+        parameters=sum(count for _, count in parameters),
+        weights=sum(count for name, count in parameters if "bias" not in name),
+        sequential=_count_sequential_steps(calls[-1][1].module, results[-1].point.length),
+        error=_make_short_call(case, calls[0][0]).verify(place.dtype),
     )
 
 
-def _short(case: Case, spot: Spot) -> Subject:
+def _make_short_call(case: Case, point: SweepPoint) -> SweepCall:
     """The same at a length at which its oracle is cheap."""
-    return Subject(case, replace(spot, length=min(spot.length, CHECKED)))
+    return SweepCall(case, replace(point, length=min(point.length, VERIFIED_LENGTH)))
 
 
-def _count_steps(module: nn.Module, length: int) -> int | None:
+def _count_sequential_steps(module: nn.Module, length: int) -> int | None:
     """Steps one after another: what a baseline declares; one where each row can be worked out without the others."""
     if isinstance(module, Baseline):
         return module.cost.sequential(length)
@@ -202,67 +214,69 @@ def _count_steps(module: nn.Module, length: int) -> int | None:
     return 1 if attn.traits.rows_alone else None
 
 
-def guess_call(case: Case, spot: Spot, best: Ceiling) -> float:
+def estimate_call_s(case: Case, point: SweepPoint, best: Ceiling) -> float:
     """Seconds of a call, as far as that can be told from what is declared."""
     place, keys = case.cell.place, case.keys
     work = 0.0
     if case.cell.of_blocks and (cls := find_baseline(case.variant)):
         claim = keys.find_claim(case.variant)
-        work = 8 * evaluate(claim.time, spot.names) if claim else 0.0
-        recurrent = cls.cost.sequential(spot.length) if hasattr(cls, "cost") else 1
-        return place.batch * work / best.gemm_flops_per_s + recurrent * STEP_S
-    width = spot.width // spot.heads
+        work = 8 * evaluate(claim.time, point.variables) if claim else 0.0
+        sequential_steps = cls.cost.sequential(point.length) if hasattr(cls, "cost") else 1
+        return place.batch * work / best.gemm_flops_per_s + sequential_steps * STEP_S
+    width = point.width // point.heads
     attn = create(
-        case.variant, dims=Dims(heads=spot.heads, head_dim=width, max_len=spot.length, kv_heads=case.kv_heads)
+        case.variant, dims=Dims(heads=point.heads, head_dim=width, max_len=point.length, kv_heads=case.kv_heads)
     )
-    work = 4 * width * spot.heads * attn.growth.cost(spot.length, spot.length, spot.causal)
-    work += 8 * spot.length * spot.width**2 if case.cell.of_blocks else 0
+    work = 4 * width * point.heads * attn.growth.cost(point.length, point.length, point.causal)
+    work += 8 * point.length * point.width**2 if case.cell.of_blocks else 0
     return place.batch * work * (1 + BACKWARD * keys.training) / best.gemm_flops_per_s / OTHERWISE + LAUNCH_S
 
 
-def _timed(subject: Subject) -> Timed:
+def _make_timed(call: SweepCall) -> Timed:
     def run(calls: int) -> None:
         for _ in range(calls):
-            subject.call()
+            call.call()
 
     return Timed(run)
 
 
-def _find_sizes(case: Case, at: Callable[[], None]) -> tuple[list[tuple[Spot, Subject]], list[int | None], str | None]:
+def _measure_sizes(
+    case: Case, on_step: Callable[[], None]
+) -> tuple[list[tuple[SweepPoint, SweepCall]], list[int | None], str | None]:
     """The sizes that take no more than they may, the bytes of a call at each, and what ended them."""
-    keys, subjects, counted, seconds = case.keys, [], [], []
+    keys, measured_calls, n_bytes, seconds = case.keys, [], [], []
     along = keys.along[0]
-    for spot in list_spots(case):
-        at()
-        where = f"at {along} {spot.size(along):,}"
-        if (about := _extrapolate(seconds)) > keys.most_s:
-            return subjects, counted, f"a call would take about {about:.2g} s {where}"
-        if (about := _extrapolate([b or 0 for b in counted])) > keys.most_bytes:
-            return subjects, counted, f"a call would take about {write_bytes(int(about))} {where}"
-        subject = Subject(case, spot)
+    for point in list_points(case):
+        on_step()
+        where = f"at {along} {point.size(along):,}"
+        if (estimate := _extrapolate(seconds)) > keys.most_s:
+            return measured_calls, n_bytes, f"a call would take about {estimate:.2g} s {where}"
+        if (estimate := _extrapolate([b or 0 for b in n_bytes])) > keys.most_bytes:
+            return measured_calls, n_bytes, f"a call would take about {write_bytes(int(estimate))} {where}"
+        call = SweepCall(case, point)
         try:
-            took = [_call(case, subject)]
+            times = [_time_call(case, call)]
         except TooSlow as error:
-            if len(subjects) < 2:
+            if len(measured_calls) < 2:
                 raise
-            return subjects, counted, f"{where} {error}"
-        bytes_ = subject.count_bytes()
-        took.append(_call(case, subject))
-        if len(subjects) > 1:  # growth needs two sizes, whatever they take
-            if min(took) > keys.most_s:
-                return subjects, counted, f"a call takes {min(took):.2g} s {where}"
-            if (bytes_ or 0) > keys.most_bytes:
-                return subjects, counted, f"a call takes {write_bytes(bytes_ or 0)} {where}"
-        subjects.append((spot, subject))
-        counted.append(bytes_)
-        seconds.append(min(took))
-    return subjects, counted, None
+            return measured_calls, n_bytes, f"{where} {error}"
+        peak_bytes = call.count_bytes()
+        times.append(_time_call(case, call))
+        if len(measured_calls) > 1:  # growth needs two sizes, whatever they take
+            if min(times) > keys.most_s:
+                return measured_calls, n_bytes, f"a call takes {min(times):.2g} s {where}"
+            if (peak_bytes or 0) > keys.most_bytes:
+                return measured_calls, n_bytes, f"a call takes {write_bytes(peak_bytes or 0)} {where}"
+        measured_calls.append((point, call))
+        n_bytes.append(peak_bytes)
+        seconds.append(min(times))
+    return measured_calls, n_bytes, None
 
 
-def _call(case: Case, subject: Subject) -> float:
+def _time_call(case: Case, call: SweepCall) -> float:
     """Seconds of a call; far more than it may take is an error."""
     budget = 10 * case.keys.most_s + case.cell.effort.budget_s
-    return first_call(_timed(subject), budget_s=budget, device=case.cell.place.device)
+    return first_call(_make_timed(call), budget_s=budget, device=case.cell.place.device)
 
 
 def _extrapolate(values: Sequence[float]) -> float:

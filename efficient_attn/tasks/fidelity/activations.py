@@ -15,11 +15,11 @@ from ...resources import suites_folder
 BUILT_IN = "minilm", "smollm2"
 
 
-class NotHere(UsageError):
+class ActivationsNotInstalled(UsageError):
     """Built-in activations whose file this installation lacks; the message says how to make it."""
 
 
-class Sizes(NamedTuple):
+class ActivationSizes(NamedTuple):
     """What can be planned with: the file's name and a digest of its content, the layers' numbers, the arrays' sizes."""
 
     label: str
@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
 
 
 # files that the repository has and an installation, for their size, has not
-LEFT_OUT = {"smollm2": Sizes("smollm2", (5, 20), heads=9, kv_heads=3, length=2048, width=64)}
+REPOSITORY_ONLY = {"smollm2": ActivationSizes("smollm2", (5, 20), heads=9, kv_heads=3, length=2048, width=64)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,47 +58,49 @@ class Activations:
         """
         path = suites_folder() / "data" / f"{name}.npz" if name in BUILT_IN else Path(name)
         if not path.is_file():
-            if name in LEFT_OUT:
-                raise NotHere(_say_how(name, LEFT_OUT[name]))
+            if name in REPOSITORY_ONLY:
+                raise ActivationsNotInstalled(_format_capture_hint(name, REPOSITORY_ONLY[name]))
             raise UsageError(f"--activations {name}: no such file (built in: {', '.join(BUILT_IN)})")
-        arrays = _read(path)
+        arrays = _read_arrays(path)
         missing = [n for n in ("q", "k", "v") if n not in arrays]
         if missing:
             raise UsageError(
                 f"{path.name}: no array named {missing[0]!r}; it needs q, k and v, and has {sorted(arrays)}"
             )
-        q, k, v = (_four_dimensional(path, n, arrays[n]) for n in ("q", "k", "v"))
-        _check(path, q, k, v)
-        layers = _layers(path, arrays.get("layers", np.arange(len(q))), len(q))
+        q, k, v = (_check_array(path, n, arrays[n]) for n in ("q", "k", "v"))
+        _check_shapes(path, q, k, v)
+        layers = _check_layer_numbers(path, arrays.get("layers", np.arange(len(q))), len(q))
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
         return cls(f"{path.stem}@{digest}", q, k, v, layers, str(arrays.get("source", "")))
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> ActivationSizes:
         _, heads, length, width = self.q.shape
-        return Sizes(self.label, self.layers, heads, self.k.shape[1], length, width)
+        return ActivationSizes(self.label, self.layers, heads, self.k.shape[1], length, width)
 
-    def layer(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def select_layer(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """q, k and v of one layer, each with a batch of one in front."""
-        at = self.layers.index(number)
-        return self.q[at : at + 1], self.k[at : at + 1], self.v[at : at + 1]
+        index = self.layers.index(number)
+        return self.q[index : index + 1], self.k[index : index + 1], self.v[index : index + 1]
 
 
-def describe(name: str) -> Sizes:
+def describe_activations(name: str) -> ActivationSizes:
     """The sizes of what `Activations.find` finds, or would find if it were installed."""
     try:
         return Activations.find(name).sizes
-    except NotHere:
-        return LEFT_OUT[name]
+    except ActivationsNotInstalled:
+        return REPOSITORY_ONLY[name]
 
 
-def _say_how(name: str, sizes: Sizes) -> str:
+def _format_capture_hint(name: str, sizes: ActivationSizes) -> str:
     layers, file = ",".join(map(str, sizes.layers)), f"{name}.npz"
-    made = f"efficient_attn.integrations.capture --model {name} --layers {layers} --seq-len {sizes.length} --out {file}"
-    return f"{file} is not installed; make it (python -m {made}), then give --activations {file}"
+    arguments = (
+        f"efficient_attn.integrations.capture --model {name} --layers {layers} --seq-len {sizes.length} --out {file}"
+    )
+    return f"{file} is not installed; make it (python -m {arguments}), then give --activations {file}"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_arrays(path: Path) -> dict[str, Any]:
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:
@@ -112,7 +114,7 @@ def _read(path: Path) -> dict[str, Any]:
     raise UsageError(f"{path.name}: activations are a .npz or .safetensors file")
 
 
-def _four_dimensional(path: Path, name: str, x: np.ndarray) -> np.ndarray:
+def _check_array(path: Path, name: str, x: np.ndarray) -> np.ndarray:
     if x.ndim not in (3, 4) or not np.issubdtype(x.dtype, np.floating) or 0 in x.shape:
         raise UsageError(
             f"{path.name}: {name} must be floating [layers, heads, length, width], got {x.dtype} {list(x.shape)}"
@@ -122,14 +124,14 @@ def _four_dimensional(path: Path, name: str, x: np.ndarray) -> np.ndarray:
     return x if x.ndim == 4 else x[None]
 
 
-def _layers(path: Path, numbers: np.ndarray, count: int) -> tuple[int, ...]:
-    whole = numbers.dtype.kind in "iuf" and np.isfinite(numbers).all() and (numbers == np.trunc(numbers)).all()
-    if not whole or numbers.shape != (count,) or len(np.unique(numbers)) != count:
+def _check_layer_numbers(path: Path, numbers: np.ndarray, count: int) -> tuple[int, ...]:
+    is_integral = numbers.dtype.kind in "iuf" and np.isfinite(numbers).all() and (numbers == np.trunc(numbers)).all()
+    if not is_integral or numbers.shape != (count,) or len(np.unique(numbers)) != count:
         raise UsageError(f"{path.name}: layers must name each of the {count} layers once, got {numbers.tolist()}")
     return tuple(int(x) for x in numbers)
 
 
-def _check(path: Path, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
+def _check_shapes(path: Path, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
     layers, heads, length, width = q.shape
     kv_heads = k.shape[1]
     if k.shape != (layers, kv_heads, length, width) or v.shape != k.shape or heads % kv_heads:

@@ -13,11 +13,11 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...instruments.distance import relative_error
-from .exact import BLOCK, SINKS, Exact, last_seen
+from .exact import MAX_BLOCK_BYTES, SINKS, ExactReference, count_visible_keys
 
 ALL_ROWS = 2048  # the most queries whose weights are all looked at, where a few can be asked for alone
-STRETCHES = 16  # beyond that a block of rows is drawn from each of so many stretches of the sequence
-COLUMNS = 256  # keys whose weights a call shows, or more where blocks stay small
+N_STRETCHES = 16  # beyond that a block of rows is drawn from each of so many stretches of the sequence
+MIN_KEYS_PER_CALL = 256  # keys whose weights a call shows, or more where blocks stay small
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Distances:
 
 
 def measure_distances(
-    attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, exact: Exact | None = None
+    attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, exact: ExactReference | None = None
 ) -> Distances:
     """Compare a mechanism with exact attention. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D]``; exact: if known.
 
@@ -58,18 +58,18 @@ def measure_distances(
     (`Traits.rows_alone`), that is all rows. Else it is 16 blocks of 128 rows, each drawn in a sixteenth of the sequence
     by a fixed seed; all keys are looked at in any case.
     """
-    exact = Exact.of(q, k, v, mask) if exact is None else exact
+    exact = ExactReference.compute(q, k, v, mask) if exact is None else exact
     with torch.no_grad():
         out = attn(q, k, v, mask)
-        apart, missed, rows = _compare_weights(attn, q, k, mask, exact)
+        l1_distance, missed_mass, n_rows = _compare_weights(attn, q, k, mask, exact)
         return Distances(
             relative_error=relative_error(out, exact.out),
             mean_value_error=exact.mean_value_error,
-            spread_over_heads=_spread(out, exact.out),
+            spread_over_heads=_measure_spread(out, exact.out),
             cosine_similarity=torch.cosine_similarity(out.double(), exact.out, dim=-1).mean().item(),
-            total_variation=apart / 2,
-            missed_mass=missed,
-            weight_rows=rows,
+            total_variation=l1_distance / 2,
+            missed_mass=missed_mass,
+            weight_rows=n_rows,
             effective_keys=exact.effective_keys,
             sink_mass=exact.sink_mass,
             own_sink_mass=attn(q, k, _unit_values(q, k, slice(0, SINKS)), mask).double().sum(-1).mean().item(),
@@ -77,58 +77,66 @@ def measure_distances(
         )
 
 
-def _spread(out: Tensor, exact: Tensor) -> float:
+def _measure_spread(out: Tensor, exact: Tensor) -> float:
     errors = [relative_error(out[:, head], exact[:, head]) for head in range(out.shape[1])]
     return torch.tensor(errors, dtype=torch.float64).std(correction=0).item()
 
 
-def _compare_gradients(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, exact: Exact) -> float:
+def _compare_gradients(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, exact: ExactReference) -> float:
     """The cosine between the mechanism's gradients and exact attention's."""
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
         out = attn(*leaves, mask)
-        own = torch.autograd.grad(out, leaves, exact.upstream, allow_unused=True, materialize_grads=True)
-    dot, mine, theirs = 0.0, 0.0, 0.0
-    for found, wanted in zip(own, exact.gradients, strict=True):
-        wide = found.double()
-        dot += (wide * wanted).sum().item()
-        mine, theirs = mine + wide.square().sum().item(), theirs + wanted.square().sum().item()
-    return dot / math.sqrt(mine * theirs) if mine and theirs else 0.0
+        gradients = torch.autograd.grad(out, leaves, exact.upstream, allow_unused=True, materialize_grads=True)
+    dot, squared_norm, exact_squared_norm = 0.0, 0.0, 0.0
+    for gradient, expected in zip(gradients, exact.gradients, strict=True):
+        widened = gradient.double()
+        dot += (widened * expected).sum().item()
+        squared_norm, exact_squared_norm = (
+            squared_norm + widened.square().sum().item(),
+            exact_squared_norm + expected.square().sum().item(),
+        )
+    return dot / math.sqrt(squared_norm * exact_squared_norm) if squared_norm and exact_squared_norm else 0.0
 
 
 # -- weights -------------------------------------------------------------------------------------------------------
 
 
-def _compare_weights(attn: Attention, q: Tensor, k: Tensor, mask: Mask, exact: Exact) -> tuple[float, float, int]:
+def _compare_weights(
+    attn: Attention, q: Tensor, k: Tensor, mask: Mask, exact: ExactReference
+) -> tuple[float, float, int]:
     """The L1 distance and the missed mass of a row's weights, averaged, and the rows of a head that were looked at."""
     (batch, heads, n, _), (kv_heads, m) = q.shape, k.shape[1:3]
-    places = _draw_places(n) if n > ALL_ROWS and attn.traits.rows_alone else [slice(0, n)]
-    apart, missed, count = 0.0, 0.0, sum(rows.stop - rows.start for rows in places)
-    for rows in places:
-        size, seen = rows.stop - rows.start, last_seen(mask, rows, n, m)
-        queries, narrow = (q, mask) if size == n else (q[:, :, rows], mask.rows(rows, n, m))
-        step = max(COLUMNS, BLOCK // (8 * batch * max(heads * size, kv_heads * m)))
-        for columns in _split(seen, step):
-            own = attn(queries, k, _unit_values(q, k, columns), narrow)
-            for some in _split(heads, max(1, BLOCK // (8 * batch * size * step))):
-                wanted, found = exact.weights(q, k, mask, some, rows, columns), own[:, some].double()
-                apart += (found - wanted).abs_().sum().item()
-                missed += wanted.masked_fill_(found != 0, 0).sum().item()
-    every = batch * heads * count
-    return apart / every, missed / every, count
+    row_blocks = _draw_row_blocks(n) if n > ALL_ROWS and attn.traits.rows_alone else [slice(0, n)]
+    l1_distance, missed_mass, count = 0.0, 0.0, sum(rows.stop - rows.start for rows in row_blocks)
+    for rows in row_blocks:
+        size, n_visible = rows.stop - rows.start, count_visible_keys(mask, rows, n, m)
+        queries, block_mask = (q, mask) if size == n else (q[:, :, rows], mask.rows(rows, n, m))
+        step = max(MIN_KEYS_PER_CALL, MAX_BLOCK_BYTES // (8 * batch * max(heads * size, kv_heads * m)))
+        for columns in _split_range(n_visible, step):
+            all_weights = attn(queries, k, _unit_values(q, k, columns), block_mask)
+            for head_block in _split_range(heads, max(1, MAX_BLOCK_BYTES // (8 * batch * size * step))):
+                expected, weights = (
+                    exact.compute_weights(q, k, mask, head_block, rows, columns),
+                    all_weights[:, head_block].double(),
+                )
+                l1_distance += (weights - expected).abs_().sum().item()
+                missed_mass += expected.masked_fill_(weights != 0, 0).sum().item()
+    total_rows = batch * heads * count
+    return l1_distance / total_rows, missed_mass / total_rows, count
 
 
-def _draw_places(n: int) -> list[slice]:
+def _draw_row_blocks(n: int) -> list[slice]:
     """A block of rows in each stretch of n, by a fixed seed."""
-    size, generator, ends = ALL_ROWS // STRETCHES, torch.Generator().manual_seed(0), range(0, n * STRETCHES + 1, n)
-    found = []
-    for start, end in pairwise(end // STRETCHES for end in ends):
+    size, generator, ends = ALL_ROWS // N_STRETCHES, torch.Generator().manual_seed(0), range(0, n * N_STRETCHES + 1, n)
+    blocks = []
+    for start, end in pairwise(end // N_STRETCHES for end in ends):
         first = int(torch.randint(start, end - size + 1, (), generator=generator))
-        found.append(slice(first, first + size))
-    return found
+        blocks.append(slice(first, first + size))
+    return blocks
 
 
-def _split(count: int, step: int) -> Iterator[slice]:
+def _split_range(count: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 
-BLOCK = 2**25  # bytes of float64 numbers that a block of scores may take; some five such blocks are held at once
+MAX_BLOCK_BYTES = (
+    2**25
+)  # bytes of float64 numbers that a block of scores may take; some five such blocks are held at once
 SINKS = 4  # keys at the start that StreamingLLM keeps: what is left over goes there (https://arxiv.org/abs/2309.17453)
 
 
 @dataclass(frozen=True, eq=False)
-class Exact:
+class ExactReference:
     """What exact attention makes of q ``[B, H, N, D]``, k and v ``[B, Hkv, M, D]``, in float64.
 
     out: ``[B, H, N, D]``. lse: ``[B, H, N]``, the log of the sum of a row's exponentials; 0 where it may see no key.
@@ -34,68 +36,85 @@ class Exact:
     sink_mass: float
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Exact:
+    def compute(cls, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> ExactReference:
         """Work it out. Beyond the result it holds about five times `BLOCK`, and no matrix of all pairs."""
         with torch.no_grad():
-            return _work_out(q, k, v, mask)
+            return _compute_exact(q, k, v, mask)
 
-    def weights(self, q: Tensor, k: Tensor, mask: Mask, heads: slice, rows: slice, columns: slice) -> Tensor:
+    def compute_weights(self, q: Tensor, k: Tensor, mask: Mask, heads: slice, rows: slice, columns: slice) -> Tensor:
         """The weights ``[B, heads, rows, columns]`` of some queries on some keys."""
         n, m = q.shape[2], k.shape[2]
-        scores = q[:, heads, rows].double() @ _expand(k[:, :, columns], heads, q.shape[1]).mT * q.shape[-1] ** -0.5
+        scores = (
+            q[:, heads, rows].double() @ _expand_heads(k[:, :, columns], heads, q.shape[1]).mT * q.shape[-1] ** -0.5
+        )
         hidden = ~mask.rows(rows, n, m).dense(rows.stop - rows.start, m, device=q.device)[..., columns]
         return scores.sub_(self.lse[:, heads, rows, None]).masked_fill_(hidden, -torch.inf).exp_()
 
 
-def last_seen(mask: Mask, rows: slice, n: int, m: int) -> int:
+def count_visible_keys(mask: Mask, rows: slice, n: int, m: int) -> int:
     """The number of keys, from the first, that hold all that these rows may see; at least one."""
     return max(1, min(m, mask.start(n, m) + rows.stop)) if mask.causal else m
 
 
-def _expand(x: Tensor, heads: slice, count: int) -> Tensor:
+def _expand_heads(x: Tensor, heads: slice, count: int) -> Tensor:
     """Those key-value heads that some of ``count`` query heads share, one for each of them, in float64."""
     groups = torch.arange(heads.start, heads.stop, device=x.device) // (count // x.shape[1])
     return x[:, groups].double()
 
 
-def _split(q: Tensor, m: int) -> Iterator[tuple[slice, slice]]:
+def _split_blocks(q: Tensor, m: int) -> Iterator[tuple[slice, slice]]:
     """Blocks of heads and of query rows, with at most `BLOCK` bytes of scores each."""
     batch, heads, n, _ = q.shape
-    rows = min(n, max(1, BLOCK // (8 * batch * m)))
-    some = min(heads, max(1, BLOCK // (8 * batch * m * rows)))
-    for head in range(0, heads, some):
-        for row in range(0, n, rows):
-            yield slice(head, min(head + some, heads)), slice(row, min(row + rows, n))
+    row_step = min(n, max(1, MAX_BLOCK_BYTES // (8 * batch * m)))
+    head_step = min(heads, max(1, MAX_BLOCK_BYTES // (8 * batch * m * row_step)))
+    for head in range(0, heads, head_step):
+        for row in range(0, n, row_step):
+            yield slice(head, min(head + head_step, heads)), slice(row, min(row + row_step, n))
 
 
-def _work_out(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Exact:
+def _compute_exact(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> ExactReference:
     (batch, heads, n, width), (kv_heads, m) = q.shape, k.shape[1:3]
     generator = torch.Generator().manual_seed(0)
     upstream = torch.randn(batch, heads, n, v.shape[-1], generator=generator).to(q)
     out, lse = (q.new_empty(batch, heads, n, *tail, dtype=torch.float64) for tail in ((v.shape[-1],), ()))
     dq, dk, dv = (torch.zeros_like(x, dtype=torch.float64) for x in (q, k, v))
-    missed, keys, sinks, scale = 0.0, 0.0, 0.0, width**-0.5
-    for some, rows in _split(q, m):
-        seen = last_seen(mask, rows, n, m)
-        allowed = mask.rows(rows, n, m).dense(rows.stop - rows.start, m, device=q.device)[..., :seen]
-        queries, slope = q[:, some, rows].double(), upstream[:, some, rows].double()
-        keyed, values = _expand(k[:, :, :seen], some, heads), _expand(v[:, :, :seen], some, heads)
-        scores = queries @ keyed.mT * scale
+    squared_error, effective_keys, sink_mass, scale = 0.0, 0.0, 0.0, width**-0.5
+    for head_block, rows in _split_blocks(q, m):
+        n_visible = count_visible_keys(mask, rows, n, m)
+        allowed = mask.rows(rows, n, m).dense(rows.stop - rows.start, m, device=q.device)[..., :n_visible]
+        queries, grad_block = q[:, head_block, rows].double(), upstream[:, head_block, rows].double()
+        keys, values = (
+            _expand_heads(k[:, :, :n_visible], head_block, heads),
+            _expand_heads(v[:, :, :n_visible], head_block, heads),
+        )
+        scores = queries @ keys.mT * scale
         weights = scores.masked_fill(~allowed, -torch.inf)
-        total = weights.logsumexp(-1)
-        total.masked_fill_(total.isinf(), 0)
-        weights.sub_(total[..., None]).exp_()
-        lse[:, some, rows], out[:, some, rows] = total, (exact := weights @ values)
-        keys += (total - scores.mul_(weights).sum(-1)).exp_().sum().item()  # the entropy: lse - sum of weight x score
-        sinks += weights[..., :SINKS].sum().item()
+        lse_block = weights.logsumexp(-1)
+        lse_block.masked_fill_(lse_block.isinf(), 0)
+        weights.sub_(lse_block[..., None]).exp_()
+        lse[:, head_block, rows], out[:, head_block, rows] = lse_block, (out_block := weights @ values)
+        effective_keys += (
+            (lse_block - scores.mul_(weights).sum(-1)).exp_().sum().item()
+        )  # the entropy: lse - sum of weight x score
+        sink_mass += weights[..., :SINKS].sum().item()
         visible = allowed.double()
         mean = (visible / visible.sum(-1, keepdim=True).clamp(min=1)) @ values
-        missed += (mean - exact).square().sum().item()
+        squared_error += (mean - out_block).square().sum().item()
         del scores, visible, mean
-        groups = torch.arange(some.start, some.stop, device=q.device) // (heads // kv_heads)
-        dv[:, :, :seen].index_add_(1, groups, weights.mT @ slope)
-        slopes = (slope @ values.mT).sub_((slope * exact).sum(-1, keepdim=True)).mul_(weights).mul_(scale)
-        dq[:, some, rows] = slopes @ keyed
-        dk[:, :, :seen].index_add_(1, groups, slopes.mT @ queries)
-    size, count = out.norm().item(), batch * heads * n
-    return Exact(out, lse, upstream, (dq, dk, dv), missed**0.5 / (size or 1.0), keys / count, sinks / count)
+        groups = torch.arange(head_block.start, head_block.stop, device=q.device) // (heads // kv_heads)
+        dv[:, :, :n_visible].index_add_(1, groups, weights.mT @ grad_block)
+        score_gradients = (
+            (grad_block @ values.mT).sub_((grad_block * out_block).sum(-1, keepdim=True)).mul_(weights).mul_(scale)
+        )
+        dq[:, head_block, rows] = score_gradients @ keys
+        dk[:, :, :n_visible].index_add_(1, groups, score_gradients.mT @ queries)
+    out_norm, count = out.norm().item(), batch * heads * n
+    return ExactReference(
+        out,
+        lse,
+        upstream,
+        (dq, dk, dv),
+        squared_error**0.5 / (out_norm or 1.0),
+        effective_keys / count,
+        sink_mass / count,
+    )

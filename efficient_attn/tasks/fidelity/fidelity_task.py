@@ -14,7 +14,7 @@ from ...bench.planning.request import Asked
 from ...bench.task import Guess, Keys, Task
 from ...results.rows import Record, Row, finite
 from ...results.section import Section
-from .activations import Activations, NotHere, describe
+from .activations import Activations, ActivationsNotInstalled, describe_activations
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ...contract.mask import Mask
     from ...contract.mechanism import Attention
     from ...instruments.roofline import Ceiling
-    from .exact import Exact
+    from .exact import ExactReference
 
-PAIR_S = 4e-8  # for a pair in float64: its exact weight, and what follows from it
-GRADIENT = 4.5  # of a call: forward, and backward with it
-HELD = 8  # blocks of exact attention that are held at once, and what is worked out beside them
+SECONDS_PER_PAIR = 4e-8  # for a pair in float64: its exact weight, and what follows from it
+GRADIENT_FACTOR = 4.5  # of a call: forward, and backward with it
+LIVE_BLOCKS = 8  # blocks of exact attention that are held at once, and what is worked out beside them
 
 
 class FidelityKeys(Keys):
@@ -37,21 +37,21 @@ class FidelityKeys(Keys):
     activations: str = Field(default="minilm", exclude=True)
 
 
-def plan(asked: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
     """A cell for each layer that was captured, on each device, in each dtype and direction."""
-    found = describe(asked.keys.activations)
-    for at, layer in product(asked.grid.combine("causal"), found.layers):
+    activations = describe_activations(request.keys.activations)
+    for point, layer in product(request.grid.combine("causal"), activations.layers):
         sizes: dict[str, Any] = {
-            "heads": found.heads,
-            "seq_len": found.length,
-            "max_len": found.length,
-            "head_dim": found.width,
+            "heads": activations.heads,
+            "seq_len": activations.length,
+            "max_len": activations.length,
+            "head_dim": activations.width,
         }
-        place = Place(**at, **sizes, inputs=found.label, layer=layer)
-        yield asked.cell(place, activations=asked.keys.activations), found.kv_heads
+        place = Place(**point, **sizes, inputs=activations.label, layer=layer)
+        yield request.cell(place, activations=request.keys.activations), activations.kv_heads
 
 
-def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
+def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Prove a case right on its layer, then compare it with exact attention there."""
     from dataclasses import asdict
 
@@ -63,50 +63,50 @@ def judge(case: Case, row: Row, at: Callable[..., None]) -> Record:
 
     place = case.cell.place
     try:
-        q, k, v = _load(case.cell)
-    except NotHere as error:
+        q, k, v = _load_layer(case.cell)
+    except ActivationsNotInstalled as error:
         row.status, row.reason = "skipped", str(error)
         return Record(row)
     attn, mask = case.create(), Mask(causal=place.causal)
     with torch.no_grad(), watched((q, k, v)):
-        row.oracle_error, row.gate_len = _prove(case, attn, q, k, v, mask)
-        found = asdict(measure_distances(attn, q, k, v, mask, exact=_reference(case.cell)))
+        row.oracle_error, row.gate_len = _verify(case, attn, q, k, v, mask)
+        distances = asdict(measure_distances(attn, q, k, v, mask, exact=_compute_reference(case.cell)))
     row.backend_used, _ = attn.what_runs(case.shape, causal=place.causal, dtype=q.dtype, gradient=False)
     row.clamped_rows = attn.clamped_rows(q, k, v, mask)
     row.parameters = sum(p.numel() for p in attn.parameters())
     if not attn.traits.gradient:
         row.reason = "no gradient_cosine: the mechanism has no gradient"
-    mean_value_error = found.pop("mean_value_error")
-    for name, value in found.items():
-        kept = finite(value) if isinstance(value, float) else value
+    mean_value_error = distances.pop("mean_value_error")
+    for name, value in distances.items():
+        finite_value = finite(value) if isinstance(value, float) else value
         if name in FIDELITY.columns:
-            row.extra[name] = kept
+            row.extra[name] = finite_value
         else:
-            setattr(row, name, kept)
+            setattr(row, name, finite_value)
     return Record(row, {"mean_value_error": mean_value_error})
 
 
-def _load(cell: Cell) -> tuple[Tensor, Tensor, Tensor]:
+def _load_layer(cell: Cell) -> tuple[Tensor, Tensor, Tensor]:
     """The q, k and v of a cell's layer: fresh ones each time, as a mechanism may write into them."""
     import torch
 
     place, keys = cell.place, dict(cell.keys)
     assert place.layer is not None
-    arrays = Activations.find(keys["activations"]).layer(place.layer)
+    arrays = Activations.find(keys["activations"]).select_layer(place.layer)
     q, k, v = (torch.from_numpy(x).to(device=place.device, dtype=getattr(torch, place.dtype)) for x in arrays)
     return q, k, v
 
 
 @lru_cache(maxsize=1)
-def _reference(cell: Cell) -> Exact:
+def _compute_reference(cell: Cell) -> ExactReference:
     """Exact attention on a cell's layer, which all its cases in this worker share."""
     from ...contract.mask import Mask
-    from .exact import Exact
+    from .exact import ExactReference
 
-    return Exact.of(*_load(cell), Mask(causal=cell.place.causal))
+    return ExactReference.compute(*_load_layer(cell), Mask(causal=cell.place.causal))
 
 
-def _prove(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[float, int]:
+def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[float, int]:
     """The error against the mechanism's own oracle, and the length at which they were compared; else `Invalid`.
 
     All rows while the oracle works out at most 33 million pairs; above that rows at the start, in the middle and at the
@@ -120,27 +120,32 @@ def _prove(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: M
     if heads * attn.dense_pairs(n, n) > WHOLE and not attn.traits.rows_alone:
         n = affordable(n, heads, WHOLE)
         q, k, v = q[:, :, :n], k[:, :, :n], v[:, :, :n]
-    whole = heads * attn.dense_pairs(n, n) <= WHOLE
+    all_rows = heads * attn.dense_pairs(n, n) <= WHOLE
     out, error = attn(q, k, v, mask), 0.0
-    for rows in [slice(0, n)] if whole else list_places(n):
-        want = oracle(q[:, :, rows], k, v, mask if whole else mask.rows(rows, n, n))
-        error = max(error, check_error(relative_error(out[:, :, rows], want), case.cell.place.dtype))
+    for rows in [slice(0, n)] if all_rows else list_places(n):
+        expected = oracle(q[:, :, rows], k, v, mask if all_rows else mask.rows(rows, n, n))
+        error = max(error, check_error(relative_error(out[:, :, rows], expected), case.cell.place.dtype))
     return error, n
 
 
 def guess(case: Case, best: Ceiling) -> Guess:
     """The gradient, and the weights, some keys a call. Exact attention, which cases share, is the baseline's."""
     from ...bench.planning.cost_estimate import CALLS, guess_call
-    from .distances import ALL_ROWS, COLUMNS
-    from .exact import BLOCK
+    from .distances import ALL_ROWS, MIN_KEYS_PER_CALL
+    from .exact import MAX_BLOCK_BYTES
 
     s, attn, call = case.shape, case.create(), guess_call(case, best)
     rows = min(s.n, ALL_ROWS) if attn.traits.rows_alone else s.n
-    calls, wider = -(-s.m // COLUMNS), (s.head_dim + COLUMNS) / (s.head_dim + s.value_dim)
-    seconds = call.call_s * (calls * wider * rows / s.n + GRADIENT) + PAIR_S * s.batch * s.heads * rows * s.m
+    calls, width_factor = -(-s.m // MIN_KEYS_PER_CALL), (s.head_dim + MIN_KEYS_PER_CALL) / (s.head_dim + s.value_dim)
+    seconds = (
+        call.call_s * (calls * width_factor * rows / s.n + GRADIENT_FACTOR)
+        + SECONDS_PER_PAIR * s.batch * s.heads * rows * s.m
+    )
     if case.variant == case.cell.baseline:
-        seconds += PAIR_S * s.batch * s.heads * s.n * s.m / (2 if case.cell.place.causal else 1)
-    return call._replace(call_s=call.call_s + seconds / CALLS, call_bytes=call.call_bytes + HELD * BLOCK)
+        seconds += SECONDS_PER_PAIR * s.batch * s.heads * s.n * s.m / (2 if case.cell.place.causal else 1)
+    return call._replace(
+        call_s=call.call_s + seconds / CALLS, call_bytes=call.call_bytes + LIVE_BLOCKS * MAX_BLOCK_BYTES
+    )
 
 
 FIDELITY = Task(

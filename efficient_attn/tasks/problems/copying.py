@@ -25,8 +25,8 @@ def draw(keys: CopyingKeys, length: int, count: int, generator: np.random.Genera
     second half. Examples are drawn anew: those of two splits are alike by chance alone."""
     half = length // 2
     tokens = generator.integers(keys.vocab, size=(count, half))
-    separator, unasked = np.full((count, 1), keys.vocab), np.full((count, half), IGNORED)
-    inputs, targets = np.hstack([tokens, separator, tokens[:, :-1]]), np.hstack([unasked, tokens])
+    separator, ignored = np.full((count, 1), keys.vocab), np.full((count, half), IGNORED)
+    inputs, targets = np.hstack([tokens, separator, tokens[:, :-1]]), np.hstack([ignored, tokens])
     return Batch(inputs, targets, distance=np.where(targets == IGNORED, -1, half))
 
 

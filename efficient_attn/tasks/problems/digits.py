@@ -9,8 +9,8 @@ import numpy as np
 from ...errors import UsageError
 from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
 
-PATCHES = 16  # of two by two points
-HELD = 600  # images that are not trained on, half of them for validation
+N_PATCHES = 16  # of two by two points
+N_HELD_OUT = 600  # images that are not trained on, half of them for validation
 
 
 class DigitsKeys(LearnKeys):
@@ -18,12 +18,12 @@ class DigitsKeys(LearnKeys):
 
 
 def check(keys: DigitsKeys, length: int) -> None:
-    if length != PATCHES:
-        raise UsageError(f"digits: an image is {PATCHES} patches, which is the only length; got {length}")
+    if length != N_PATCHES:
+        raise UsageError(f"digits: an image is {N_PATCHES} patches, which is the only length; got {length}")
 
 
 @cache
-def load(split: Split) -> tuple[Array, Array]:
+def load_images(split: Split) -> tuple[Array, Array]:
     """Images ``[S, 1, 8, 8]`` with values from 0 to 1, and their labels ``[S]``: 1,197, 300 and 300 of them, of every
     class its share. Raises `NotInstalled` without scikit-learn."""
     try:
@@ -35,27 +35,27 @@ def load(split: Split) -> tuple[Array, Array]:
     images, labels = (np.asarray(part) for part in load_digits(return_X_y=True))
     shuffled = np.random.default_rng(0).permutation(len(labels))  # neighbours are of one writer
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    held = np.arange(HELD) * len(order) // HELD  # evenly over the classes, which lie one after another
-    parts = {"train": np.delete(order, held), "validation": order[held[::2]], "test": order[held[1::2]]}
-    at = parts[split]
-    return (images[at] / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels[at]
+    held_out = np.arange(N_HELD_OUT) * len(order) // N_HELD_OUT  # evenly over the classes, which lie one after another
+    parts = {"train": np.delete(order, held_out), "validation": order[held_out[::2]], "test": order[held_out[1::2]]}
+    indices = parts[split]
+    return (images[indices] / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels[indices]
 
 
 def draw(keys: DigitsKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
     """Images ``[B, 1, 8, 8]`` and labels ``[B]``, each image once: so many, or all of the split."""
-    images, labels = load(split)
-    at = generator.permutation(len(labels))[:count]
-    return Batch(images[at], labels[at])
+    images, labels = load_images(split)
+    indices = generator.permutation(len(labels))[:count]
+    return Batch(images[indices], labels[indices])
 
 
 def baselines(keys: DigitsKeys, length: int) -> Baselines:
-    (images, labels), (asked, right) = load("train"), load("test")
+    (images, labels), (test_images, test_labels) = load_images("train"), load_images("test")
     means = np.stack([images[labels == digit].mean(0) for digit in range(10)])
-    nearest = np.square(asked[:, None] - means).sum((2, 3, 4)).argmin(1)
+    nearest = np.square(test_images[:, None] - means).sum((2, 3, 4)).argmin(1)
     return Baselines(
         chance=0.1,
-        majority=float((right == np.bincount(labels).argmax()).mean()),
-        shortcut=float((nearest == right).mean()),
+        majority=float((test_labels == np.bincount(labels).argmax()).mean()),
+        shortcut=float((nearest == test_labels).mean()),
         way="the nearest mean of a class",
     )
 

@@ -12,10 +12,10 @@ from pydantic import Field
 
 from ...errors import UsageError
 from ..training.problem import Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
-from .expressions import PAD, expressions, most_tokens, value
-from .listops_files import FILES, load
+from .expressions import PAD, count_max_tokens, draw_expressions, evaluate_expression
+from .listops_files import FILES, read_rows
 
-EXAMPLES = 2000  # that baselines are counted over, as many as LRA tests
+BASELINE_EXAMPLES = 2000  # that baselines are counted over, as many as LRA tests
 
 
 class ListopsKeys(LearnKeys):
@@ -32,16 +32,16 @@ class ListopsKeys(LearnKeys):
 def check(keys: ListopsKeys, length: int) -> None:
     if keys.data is not None:
         for split in FILES:
-            rows, _ = load(keys.data, split)
-            most = max(range(len(rows)), key=lambda row: len(rows[row]))
-            if len(rows[most]) > length:
-                where = f"{Path(keys.data) / FILES[split]}:{most + 2}"
-                raise UsageError(f"listops: {where}: {len(rows[most])} tokens, more than the length {length}")
+            rows, _ = read_rows(keys.data, split)
+            longest_row = max(range(len(rows)), key=lambda row: len(rows[row]))
+            if len(rows[longest_row]) > length:
+                where = f"{Path(keys.data) / FILES[split]}:{longest_row + 2}"
+                raise UsageError(f"listops: {where}: {len(rows[longest_row])} tokens, more than the length {length}")
         return
-    longest = most_tokens(keys.depth, keys.arguments)
+    longest = count_max_tokens(keys.depth, keys.arguments)
     if not keys.longer_than < min(longest, length - 1):
-        told = f"depth {keys.depth} and {keys.arguments} arguments make up to {longest} tokens"
-        raise UsageError(f"listops: {told}; none is longer than {keys.longer_than} and shorter than {length}")
+        limit = f"depth {keys.depth} and {keys.arguments} arguments make up to {longest} tokens"
+        raise UsageError(f"listops: {limit}; none is longer than {keys.longer_than} and shorter than {length}")
 
 
 def draw(keys: ListopsKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
@@ -49,22 +49,22 @@ def draw(keys: ListopsKeys, length: int, count: int, generator: np.random.Genera
     two draws are alike by chance alone. Of files, each row once: so many, or all."""
     inputs = np.full((count, length), PAD)
     if keys.data is not None:
-        rows, labels = load(keys.data, split)
-        at = generator.permutation(len(rows))[:count]
-        found, targets, inputs = [rows[i] for i in at], labels[at], inputs[: len(at)]
+        rows, labels = read_rows(keys.data, split)
+        indices = generator.permutation(len(rows))[:count]
+        examples, targets, inputs = [rows[i] for i in indices], labels[indices], inputs[: len(indices)]
     else:
-        size = keys.model_dump(include={"depth", "arguments", "longer_than"})
-        found = list(expressions(**size, length=length, count=count, generator=generator))
-        targets = np.array([value(tokens) for tokens in found])
-    for row, tokens in zip(inputs, found, strict=True):
+        options = keys.model_dump(include={"depth", "arguments", "longer_than"})
+        examples = list(draw_expressions(**options, length=length, count=count, generator=generator))
+        targets = np.array([evaluate_expression(tokens) for tokens in examples])
+    for row, tokens in zip(inputs, examples, strict=True):
         row[: len(tokens)] = tokens
-    return Batch(inputs, targets, lengths=np.array([len(tokens) for tokens in found]))
+    return Batch(inputs, targets, lengths=np.array([len(tokens) for tokens in examples]))
 
 
 @lru_cache(8)
 def baselines(keys: ListopsKeys, length: int) -> Baselines:
     """Counted over 2,000 examples, or the tests' file: the best label of all, and the best for each first operator."""
-    batch = draw(keys, length, EXAMPLES, np.random.default_rng(0), "test")
+    batch = draw(keys, length, BASELINE_EXAMPLES, np.random.default_rng(0), "test")
     counts = np.zeros((PAD, 10), dtype=int)
     np.add.at(counts, (batch.inputs[:, 0], batch.targets), 1)
     return Baselines(

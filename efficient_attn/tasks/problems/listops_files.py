@@ -19,7 +19,7 @@ CODES[np.frombuffer(b"0123456789abcd]", np.uint8)] = np.arange(PAD)
 
 
 @lru_cache(6)
-def load(folder: str, split: Split) -> tuple[list[Array], Array]:
+def read_rows(folder: str, split: Split) -> tuple[list[Array], Array]:
     """The rows of one of LRA's files, each its tokens, and their labels.
 
     Raises `UsageError` with the file and the line for what is no such file, is cut off, or has no label from 0 to 9."""
@@ -32,15 +32,15 @@ def load(folder: str, split: Split) -> tuple[list[Array], Array]:
     if not lines:
         raise UsageError(f"listops: {path}:2: the file ends after its header")
     rows, labels = [], np.zeros(len(lines), dtype=np.int64)
-    for at, line in enumerate(lines):
+    for index, line in enumerate(lines):
         source, tab, label = line.partition(b"\t")
         try:
             rows.append(_parse(source))
             if not tab or len(label) != 1 or not label.isdigit():
                 raise ValueError("no label from 0 to 9 after a tab")
-            labels[at] = int(label)
+            labels[index] = int(label)
         except ValueError as error:
-            raise UsageError(f"listops: {path}:{at + 2}: {error}") from None
+            raise UsageError(f"listops: {path}:{index + 2}: {error}") from None
     return rows, labels
 
 
@@ -53,7 +53,7 @@ def _parse(source: bytes) -> Array:
     tokens = CODES[np.frombuffer(source.translate(None, b" ()"), np.uint8)]
     if len(tokens) + source.count(b"(") + source.count(b")") != source.count(b" ") + 1 or (tokens == PAD).any():
         raise ValueError("an unknown token, or tokens that no space separates")
-    opened = np.cumsum((tokens >= MIN) & (tokens <= SM)) - np.cumsum(tokens == CLOSE)
-    if opened[-1] or (len(tokens) > 1 and (opened[:-1] < 1).any()):
+    depth = np.cumsum((tokens >= MIN) & (tokens <= SM)) - np.cumsum(tokens == CLOSE)
+    if depth[-1] or (len(tokens) > 1 and (depth[:-1] < 1).any()):
         raise ValueError("brackets that do not close: is the line cut off?")
     return tokens

@@ -14,8 +14,8 @@ from ...integrations.texts import Text
 from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
 
 PYTHON = "python"
-MOST = 4_000_000  # bytes of Python's own library
-PARTS = 10  # one for tests, one for validation; a text of fewer documents is cut into so many
+MAX_LIBRARY_BYTES = 4_000_000  # bytes of Python's own library
+N_PARTS = 10  # one for tests, one for validation; a text of fewer documents is cut into so many
 
 
 class LmKeys(LearnKeys):
@@ -26,7 +26,7 @@ class LmKeys(LearnKeys):
 
 
 def check(keys: LmKeys, length: int) -> None:
-    for split, corpus in read(keys.text).items():
+    for split, corpus in read_splits(keys.text).items():
         if len(corpus) <= length:
             raise UsageError(
                 f"lm: the {split} part of {keys.text} has {len(corpus)} bytes, a length of {length} needs more"
@@ -34,68 +34,76 @@ def check(keys: LmKeys, length: int) -> None:
 
 
 @lru_cache(4)
-def read(text: str) -> dict[Split, Array]:
+def read_splits(text: str) -> dict[Split, Array]:
     """The bytes of each split, whole documents one after another: a tenth of them for tests, and one for validation,
     drawn once. Raises `UsageError` for a file that is not there, or is no text."""
-    documents = _library() if text == PYTHON else [d.encode() for d in Text.find(text).documents]
-    if len(documents) < PARTS:
-        whole = b"\n".join(documents)
-        documents = [whole[i * len(whole) // PARTS : (i + 1) * len(whole) // PARTS] for i in range(PARTS)]
-    order, tenth = np.random.default_rng(0).permutation(len(documents)), len(documents) // PARTS
+    documents = _read_library() if text == PYTHON else [d.encode() for d in Text.find(text).documents]
+    if len(documents) < N_PARTS:
+        text_bytes = b"\n".join(documents)
+        documents = [
+            text_bytes[i * len(text_bytes) // N_PARTS : (i + 1) * len(text_bytes) // N_PARTS] for i in range(N_PARTS)
+        ]
+    order, tenth = np.random.default_rng(0).permutation(len(documents)), len(documents) // N_PARTS
     parts: dict[Split, Array] = {
         "train": order[2 * tenth :],
         "validation": order[:tenth],
         "test": order[tenth : 2 * tenth],
     }
-    return {s: np.frombuffer(b"\n".join(documents[i] for i in sorted(at)), np.uint8) for s, at in parts.items()}
+    return {
+        s: np.frombuffer(b"\n".join(documents[i] for i in sorted(indices)), np.uint8) for s, indices in parts.items()
+    }
 
 
-def _library() -> list[bytes]:
+def _read_library() -> list[bytes]:
     """Modules of Python's library, the first ones by name."""
-    found, size = [], 0
+    sources, size = [], 0
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
-        found.append(path.read_bytes())
-        size += len(found[-1])
-        if size > MOST:
-            return found[:-1]
-    return found
+        sources.append(path.read_bytes())
+        size += len(sources[-1])
+        if size > MAX_LIBRARY_BYTES:
+            return sources[:-1]
+    return sources
 
 
 def draw(keys: LmKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
     """Bytes ``[B, N]`` from anywhere in the split, and at each the byte after it. A stretch may run from one document
     into the next."""
-    corpus = read(keys.text)[split]
+    corpus = read_splits(keys.text)[split]
     starts = generator.integers(len(corpus) - length, size=(count, 1))
     stretch = corpus[starts + np.arange(length + 1)].astype(np.int64)
     return Batch(stretch[:, :-1], stretch[:, 1:])
 
 
 def baselines(keys: LmKeys, length: int) -> Baselines:
-    bytes_alone, contexts = _counted(keys.text)
+    bytes_alone, contexts = _compute_entropies(keys.text)
     return Baselines(chance=8.0, majority=bytes_alone, shortcut=contexts, way="the two bytes before")
 
 
 @lru_cache(4)
-def _counted(text: str) -> tuple[float, float]:
+def _compute_entropies(text: str) -> tuple[float, float]:
     """Bits a byte on the tests, of how often bytes are, and of what followed the last two bytes in training.
 
     A context that was seen n times with t different followers leaves t / (n + t) to the shorter one (Witten & Bell
     1991); the shortest leaves one count to each byte."""
-    train, test = read(text)["train"], read(text)["test"]
-    known = np.unique(train)
-    kinds = len(known) + 1  # the last: bytes that training did not show
-    code = np.full(256, kinds - 1)
-    code[known] = np.arange(kinds - 1)
-    x, asked = code[train], code[test]
-    chance = (np.bincount(x, minlength=kinds) + 1) / (len(x) + 256)
-    alone, p = chance[asked], chance[asked[2:]]
+    train, test = read_splits(text)["train"], read_splits(text)["test"]
+    vocabulary = np.unique(train)
+    n_codes = len(vocabulary) + 1  # the last: bytes that training did not show
+    codes = np.full(256, n_codes - 1)
+    codes[vocabulary] = np.arange(n_codes - 1)
+    train_codes, test_codes = codes[train], codes[test]
+    byte_probabilities = (np.bincount(train_codes, minlength=n_codes) + 1) / (len(train_codes) + 256)
+    unigram_p, p = byte_probabilities[test_codes], byte_probabilities[test_codes[2:]]
     for order in (1, 2):
-        pairs = sum(x[i : len(x) - order + i] * kinds ** (order - i) for i in range(order + 1))
-        counts = np.bincount(pairs, minlength=kinds ** (order + 1)).reshape(-1, kinds)
-        context = sum(asked[2 - order + i : len(asked) - order + i] * kinds ** (order - 1 - i) for i in range(order))
-        seen, different = counts.sum(1)[context], np.count_nonzero(counts, axis=1)[context]
-        p = np.where(seen > 0, (counts[context, asked[2:]] + different * p) / np.maximum(seen + different, 1), p)
-    return float(-np.log2(alone).mean()), float(-np.log2(p).mean())
+        pairs = sum(train_codes[i : len(train_codes) - order + i] * n_codes ** (order - i) for i in range(order + 1))
+        counts = np.bincount(pairs, minlength=n_codes ** (order + 1)).reshape(-1, n_codes)
+        context = sum(
+            test_codes[2 - order + i : len(test_codes) - order + i] * n_codes ** (order - 1 - i) for i in range(order)
+        )
+        n_seen, n_followers = counts.sum(1)[context], np.count_nonzero(counts, axis=1)[context]
+        p = np.where(
+            n_seen > 0, (counts[context, test_codes[2:]] + n_followers * p) / np.maximum(n_seen + n_followers, 1), p
+        )
+    return float(-np.log2(unigram_p).mean()), float(-np.log2(p).mean())
 
 
 LM = Problem(

@@ -32,19 +32,19 @@ def draw(keys: MqarKeys, length: int, count: int, generator: np.random.Generator
     """Keys and values without replacement; gaps drawn without replacement, p ~ j^(a - 1), used as they were drawn."""
     half, pairs = keys.vocab // 2, keys.pairs
     slots = np.arange(1, (length - 2 * pairs) // 2 + 1, dtype=float)
-    chance = slots ** (POWER - 1)
-    chance /= chance.sum()
+    probabilities = slots ** (POWER - 1)
+    probabilities /= probabilities.sum()
     inputs = generator.integers(keys.vocab if keys.noise else 1, size=(count, length))
-    names = generator.permuted(np.tile(np.arange(1, half), (count, 1)), axis=1)[:, :pairs]
+    key_tokens = generator.permuted(np.tile(np.arange(1, half), (count, 1)), axis=1)[:, :pairs]
     values = generator.permuted(np.tile(np.arange(half, keys.vocab), (count, 1)), axis=1)[:, :pairs]
     # who comes first in a race of exponential times, and who after, is a draw without replacement, in its order
-    times = generator.exponential(size=(count, len(slots))) / chance
+    times = generator.exponential(size=(count, len(slots))) / probabilities
     gaps = np.argsort(times, axis=1)[:, :pairs]
-    rows, at = np.arange(count)[:, None], 2 * pairs + 2 * gaps
-    inputs[:, 0 : 2 * pairs : 2], inputs[:, 1 : 2 * pairs : 2] = names, values
-    inputs[rows, at] = names
+    rows, positions = np.arange(count)[:, None], 2 * pairs + 2 * gaps
+    inputs[:, 0 : 2 * pairs : 2], inputs[:, 1 : 2 * pairs : 2] = key_tokens, values
+    inputs[rows, positions] = key_tokens
     targets, distance = np.full((count, length), IGNORED), np.full((count, length), -1)
-    targets[rows, at], distance[rows, at] = values, at - (2 * np.arange(pairs) + 1)
+    targets[rows, positions], distance[rows, positions] = values, positions - (2 * np.arange(pairs) + 1)
     return Batch(inputs, targets, distance=distance)
 
 

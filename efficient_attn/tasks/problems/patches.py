@@ -11,8 +11,8 @@ from ...errors import UsageError
 from ..training.problem import Array, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
 from . import digits
 
-SIDE = 2  # points of a patch's side
-ALL = 1_000_000  # examples: as many as a split has
+PATCH_SIDE = 2  # points of a patch's side
+ALL_EXAMPLES = 1_000_000  # examples: as many as a split has
 
 
 class PatchesKeys(LearnKeys):
@@ -22,21 +22,21 @@ class PatchesKeys(LearnKeys):
 
 
 def check(keys: PatchesKeys, length: int) -> None:
-    if length != digits.PATCHES or keys.hidden >= digits.PATCHES:
-        told = f"got length {length} and hidden={keys.hidden}"
-        raise UsageError(f"patches: an image is {digits.PATCHES} patches, of which at least one is shown; {told}")
+    if length != digits.N_PATCHES or keys.hidden >= digits.N_PATCHES:
+        actual = f"got length {length} and hidden={keys.hidden}"
+        raise UsageError(f"patches: an image is {digits.N_PATCHES} patches, of which at least one is shown; {actual}")
 
 
-def cut(images: Array) -> Array:
+def cut_patches(images: Array) -> Array:
     """Patches of images ``[S, 1, 8, 8]``, line by line, ``[S, 16, 4]``."""
-    lines = images.reshape(len(images), 8 // SIDE, SIDE, 8 // SIDE, SIDE)
-    return lines.transpose(0, 1, 3, 2, 4).reshape(len(images), digits.PATCHES, SIDE * SIDE)
+    lines = images.reshape(len(images), 8 // PATCH_SIDE, PATCH_SIDE, 8 // PATCH_SIDE, PATCH_SIDE)
+    return lines.transpose(0, 1, 3, 2, 4).reshape(len(images), digits.N_PATCHES, PATCH_SIDE * PATCH_SIDE)
 
 
 @cache
-def find_scale() -> tuple[float, float]:
+def compute_scale() -> tuple[float, float]:
     """Mean and standard deviation of the points of images to train on: chance is to know these."""
-    images, _ = digits.load("train")
+    images, _ = digits.load_images("train")
     return float(images.mean()), float(images.std())
 
 
@@ -44,18 +44,18 @@ def draw(keys: PatchesKeys, length: int, count: int, generator: np.random.Genera
     """Images ``[B, 1, 8, 8]``, and the hidden patches' points, scaled to mean 0 and variance 1, NaN elsewhere."""
     images = digits.draw(digits.DigitsKeys(), length, count, generator, split).inputs
     hidden = generator.random((len(images), length)).argsort(1) < keys.hidden
-    mean, spread = find_scale()
-    values = ((cut(images) - mean) / spread).astype(np.float32)
+    mean, spread = compute_scale()
+    values = ((cut_patches(images) - mean) / spread).astype(np.float32)
     return Batch(images, np.where(hidden[..., None], values, np.float32(np.nan)), hidden=hidden)
 
 
 def baselines(keys: PatchesKeys, length: int) -> Baselines:
     """Who knows only what images are at each place on the mean explains most of what can be known of the background."""
-    mean, spread = find_scale()
-    places = ((cut(digits.load("train")[0]) - mean) / spread).mean(0)
-    wanted = draw(keys, length, ALL, np.random.default_rng(0), "test").targets
-    missed, whole = np.nansum(np.square(wanted - places)), np.nansum(np.square(wanted))
-    return Baselines(chance=0.0, majority=0.0, shortcut=float(1 - missed / whole), way="the mean image at its place")
+    mean, spread = compute_scale()
+    mean_patches = ((cut_patches(digits.load_images("train")[0]) - mean) / spread).mean(0)
+    targets = draw(keys, length, ALL_EXAMPLES, np.random.default_rng(0), "test").targets
+    residual, total = np.nansum(np.square(targets - mean_patches)), np.nansum(np.square(targets))
+    return Baselines(chance=0.0, majority=0.0, shortcut=float(1 - residual / total), way="the mean image at its place")
 
 
 PATCHES = Problem(
@@ -63,11 +63,11 @@ PATCHES = Problem(
     title="Masked patches",
     sentence="What half of a real image's patches hold, from the other half.",
     keys=PatchesKeys,
-    recipe=Recipe(model="patches", layers=2, steps=600, patch=SIDE, solved=1.0),
+    recipe=Recipe(model="patches", layers=2, steps=600, patch=PATCH_SIDE, solved=1.0),
     draw=draw,
     check=check,
     inputs=lambda keys: 0,
-    outputs=lambda keys: SIDE * SIDE,
+    outputs=lambda keys: PATCH_SIDE * PATCH_SIDE,
     baselines=baselines,
     metric="explained",
     image=(1, 8, 8),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UsageError
-from ..training.answers import answered
+from ..training.answers import make_answer_batch
 from ..training.problem import Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
 
 
@@ -25,7 +25,7 @@ def draw(keys: ReversalKeys, length: int, count: int, generator: np.random.Gener
     """Sources ``[B, N]``, targets ``[B, N + 1]``. Examples are drawn anew: those of two splits are alike by chance
     alone."""
     source = generator.integers(keys.vocab, size=(count, length))
-    return answered(source, source[:, ::-1], begin=keys.vocab, end=keys.vocab + 1)
+    return make_answer_batch(source, source[:, ::-1], begin=keys.vocab, end=keys.vocab + 1)
 
 
 def baselines(keys: ReversalKeys, length: int) -> Baselines:

@@ -31,11 +31,11 @@ def draw(keys: SelectiveCopyingKeys, length: int, count: int, generator: np.rand
     inputs, targets = np.full((count, length), blank), np.full((count, length), IGNORED)
     distance = np.full((count, length), -1)
     tokens = generator.integers(keys.vocab, size=(count, keys.tokens))
-    places = np.argsort(generator.random((count, length - keys.tokens)), axis=1)[:, : keys.tokens]
-    places.sort(axis=1)
-    np.put_along_axis(inputs, places, tokens, axis=1)
+    positions = np.argsort(generator.random((count, length - keys.tokens)), axis=1)[:, : keys.tokens]
+    positions.sort(axis=1)
+    np.put_along_axis(inputs, positions, tokens, axis=1)
     inputs[:, -keys.tokens :], targets[:, -keys.tokens :] = mark, tokens
-    distance[:, -keys.tokens :] = np.arange(length - keys.tokens, length) - places
+    distance[:, -keys.tokens :] = np.arange(length - keys.tokens, length) - positions
     return Batch(inputs, targets, distance=distance)
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UsageError
-from ..training.answers import answered
+from ..training.answers import make_answer_batch
 from ..training.problem import Array, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
 
-TINY = 1e-300  # what stands for a chance of zero where its logarithm is taken
+MIN_PROBABILITY = 1e-300  # what stands for a chance of zero where its logarithm is taken
 
 
 class SortingKeys(LearnKeys):
@@ -27,7 +27,7 @@ def draw(keys: SortingKeys, length: int, count: int, generator: np.random.Genera
     """Sources ``[B, N]``, targets ``[B, N + 1]``. Examples are drawn anew: those of two splits are alike by chance
     alone."""
     source = generator.integers(keys.vocab, size=(count, length))
-    return answered(source, np.sort(source, axis=1), begin=keys.vocab, end=keys.vocab + 1)
+    return make_answer_batch(source, np.sort(source, axis=1), begin=keys.vocab, end=keys.vocab + 1)
 
 
 def baselines(keys: SortingKeys, length: int) -> Baselines:
@@ -36,34 +36,38 @@ def baselines(keys: SortingKeys, length: int) -> Baselines:
     return Baselines(
         chance=1 / (keys.vocab + 1),
         majority=max(token, end),
-        shortcut=(_guessed(length, keys.vocab) + 1) / (length + 1),
+        shortcut=(_count_guessed(length, keys.vocab) + 1) / (length + 1),
         way="the answer's last token and its place",
     )
 
 
-def _guessed(length: int, vocab: int) -> float:
+def _count_guessed(length: int, vocab: int) -> float:
     """How many of an answer's tokens are guessed by place and last token, by the laws of order statistics.
 
     Place i holds v, and the next one v again, v + 1, or more. i tokens up to v and none equal to v after them is
     C(n, i) (F(v)^i - F(v-1)^i) (1 - F(v))^(n-i), where F is the share of tokens up to v; and so for the next one up."""
-    upto = np.arange(vocab + 1) / vocab  # F(-1) to F(vocab - 1)
-    places = np.arange(length + 1)[:, None]
-    ways = np.concatenate([[0.0], np.cumsum(np.log(np.arange(length, 0, -1) / np.arange(1, length + 1)))])[:, None]
+    cdf = np.arange(vocab + 1) / vocab  # F(-1) to F(vocab - 1)
+    positions = np.arange(length + 1)[:, None]
+    log_binomials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(length, 0, -1) / np.arange(1, length + 1)))])[
+        :, None
+    ]
 
     def product(low: Array, high: Array) -> Array:
         """C(n, i) low^i high^(n-i), a row an i."""
         return np.exp(
-            ways + places * np.log(np.maximum(low, TINY)) + (length - places) * np.log(np.maximum(high, TINY))
+            log_binomials
+            + positions * np.log(np.maximum(low, MIN_PROBABILITY))
+            + (length - positions) * np.log(np.maximum(high, MIN_PROBABILITY))
         )
 
-    above = 1 - upto[1:]
+    above = 1 - cdf[1:]
     higher = np.append(above[1:], 0.0)  # above v + 1
-    at_least = product(upto, 1 - upto)[::-1].cumsum(0)[::-1]  # i tokens or more up to v
-    here = np.diff(at_least, axis=1)  # place i, counted from 1, holds v
-    ends = product(upto[1:], above) - product(upto[:-1], above)
-    steps = ends - (product(upto[1:], higher) - product(upto[:-1], higher))  # and the next one up follows
+    at_least = product(cdf, 1 - cdf)[::-1].cumsum(0)[::-1]  # i tokens or more up to v
+    holds = np.diff(at_least, axis=1)  # place i, counted from 1, holds v
+    ends = product(cdf[1:], above) - product(cdf[:-1], above)
+    steps = ends - (product(cdf[1:], higher) - product(cdf[:-1], higher))  # and the next one up follows
     first = 1 - (1 - 1 / vocab) ** length
-    return float(first + np.maximum(here - ends, steps)[1:length].sum())
+    return float(first + np.maximum(holds - ends, steps)[1:length].sum())
 
 
 SORTING = Problem(

@@ -13,39 +13,41 @@ from ...contract.mechanism import Attention
 from .learners import Learner
 from .problem import Batch
 
-LONGEST = 48  # tokens of a source or an answer: more would be no picture
-DIGITS = 3  # of a weight that are kept
+MAX_TOKENS = 48  # tokens of a source or an answer: more would be no picture
+DECIMALS = 3  # of a weight that are kept
 
 
 @torch.no_grad()
-def find_alignment(learner: Learner, batch: Batch, device: str) -> list[list[float]] | None:
+def compute_alignment(learner: Learner, batch: Batch, device: str) -> list[list[float]] | None:
     """Of one example the weights ``[T, M]`` of the source's tokens for each written one, the mean over heads; None
     where the model attends to no source, where a mechanism makes its values itself, and where it is longer than a
     picture."""
     attn, begun = _find_attention(learner.model), batch.begun
     if attn is None or begun is None or not attn.traits.values:
         return None
-    if max(begun.shape[1], batch.inputs.shape[1]) > LONGEST:
+    if max(begun.shape[1], batch.inputs.shape[1]) > MAX_TOKENS:
         return None
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    handle = attn.register_forward_pre_hook(lambda _, args, given: calls.append((args, given)), with_kwargs=True)
+    handle = attn.register_forward_pre_hook(lambda _, args, keywords: calls.append((args, keywords)), with_kwargs=True)
     learner.model.eval()
     try:
-        learner.answer(Batch(batch.inputs[:1], batch.targets[:1], begun[:1]), device)
+        learner.predict(Batch(batch.inputs[:1], batch.targets[:1], begun[:1]), device)
     finally:
         handle.remove()
-    weights = torch.cat([_weigh(attn, *args, **given)[0].mean(0) for args, given in calls])
-    return [[round(float(x), DIGITS) for x in row] for row in weights]
+    weights = torch.cat([_compute_weights(attn, *args, **keywords)[0].mean(0) for args, keywords in calls])
+    return [[round(float(x), DECIMALS) for x in row] for row in weights]
 
 
 def _find_attention(model: nn.Module) -> Attention | None:
     """What attends to the source: a recurrent model's own, or the last layer's of a transformer."""
     decoder = getattr(model, "decoder", None)
-    found = decoder.layers[-1].cross.attn if decoder is not None else getattr(model, "attn", None)
-    return found if isinstance(found, Attention) else None
+    attention = decoder.layers[-1].cross.attn if decoder is not None else getattr(model, "attn", None)
+    return attention if isinstance(attention, Attention) else None
 
 
-def _weigh(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
+def _compute_weights(
+    attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, **inputs: Tensor
+) -> Tensor:
     """A call's weights ``[B, H, N, M]``: what it makes of columns of the identity, as many at once as v is wide."""
     parts = []
     for first in range(0, k.shape[2], v.shape[-1]):

@@ -7,7 +7,7 @@ import numpy as np
 from .problem import Array, Batch
 
 
-def answered(inputs: Array, answers: Array, *, begin: int, end: int, lengths: Array | None = None) -> Batch:
+def make_answer_batch(inputs: Array, answers: Array, *, begin: int, end: int, lengths: Array | None = None) -> Batch:
     """Sources ``[B, N]`` and their answers ``[B, T]``: the decoder reads BEGIN and the answer, and is to write the
     answer and END, ``[B, T + 1]``."""
     edge = np.ones((len(answers), 1), dtype=answers.dtype)

@@ -15,29 +15,29 @@ from ...results.rows import Row
 from ...results.stats import share_of
 from .problem import Baselines, LearnKeys, Problem
 
-Kind = Literal["grid", "beyond", "longer", "best"]
-BEYOND = 4.0  # times the largest rate, and this part of the smallest
-LONGER = 2  # times the steps
-QUICK_STEPS = 4  # a trial has this part of them
-EVEN = 1.02  # times chance: a shortcut that is no better than this tells nothing
+AttemptKind = Literal["grid", "beyond", "longer", "best"]
+RATE_FACTOR = 4.0  # times the largest rate, and this part of the smallest
+STEPS_FACTOR = 2  # times the steps
+QUICK_DIVISOR = 4  # a trial has this part of them
+CHANCE_MARGIN = 1.02  # times chance: a shortcut that is no better than this tells nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
     """rate: where it is known before; index: of the seed."""
 
-    kind: Kind
+    kind: AttemptKind
     rate: float | None = None
     index: int = 0
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """What tells it from the others, in a row's ``inputs``."""
         rate = "" if self.rate is None else f"rate {self.rate:g}"
         return ", ".join(filter(None, (f"seed {self.index}", self.kind, rate)))
 
 
-class Settings(NamedTuple):
+class AttemptSettings(NamedTuple):
     """What an attempt comes to."""
 
     rate: float
@@ -55,19 +55,21 @@ def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator
         yield Attempt(kind="grid", rate=rates[0])
         return
     yield from (Attempt(kind="grid", rate=rate) for rate in rates)
-    yield from (Attempt(kind="beyond", rate=rate) for rate in (min(0.1, BEYOND * max(rates)), min(rates) / BEYOND))
+    yield from (
+        Attempt(kind="beyond", rate=rate) for rate in (min(0.1, RATE_FACTOR * max(rates)), min(rates) / RATE_FACTOR)
+    )
     yield Attempt(kind="longer")
     yield from (Attempt(kind="best", index=index) for index in range(1, keys.seeds))
 
 
-def shorten(steps: int) -> int:
+def reduce_steps(steps: int) -> int:
     """The steps of a trial."""
-    return max(1, steps // QUICK_STEPS)
+    return max(1, steps // QUICK_DIVISOR)
 
 
-def settle(
-    attempt: Attempt, earlier: Sequence[Row], problem: Problem, told: Baselines, reach: float | None
-) -> Settings:
+def resolve_attempt(
+    attempt: Attempt, earlier: Sequence[Row], problem: Problem, baselines: Baselines, reach_score: float | None
+) -> AttemptSettings:
     """What an attempt comes to after the earlier ones of its mechanism, task and length. told: the computed baselines;
     reach: the computed score of a model that sees as few keys, where it sees few.
 
@@ -75,30 +77,32 @@ def settle(
     """
     if attempt.kind == "grid":
         assert attempt.rate is not None
-        return Settings(attempt.rate)
-    ended = [row for row in earlier if row.status == "ok" and row.extra["train.attempt"] != "best"]
-    mine = [row for row in ended if row.extra["train.validation"] is not None]
-    if not mine:
+        return AttemptSettings(attempt.rate)
+    completed = [row for row in earlier if row.status == "ok" and row.extra["train.attempt"] != "best"]
+    validated = [row for row in completed if row.extra["train.validation"] is not None]
+    if not validated:
         raise NotNeeded("no rate of the grid came to an end")
-    best = (min if problem.metric == "bits" else max)(mine, key=lambda row: float(row.extra["train.validation"] or 0.0))
+    best = (min if problem.metric == "bits" else max)(
+        validated, key=lambda row: float(row.extra["train.validation"] or 0.0)
+    )
     rate, steps = float(best.extra["train.learning_rate"] or 0.0), int(best.extra["train.budget"] or 0)
     if attempt.kind == "best":
-        return Settings(rate, steps)
-    if any(not at_chance(row, problem, told) for row in mine):
+        return AttemptSettings(rate, steps)
+    if any(not is_at_chance(row, problem, baselines) for row in validated):
         raise NotNeeded("more than chance was learned within the grid")
-    if reach is not None and reach <= EVEN * told.chance:
+    if reach_score is not None and reach_score <= CHANCE_MARGIN * baselines.chance:
         raise NotNeeded("no model that sees so few keys does better than chance: computed, not trained")
-    return Settings(attempt.rate, None) if attempt.rate else Settings(rate, LONGER * steps)
+    return AttemptSettings(attempt.rate, None) if attempt.rate else AttemptSettings(rate, STEPS_FACTOR * steps)
 
 
-def at_chance(row: Row, problem: Problem, told: Baselines) -> bool:
+def is_at_chance(row: Row, problem: Problem, baselines: Baselines) -> bool:
     """Whether a score is no surely better than what needs no learning: the one answer that is most often right."""
     if row.extra["train.score"] is None:
         return True
-    score, idle = float(row.extra["train.score"]), max(told.chance, told.majority)
+    score, trivial_score = float(row.extra["train.score"]), max(baselines.chance, baselines.majority)
     if problem.metric == "bits":
-        return score >= min(told.chance, told.majority)
+        return score >= min(baselines.chance, baselines.majority)
     if problem.metric == "explained":
-        return score <= idle
+        return score <= trivial_score
     count = int(row.extra["train.examples"] or 1)
-    return (share_of(round(score * count), count).low or 0.0) <= idle
+    return (share_of(round(score * count), count).low or 0.0) <= trivial_score

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ...results import durable
 
-KIND = "efficient-attn training 1"
+FORMAT = "efficient-attn training 1"
 
 
-class NotSaved(OSError):
+class CheckpointNotSaved(OSError):
     """A checkpoint that the disk did not take. The one before it is still there."""
 
 
@@ -35,72 +35,77 @@ class Progress:
     stopped: str | None = None
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], progress: Progress, order: str) -> None:
+def write(path: Path, tensors: Mapping[str, Tensor], progress: Progress, setup: str) -> None:
     """Replace the file. order: what is trained, in words. Raises `NotSaved`, and what was there is then still there."""
-    plain = {name: x.detach().contiguous() for name, x in tensors.items()}
-    told = json.dumps(asdict(progress))
-    about = {"kind": KIND, "order": order, "progress": told, "sum": _sum(plain, told)}
+    contiguous = {name: x.detach().contiguous() for name, x in tensors.items()}
+    progress_json = json.dumps(asdict(progress))
+    metadata = {
+        "kind": FORMAT,
+        "order": setup,
+        "progress": progress_json,
+        "sum": _compute_checksum(contiguous, progress_json),
+    }
     try:
         durable.make_folder(path.parent)
-        durable.replace(path, save(plain, about))
+        durable.replace(path, save(contiguous, metadata))
     except OSError as error:
-        said = f"{path}: no checkpoint can be written: {error.strerror or error}"
-        raise NotSaved(f"{said}; make room and go on with --resume --retry-failed") from error
+        message = f"{path}: no checkpoint can be written: {error.strerror or error}"
+        raise CheckpointNotSaved(f"{message}; make room and go on with --resume --retry-failed") from error
 
 
-def read(path: Path, order: str) -> tuple[dict[str, Tensor], Progress] | None:
+def read(path: Path, setup: str) -> tuple[dict[str, Tensor], Progress] | None:
     """What was written for this order; None where there is nothing, or nothing that can be trusted, so that training
     begins anew."""
     try:
         with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            if (about.get("kind"), about.get("order")) != (KIND, order):
+            metadata = file.metadata() or {}
+            if (metadata.get("kind"), metadata.get("order")) != (FORMAT, setup):
                 return None
             # not views of the file
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  (no mapping)
-        if about["sum"] != _sum(tensors, about["progress"]):
+        if metadata["sum"] != _compute_checksum(tensors, metadata["progress"]):
             return None
-        told = json.loads(about["progress"])
-        told |= {name: [(int(step), float(value)) for step, value in told[name]] for name in ("losses", "scores")}
-        return tensors, Progress(**told)
+        fields = json.loads(metadata["progress"])
+        fields |= {name: [(int(step), float(value)) for step, value in fields[name]] for name in ("losses", "scores")}
+        return tensors, Progress(**fields)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return None
 
 
-def _sum(tensors: Mapping[str, Tensor], told: str) -> str:
+def _compute_checksum(tensors: Mapping[str, Tensor], progress_json: str) -> str:
     """A checksum of all that is gone on from."""
-    found = zlib.crc32(told.encode())
+    checksum = zlib.crc32(progress_json.encode())
     for name in sorted(tensors):
         x = tensors[name].cpu().contiguous().flatten()
-        found = zlib.crc32(x.view(torch.uint8).numpy().data, zlib.crc32(name.encode(), found))
-    return str(found)
+        checksum = zlib.crc32(x.view(torch.uint8).numpy().data, zlib.crc32(name.encode(), checksum))
+    return str(checksum)
 
 
 def flatten(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The weights, and what the optimizer remembers of each, by names."""
-    found = {f"model.{name}": x for name, x in model.state_dict().items()}
+    tensors = {f"model.{name}": x for name, x in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         state = optimizer.state.get(parameter, {})
-        found |= {f"optimizer.{name}.{key}": x for key, x in state.items()}
-    return found
+        tensors |= {f"optimizer.{name}.{key}": x for key, x in state.items()}
+    return tensors
 
 
 def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bool:
     """Put back what `flatten` found; whether it is of such a model. Nothing is changed where it is not."""
-    prefix, wanted = "model.", model.state_dict()
+    prefix, expected = "model.", model.state_dict()
     weights = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
-    if _kinds(weights) != _kinds(wanted):
+    if _describe_tensors(weights) != _describe_tensors(expected):
         return False
     model.load_state_dict(weights)
     for name, parameter in model.named_parameters():
-        begin = f"optimizer.{name}."
+        parameter_prefix = f"optimizer.{name}."
         # a parameter's name may begin another's: what follows it has no dot
-        own = {n.removeprefix(begin): x for n, x in tensors.items() if n.startswith(begin)}
-        state = {key: x for key, x in own.items() if "." not in key}
+        entries = {n.removeprefix(parameter_prefix): x for n, x in tensors.items() if n.startswith(parameter_prefix)}
+        state = {key: x for key, x in entries.items() if "." not in key}
         if state:
             optimizer.state[parameter] = state
     return True
 
 
-def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+def _describe_tensors(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
     return {name: (x.shape, x.dtype) for name, x in tensors.items()}

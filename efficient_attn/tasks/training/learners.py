@@ -24,12 +24,12 @@ from ...models.stacks import Decoder, Encoder, EncoderDecoder
 from ...models.vision import MaskedPatches, VisionTransformer
 from .problem import Array, Batch, LearnKeys, Problem
 
-APART = 0.10  # by how much parameters may differ
-APART_SEEDS = 1000  # layer n of a model has the seed of the model and n
-REFERENCES = {"transformer": "full", "recurrent": "additive"}  # whose number of parameters all others get
+PARAMETER_TOLERANCE = 0.10  # by how much parameters may differ
+SEED_STRIDE = 1000  # layer n of a model has the seed of the model and n
+REFERENCE_VARIANTS = {"transformer": "full", "recurrent": "additive"}  # whose number of parameters all others get
 
 
-class Labeller(nn.Module):
+class SequenceClassifier(nn.Module):
     """An encoder whose rows' mean, padding left out, is mapped to a label."""
 
     def __init__(self, config: Config, *, vocab: int, classes: int) -> None:
@@ -42,8 +42,8 @@ class Labeller(nn.Module):
         rows = self.encoder(tokens, Mask(key_lengths=lengths))
         if lengths is None:
             return self.head(rows.mean(1))
-        kept = (torch.arange(rows.shape[1], device=rows.device) < lengths[:, None])[..., None]
-        return self.head((rows * kept).sum(1) / lengths[:, None].clamp(min=1))
+        valid = (torch.arange(rows.shape[1], device=rows.device) < lengths[:, None])[..., None]
+        return self.head((rows * valid).sum(1) / lengths[:, None].clamp(min=1))
 
 
 @dataclass(frozen=True)
@@ -68,21 +68,21 @@ class Learner:
         tokens = torch.zeros(1, length, dtype=torch.int64, device=self.model.head.weight.device)
         return state_bytes(self.model.step(tokens, self.model.init_state(1, length))[1])
 
-    def answer(self, batch: Batch, device: str) -> tuple[Tensor, Tensor]:
+    def predict(self, batch: Batch, device: str) -> tuple[Tensor, Tensor]:
         """Logits ``[.., classes]`` and the targets that belong to them."""
 
-        def put(x: Array | None) -> Any:
+        def to_device(x: Array | None) -> Any:
             return None if x is None else torch.from_numpy(x.copy()).to(device)
 
-        given, targets, lengths = put(batch.inputs), put(batch.targets), put(batch.lengths)
+        inputs, targets, lengths = to_device(batch.inputs), to_device(batch.targets), to_device(batch.lengths)
         if batch.hidden is not None:
-            return self.model(given, put(batch.hidden)), targets
+            return self.model(inputs, to_device(batch.hidden)), targets
         if batch.begun is not None:
-            return self.model(given, put(batch.begun), lengths), targets
-        return (self.model(given) if lengths is None else self.model(given, lengths)), targets
+            return self.model(inputs, to_device(batch.begun), lengths), targets
+        return (self.model(inputs) if lengths is None else self.model(inputs, lengths)), targets
 
 
-def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy of what is asked, in nats; of values their mean squared error."""
     if targets.is_floating_point():
         return (logits - targets)[~targets.isnan()].square().mean()
@@ -90,47 +90,53 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Marks:
+class EvaluationCounts:
     """What came of some examples: nats summed over what was asked, right ones among them, whole rows that are right.
     Of values nats are their squared errors, and squares those of the values themselves; none is right."""
 
-    asked: int
-    right: int
-    nats: float
-    rows: int
-    whole: int
-    squares: float = 0.0
+    targets: int
+    correct: int
+    total_loss: float
+    examples: int
+    correct_examples: int
+    target_squares: float = 0.0
 
-    def __add__(self, other: Marks) -> Marks:
-        return Marks(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+    def __add__(self, other: EvaluationCounts) -> EvaluationCounts:
+        return EvaluationCounts(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     @property
     def loss(self) -> float:
-        return self.nats / max(1, self.asked)
+        return self.total_loss / max(1, self.targets)
 
     def score(self, metric: str) -> float:
         """By the problem's metric."""
         if metric == "bits":
             return self.loss / math.log(2)
         if metric == "explained":
-            return 1 - self.nats / self.squares if self.squares else 0.0
-        return self.whole / max(1, self.rows) if metric == "exact" else self.right / max(1, self.asked)
+            return 1 - self.total_loss / self.target_squares if self.target_squares else 0.0
+        return (
+            self.correct_examples / max(1, self.examples) if metric == "exact" else self.correct / max(1, self.targets)
+        )
 
 
-NOTHING = Marks(0, 0, 0.0, 0, 0)
+NO_COUNTS = EvaluationCounts(0, 0, 0.0, 0, 0)
 
 
-def mark(logits: Tensor, targets: Tensor) -> tuple[Marks, Tensor]:
+def count_correct(logits: Tensor, targets: Tensor) -> tuple[EvaluationCounts, Tensor]:
     """What came of a batch, and which targets were met, shaped as they are."""
     if targets.is_floating_point():
-        wanted = ~targets.isnan()
-        errors, squares = ((x[wanted].double() ** 2).sum() for x in (logits - targets, targets))
-        return Marks(int(wanted.sum()), 0, float(errors), len(targets), 0, float(squares)), torch.zeros_like(wanted)
-    asked = targets != IGNORED
-    right = (logits.argmax(-1) == targets) & asked
-    nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-    whole = ((right | ~asked).flatten(1).all(1)).sum() if targets.ndim > 1 else right.sum()
-    return Marks(int(asked.sum()), int(right.sum()), float(nats), len(targets), int(whole)), right
+        has_value = ~targets.isnan()
+        errors, squares = ((x[has_value].double() ** 2).sum() for x in (logits - targets, targets))
+        return EvaluationCounts(
+            int(has_value.sum()), 0, float(errors), len(targets), 0, float(squares)
+        ), torch.zeros_like(has_value)
+    is_target = targets != IGNORED
+    is_correct = (logits.argmax(-1) == targets) & is_target
+    total_loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    correct_examples = ((is_correct | ~is_target).flatten(1).all(1)).sum() if targets.ndim > 1 else is_correct.sum()
+    return EvaluationCounts(
+        int(is_target.sum()), int(is_correct.sum()), float(total_loss), len(targets), int(correct_examples)
+    ), is_correct
 
 
 # -- models of one size ----------------------------------------------------------------------------------------------
@@ -141,41 +147,41 @@ def make_learner(problem: Problem, keys: LearnKeys, variant: str, *, length: int
 
     Raises `UnsupportedError` where it cannot be within a tenth of that, and where the model cannot use the mechanism.
     """
-    wanted = _count(problem, keys, REFERENCES[keys.architecture], None, length)
+    target = _count_parameters(problem, keys, REFERENCE_VARIANTS[keys.architecture], None, length)
 
     def count(size: int) -> int:
-        return _count(problem, keys, variant, size, length)
+        return _count_parameters(problem, keys, variant, size, length)
 
-    size = _usual(problem, keys)
-    if count(size) != wanted:
-        size = _fit(count, size, wanted)
-    model = _build(problem, keys, variant, size, length, seed * APART_SEEDS)
-    learner = Learner(model, size, count_parameters(model), wanted)
-    if abs(learner.parameters - wanted) > APART * wanted:
-        told = f"{variant} has {learner.parameters:,} parameters here, the others {wanted:,}"
-        raise UnsupportedError(f"{told}; no width brings them together")
+    size = _default_size(problem, keys)
+    if count(size) != target:
+        size = _fit_size(count, size, target)
+    model = _build_model(problem, keys, variant, size, length, seed * SEED_STRIDE)
+    learner = Learner(model, size, count_parameters(model), target)
+    if abs(learner.parameters - target) > PARAMETER_TOLERANCE * target:
+        message = f"{variant} has {learner.parameters:,} parameters here, the others {target:,}"
+        raise UnsupportedError(f"{message}; no width brings them together")
     return learner
 
 
-def _fit(count: Callable[[int], int], size: int, wanted: int) -> int:
+def _fit_size(count: Callable[[int], int], size: int, target: int) -> int:
     """The width with which the count is nearest: it grows with the width, and hardly bends over a short way."""
     low, high = 1, 4 * size
     while low < high:
         middle = (low + high) // 2
-        low, high = (middle + 1, high) if count(middle) < wanted else (low, middle)
-    return min((s for s in (low - 1, low) if s > 0), key=lambda s: abs(count(s) - wanted))
+        low, high = (middle + 1, high) if count(middle) < target else (low, middle)
+    return min((s for s in (low - 1, low) if s > 0), key=lambda s: abs(count(s) - target))
 
 
-def _usual(problem: Problem, keys: LearnKeys) -> int:
+def _default_size(problem: Problem, keys: LearnKeys) -> int:
     return problem.recipe.d_model * (1 if keys.architecture == "recurrent" else 4)
 
 
-def _count(problem: Problem, keys: LearnKeys, variant: str, size: int | None, length: int) -> int:
-    model = _build(problem, keys, variant, size or _usual(problem, keys), length, 0)
+def _count_parameters(problem: Problem, keys: LearnKeys, variant: str, size: int | None, length: int) -> int:
+    model = _build_model(problem, keys, variant, size or _default_size(problem, keys), length, 0)
     return sum(count_parameters(model).values())
 
 
-def _build(problem: Problem, keys: LearnKeys, variant: str, size: int, length: int, seed: int) -> nn.Module:
+def _build_model(problem: Problem, keys: LearnKeys, variant: str, size: int, length: int, seed: int) -> nn.Module:
     recipe, inputs, outputs = problem.recipe, problem.inputs(keys), problem.outputs(keys)
     if keys.architecture == "recurrent":
         return _build_recurrent(problem, variant, size, inputs, outputs, seed)
@@ -195,7 +201,7 @@ def _build(problem: Problem, keys: LearnKeys, variant: str, size: int, length: i
     if recipe.model == "decoder":
         return Decoder(config, vocab=inputs)
     if recipe.model == "encoder":
-        return Labeller(config, vocab=inputs, classes=outputs)
+        return SequenceClassifier(config, vocab=inputs, classes=outputs)
     if recipe.model == "patches":
         assert problem.image is not None
         return MaskedPatches(config, image=problem.image, patch=recipe.patch)
@@ -212,5 +218,5 @@ def _build_recurrent(problem: Problem, variant: str, width: int, inputs: int, ou
     sizes: dict[str, Any] = {"source_vocab": inputs, "target_vocab": outputs, "width": width, "seed": seed}
     if variant == "gru":
         return Seq2Seq(**sizes)
-    how = "bahdanau" if variant.startswith("additive") else "luong"
-    return Seq2Seq(**sizes, attention=how, variant=variant)
+    attention = "bahdanau" if variant.startswith("additive") else "luong"
+    return Seq2Seq(**sizes, attention=attention, variant=variant)

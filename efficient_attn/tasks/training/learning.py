@@ -16,25 +16,25 @@ from ...results import checkpoints
 from ...results.rows import Record, Row, finite
 from ...results.section import Section
 from ...results.stats import share_of
-from ..trained import check_places
-from .attempts import QUICK_STEPS, Attempt, NotNeeded, list_attempts, settle, shorten
+from ..trained import check_axes
+from .attempts import QUICK_DIVISOR, Attempt, NotNeeded, list_attempts, reduce_steps, resolve_attempt
 from .problem import Baselines, LearnKeys, Problem
 
 if TYPE_CHECKING:
     from ...bench.case import Case
     from ...instruments.roofline import Ceiling
-    from .loop import Trained
+    from .loop import TrainingResult
 
-STEP_S = 4e-3  # of a step, however small: some hundred small operations, forward, backward and AdamW
-PACE = 0.6  # of a matrix product's rate that small models reach
-LOOKS = 1.25  # times the time of the steps: validation and tests
-METRICS = {
+STEP_OVERHEAD_S = 4e-3  # of a step, however small: some hundred small operations, forward, backward and AdamW
+GEMM_EFFICIENCY = 0.6  # of a matrix product's rate that small models reach
+EVALUATION_FACTOR = 1.25  # times the time of the steps: validation and tests
+METRIC_LABELS = {
     "accuracy": "accuracy",
     "exact": "share of whole sequences",
     "explained": "share of variance explained",
     "bits": "bits a token",
 }
-SHARES = "accuracy", "exact"  # metrics that count right ones
+SHARE_METRICS = "accuracy", "exact"  # metrics that count right ones
 
 COLUMNS = {
     "train.learning_rate": "of AdamW, at its highest",
@@ -81,104 +81,117 @@ def make_task(problem: Problem) -> Task:
     )
 
 
-def plan(problem: Problem, asked: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(problem: Problem, request: Asked) -> Iterator[tuple[Cell, int | None]]:
     """A cell for each attempt at each length: so mechanisms are trained in turns, and a run that is stopped early has
     as much of each."""
-    check_places(asked)
-    keys: LearnKeys = asked.keys
+    check_axes(request)
+    keys: LearnKeys = request.keys
     recipe = problem.recipe
     if keys.architecture == "recurrent" and recipe.model != "sequence":
         raise UsageError(f"{problem.name}: architecture recurrent is for sequence to sequence only")
-    told = {name: value for name, value in keys if value != type(keys).model_fields[name].default}
-    told |= {"seeds": keys.seeds, "examples": keys.examples}
-    if asked.quick and keys.seconds is not None:
-        told["seconds"] = keys.seconds / QUICK_STEPS
-    elif asked.quick:
-        told["steps"] = shorten(keys.steps or recipe.steps)
-    for attempt in list_attempts(problem, keys, quick=asked.quick):
-        for at in asked.grid.combine("threads", "seq_len"):
-            length = at["seq_len"]
+    key_values = {name: value for name, value in keys if value != type(keys).model_fields[name].default}
+    key_values |= {"seeds": keys.seeds, "examples": keys.examples}
+    if request.quick and keys.seconds is not None:
+        key_values["seconds"] = keys.seconds / QUICK_DIVISOR
+    elif request.quick:
+        key_values["steps"] = reduce_steps(keys.steps or recipe.steps)
+    for attempt in list_attempts(problem, keys, quick=request.quick):
+        for point in request.grid.combine("threads", "seq_len"):
+            length = point["seq_len"]
             for n in (length, *keys.test_len):
                 problem.check(keys, n)
             if keys.shortest is not None and keys.shortest > length:
                 raise UsageError(f"{problem.name}: shortest={keys.shortest} is above the length, {length}")
             place = Place(
-                **at,
+                **point,
                 max_len=max(length, *keys.test_len, 0) + 1,  # an answer has its end too
                 heads=recipe.heads,
                 head_dim=recipe.d_model // recipe.heads,
                 causal=recipe.model == "decoder",
-                inputs=attempt.words,
+                inputs=attempt.label,
             )
-            for of_blocks in [False] * asked.variants + [True] * asked.blocks:
-                yield asked.cell(place, of_blocks=of_blocks, **told, attempt=tuple(vars(attempt).items())), None
+            for of_blocks in [False] * request.variants + [True] * request.blocks:
+                yield request.cell(place, of_blocks=of_blocks, **key_values, attempt=tuple(vars(attempt).items())), None
 
 
-def judge(problem: Problem, case: Case, row: Row, at: Callable[..., None]) -> Record:
+def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Train a model as the attempt says, and test it; or say why that would tell nothing new."""
     from ...bench.measuring.jobs import JUDGING
     from ...integrations.model_info import NotInstalled
-    from .alignment import find_alignment
+    from .alignment import compute_alignment
     from .learners import make_learner
-    from .loop import Order, Training, draw
+    from .loop import Trainer, TrainingSetup, draw
 
     keys, place = case.keys, case.cell.place
     attempt = Attempt(**dict(keys.attempt))
     row.seed, row.mode = case.cell.effort.seed + attempt.index, "train"
     try:
-        told = find_baselines(problem, keys, place.seq_len)
-        reach = find_reach(problem, case)
-        rate, steps = settle(attempt, list_earlier(problem, case), problem, told, reach)
+        baselines = compute_baselines(problem, keys, place.seq_len)
+        reach_score = compute_reach_score(problem, case)
+        rate, steps = resolve_attempt(attempt, list_earlier_rows(problem, case), problem, baselines, reach_score)
     except (NotNeeded, NotInstalled) as error:
         row.status, row.reason = "skipped", str(error)
         return Record(row)
     learner = make_learner(problem, keys, case.variant, length=place.max_len, seed=row.seed)
-    order = Order(
+    setup = TrainingSetup(
         problem=problem, keys=keys, length=place.seq_len, index=row.seed, rate=rate, steps=steps, device=place.device
     )
     path = checkpoints.path_of(folder, case.digest) if (folder := scratch.folder()) else None
-    training = Training(learner, order, path)
-    trained = training.run(lambda: at(JUDGING))
+    training = Trainer(learner, setup, path)
+    result = training.run(lambda: report_stage(JUDGING))
     row.parameters, row.state_bytes = learner.parameters, learner.count_state(place.seq_len)
     row.extra = {f"train.{part}": count for part, count in learner.parts.items()}
-    row.extra |= {"train.reference": learner.reference, "train.size": learner.size, "train.batch": order.batch}
+    row.extra |= {"train.reference": learner.reference, "train.size": learner.size, "train.batch": setup.batch}
     row.extra |= {"train.attempt": attempt.kind, "train.learning_rate": rate}
-    shortcut = reach if told.shortcut is None else told.shortcut
-    way = "all that lies within reach of its keys" if told.shortcut is None and reach is not None else told.way
-    row.extra |= {"train.chance": told.chance, "train.majority": told.majority, "train.shortcut": shortcut}
+    shortcut = reach_score if baselines.shortcut is None else baselines.shortcut
+    way = (
+        "all that lies within reach of its keys"
+        if baselines.shortcut is None and reach_score is not None
+        else baselines.way
+    )
+    row.extra |= {"train.chance": baselines.chance, "train.majority": baselines.majority, "train.shortcut": shortcut}
     row.extra |= {"train.way": way or None, "train.test_len": place.seq_len}
-    _tell(row, trained, problem)
-    samples = _curves(trained)
+    _fill_row(row, result, problem)
+    samples = _make_curves(result)
     if problem.recipe.model == "sequence" and not attempt.index:
-        samples["alignment"] = find_alignment(learner, draw(order, "test", 1, 0), place.device)
+        samples["alignment"] = compute_alignment(learner, draw(setup, "test", 1, 0), place.device)
     return Record(row, samples)
 
 
-def _tell(row: Row, trained: Trained, problem: Problem) -> None:
+def _fill_row(row: Row, result: TrainingResult, problem: Problem) -> None:
     """What came of it, as the row's columns."""
-    progress, marks = trained.progress, trained.marks
-    score = marks.score(problem.metric)
-    row.metric, row.loss, row.steps = METRICS[problem.metric], finite(marks.loss), progress.step
+    progress, counts = result.progress, result.counts
+    score = counts.score(problem.metric)
+    row.metric, row.loss, row.steps = METRIC_LABELS[problem.metric], finite(counts.loss), progress.step
     if problem.metric != "explained":
-        row.accuracy = marks.whole / marks.rows if problem.metric == "exact" else marks.right / max(1, marks.asked)
+        row.accuracy = (
+            counts.correct_examples / counts.examples
+            if problem.metric == "exact"
+            else counts.correct / max(1, counts.targets)
+        )
     row.stop_reason = progress.stopped or "the budget of steps"
     row.extra |= {
         "train.train_s": progress.train_s,
         "train.step_ms": 1e3 * progress.train_s / max(1, progress.step),
         "train.budget": progress.steps,
-        "train.examples": marks.rows,
+        "train.examples": counts.examples,
         "train.score": finite(score),
         "train.validation": progress.scores[-1][1] if progress.scores else None,
     }
-    if problem.metric in SHARES:
-        _, row.extra["train.low"], row.extra["train.high"] = share_of(round(score * marks.rows), marks.rows)
-    row.extra |= {f"train.at_{n}": finite(other.score(problem.metric)) for n, other in trained.at.items()}
-    row.extra |= {f"train.near_{edge}": other.right / other.asked for edge, other in trained.near.items()}
+    if problem.metric in SHARE_METRICS:
+        _, row.extra["train.low"], row.extra["train.high"] = share_of(round(score * counts.examples), counts.examples)
+    row.extra |= {
+        f"train.at_{n}": finite(other_counts.score(problem.metric)) for n, other_counts in result.at_length.items()
+    }
+    row.extra |= {
+        f"train.near_{edge}": other_counts.correct / other_counts.targets
+        for edge, other_counts in result.within_distance.items()
+    }
 
 
-def _curves(trained: Trained) -> dict[str, Any]:
+def _make_curves(result: TrainingResult) -> dict[str, Any]:
     """By step: the mean loss since the one before, and the score on validation."""
-    progress = trained.progress
+    progress = result.progress
     return {
         "steps": [step for step, _ in progress.scores],
         "loss": [value for _, value in progress.losses],
@@ -187,25 +200,25 @@ def _curves(trained: Trained) -> dict[str, Any]:
 
 
 @cache
-def find_baselines(problem: Problem, keys: LearnKeys, length: int) -> Baselines:
+def compute_baselines(problem: Problem, keys: LearnKeys, length: int) -> Baselines:
     """Computed once in a worker."""
     return problem.baselines(keys, length)
 
 
-def find_reach(problem: Problem, case: Case) -> float | None:
+def compute_reach_score(problem: Problem, case: Case) -> float | None:
     """Of a task whose answers lie at known distances, the best that a model of one mechanism's reach could score: what
     lies within it, and chance beyond. None where its reach is not bounded, or not known."""
-    from .reach import count_reach, look_back, share_within
+    from .reach import compute_lookback, compute_share_within, count_reach
 
     if not problem.windowed or (span := count_reach(case)) is None:
         return None
-    far = look_back(span, case.keys.layers or problem.recipe.layers, problem.recipe.convolution)
-    within = share_within(problem, case.keys, case.cell.place.seq_len, far)
-    chance = find_baselines(problem, case.keys, case.cell.place.seq_len).chance
+    max_distance = compute_lookback(span, case.keys.layers or problem.recipe.layers, problem.recipe.convolution)
+    within = compute_share_within(problem, case.keys, case.cell.place.seq_len, max_distance)
+    chance = compute_baselines(problem, case.keys, case.cell.place.seq_len).chance
     return within + (1 - within) * chance
 
 
-def list_earlier(problem: Problem, case: Case) -> list[Row]:
+def list_earlier_rows(problem: Problem, case: Case) -> list[Row]:
     """The run's rows so far of the other attempts at this: of cases that differ in nothing else."""
     from ...results.shards import shards
     from ...results.store import read
@@ -214,15 +227,15 @@ def list_earlier(problem: Problem, case: Case) -> list[Row]:
     if folder is None or not shards(folder):
         return []
     attempts = list_attempts(problem, case.keys, quick=False)
-    others = {replace(case, cell=make_cell(case.cell, attempt)).key for attempt in attempts} - {case.key}
+    other_keys = {replace(case, cell=make_group(case.cell, attempt)).key for attempt in attempts} - {case.key}
     rows = [record.row for record in read(folder, damaged=lambda damage: None)]
-    return [row for row in rows if row.case_key in others]
+    return [row for row in rows if row.case_key in other_keys]
 
 
-def make_cell(cell: Cell, attempt: Attempt) -> Cell:
+def make_group(group: Cell, attempt: Attempt) -> Cell:
     """The cell of an attempt, like another one's."""
-    keys = dict(cell.keys) | {"attempt": tuple(vars(attempt).items())}
-    return replace(cell, place=replace(cell.place, inputs=attempt.words), keys=tuple(sorted(keys.items())))
+    keys = dict(group.keys) | {"attempt": tuple(vars(attempt).items())}
+    return replace(group, place=replace(group.place, inputs=attempt.label), keys=tuple(sorted(keys.items())))
 
 
 def guess(problem: Problem, case: Case, best: Ceiling) -> Guess:
@@ -241,6 +254,6 @@ def guess(problem: Problem, case: Case, best: Ceiling) -> Guess:
         attn = case.create()
         pairs = attn.growth.cost(place.seq_len, place.seq_len, place.causal)
         work += 12 * (keys.batch or recipe.batch) * layers * width * pairs
-    step = STEP_S * layers + work / best.gemm_flops_per_s / PACE
-    seconds = LOOKS * (keys.seconds or (keys.steps or recipe.steps) * step)
+    step = STEP_OVERHEAD_S * layers + work / best.gemm_flops_per_s / GEMM_EFFICIENCY
+    seconds = EVALUATION_FACTOR * (keys.seconds or (keys.steps or recipe.steps) * step)
     return Guess(seconds / CALLS, 0, 16 * parameters + 40 * tokens * width * layers)

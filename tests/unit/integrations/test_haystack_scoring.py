@@ -15,10 +15,10 @@ from tiny_models import gpt2, llama, mistral, save_tiny
 
 from efficient_attn.errors import UnsupportedError
 from efficient_attn.integrations import haystack_scoring
-from efficient_attn.integrations.bundled import Loaded, load
-from efficient_attn.integrations.haystack_scoring import Tokens, ask
+from efficient_attn.integrations.bundled import LoadedModel, load
+from efficient_attn.integrations.haystack_scoring import QuestionTokens, answer_questions
 from efficient_attn.integrations.haystacks import Haystack, Question
-from efficient_attn.integrations.model_info import BUNDLED, NotInstalled
+from efficient_attn.integrations.model_info import BUNDLED_MODELS, NotInstalled
 from efficient_attn.integrations.transformers import register
 
 SPECS = ["full", "sliding_window:window=8", "attention_sinks:window=8:n_sink=2", "linear", "retention", "strided"]
@@ -36,7 +36,7 @@ HAYSTACK = Haystack(text="of the people, by the people", questions=make_question
 
 
 @torch.inference_mode()
-def score_whole(loaded: Loaded, spec: str, text: str, answer: str) -> float:
+def score_whole(loaded: LoadedModel, spec: str, text: str, answer: str) -> float:
     """The log-likelihood of an answer in a pass over all of the text, without a cache."""
     loaded.model.set_attn_implementation(register(spec))
     ids = loaded.tokenizer(text + answer, return_tensors="pt").input_ids
@@ -50,7 +50,7 @@ def score_whole(loaded: Loaded, spec: str, text: str, answer: str) -> float:
 )
 def test_margins_are_those_of_whole_texts(make: Callable[..., Any], spec: str, tmp_path: Path) -> None:
     loaded = load(str(save_tiny(tmp_path / "tiny", make)))
-    heard = ask(loaded, spec, HAYSTACK)
+    heard = answer_questions(loaded, spec, HAYSTACK)
     assert heard.bytes > 0
     for question, answer in zip(HAYSTACK.questions, heard.answers, strict=True):
         scores = [score_whole(loaded, spec, HAYSTACK.text + question.text, a) for a in question.answers]
@@ -62,17 +62,17 @@ def test_margins_are_those_of_whole_texts(make: Callable[..., Any], spec: str, t
 
 def test_states_that_are_large_are_copied_a_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load(str(save_tiny(tmp_path / "tiny")))
-    want = ask(loaded, "full", HAYSTACK)
+    want = answer_questions(loaded, "full", HAYSTACK)
     copied: list[int] = []
-    original = haystack_scoring.StateCache.take
+    original = haystack_scoring.StateCache.copy_rows
 
     def take(self: Any, rows: Any, **given: Any) -> Any:
         copied.append(len(rows))
         return original(self, rows, **given)
 
-    monkeypatch.setattr(haystack_scoring.StateCache, "take", take)
-    monkeypatch.setattr(haystack_scoring, "AT_ONCE", 2 * want.bytes)
-    found = ask(loaded, "full", HAYSTACK)
+    monkeypatch.setattr(haystack_scoring.StateCache, "copy_rows", take)
+    monkeypatch.setattr(haystack_scoring, "MAX_STATE_BYTES", 2 * want.bytes)
+    found = answer_questions(loaded, "full", HAYSTACK)
     assert max(copied) == 2
     for mine, theirs in zip(found.answers, want.answers, strict=True):
         assert mine.margin == pytest.approx(theirs.margin, abs=1e-6)
@@ -80,20 +80,20 @@ def test_states_that_are_large_are_copied_a_few_rows_at_a_time(tmp_path: Path, m
 
 def test_what_answers_share_is_read_with_the_question(tmp_path: Path) -> None:
     tokenizer = load(str(save_tiny(tmp_path / "tiny"))).tokenizer
-    cut = [Tokens.cut(question, tokenizer) for question in HAYSTACK.questions]
-    assert [len(one.begin) for one in cut] == [6, 10, 7]  # with the space before the answer, and a `b`
-    assert [len(end) for end in cut[2].ends] == [1, 2, 3]
+    cut = [QuestionTokens.encode(question, tokenizer) for question in HAYSTACK.questions]
+    assert [len(one.prefix) for one in cut] == [6, 10, 7]  # with the space before the answer, and a `b`
+    assert [len(end) for end in cut[2].suffixes] == [1, 2, 3]
 
 
 def test_a_mechanism_that_cannot_decode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="decode"):
-        ask(load(str(save_tiny(tmp_path / "tiny"))), "linformer:rank=8", HAYSTACK)
+        answer_questions(load(str(save_tiny(tmp_path / "tiny"))), "linformer:rank=8", HAYSTACK)
 
 
 @pytest.mark.slow
 def test_a_real_model_finds_what_it_has_read() -> None:
     try:
-        BUNDLED["smollm2"].find()
+        BUNDLED_MODELS["smollm2"].find()
     except NotInstalled as error:
         pytest.skip(str(error))
     text = "Fellow citizens of the Senate. The secret word of the baker is piano. We had peace and good health. "
@@ -103,5 +103,5 @@ def test_a_real_model_finds_what_it_has_read() -> None:
         Question(text=f"\n\nAs said above, the secret word of the {who} is", answers=answers, right=right, depth=0.5)
         for who, right in (("baker", 0), ("judge", 1))
     ]
-    heard = ask(load("smollm2"), "full", Haystack(text=text, questions=tuple(asked)))
+    heard = answer_questions(load("smollm2"), "full", Haystack(text=text, questions=tuple(asked)))
     assert [answer.is_right for answer in heard.answers] == [True, True]

@@ -8,7 +8,15 @@ from itertools import pairwise
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.integrations.haystacks import ANSWERS, ASKED, FAMILIES, NEEDLES, Family, Haystack, make_haystack
+from efficient_attn.integrations.haystacks import (
+    FAMILIES,
+    N_ANSWERS,
+    N_NEEDLES,
+    QUESTION_PREFIX,
+    Haystack,
+    NeedleFamily,
+    make_haystack,
+)
 from efficient_attn.integrations.texts import Text
 
 HAY = "The honorable gentlemen of both houses have considered number {} with great care, and they agree."
@@ -20,36 +28,36 @@ def count(text: str) -> int:
     return len(text.split())
 
 
-def make(family: Family = "single", number: int = 0, length: int = 900, text: Text = TEXT) -> Haystack:
+def make(family: NeedleFamily = "single", number: int = 0, length: int = 900, text: Text = TEXT) -> Haystack:
     return make_haystack(text, number, family=family, length=length, count=count)
 
 
 def said_of(question: str, text: str) -> str:
     """How the text ends the sentence that a question begins."""
-    (end,) = re.findall(re.escape(question.removeprefix(ASKED)) + r" ([^.]+)\.", text, re.IGNORECASE)
+    (end,) = re.findall(re.escape(question.removeprefix(QUESTION_PREFIX)) + r" ([^.]+)\.", text, re.IGNORECASE)
     return end
 
 
 @pytest.mark.parametrize("family", KNOWN)
-def test_a_haystack_fits_and_is_nearly_full(family: Family) -> None:
+def test_a_haystack_fits_and_is_nearly_full(family: NeedleFamily) -> None:
     made = make(family)
     whole = max(count(made.text + q.text + answer) for q in made.questions for answer in q.answers)
     assert 900 - count(HAY) - 5 <= whole <= 900
-    assert len(made.questions) == NEEDLES
-    assert all(len(set(q.answers)) == ANSWERS and all(a.startswith(" ") for a in q.answers) for q in made.questions)
+    assert len(made.questions) == N_NEEDLES
+    assert all(len(set(q.answers)) == N_ANSWERS and all(a.startswith(" ") for a in q.answers) for q in made.questions)
 
 
 @pytest.mark.parametrize("family", KNOWN)
-def test_needles_lie_between_sentences_at_even_depths(family: Family) -> None:
+def test_needles_lie_between_sentences_at_even_depths(family: NeedleFamily) -> None:
     made, bare = make(family), make("single", length=900)
     sentences = [x for x in re.split(r"(?<=\.) ", made.text) if not x.startswith("The honorable")]
-    assert len(sentences) == NEEDLES * (2 if family == "variables" else 1)
+    assert len(sentences) == N_NEEDLES * (2 if family == "variables" else 1)
     depths = sorted(q.depth for q in made.questions)
     assert all(0 < depth < 1 for depth in depths)
     if family != "variables":
         assert [later - before for before, later in pairwise(depths)] == pytest.approx([0.1] * 9)
     for question in bare.questions:
-        at = bare.text.lower().index(question.text.removeprefix(ASKED).lower())
+        at = bare.text.lower().index(question.text.removeprefix(QUESTION_PREFIX).lower())
         assert at / len(bare.text) == pytest.approx(question.depth, abs=0.05)
 
 
@@ -60,7 +68,7 @@ def test_single_answers_stand_nowhere_but_in_the_needle() -> None:
         assert said_of(question.text, made.text) == right.strip()
         wrong = set(question.answers) - {right}
         assert not [answer for answer in wrong if re.search(rf"\b{answer.strip()}\b", made.text, re.IGNORECASE)]
-    assert len({question.text for question in made.questions}) == NEEDLES
+    assert len({question.text for question in made.questions}) == N_NEEDLES
 
 
 def test_what_the_text_says_itself_is_no_answer() -> None:
@@ -73,7 +81,7 @@ def test_multi_key_answers_are_the_values_of_all_keys() -> None:
     made = make("multi_key")
     values = {q.answers[q.right] for q in made.questions}
     assert all(set(q.answers) == values for q in made.questions)
-    assert len(values) == NEEDLES
+    assert len(values) == N_NEEDLES
     for question in made.questions:
         assert said_of(question.text, made.text) == question.answers[question.right].strip()
 

@@ -13,15 +13,15 @@ pytest.importorskip("transformers")
 import torch
 
 from efficient_attn.errors import UsageError
-from efficient_attn.integrations.model_info import BUNDLED
-from efficient_attn.integrations.segments import cut_segment, measure_drift, measure_losses
+from efficient_attn.integrations.model_info import BUNDLED_MODELS
+from efficient_attn.integrations.segments import cut_segment, measure_hidden_metrics, measure_token_metrics
 from efficient_attn.integrations.texts import Text
 
 
 def test_losses_are_those_of_the_next_token() -> None:
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [1.0, 1.0, 1.0]]))
     own = torch.log(torch.tensor([[0.25, 0.5, 0.25], [0.1, 0.8, 0.1], [1.0, 1.0, 1.0]]))
-    found = measure_losses(logits, own, torch.tensor([2, 0, 1]))
+    found = measure_token_metrics(logits, own, torch.tensor([2, 0, 1]))
     assert found.loss == pytest.approx(-(math.log(0.5) + math.log(0.8)) / 2)
     first = 0.25 * math.log(0.25 / 0.5) + 0.5 * math.log(0.5 / 0.25)
     assert found.divergence == pytest.approx(first / 2, abs=1e-6)
@@ -32,7 +32,7 @@ def test_losses_are_those_of_the_next_token() -> None:
 def test_positions_are_early_or_later() -> None:
     tokens, generator = torch.arange(700) % 11, torch.Generator().manual_seed(0)
     logits = torch.randn(700, 11, generator=generator)
-    found = measure_losses(logits, logits, tokens)
+    found = measure_token_metrics(logits, logits, tokens)
     each = torch.nn.functional.cross_entropy(logits[:-1], tokens[1:], reduction="none")
     assert found.loss == pytest.approx(each.mean().item(), rel=1e-5)
     assert found.loss_early == pytest.approx(each[:512].mean().item(), rel=1e-5)
@@ -42,11 +42,11 @@ def test_positions_are_early_or_later() -> None:
 
 def test_drift_of_rows() -> None:
     rows = torch.randn(128, 16, generator=torch.Generator().manual_seed(0))
-    same = measure_drift(rows, rows)
+    same = measure_hidden_metrics(rows, rows)
     assert (same.hidden_error, same.embedding_cosine, same.similarity_rank) == pytest.approx((0, 1, 1))
-    assert measure_drift(2 * rows, rows).hidden_error == pytest.approx(1)
-    assert measure_drift(2 * rows, rows).similarity_rank == pytest.approx(1)
-    assert measure_drift(rows.flip(1), rows).embedding_cosine < 0.9
+    assert measure_hidden_metrics(2 * rows, rows).hidden_error == pytest.approx(1)
+    assert measure_hidden_metrics(2 * rows, rows).similarity_rank == pytest.approx(1)
+    assert measure_hidden_metrics(rows.flip(1), rows).embedding_cosine < 0.9
 
 
 def _loaded() -> Any:
@@ -55,7 +55,7 @@ def _loaded() -> Any:
     def tokenize(text: str, **_: Any) -> Any:
         return SimpleNamespace(input_ids=torch.tensor([[ord(c) for c in text]]))
 
-    return SimpleNamespace(sizes=BUNDLED["minilm"].sizes, tokenizer=tokenize)
+    return SimpleNamespace(sizes=BUNDLED_MODELS["minilm"].sizes, tokenizer=tokenize)
 
 
 def test_each_segment_is_the_beginning_of_another_document() -> None:

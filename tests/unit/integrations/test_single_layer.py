@@ -14,46 +14,46 @@ import torch
 from tiny_models import bert, gpt2, llama, save_tiny
 
 from efficient_attn.errors import UsageError
-from efficient_attn.integrations.single_layer import OneLayer, find_blocks
+from efficient_attn.integrations.single_layer import LayerSwap, list_layers
 from efficient_attn.integrations.transformers import register, swapped, watch
 
 WINDOW = "sliding_window:window=2"
 
 
-def _open(tmp_path: Path, make: Callable[..., Any], layer: int) -> OneLayer:
+def _open(tmp_path: Path, make: Callable[..., Any], layer: int) -> LayerSwap:
     tmp_path.mkdir(exist_ok=True)
     text = tmp_path / "text.txt"
     text.write_text("of the people, by the people, for the people")
-    return OneLayer.open(str(save_tiny(tmp_path / "tiny", make)), str(text), 32, 0, "full", layer)
+    return LayerSwap.load(str(save_tiny(tmp_path / "tiny", make)), str(text), 32, 0, "full", layer)
 
 
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("make", [llama, gpt2, bert])
 def test_the_shortcut_changes_nothing(tmp_path: Path, make: Callable[..., Any], layer: int) -> None:
     one = _open(tmp_path, make, layer)
-    found = one.read(WINDOW)
-    model = one.loaded.model
+    found = one.run(WINDOW)
+    model = one.loaded_model.model
     with swapped(layer, WINDOW), torch.inference_mode():
         whole = model(one.tokens)[0][0]
     torch.testing.assert_close(found, whole, rtol=0, atol=1e-6)
-    assert (found - one.out).abs().max() > 1e-5
-    torch.testing.assert_close(one.read("full"), one.out, rtol=0, atol=1e-6)
+    assert (found - one.own_out).abs().max() > 1e-5
+    torch.testing.assert_close(one.run("full"), one.own_out, rtol=0, atol=1e-6)
 
 
 def test_earlier_layers_are_not_worked_out_again(tmp_path: Path) -> None:
     one = _open(tmp_path, llama, 1)
     with watch() as meter:
-        one.read(WINDOW)
+        one.run(WINDOW)
     assert meter.calls == {1: 1}
     with watch() as meter, torch.inference_mode():
-        one.loaded.model(one.tokens)
+        one.loaded_model.model(one.tokens)
     assert meter.calls == {0: 1, 1: 1}
 
 
 def test_each_layer_counts(tmp_path: Path) -> None:
     first, last = (_open(tmp_path / str(layer), llama, layer) for layer in (0, 1))
-    assert not torch.allclose(first.read(WINDOW), last.read(WINDOW), atol=1e-5)
-    assert (first.compare(first.out)["divergence"], last.compare(last.out)["agreement"]) == (0, 1)
+    assert not torch.allclose(first.run(WINDOW), last.run(WINDOW), atol=1e-5)
+    assert (first.compare(first.own_out)["divergence"], last.compare(last.own_out)["agreement"]) == (0, 1)
 
 
 def test_a_model_without_a_list_of_layers_is_refused() -> None:
@@ -61,4 +61,4 @@ def test_a_model_without_a_list_of_layers_is_refused() -> None:
     model.set_attn_implementation(register("full"))
     model.config.num_hidden_layers = 3
     with pytest.raises(UsageError, match="3 layers are not one list"):
-        find_blocks(model)
+        list_layers(model)

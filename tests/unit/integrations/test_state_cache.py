@@ -79,10 +79,10 @@ def test_copies_go_on_by_themselves(spec: str) -> None:
     with torch.inference_mode():
         cache = StateCache(model)
         model(ids[None], past_key_values=cache)
-        two = cache.take([0, 0])
-        model(ends.flip(0), past_key_values=cache.take([0, 0]))  # another copy's steps are nobody else's
+        two = cache.copy_rows([0, 0])
+        model(ends.flip(0), past_key_values=cache.copy_rows([0, 0]))  # another copy's steps are nobody else's
         found = model(ends, past_key_values=two).logits
-        swapped = model(ends[:, :1], past_key_values=two.take([1, 0], batch=2)).logits
+        swapped = model(ends[:, :1], past_key_values=two.copy_rows([1, 0], batch=2)).logits
         assert (two.get_seq_length(), cache.get_seq_length()) == (len(ids) + 3, len(ids))
         for row, end in enumerate(ends):
             whole = model(torch.cat([ids, end])[None], use_cache=False).logits

@@ -42,7 +42,7 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 7, 233])
 def test_segments_come_from_everywhere(count: int) -> None:
-    order = Text("any", tuple(map(str, range(count)))).spread()
+    order = Text("any", tuple(map(str, range(count)))).list_spread_numbers()
     assert sorted(order) == list(range(count))
     if count > 20:
         assert all(abs(a - b) > count / 5 for a, b in pairwise(order))

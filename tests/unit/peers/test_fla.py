@@ -127,7 +127,7 @@ def test_nothing_else_of_the_package_is_imported(spec: str, monkeypatch: pytest.
     """All of its operations would be, and Triton, were the file imported by its name."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "fla"]:
         monkeypatch.delitem(sys.modules, name)
-    peers.library_file.cache_clear()
+    peers.load_library_file.cache_clear()
     ea.create(spec)
     assert not [name for name in sys.modules if name.partition(".")[0] == "fla"]
 
@@ -136,7 +136,7 @@ def test_nothing_else_of_the_package_is_imported(spec: str, monkeypatch: pytest.
 @pytest.mark.parametrize("peer", ["peer_simple_gla", "peer_fla_linear"])
 def test_an_absent_library_is_named_with_the_way_to_it(peer: str, absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, absent, None)  # what is None there cannot be imported
-    peers.library_file.cache_clear()
+    peers.load_library_file.cache_clear()
     with pytest.raises(
         ea.UsageError, match=rf"^{peer} needs the package fla-core: pip install 'efficient-attn\[peers\]'$"
     ):

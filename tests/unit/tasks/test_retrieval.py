@@ -17,10 +17,10 @@ from tiny_models import llama, save_tiny
 from efficient_attn.bench.case import Case, group_by_cell
 from efficient_attn.errors import UsageError
 from efficient_attn.integrations import haystack_scoring, model_info
-from efficient_attn.integrations.haystack_scoring import Answer, Heard
+from efficient_attn.integrations.haystack_scoring import HaystackResult, NeedleAnswer
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks import retrieval
-from efficient_attn.tasks.retrieval import DEPTHS, tell_silence
+from efficient_attn.tasks.retrieval import DEPTHS, find_skip_reason
 
 SUITE = """
 title    = "trial"
@@ -34,7 +34,7 @@ variant  = [{ name = "full" }, { name = "sliding_window:window=8" }, { name = "l
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    for kept in (retrieval._open, retrieval._ask_itself):
+    for kept in (retrieval._load_haystacks, retrieval._answer_with_exact_attention):
         kept.cache_clear()
     with planted.undone():
         yield
@@ -83,13 +83,13 @@ def _answer(monkeypatch: pytest.MonkeyPatch, right: dict[str, int]) -> list[str]
     """Have so many of ten questions answered right with each spec; returns the specs that are asked, as they are."""
     specs: list[str] = []
 
-    def ask(_: Any, spec: str, haystack: Any) -> Heard:
+    def ask(_: Any, spec: str, haystack: Any) -> HaystackResult:
         specs.append(spec)
         by_depth = sorted(question.depth for question in haystack.questions)
-        answers = [Answer(depth=d, margin=2.0 if i < right[spec] else -1.0) for i, d in enumerate(by_depth)]
-        return Heard(answers=tuple(answers), bytes=64)
+        answers = [NeedleAnswer(depth=d, margin=2.0 if i < right[spec] else -1.0) for i, d in enumerate(by_depth)]
+        return HaystackResult(answers=tuple(answers), bytes=64)
 
-    monkeypatch.setattr(haystack_scoring, "ask", ask)
+    monkeypatch.setattr(haystack_scoring, "answer_questions", ask)
     return specs
 
 
@@ -132,12 +132,12 @@ def test_what_the_model_itself_finds_is_known_without_its_case(
 
 @pytest.mark.parametrize(("right", "silent"), [(8, True), (22, True), (24, False), (80, False)])
 def test_more_than_twice_chance_says_something(right: int, silent: bool) -> None:
-    answers = tuple(Answer(depth=0.5, margin=1.0 if i < right else -1.0) for i in range(80))
-    assert (tell_silence([Heard(answers=answers, bytes=1)]) is not None) == silent
+    answers = tuple(NeedleAnswer(depth=0.5, margin=1.0 if i < right else -1.0) for i in range(80))
+    assert (find_skip_reason([HaystackResult(answers=answers, bytes=1)]) is not None) == silent
 
 
 def test_a_tiny_model_is_really_asked(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrieval, "TELLING", 0)
+    monkeypatch.setattr(retrieval, "MIN_CHANCE_RATIO", 0)
     own, window, linformer = measure_cases(_cases(keys, needles="multi_key"))
     assert own.row.extra["questions"] == window.row.extra["questions"] == 20
     assert own.samples["margin"] != window.samples["margin"]

@@ -24,7 +24,7 @@ from efficient_attn.instruments.roofline import Ceiling
 from efficient_attn.results import store
 from efficient_attn.results.shards import stem
 
-RESULTS = Path(__file__).parents[3] / "results"
+RESULTS = Path(__file__).parents[4] / "results"
 BEST = Ceiling(97e9, 35e9)  # what `ceiling` finds on one core of the machine of the published runs
 SUITES = ("quickstart", "promises")
 

@@ -13,7 +13,7 @@ from learned_runs import WINDOW, attempt, block, cells, seeds, skipped, unable
 from efficient_attn.report.sections import trained_scores
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.problems.problem_table import COPYING
-from efficient_attn.tasks.training.attempts import Attempt, NotNeeded, settle
+from efficient_attn.tasks.training.attempts import Attempt, NotNeeded, resolve_attempt
 from efficient_attn.tasks.training.problem import Baselines
 
 
@@ -97,7 +97,7 @@ def test_the_words_for_reach_are_the_trainers(tmp_path: Path) -> None:
     told = Baselines(chance=0.1, majority=0.1)
     own = attempt(WINDOW, 0.1).row
     with pytest.raises(NotNeeded, match=trained_scores.COMPUTED_REASON):
-        settle(Attempt(kind="longer"), [own], COPYING.plan.args[0], told, 0.1)  # type: ignore[attr-defined]
+        resolve_attempt(Attempt(kind="longer"), [own], COPYING.plan.args[0], told, 0.1)  # type: ignore[attr-defined]
 
 
 def test_what_lies_beyond_reach_was_computed(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from efficient_attn.errors import UsageError
 from efficient_attn.results.rows import Record
 from efficient_attn.results.shards import stem
 from efficient_attn.results.stats import Estimate, quantile_t
-from efficient_attn.tasks.complexity.complexity_task import Claim, ComplexityKeys, decide, fit
+from efficient_attn.tasks.complexity.complexity_task import ComplexityKeys, GrowthClaim, compute_verdict, fit_exponent
 
 SUITE = """
 title    = "trial"
@@ -79,7 +79,7 @@ def test_axes_and_kinds_are_cells() -> None:
 
 def test_keys_survive_the_cell_and_json() -> None:
     (case, *_) = planted.plan(SUITE)
-    want = Claim(time="N^2 D", memory="N D", sequential="1", parameters="4 D^2", source="A & B")
+    want = GrowthClaim(time="N^2 D", memory="N D", sequential="1", parameters="4 D^2", source="A & B")
     assert case.keys.claims["full"] == want
     told = json.loads(json.dumps(as_json(case)))
     again = ComplexityKeys(**{name: _tuples(value) for name, value in told["keys"].items()})
@@ -93,8 +93,11 @@ def _tuples(value: Any) -> Any:
 
 
 def test_a_claim_of_a_whole_spec_goes_before_that_of_its_name() -> None:
-    keys = ComplexityKeys(claims={"linear": Claim(time="N"), "linear:chunk=8": Claim(time="N D")})
-    assert (keys.find_claim("linear:chunk=8"), keys.find_claim("linear")) == (Claim(time="N D"), Claim(time="N"))
+    keys = ComplexityKeys(claims={"linear": GrowthClaim(time="N"), "linear:chunk=8": GrowthClaim(time="N D")})
+    assert (keys.find_claim("linear:chunk=8"), keys.find_claim("linear")) == (
+        GrowthClaim(time="N D"),
+        GrowthClaim(time="N"),
+    )
 
 
 def test_a_layer_and_a_mechanism_of_one_name_are_two_cases() -> None:
@@ -173,25 +176,25 @@ def test_what_cannot_be_planned_is_one_line(name: str) -> None:
 def test_only_the_last_octaves_are_fitted() -> None:
     noise, sizes = random.Random(3), [2**i for i in range(10)]
     rounds = [[n**1.7 * noise.lognormvariate(0, 0.02) for n in sizes] for _ in range(6)]
-    found = fit(sizes, rounds, 4)
+    found = fit_exponent(sizes, rounds, 4)
     assert found.value == pytest.approx(1.7, abs=0.03)
     assert (found.low or 0) < 1.7 < (found.high or 0)
     flat = [[1.0] * 5 + values[5:] for values in rounds]  # 32 and up are the last four octaves
-    assert fit(sizes, flat, 4) == found
-    assert fit(sizes, flat, 5).value > 1.8  # with a step in it
+    assert fit_exponent(sizes, flat, 4) == found
+    assert fit_exponent(sizes, flat, 5).value > 1.8  # with a step in it
 
 
 def test_a_bend_widens_the_interval() -> None:
     sizes = [1, 2, 4, 8, 16]
     straight, bent = ([float(n) for n in sizes], [float(n + n**2) for n in sizes])
-    (low, high), (wider_low, wider_high) = (fit(sizes, [values], 4)[1:] for values in (straight, bent))
+    (low, high), (wider_low, wider_high) = (fit_exponent(sizes, [values], 4)[1:] for values in (straight, bent))
     assert (high or 9) - (low or 0) < 1e-9
     assert (wider_high or 0) - (wider_low or 0) > 0.1
 
 
 def test_of_two_sizes_the_rounds_own_exponents_decide() -> None:
     rounds = [[1.0, 2.0], [1.0, 4.0], [3.0, 12.0]]
-    found, half = fit([8, 16], rounds, 4), quantile_t(0.975, 2) * (1 / 3) ** 0.5 / 3**0.5
+    found, half = fit_exponent([8, 16], rounds, 4), quantile_t(0.975, 2) * (1 / 3) ** 0.5 / 3**0.5
     assert found == pytest.approx((5 / 3, 5 / 3 - half, 5 / 3 + half))
 
 
@@ -211,7 +214,7 @@ def test_of_two_sizes_the_rounds_own_exponents_decide() -> None:
     ],
 )
 def test_verdicts_are_by_the_rule(found: Estimate, verdict: str) -> None:
-    assert decide(found, 2.0, 0.2000001) == verdict
+    assert compute_verdict(found, 2.0, 0.2000001) == verdict
 
 
 # -- whole cases -----------------------------------------------------------------------------------------------------

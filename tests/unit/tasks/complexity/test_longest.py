@@ -13,7 +13,7 @@ from measured import measure_cases
 
 from efficient_attn.bench.case import group_by_cell
 from efficient_attn.instruments.roofline import Ceiling
-from efficient_attn.tasks.complexity.longest import STEP, TRIES, count_step, guess, search
+from efficient_attn.tasks.complexity.longest import LENGTH_STEP, MAX_TRIES, guess, measure_step, search
 
 MOST = 32768
 
@@ -41,13 +41,13 @@ def test_it_finds_the_longest_within_a_twentieth(growth: tuple[float, float, flo
     base, linear, square = min(growth[0], memory / 2), *growth[1:]  # half are gradients of weights, at most
     pretended = Pretended(lambda n: base + linear * n + square * n * n)
     found, ended = pretended.search(memory)
-    assert len(pretended.tried) == len(set(pretended.tried)) <= TRIES
+    assert len(pretended.tried) == len(set(pretended.tried)) <= MAX_TRIES
     assert all(0 < n <= MOST for n in pretended.tried)
-    lengths = range(STEP, MOST + 1, STEP)
-    longest = STEP * bisect_right(lengths, memory, key=lambda n: int(base + linear * n + square * n * n))
+    lengths = range(LENGTH_STEP, MOST + 1, LENGTH_STEP)
+    longest = LENGTH_STEP * bisect_right(lengths, memory, key=lambda n: int(base + linear * n + square * n * n))
     assert found <= longest
     assert found == 0 or found in pretended.tried
-    assert found >= 0.95 * longest - STEP or pretended.take(found) >= 0.95 * memory
+    assert found >= 0.95 * longest - LENGTH_STEP or pretended.take(found) >= 0.95 * memory
     if found == MOST:
         assert ended == "no more than 32,768 positions were tried"
     elif not found:
@@ -70,7 +70,7 @@ def test_plateaus_are_searched_by_halves() -> None:
     found, ended = pretended.search(70_500)
     assert pretended.take(found) == 70_000
     assert ended is None
-    assert len(pretended.tried) <= TRIES
+    assert len(pretended.tried) <= MAX_TRIES
 
 
 def test_all_fits() -> None:
@@ -83,7 +83,7 @@ def test_all_fits() -> None:
 def test_nothing_fits() -> None:
     pretended = Pretended(lambda n: 10**9 + n)
     assert pretended.search(10**6) == (0, "16 positions take more already")
-    assert len(pretended.tried) <= TRIES
+    assert len(pretended.tried) <= MAX_TRIES
 
 
 def test_a_step_that_would_take_too_long_ends_it() -> None:
@@ -129,9 +129,9 @@ def test_checkpoints_let_a_deep_model_be_longer() -> None:
 def test_a_causal_place_hides_later_keys() -> None:
     """`linformer` cannot, and says so."""
     seen, hidden = (planted.plan(SUITE, variants=["linformer"], axes={"causal": [c]})[0] for c in (False, True))
-    assert count_step(seen, 16)[0] > 0
+    assert measure_step(seen, 16)[0] > 0
     with pytest.raises(Exception, match="causal"):
-        count_step(hidden, 16)
+        measure_step(hidden, 16)
 
 
 def test_more_memory_is_guessed_to_take_longer() -> None:

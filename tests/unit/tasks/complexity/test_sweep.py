@@ -15,7 +15,7 @@ from efficient_attn.bench.measuring.output_comparison import Invalid
 from efficient_attn.instruments.roofline import Ceiling
 from efficient_attn.instruments.timing import TooSlow
 from efficient_attn.tasks.complexity.complexity_task import guess
-from efficient_attn.tasks.complexity.sweep import Spot, Subject, guess_call, list_spots, measure
+from efficient_attn.tasks.complexity.sweep import SweepCall, SweepPoint, estimate_call_s, list_points, measure_sweep
 
 SUITE = """
 title    = "trial"
@@ -31,7 +31,7 @@ axes     = { seq_len = [8, 16, 32, 64], heads = [2], head_dim = [4, 8, 16], thre
 variant  = [{ name = "full", backend = "dense" }]
 block    = [{ name = "gru" }]
 """
-SPOT = Spot(length=8, width=8, heads=2, causal=False)
+SPOT = SweepPoint(length=8, width=8, heads=2, causal=False)
 
 
 @pytest.fixture
@@ -53,22 +53,22 @@ def plan(variant: str = "full:backend=dense", layer: bool = False, **keys: Any) 
         ("causal", [SPOT, replace(SPOT, causal=True)]),
     ],
 )
-def test_one_axis_grows_and_no_other(along: str, found: list[Spot]) -> None:
-    assert list_spots(plan(along=along)) == found
+def test_one_axis_grows_and_no_other(along: str, found: list[SweepPoint]) -> None:
+    assert list_points(plan(along=along)) == found
 
 
 def test_formulas_know_a_convolutions_width_and_the_mask() -> None:
-    (spot, *_) = list_spots(plan("convolution:kernel=5", layer=True))
-    assert replace(spot, causal=True).names == {"N": 8, "D": 8, "H": 2, "C": 2, "k": 5}
+    (spot, *_) = list_points(plan("convolution:kernel=5", layer=True))
+    assert replace(spot, causal=True).variables == {"N": 8, "D": 8, "H": 2, "C": 2, "k": 5}
 
 
 # -- what is called --------------------------------------------------------------------------------------------------
 
 
 def test_a_mechanism_gets_heads_and_a_layer_gets_rows() -> None:
-    mechanism, layer = Subject(plan(), SPOT), Subject(plan("gru", layer=True), SPOT)
-    assert [x.shape for x in mechanism.given] == [(1, 2, 8, 4)] * 3
-    assert [x.shape for x in layer.given] == [(1, 8, 8)]
+    mechanism, layer = SweepCall(plan(), SPOT), SweepCall(plan("gru", layer=True), SPOT)
+    assert [x.shape for x in mechanism.inputs] == [(1, 2, 8, 4)] * 3
+    assert [x.shape for x in layer.inputs] == [(1, 8, 8)]
     assert mechanism.forward().shape == (1, 2, 8, 4)
     assert layer.forward().shape == (1, 8, 8)
 
@@ -76,20 +76,20 @@ def test_a_mechanism_gets_heads_and_a_layer_gets_rows() -> None:
 def test_later_keys_are_hidden_where_the_spot_says_so() -> None:
     for layer in (False, True):
         case = plan("full", layer)
-        seen, hidden = (Subject(case, replace(SPOT, causal=causal)).forward() for causal in (False, True))
+        seen, hidden = (SweepCall(case, replace(SPOT, causal=causal)).forward() for causal in (False, True))
         assert not torch.allclose(seen, hidden)
         torch.testing.assert_close(seen[..., -1, :], hidden[..., -1, :])  # the last row sees all keys anyway
 
 
 def test_training_gives_gradients_of_inputs_and_weights() -> None:
     for variant, layer in (("full", False), ("full", True), ("gru", True)):
-        subject = Subject(plan(variant, layer, training=True), SPOT)
+        subject = SweepCall(plan(variant, layer, training=True), SPOT)
         found: Any = subject.call()
-        wanted = [*subject.given, *subject.module.parameters()]
+        wanted = [*subject.inputs, *subject.module.parameters()]
         assert [x.shape for x in found] == [x.shape for x in wanted]
-        more, less = subject.count_bytes() or 0, Subject(plan(variant, layer), SPOT).count_bytes() or 0
+        more, less = subject.count_bytes() or 0, SweepCall(plan(variant, layer), SPOT).count_bytes() or 0
         assert more > less > 0
-        assert not Subject(plan(variant, layer), SPOT).forward().requires_grad or layer
+        assert not SweepCall(plan(variant, layer), SPOT).forward().requires_grad or layer
 
 
 @pytest.mark.parametrize("layer", [False, True])
@@ -97,22 +97,22 @@ def test_what_is_not_the_oracles_is_refused(layer: bool) -> None:
     with planted.undone():
         planted.plant("zz_right")
         planted.plant("zz_wrong", lambda out: out * 1.01)
-        assert (Subject(plan("zz_right", layer), SPOT).error("float32") or 0) < 1e-5
+        assert (SweepCall(plan("zz_right", layer), SPOT).verify("float32") or 0) < 1e-5
         with pytest.raises(Invalid, match="against its dense oracle, more than 1e-04"):
-            Subject(plan("zz_wrong", layer), SPOT).error("float32")
+            SweepCall(plan("zz_wrong", layer), SPOT).verify("float32")
         planted.plant("zz_nothing", lambda out: out * float("nan"))
         with pytest.raises(Invalid, match="relative error nan"):
-            Subject(plan("zz_nothing", layer), SPOT).error("float32")
+            SweepCall(plan("zz_nothing", layer), SPOT).verify("float32")
 
 
 def test_a_baseline_has_no_oracle() -> None:
-    assert Subject(plan("gru", layer=True), SPOT).error("float32") is None
+    assert SweepCall(plan("gru", layer=True), SPOT).verify("float32") is None
 
 
 def test_memory_of_lstmn_is_linear() -> None:
     """Of its rows, each of which once kept the whole tape of its moment."""
     case = plan("lstmn", layer=True)
-    counted = [Subject(case, replace(SPOT, length=n)).count_bytes() or 0 for n in (32, 64, 128)]
+    counted = [SweepCall(case, replace(SPOT, length=n)).count_bytes() or 0 for n in (32, 64, 128)]
     assert counted[2] - counted[1] == pytest.approx(2 * (counted[1] - counted[0]), rel=0.02)
 
 
@@ -121,48 +121,48 @@ def test_memory_of_lstmn_is_linear() -> None:
 
 def test_without_a_limit_all_sizes_are_measured(clock: Clock) -> None:
     told: list[int] = []
-    found = measure(plan(), lambda: told.append(1))
-    assert (found.sizes, found.stopped) == ([8, 16, 32, 64], None)
+    found = measure_sweep(plan(), lambda: told.append(1))
+    assert (found.sizes, found.stop_reason) == ([8, 16, 32, 64], None)
     assert len(told) == 4 + 2  # before each size, and after each round
-    assert [point.seconds.value for point in found.points] == pytest.approx(
-        [found.points[0].seconds.value * 4**i for i in range(4)]
+    assert [point.seconds.value for point in found.results] == pytest.approx(
+        [found.results[0].seconds.value * 4**i for i in range(4)]
     )
 
 
 def test_a_size_that_would_take_too_long_is_not_tried(clock: Clock) -> None:
-    at_32 = measure(plan()).points[2].seconds.value
+    at_32 = measure_sweep(plan()).results[2].seconds.value
     clock.calls = 0
-    found = measure(plan(most_s=2 * at_32))
+    found = measure_sweep(plan(most_s=2 * at_32))
     assert found.sizes == [8, 16, 32]
-    assert found.stopped == f"a call would take about {4 * at_32:.2g} s at length 64"
+    assert found.stop_reason == f"a call would take about {4 * at_32:.2g} s at length 64"
 
 
 def test_a_size_that_would_take_too_much_memory_is_not_tried(clock: Clock) -> None:
-    whole = measure(plan()).points
-    (spot, most) = whole[2].spot, whole[2].bytes or 0
-    found = measure(plan(most_bytes=int(1.2 * most)))
-    assert (found.points[-1].spot, found.sizes) == (spot, [8, 16, 32])
-    assert (found.stopped or "").startswith("a call would take about ")
-    assert (found.stopped or "").endswith("KiB at length 64")
+    whole = measure_sweep(plan()).results
+    (spot, most) = whole[2].point, whole[2].bytes or 0
+    found = measure_sweep(plan(most_bytes=int(1.2 * most)))
+    assert (found.results[-1].point, found.sizes) == (spot, [8, 16, 32])
+    assert (found.stop_reason or "").startswith("a call would take about ")
+    assert (found.stop_reason or "").endswith("KiB at length 64")
 
 
 def test_a_size_that_took_too_long_is_left_out(clock: Clock) -> None:
     clock.leaps = {32: 2.0}
-    found = measure(plan())
-    assert (found.sizes, found.stopped) == ([8, 16], "a call takes 2 s at length 32")
+    found = measure_sweep(plan())
+    assert (found.sizes, found.stop_reason) == ([8, 16], "a call takes 2 s at length 32")
 
 
 def test_a_size_that_took_far_too_long_ends_the_sweep_and_not_the_case(clock: Clock) -> None:
     clock.leaps = {32: 20.0}
-    found = measure(plan())
-    assert (found.sizes, found.stopped) == ([8, 16], "at length 32 one call takes 20 s, the budget is 19 s")
+    found = measure_sweep(plan())
+    assert (found.sizes, found.stop_reason) == ([8, 16], "at length 32 one call takes 20 s, the budget is 19 s")
     clock.leaps = {16: 20.0}
     with pytest.raises(TooSlow):
-        measure(plan())
+        measure_sweep(plan())
 
 
 def test_two_sizes_are_always_measured(clock: Clock) -> None:
-    found = measure(plan(most_s=1e-9, most_bytes=1))
+    found = measure_sweep(plan(most_s=1e-9, most_bytes=1))
     assert found.sizes == [8, 16]
     assert len(found.rounds) == 2
 
@@ -173,8 +173,8 @@ def test_two_sizes_are_always_measured(clock: Clock) -> None:
 def test_what_is_not_allowed_costs_nothing() -> None:
     best = Ceiling(1e9, 1e9)
     case = plan("gru", layer=True)
-    calls = [guess_call(case, spot, best) for spot in list_spots(case)]
+    calls = [estimate_call_s(case, spot, best) for spot in list_points(case)]
     assert calls == sorted(calls)
     assert guess(plan("gru", layer=True, most_s=calls[1]), best).call_s < guess(case, best).call_s / 2
     long = replace(SPOT, length=4096)
-    assert guess_call(plan(training=True), long, best) > 2 * guess_call(plan(), long, best)
+    assert estimate_call_s(plan(training=True), long, best) > 2 * estimate_call_s(plan(), long, best)

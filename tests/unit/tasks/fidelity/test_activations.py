@@ -14,7 +14,12 @@ from safetensors.torch import save_file
 
 from efficient_attn.errors import UsageError
 from efficient_attn.tasks.fidelity import activations
-from efficient_attn.tasks.fidelity.activations import LEFT_OUT, Activations, NotHere, describe
+from efficient_attn.tasks.fidelity.activations import (
+    REPOSITORY_ONLY,
+    Activations,
+    ActivationsNotInstalled,
+    describe_activations,
+)
 
 
 def _arrays(*shape: int, kv_heads: int | None = None) -> dict[str, Any]:
@@ -38,28 +43,28 @@ def test_the_built_in_file_holds_three_layers_of_a_trained_encoder() -> None:
 
 
 def test_the_built_in_file_of_a_decoder_has_the_sizes_that_are_told_of_it() -> None:
-    found = Activations.find(str(Path(__file__).parents[3] / "suites" / "data" / "smollm2.npz"))  # no wheel has it
-    assert found.sizes._replace(label="smollm2") == LEFT_OUT["smollm2"]
+    found = Activations.find(str(Path(__file__).parents[4] / "suites" / "data" / "smollm2.npz"))  # no wheel has it
+    assert found.sizes._replace(label="smollm2") == REPOSITORY_ONLY["smollm2"]
     assert (found.q.shape, found.k.shape, found.v.shape) == ((2, 9, 2048, 64), (2, 3, 2048, 64), (2, 3, 2048, 64))
     assert found.label.startswith("smollm2@")
-    assert describe("smollm2")._replace(label="") == found.sizes._replace(label="")
+    assert describe_activations("smollm2")._replace(label="") == found.sizes._replace(label="")
     assert all(x.dtype == np.float16 and x.astype("float32").std() > 0.1 for x in (found.q, found.k, found.v))
 
 
 def test_where_it_is_left_out_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activations, "suites_folder", lambda: tmp_path)
     command = "efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len 2048 --out smollm2.npz"
-    with pytest.raises(NotHere, match=rf"python -m {command}\).* --activations smollm2.npz"):
+    with pytest.raises(ActivationsNotInstalled, match=rf"python -m {command}\).* --activations smollm2.npz"):
         Activations.find("smollm2")
-    assert describe("smollm2") == LEFT_OUT["smollm2"]
+    assert describe_activations("smollm2") == REPOSITORY_ONLY["smollm2"]
     with pytest.raises(UsageError, match="no such file") as caught:
-        describe("minilm")
-    assert not isinstance(caught.value, NotHere)
+        describe_activations("minilm")
+    assert not isinstance(caught.value, ActivationsNotInstalled)
 
 
 def test_a_layer_is_found_by_its_number() -> None:
     found = Activations.find("minilm")
-    q, k, v = found.layer(2)
+    q, k, v = found.select_layer(2)
     assert q.shape == k.shape == v.shape == (1, 12, 384, 32)
     for got, all_layers in ((q, found.q), (k, found.k), (v, found.v)):
         np.testing.assert_array_equal(got[0], all_layers[1])

@@ -125,8 +125,8 @@ def test_blocks_change_no_number(
     given_to = (ea.create(variant), q, k[:, :2], v[:, :2], ea.Mask(causal=causal))
     whole = asdict(measure_distances(*given_to))
     for module in (distances, exact):
-        monkeypatch.setattr(module, "BLOCK", 8 * 2 * N * 5)
-    monkeypatch.setattr(distances, "COLUMNS", 7)
+        monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 8 * 2 * N * 5)
+    monkeypatch.setattr(distances, "MIN_KEYS_PER_CALL", 7)
     assert asdict(measure_distances(*given_to)) == pytest.approx(whole, rel=1e-9, abs=1e-12)
 
 
@@ -135,12 +135,12 @@ def test_blocks_change_no_number(
 
 @given(st.integers(distances.ALL_ROWS + 1, 50_000))
 def test_a_block_is_drawn_in_every_stretch(n: int) -> None:
-    places = distances._draw_places(n)
+    places = distances._draw_row_blocks(n)
     assert sum(place.stop - place.start for place in places) == distances.ALL_ROWS
     for stretch, place in enumerate(places):
-        first, end = (n * at // distances.STRETCHES for at in (stretch, stretch + 1))
+        first, end = (n * at // distances.N_STRETCHES for at in (stretch, stretch + 1))
         assert first <= place.start < place.stop <= end
-    assert places == distances._draw_places(n)
+    assert places == distances._draw_row_blocks(n)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -148,13 +148,13 @@ def test_weights_of_drawn_rows_are_those_rows_alone(
     causal: bool, qkv: tuple[Tensor, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distances, "ALL_ROWS", 8)
-    monkeypatch.setattr(distances, "STRETCHES", 4)
-    monkeypatch.setattr(distances, "COLUMNS", 5)
+    monkeypatch.setattr(distances, "N_STRETCHES", 4)
+    monkeypatch.setattr(distances, "MIN_KEYS_PER_CALL", 5)
     q, k, v = qkv
     found = measure_distances(ea.create("sliding_window:window=3"), q, k, v, ea.Mask(causal=causal))
     i = torch.arange(N)
     outside = (_exact(q, k, causal=causal) * ((i[:, None] - i).abs() > 3)).sum(-1)
-    rows = [row for place in distances._draw_places(N) for row in range(place.start, place.stop)]
+    rows = [row for place in distances._draw_row_blocks(N) for row in range(place.start, place.stop)]
     assert found.weight_rows == len(rows) == 8
     assert found.missed_mass == pytest.approx(outside[..., rows].mean().item())
     assert found.total_variation == pytest.approx(outside[..., rows].mean().item())
@@ -173,12 +173,12 @@ def test_all_rows_are_looked_at_where_queries_are_mixed(
 
 def test_what_weights_hold_does_not_grow_with_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (distances, exact):
-        monkeypatch.setattr(module, "BLOCK", 2**17)
+        monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 2**17)
     monkeypatch.setattr(distances, "ALL_ROWS", 128)
-    monkeypatch.setattr(distances, "COLUMNS", 16)
+    monkeypatch.setattr(distances, "MIN_KEYS_PER_CALL", 16)
     q, k, v = (torch.randn(1, 1, 1024, 8) for _ in range(3))
     mask, attn = ea.Mask(causal=True), ea.create("sliding_window:window=16")
-    known = exact.Exact.of(q, k, v, mask)
+    known = exact.ExactReference.compute(q, k, v, mask)
     found = footprint(lambda: measure_distances(attn, q, k, v, mask, exact=known), device="cpu")
     assert 0 < (found.peak or 0) < 4 * 1024**2  # one matrix of weights
 
@@ -221,7 +221,7 @@ def test_heads_and_gradients_of_known_twists(
 
 def test_the_gradient_cosine_is_of_all_three_gradients_as_one(qkv: tuple[Tensor, Tensor, Tensor]) -> None:
     attn, mask, leaves = ea.create("linear"), ea.Mask(causal=True), [x.clone().requires_grad_() for x in qkv]
-    upstream = exact.Exact.of(*qkv, mask).upstream
+    upstream = exact.ExactReference.compute(*qkv, mask).upstream
     own, theirs = (
         torch.cat([x.flatten() for x in torch.autograd.grad(out, leaves, upstream)])
         for out in (attn(*leaves, mask), _exact(leaves[0], leaves[1], causal=True) @ leaves[2])

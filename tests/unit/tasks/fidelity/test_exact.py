@@ -12,7 +12,7 @@ from efficient_attn.contract.mask import Mask
 from efficient_attn.instruments.memory import footprint
 from efficient_attn.kernels.dense import expand_heads, softmax_attention
 from efficient_attn.tasks.fidelity import exact
-from efficient_attn.tasks.fidelity.exact import Exact
+from efficient_attn.tasks.fidelity.exact import ExactReference
 
 N, M = 21, 30
 MASKS = {
@@ -33,9 +33,9 @@ def draw(n: int = N, m: int = M, *, heads: int = 4, kv_heads: int = 2, batch: in
 @pytest.mark.parametrize("block", [8, 8 * 2 * M * 5, 2**25], ids=["a row", "five rows", "all"])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_output_and_gradients_are_those_of_all_pairs(mask: Mask, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "BLOCK", block)
+    monkeypatch.setattr(exact, "MAX_BLOCK_BYTES", block)
     q, k, v = draw()
-    found, leaves = Exact.of(q, k, v, mask), [x.requires_grad_() for x in (q, k, v)]
+    found, leaves = ExactReference.compute(q, k, v, mask), [x.requires_grad_() for x in (q, k, v)]
     want = softmax_attention(*leaves, mask.dense(N, M))
     torch.testing.assert_close(found.out, want)
     for own, theirs in zip(found.gradients, torch.autograd.grad(want, leaves, found.upstream), strict=True):
@@ -44,9 +44,9 @@ def test_output_and_gradients_are_those_of_all_pairs(mask: Mask, block: int, mon
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_blocks_change_no_number(mask: Mask, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Exact.of(*draw(), mask)
-    monkeypatch.setattr(exact, "BLOCK", 8 * 2 * M * 3)
-    parts = Exact.of(*draw(), mask)
+    whole = ExactReference.compute(*draw(), mask)
+    monkeypatch.setattr(exact, "MAX_BLOCK_BYTES", 8 * 2 * M * 3)
+    parts = ExactReference.compute(*draw(), mask)
     for name in ("mean_value_error", "effective_keys", "sink_mass"):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-12)
     torch.testing.assert_close(parts.lse, whole.lse)
@@ -55,24 +55,24 @@ def test_blocks_change_no_number(mask: Mask, monkeypatch: pytest.MonkeyPatch) ->
 def test_weights_of_some_rows_and_keys_are_their_part_of_all() -> None:
     q, k, v = draw()
     mask = Mask(causal=True)
-    found = Exact.of(q, k, v, mask)
+    found = ExactReference.compute(q, k, v, mask)
     scores = q @ expand_heads(k, 4).mT / math.sqrt(8)
     want = scores.masked_fill(~mask.dense(N, M), -torch.inf).softmax(-1)
     some = (slice(1, 3), slice(4, 11), slice(5, 28))
-    torch.testing.assert_close(found.weights(q, k, mask, *some), want[:, some[0], some[1], some[2]])
+    torch.testing.assert_close(found.compute_weights(q, k, mask, *some), want[:, some[0], some[1], some[2]])
 
 
 def test_the_upstream_gradient_is_always_the_same() -> None:
-    first, second = (Exact.of(*draw(), Mask()).upstream for _ in range(2))
+    first, second = (ExactReference.compute(*draw(), Mask()).upstream for _ in range(2))
     assert torch.equal(first, second)
 
 
 def test_what_it_holds_does_not_grow_with_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "BLOCK", 2**17)
+    monkeypatch.setattr(exact, "MAX_BLOCK_BYTES", 2**17)
 
     def peak(n: int) -> int:
         inputs = draw(n, n, heads=3, kv_heads=1, batch=1)
-        return footprint(lambda: Exact.of(*inputs, Mask(causal=True)), device="cpu").peak or 0
+        return footprint(lambda: ExactReference.compute(*inputs, Mask(causal=True)), device="cpu").peak or 0
 
     short, long = peak(256), peak(1024)
     assert long < 8 * 1024**2  # one matrix of one head

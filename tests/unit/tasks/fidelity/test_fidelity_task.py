@@ -20,7 +20,7 @@ from efficient_attn.errors import UsageError
 from efficient_attn.instruments.roofline import Ceiling
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.fidelity import activations, fidelity_task
-from efficient_attn.tasks.fidelity.exact import Exact
+from efficient_attn.tasks.fidelity.exact import ExactReference
 
 
 @pytest.fixture(autouse=True)
@@ -113,9 +113,9 @@ def test_causal_and_grouped_activations(captured: str) -> None:
 
 
 def test_exact_attention_is_worked_out_once_for_a_cell(captured: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fidelity_task._reference.cache_clear()
-    calls, of = [], Exact.of
-    monkeypatch.setattr(Exact, "of", lambda *given: calls.append(given) or of(*given))
+    fidelity_task._compute_reference.cache_clear()
+    calls, of = [], ExactReference.compute
+    monkeypatch.setattr(ExactReference, "compute", lambda *given: calls.append(given) or of(*given))
     _measure(captured, "full", "linear", "sliding_window:window=8")
     assert len(calls) == 1
     _measure(captured, "full", causal=False)
@@ -164,8 +164,10 @@ def test_what_is_expected_grows_with_pairs_in_time_and_not_in_memory() -> None:
     )
     pairs = 9 * 2048**2
     assert full.call_bytes < 8 * pairs * 2  # two matrices of all pairs, as they once were
-    assert full.call_s * CALLS > linear.call_s * CALLS + pairs * fidelity_task.PAIR_S  # the baseline's, exact attention
-    assert linear.call_s * CALLS > pairs * fidelity_task.PAIR_S
+    assert (
+        full.call_s * CALLS > linear.call_s * CALLS + pairs * fidelity_task.SECONDS_PER_PAIR
+    )  # the baseline's, exact attention
+    assert linear.call_s * CALLS > pairs * fidelity_task.SECONDS_PER_PAIR
 
 
 def test_activations_that_are_not_installed_are_skipped_with_the_command(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.tasks.problems.dates import ALPHABET, BEGIN, DATES, END, LONGEST, DatesKeys, days
+from efficient_attn.tasks.problems.dates import ALPHABET, BEGIN, DATES, END, MAX_DATE_CHARACTERS, DatesKeys, list_days
 
 KEYS = DatesKeys()
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -34,7 +34,7 @@ def _read(text: str) -> str:
     return f"{year}-{month:02}-{day:02}"
 
 
-@pytest.mark.parametrize("length", [LONGEST, 48])
+@pytest.mark.parametrize("length", [MAX_DATE_CHARACTERS, 48])
 def test_every_source_can_be_read(length: int) -> None:
     DATES.check(KEYS, length)
     batch = DATES.draw(KEYS, length, 400, np.random.default_rng(0), "train")
@@ -54,7 +54,7 @@ def test_every_source_can_be_read(length: int) -> None:
 
 
 def test_no_day_is_in_two_splits() -> None:
-    parts = [set(days(split).tolist()) for split in ("train", "validation", "test")]
+    parts = [set(list_days(split).tolist()) for split in ("train", "validation", "test")]
     assert sum(map(len, parts)) == len(set.union(*parts)) == 36525
     batch = DATES.draw(KEYS, 48, 100, np.random.default_rng(0), "test")
     drawn = {date.fromisoformat("".join(ALPHABET[i] for i in row[:-1])).toordinal() for row in batch.targets}
@@ -64,7 +64,7 @@ def test_no_day_is_in_two_splits() -> None:
 def test_baselines_are_counted_over_the_days_of_tests() -> None:
     told = DATES.baselines(KEYS, 48)
     following: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for day in days("test").tolist():
+    for day in list_days("test").tolist():
         text = f"{date.fromordinal(day).isoformat()}$"
         for i, letter in enumerate(text):
             following[text[:i]][letter] += 1

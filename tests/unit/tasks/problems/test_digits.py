@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.tasks.problems.digits import DIGITS, DigitsKeys, load
+from efficient_attn.tasks.problems.digits import DIGITS, DigitsKeys, load_images
 
 KEYS = DigitsKeys()
 
@@ -17,7 +17,7 @@ def test_without_scikit_learn_it_is_said_how_to_get_it(monkeypatch: pytest.Monke
     from efficient_attn.integrations.model_info import NotInstalled
 
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    load.cache_clear()
+    load_images.cache_clear()
     with pytest.raises(NotInstalled, match=r"pip install 'efficient-attn\[data\]'"):
         DIGITS.draw(KEYS, 16, 4, np.random.default_rng(0), "train")
 
@@ -29,7 +29,7 @@ def test_an_image_has_one_length() -> None:
 
 def test_splits_are_apart_and_hold_every_class() -> None:
     sklearn = pytest.importorskip("sklearn.datasets")
-    parts = [load(split) for split in ("train", "validation", "test")]
+    parts = [load_images(split) for split in ("train", "validation", "test")]
     assert [len(labels) for _, labels in parts] == [1197, 300, 300]
     together = np.concatenate([images.reshape(-1, 64) for images, _ in parts]) * 16
     every = sklearn.load_digits().data
@@ -53,7 +53,7 @@ def test_a_draw_has_each_image_once_and_no_more_than_there_are() -> None:
 
 def test_baselines_are_counted_over_the_tests() -> None:
     pytest.importorskip("sklearn.datasets")
-    (images, labels), (asked, right) = load("train"), load("test")
+    (images, labels), (asked, right) = load_images("train"), load_images("test")
     means = [np.mean([x for x, y in zip(images, labels, strict=True) if y == digit], axis=0) for digit in range(10)]
     hits = [int(np.argmin([np.linalg.norm(x - m) for m in means])) == y for x, y in zip(asked, right, strict=True)]
     told = DIGITS.baselines(KEYS, 16)

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.tasks.problems.expressions import CLOSE, MIN, SM, expressions, most_tokens, value
+from efficient_attn.tasks.problems.expressions import (
+    CLOSE,
+    MIN,
+    SM,
+    count_max_tokens,
+    draw_expressions,
+    evaluate_expression,
+)
 
 WORK = (min, max, lambda values: int(median(values)), lambda values: sum(values) % 10)
 
@@ -29,11 +36,11 @@ def _solve(tokens: list[int], depth: int = 1) -> tuple[int, list[int], int, int]
 @pytest.mark.parametrize(("depth", "arguments", "longer_than", "length"), [(4, 5, 8, 48), (2, 3, 3, 6), (6, 3, 20, 60)])
 def test_expressions_keep_to_their_sizes(depth: int, arguments: int, longer_than: int, length: int) -> None:
     sizes = {"depth": depth, "arguments": arguments, "longer_than": longer_than, "length": length}
-    found = list(expressions(**sizes, count=300, generator=np.random.default_rng(0)))
+    found = list(draw_expressions(**sizes, count=300, generator=np.random.default_rng(0)))
     assert len({tuple(tokens) for tokens in found}) == len(found) == 300
     assert {tokens[0] for tokens in found} == set(range(MIN, SM + 1))
     solved = [_solve(tokens) for tokens in found]
-    assert [value(tokens) for tokens in found] == [answer for answer, *_ in solved]
+    assert [evaluate_expression(tokens) for tokens in found] == [answer for answer, *_ in solved]
     assert all(not rest for _, rest, *_ in solved)
     assert max(deepest for *_, deepest, _ in solved) == depth
     assert max(most for *_, most in solved) == arguments
@@ -43,17 +50,17 @@ def test_expressions_keep_to_their_sizes(depth: int, arguments: int, longer_than
 
 def test_values_by_hand() -> None:
     med, smallest, largest, total = 12, 10, 11, 13
-    assert value([med, 1, 4, CLOSE]) == 2
-    assert value([med, 9, 1, 4, CLOSE]) == 4
-    assert value([total, 7, largest, 2, smallest, 5, 6, CLOSE, CLOSE, CLOSE]) == 2
+    assert evaluate_expression([med, 1, 4, CLOSE]) == 2
+    assert evaluate_expression([med, 9, 1, 4, CLOSE]) == 4
+    assert evaluate_expression([total, 7, largest, 2, smallest, 5, 6, CLOSE, CLOSE, CLOSE]) == 2
 
 
 def test_the_longest_has_all_arguments_everywhere() -> None:
-    assert [most_tokens(depth, 5) for depth in (1, 2, 3, 4)] == [1, 7, 37, 187]
+    assert [count_max_tokens(depth, 5) for depth in (1, 2, 3, 4)] == [1, 7, 37, 187]
 
 
 def test_sizes_with_too_few_expressions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("efficient_attn.tasks.problems.expressions.TRIES", 100)
+    monkeypatch.setattr("efficient_attn.tasks.problems.expressions.DRAWS_PER_EXPRESSION", 100)
     sizes = {"depth": 2, "arguments": 2, "longer_than": 3, "length": 5}  # four operators, a hundred pairs of digits
     with pytest.raises(UsageError, match="only 400 differ"):
-        list(expressions(**sizes, count=401, generator=np.random.default_rng(0)))
+        list(draw_expressions(**sizes, count=401, generator=np.random.default_rng(0)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.tasks.problems.expressions import PAD, value
+from efficient_attn.tasks.problems.expressions import PAD, evaluate_expression
 from efficient_attn.tasks.problems.listops import LISTOPS, ListopsKeys
 
 KEYS = ListopsKeys()
@@ -21,7 +21,7 @@ def test_labels_are_the_values_of_padded_rows() -> None:
     assert batch.inputs.shape == (100, 48)
     assert batch.lengths is not None
     for tokens, length, label in zip(batch.inputs, batch.lengths, batch.targets, strict=True):
-        assert value(tokens[:length].tolist()) == label
+        assert evaluate_expression(tokens[:length].tolist()) == label
         assert (tokens[length:] == PAD).all()
     again, other = (LISTOPS.draw(KEYS, 48, 100, np.random.default_rng(seed), "train") for seed in (0, 1))
     assert (again.inputs == batch.inputs).all()
@@ -59,7 +59,7 @@ def test_files_take_the_place_of_what_is_drawn(tmp_path: Path) -> None:
     LISTOPS.check(keys, 4)
     batch = LISTOPS.draw(keys, 8, 64, np.random.default_rng(0), "test")
     assert sorted(batch.targets.tolist()) == [1, *range(1, 10)]
-    assert [value(row[:4].tolist()) for row in batch.inputs] == batch.targets.tolist()
+    assert [evaluate_expression(row[:4].tolist()) for row in batch.inputs] == batch.targets.tolist()
     assert LISTOPS.baselines(keys, 8).majority == 0.2
     with pytest.raises(UsageError, match=r"basic_train.tsv:2: 4 tokens, more than the length 3"):
         LISTOPS.check(keys, 3)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.tasks.problems.listops_files import load
+from efficient_attn.tasks.problems.listops_files import read_rows
 
 HEADER = "Source\tTarget\r\n"
 GOOD = "( ( ( [MED 3 ) ( ( ( [SM 9 ) 8 ) ] ) ) ] )\t5\r\n"
@@ -19,7 +19,7 @@ def _write(folder: Path, content: str) -> str:
 
 
 def test_rows_are_tokens_without_grouping(tmp_path: Path) -> None:
-    rows, labels = load(_write(tmp_path, HEADER + GOOD + "[MIN 0 [MAX 1 2 ] ]\t0\r\n"), "validation")
+    rows, labels = read_rows(_write(tmp_path, HEADER + GOOD + "[MIN 0 [MAX 1 2 ] ]\t0\r\n"), "validation")
     assert [row.tolist() for row in rows] == [[12, 3, 13, 9, 8, 14, 14], [10, 0, 11, 1, 2, 14, 14]]
     assert labels.tolist() == [5, 0]
 
@@ -46,9 +46,9 @@ def test_rows_are_tokens_without_grouping(tmp_path: Path) -> None:
 )
 def test_other_files_are_refused_with_the_line(content: str, line: int, reason: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=rf"basic_val\.tsv:{line}: .*{reason}"):
-        load(_write(tmp_path, content), "validation")
+        read_rows(_write(tmp_path, content), "validation")
 
 
 def test_a_folder_without_the_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"basic_val\.tsv: no such file"):
-        load(str(tmp_path), "validation")
+        read_rows(str(tmp_path), "validation")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.tasks.problems.lm import LM, LmKeys, read
+from efficient_attn.tasks.problems.lm import LM, LmKeys, read_splits
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_the_target_is_the_byte_after_each(mine: str) -> None:
     batch = LM.draw(keys, 64, 20, np.random.default_rng(0), "train")
     assert batch.inputs.shape == batch.targets.shape == (20, 64)
     assert (batch.inputs[:, 1:] == batch.targets[:, :-1]).all()
-    whole = read(mine)["train"].tobytes()
+    whole = read_splits(mine)["train"].tobytes()
     for tokens, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
         assert bytes([*tokens, targets[-1]]) in whole
     again, other = (LM.draw(keys, 64, 20, np.random.default_rng(seed), "train") for seed in (0, 1))
@@ -38,7 +38,7 @@ def test_the_target_is_the_byte_after_each(mine: str) -> None:
 
 
 def test_documents_are_in_one_split_each(mine: str) -> None:
-    numbers = [{line[:2] for line in part.tobytes().split(b"\n")} for part in read(mine).values()]
+    numbers = [{line[:2] for line in part.tobytes().split(b"\n")} for part in read_splits(mine).values()]
     assert [len(found) for found in numbers] == [24, 3, 3]
     assert len(set.union(*numbers)) == 30
 
@@ -46,12 +46,12 @@ def test_documents_are_in_one_split_each(mine: str) -> None:
 def test_one_document_is_cut_into_ten(tmp_path: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_bytes(bytes(range(65, 115)) * 20)
-    parts = read(str(path))
+    parts = read_splits(str(path))
     assert [len(part) for part in parts.values()] == [800 + 7, 100, 100]  # line breaks between its pieces
 
 
 def test_baselines_are_what_dictionaries_count(mine: str) -> None:
-    train, test = (read(mine)[split].tobytes() for split in ("train", "test"))
+    train, test = (read_splits(mine)[split].tobytes() for split in ("train", "test"))
     counts: list[defaultdict[bytes, Counter[int]]] = [defaultdict(Counter) for _ in range(3)]
     for order in range(3):
         for i in range(order, len(train)):
@@ -72,7 +72,7 @@ def test_baselines_are_what_dictionaries_count(mine: str) -> None:
 
 
 def test_the_python_library_is_capped() -> None:
-    parts = read("python")
+    parts = read_splits("python")
     assert 2e6 < sum(map(len, parts.values())) <= 4.1e6
     assert min(map(len, parts.values())) > 1e5
     assert b"import" in parts["test"].tobytes()

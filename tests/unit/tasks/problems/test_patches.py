@@ -9,8 +9,8 @@ import torch
 from efficient_attn.errors import UsageError
 from efficient_attn.models.config import Config
 from efficient_attn.models.vision import VisionTransformer
-from efficient_attn.tasks.problems.digits import load
-from efficient_attn.tasks.problems.patches import PATCHES, PatchesKeys, cut
+from efficient_attn.tasks.problems.digits import load_images
+from efficient_attn.tasks.problems.patches import PATCHES, PatchesKeys, cut_patches
 
 KEYS = PatchesKeys()
 
@@ -24,7 +24,7 @@ def test_some_patches_have_to_be_shown(hidden: int, length: int) -> None:
 def test_patches_are_those_of_the_model() -> None:
     images = np.random.default_rng(0).random((3, 1, 8, 8), dtype=np.float32)
     model = VisionTransformer(Config(d_model=8, heads=1, layers=1), image=(1, 8, 8), patch=2, classes=2)
-    assert (cut(images) == model.cut(torch.from_numpy(images)).numpy()).all()
+    assert (cut_patches(images) == model.cut(torch.from_numpy(images)).numpy()).all()
 
 
 @pytest.mark.parametrize("count", [1, 8, 15])
@@ -34,9 +34,9 @@ def test_as_many_are_hidden_as_are_asked_for(count: int) -> None:
     assert batch.hidden is not None
     assert (batch.hidden.sum(1) == count).all()
     assert len({row.tobytes() for row in batch.hidden}) > 10  # not the same for all
-    values = cut(batch.inputs)[batch.hidden]
+    values = cut_patches(batch.inputs)[batch.hidden]
     spread = np.polyfit(values.ravel(), batch.targets[batch.hidden].ravel(), 1)
-    images = load("train")[0]
+    images = load_images("train")[0]
     assert spread == pytest.approx([1 / images.std(), -images.mean() / images.std()], rel=1e-3)
 
 
@@ -44,8 +44,8 @@ def test_the_mean_image_is_the_shortcut() -> None:
     pytest.importorskip("sklearn.datasets")
     told = PATCHES.baselines(KEYS, 16)
     batch = PATCHES.draw(KEYS, 16, 300, np.random.default_rng(0), "test")
-    images = load("train")[0]
-    mean = (cut(images).mean(0) - images.mean()) / images.std()
+    images = load_images("train")[0]
+    mean = (cut_patches(images).mean(0) - images.mean()) / images.std()
     assert batch.hidden is not None
     pairs = [(mean[p], batch.targets[i, p]) for i, p in zip(*np.nonzero(batch.hidden), strict=True)]
     missed = sum(float(((m - t) ** 2).sum()) for m, t in pairs)

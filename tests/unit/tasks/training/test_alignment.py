@@ -10,7 +10,7 @@ import torch
 
 from efficient_attn.tasks.problems.reversal import REVERSAL, ReversalKeys
 from efficient_attn.tasks.training import alignment
-from efficient_attn.tasks.training.alignment import find_alignment
+from efficient_attn.tasks.training.alignment import compute_alignment
 from efficient_attn.tasks.training.learners import Learner, make_learner
 from efficient_attn.tasks.training.problem import Batch
 
@@ -27,7 +27,7 @@ def _make(variant: str, architecture: str) -> tuple[Learner, Batch]:
     ("variant", "architecture"), [("full", "transformer"), ("additive", "recurrent"), ("general", "recurrent")]
 )
 def test_each_written_token_shares_one_among_those_of_the_source(variant: str, architecture: str) -> None:
-    found = find_alignment(*_make(variant, architecture), "cpu")
+    found = compute_alignment(*_make(variant, architecture), "cpu")
     weights = np.array(found)
     assert weights.shape == (11, 10)  # the answer and its end, by a source longer than values of four are wide
     assert weights.min() >= 0
@@ -41,16 +41,16 @@ def test_it_is_what_softmax_makes_of_the_call() -> None:
     calls = []
     handle = model.attn.register_forward_pre_hook(lambda _, args: calls.append(args))  # type: ignore[union-attr]
     with torch.no_grad():
-        learner.answer(Batch(batch.inputs[:1], batch.targets[:1], batch.begun[:1]), "cpu")  # type: ignore[index]
+        learner.predict(Batch(batch.inputs[:1], batch.targets[:1], batch.begun[:1]), "cpu")  # type: ignore[index]
     handle.remove()
     q, k, _, _ = calls[3]
     weights = next(iter(model.attn.parameters()))[0].detach()  # type: ignore[union-attr]
     wanted = (q[0, 0] @ weights @ k[0, 0].T).softmax(-1)[0]
-    line = torch.tensor(find_alignment(learner, batch, "cpu")[3])  # type: ignore[index]
+    line = torch.tensor(compute_alignment(learner, batch, "cpu")[3])  # type: ignore[index]
     assert float((line - wanted).abs().max()) < 0.0006  # three digits are kept
 
 
 def test_where_there_is_nothing_to_draw_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_alignment(*_make("gru", "recurrent"), "cpu") is None
-    monkeypatch.setattr(alignment, "LONGEST", 9)
-    assert find_alignment(*_make("full", "transformer"), "cpu") is None
+    assert compute_alignment(*_make("gru", "recurrent"), "cpu") is None
+    monkeypatch.setattr(alignment, "MAX_TOKENS", 9)
+    assert compute_alignment(*_make("full", "transformer"), "cpu") is None

@@ -16,7 +16,14 @@ from efficient_attn.registry import info, names
 from efficient_attn.tasks.problems.digits import DIGITS, DigitsKeys
 from efficient_attn.tasks.problems.listops import LISTOPS
 from efficient_attn.tasks.problems.reversal import REVERSAL, ReversalKeys
-from efficient_attn.tasks.training.learners import APART, Learner, Marks, loss_of, make_learner, mark
+from efficient_attn.tasks.training.learners import (
+    PARAMETER_TOLERANCE,
+    EvaluationCounts,
+    Learner,
+    compute_loss,
+    count_correct,
+    make_learner,
+)
 from efficient_attn.tasks.training.problem import IGNORED, Batch, Problem
 
 SMALL = {"d_model": 16, "heads": 2, "layers": 1}
@@ -44,7 +51,7 @@ def test_every_mechanism_has_as_many_parameters_as_the_reference_or_says_why_not
     learner, wanted = _make(variant), _count(_make("full"))
     assert learner.reference == wanted
     assert learner.parameters == sum(learner.parts.values()) == _count(learner)
-    assert abs(learner.parameters - wanted) <= APART * wanted
+    assert abs(learner.parameters - wanted) <= PARAMETER_TOLERANCE * wanted
     assert set(learner.parts) == {"attention", "mixer", "embeddings"}
     hidden = {part.feed_forward.inner.out_features for part in learner.model.layers}  # type: ignore[union-attr]
     assert hidden == {learner.size}
@@ -91,12 +98,12 @@ KINDS: dict[str, tuple[Problem, Any, str]] = {
 def test_every_kind_of_model_answers_what_is_asked(kind: str) -> None:
     problem, given, variant = KINDS[kind]
     learner = _make(variant, problem, given)
-    assert abs(learner.parameters - learner.reference) <= APART * learner.reference
+    assert abs(learner.parameters - learner.reference) <= PARAMETER_TOLERANCE * learner.reference
     batch = problem.draw(given, tiny.LENGTH, 3, np.random.default_rng(0), "train")
-    logits, targets = learner.answer(batch, "cpu")
+    logits, targets = learner.predict(batch, "cpu")
     assert logits.shape == (*targets.shape, problem.outputs(given))
     assert (targets.numpy() == batch.targets).all()
-    loss_of(logits, targets).backward()
+    compute_loss(logits, targets).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in learner.model.parameters())
 
 
@@ -104,7 +111,7 @@ def test_images_are_read_in_patches() -> None:
     problem = replace(DIGITS, recipe=replace(DIGITS.recipe, **SMALL))
     learner = make_learner(problem, DigitsKeys(), "nystromformer", length=17, seed=0)
     batch = Batch(np.ones((3, 1, 8, 8), np.float32), np.array([1, 2, 3]))
-    assert learner.answer(batch, "cpu")[0].shape == (3, 10)
+    assert learner.predict(batch, "cpu")[0].shape == (3, 10)
 
 
 def test_padding_does_not_reach_the_label() -> None:
@@ -114,7 +121,7 @@ def test_padding_does_not_reach_the_label() -> None:
     lengths = np.array([3, 7, 16, 16])
     other = batch.inputs.copy()
     other[0, 3:], other[1, 7:] = 1, 2
-    here, there = (learner.answer(replace(batch, inputs=x, lengths=lengths), "cpu")[0] for x in (batch.inputs, other))
+    here, there = (learner.predict(replace(batch, inputs=x, lengths=lengths), "cpu")[0] for x in (batch.inputs, other))
     assert torch.allclose(here, there, atol=1e-6)
 
 
@@ -142,11 +149,11 @@ def test_a_recurrent_decoder_is_refused() -> None:
 def test_marks_count_what_is_asked() -> None:
     logits = torch.eye(4)[torch.tensor([[0, 1, 2], [3, 3, 3]])]
     targets = torch.tensor([[0, IGNORED, 2], [3, 0, IGNORED]])
-    found, right = mark(logits, targets)
-    assert (found.asked, found.right, found.rows, found.whole) == (4, 3, 2, 1)
+    found, right = count_correct(logits, targets)
+    assert (found.targets, found.correct, found.examples, found.correct_examples) == (4, 3, 2, 1)
     assert right.tolist() == [[True, False, True], [True, False, False]]
     nats = 4 * math.log(math.e + 3) - 3
-    assert found.nats == pytest.approx(nats)
+    assert found.total_loss == pytest.approx(nats)
     assert found.loss == pytest.approx(nats / 4)
     assert found.score("accuracy") == 3 / 4
     assert found.score("exact") == 1 / 2
@@ -154,9 +161,9 @@ def test_marks_count_what_is_asked() -> None:
 
 
 def test_marks_of_labels_are_of_whole_rows_and_add_up() -> None:
-    found, _ = mark(torch.eye(3), torch.tensor([0, 1, 1]))
-    assert (found.asked, found.right, found.rows, found.whole) == (3, 2, 3, 2)
-    assert found + Marks(1, 1, 0.5, 1, 0) == Marks(4, 3, found.nats + 0.5, 4, 2)
+    found, _ = count_correct(torch.eye(3), torch.tensor([0, 1, 1]))
+    assert (found.targets, found.correct, found.examples, found.correct_examples) == (3, 2, 3, 2)
+    assert found + EvaluationCounts(1, 1, 0.5, 1, 0) == EvaluationCounts(4, 3, found.total_loss + 0.5, 4, 2)
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -165,8 +172,8 @@ def test_marks_of_labels_are_of_whole_rows_and_add_up() -> None:
 def test_values_are_scored_by_the_variance_that_is_explained() -> None:
     targets = torch.tensor([[[1.0, -1.0], [math.nan, math.nan]], [[2.0, 0.0], [0.0, 2.0]]])
     predicted = torch.where(targets.isnan(), 9.0, targets / 2)
-    marks, right = mark(predicted, targets)
-    assert loss_of(predicted, targets).item() == pytest.approx(2.5 / 6)
-    assert (marks.asked, marks.rows, marks.loss) == (6, 2, pytest.approx(2.5 / 6))
+    marks, right = count_correct(predicted, targets)
+    assert compute_loss(predicted, targets).item() == pytest.approx(2.5 / 6)
+    assert (marks.targets, marks.examples, marks.loss) == (6, 2, pytest.approx(2.5 / 6))
     assert (marks + marks).score("explained") == pytest.approx(0.75)
     assert not right.any()

@@ -29,7 +29,7 @@ from efficient_attn.results.rows import Record
 from efficient_attn.results.store import read
 from efficient_attn.tasks.problems.copying import COPYING
 from efficient_attn.tasks.training.attempts import list_attempts
-from efficient_attn.tasks.training.learning import COLUMNS, find_reach, list_earlier, make_task
+from efficient_attn.tasks.training.learning import COLUMNS, compute_reach_score, list_earlier_rows, make_task
 
 TEXT = """
 title    = "Tiny training"
@@ -92,7 +92,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
 
 def test_mechanisms_are_trained_in_turns() -> None:
     cells = group_by_cell(planted.plan(TEXT))
-    assert [cell.place.inputs for cell, _ in cells] == [attempt.words for attempt in ATTEMPTS]
+    assert [cell.place.inputs for cell, _ in cells] == [attempt.label for attempt in ATTEMPTS]
     assert all([c.variant for c in members] == ["full", "sliding_window:window=3"] for _, members in cells)
     assert len({case.key for _, members in cells for case in members}) == 2 * len(ATTEMPTS)
 
@@ -195,8 +195,10 @@ def test_the_bound_counts_chance_beyond_the_reach() -> None:
     (near, *_), (far, *_) = (
         planted.plan(text, variants=[f"sliding_window:window={window}"], keys={"vocab": 20}) for window in (6, 7)
     )
-    assert find_reach(copying, near) == 1 / 20  # the answer lies 8 back, and the convolution sees one more than the 6
-    assert find_reach(copying, far) == 1
+    assert (
+        compute_reach_score(copying, near) == 1 / 20
+    )  # the answer lies 8 back, and the convolution sees one more than the 6
+    assert compute_reach_score(copying, far) == 1
 
 
 # -- the run so far --------------------------------------------------------------------------------------------------
@@ -209,14 +211,14 @@ def _case(words: str, text: str = TEXT, **changed: Any) -> Case:
 def test_earlier_rows_are_of_this_mechanism_with_these_keys_alone(tmp_path: Path) -> None:
     _run(tmp_path)
     scratch.use(tmp_path)
-    found = list_earlier(NAMED, _case("seed 1, best"))
+    found = list_earlier_rows(NAMED, _case("seed 1, best"))
     assert {row.variant for row in found} == {"full"}
-    assert {row.inputs for row in found} == {a.words for a in ATTEMPTS} - {"seed 1, best"}
+    assert {row.inputs for row in found} == {a.label for a in ATTEMPTS} - {"seed 1, best"}
     for changed in ({"steps": 4}, {"pairs": 1}, {"test_len": [8]}):
-        assert list_earlier(NAMED, _case("seed 1, best", keys=changed)) == []
-    assert list_earlier(NAMED, _case("seed 1, best", TEXT.replace("threads = [1]", "threads = [2]"))) == []
+        assert list_earlier_rows(NAMED, _case("seed 1, best", keys=changed)) == []
+    assert list_earlier_rows(NAMED, _case("seed 1, best", TEXT.replace("threads = [1]", "threads = [2]"))) == []
     scratch.use(None)
-    assert list_earlier(NAMED, _case("seed 1, best")) == []
+    assert list_earlier_rows(NAMED, _case("seed 1, best")) == []
 
 
 def test_a_run_that_is_gone_on_with_comes_to_the_same(tmp_path: Path, whole: list[Record]) -> None:

@@ -19,8 +19,15 @@ from efficient_attn.errors import UsageError
 from efficient_attn.registry import info, names
 from efficient_attn.results import durable
 from efficient_attn.tasks.training import loop
-from efficient_attn.tasks.training.checkpoint import NotSaved, read
-from efficient_attn.tasks.training.loop import CLIP, LOOKS, Order, draw, schedule, split_up
+from efficient_attn.tasks.training.checkpoint import CheckpointNotSaved, read
+from efficient_attn.tasks.training.loop import (
+    MAX_GRADIENT_NORM,
+    MAX_VALIDATIONS,
+    TrainingSetup,
+    compute_rate_factor,
+    draw,
+    split_batch,
+)
 from efficient_attn.tasks.training.problem import Batch, Split
 
 OFTEN = tiny.keys(checkpoint_s=1e-9)  # a checkpoint after every step
@@ -36,8 +43,10 @@ def undisturbed() -> tuple[Any, ...]:
     return _run()
 
 
-def _order(**changed: Any) -> Order:
-    return replace(Order(problem=tiny.TINY, keys=tiny.keys(), length=tiny.LENGTH, index=0, rate=1e-3), **changed)
+def _order(**changed: Any) -> TrainingSetup:
+    return replace(
+        TrainingSetup(problem=tiny.TINY, keys=tiny.keys(), length=tiny.LENGTH, index=0, rate=1e-3), **changed
+    )
 
 
 # -- the same bits ---------------------------------------------------------------------------------------------------
@@ -113,7 +122,7 @@ def test_a_disk_without_room_is_one_line_and_leaves_the_checkpoint_before(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(durable, "_write", refuse)
-    with pytest.raises(NotSaved) as told:
+    with pytest.raises(CheckpointNotSaved) as told:
         tiny.train(path, given=OFTEN).run()
     assert str(told.value) == (
         f"{path}: no checkpoint can be written: No space left on device; "
@@ -146,7 +155,7 @@ def test_seconds_become_steps_once_and_measuring_leaves_no_trace(
     again = tiny.train(tmp_path / "one", given=timed)
     assert again.progress.steps == 5
     assert tiny.found(again, again.run()) == _run(steps=5)
-    assert read(tmp_path / "one", again.order.words) is not None
+    assert read(tmp_path / "one", again.setup.description) is not None
 
 
 def test_steps_that_an_earlier_attempt_settled_are_not_measured() -> None:
@@ -222,7 +231,7 @@ def _any_length(keys: Any, length: int, count: int, generator: np.random.Generat
 
 def test_parts_of_a_batch_hold_all_of_it_once() -> None:
     batch = draw(_order(), "test", 7, 0)
-    parts = list(split_up(batch, 3))
+    parts = list(split_batch(batch, 3))
     assert [len(part.inputs) for part in parts] == [3, 3, 1]
     assert (np.concatenate([part.targets for part in parts]) == batch.targets).all()
     assert batch.distance is not None
@@ -232,23 +241,23 @@ def test_parts_of_a_batch_hold_all_of_it_once() -> None:
 def test_other_lengths_are_tested_and_answers_are_told_by_how_far_back_they_lie() -> None:
     training = tiny.train(given=tiny.keys(test_len=(8, tiny.LENGTH)), steps=2)
     trained = training.run()
-    assert list(trained.at) == [8]
-    assert trained.at[8].asked == trained.marks.asked == 8 * 2
-    assert sum(part.asked for part in trained.near.values()) == trained.marks.asked
-    assert sum(part.right for part in trained.near.values()) == trained.marks.right
-    distance = draw(training.order, "test", 8, 0).distance
+    assert list(trained.at_length) == [8]
+    assert trained.at_length[8].targets == trained.counts.targets == 8 * 2
+    assert sum(part.targets for part in trained.within_distance.values()) == trained.counts.targets
+    assert sum(part.correct for part in trained.within_distance.values()) == trained.counts.correct
+    distance = draw(training.setup, "test", 8, 0).distance
     assert distance is not None
-    for edge, part in trained.near.items():
-        assert part.asked == ((distance > edge // 2) & (distance <= edge)).sum()
+    for edge, part in trained.within_distance.items():
+        assert part.targets == ((distance > edge // 2) & (distance <= edge)).sum()
 
 
 # -- when it looks, and when it stops --------------------------------------------------------------------------------
 
 
 def test_looks_are_few_and_even_and_the_last_one_is_at_the_end() -> None:
-    progress = tiny.train(steps=LOOKS + 7).run().progress
+    progress = tiny.train(steps=MAX_VALIDATIONS + 7).run().progress
     looks = [step for step, _ in progress.scores]
-    assert looks == [*range(2, LOOKS + 7, 2), LOOKS + 7]
+    assert looks == [*range(2, MAX_VALIDATIONS + 7, 2), MAX_VALIDATIONS + 7]
     assert [step for step, _ in progress.losses] == looks
     assert progress.running == []
 
@@ -276,13 +285,13 @@ def test_of_bits_fewer_are_the_better_ones() -> None:
 
 
 def test_the_rate_rises_in_a_line_and_falls_to_nearly_nothing() -> None:
-    rates = [schedule(step, 100) for step in range(100)]
+    rates = [compute_rate_factor(step, 100) for step in range(100)]
     assert rates[:10] == pytest.approx([0.1 * (n + 1) for n in range(10)])
     assert max(rates) == rates[9] == rates[10] == 1
     assert all(a > b for a, b in itertools.pairwise(rates[10:]))
     assert rates[55] == pytest.approx(0.5)
     assert 0 < rates[-1] < 1e-3
-    assert schedule(0, 1) == 1
+    assert compute_rate_factor(0, 1) == 1
 
 
 def test_the_optimizer_has_the_rate_of_the_schedule_and_gradients_are_clipped() -> None:
@@ -297,5 +306,5 @@ def test_the_optimizer_has_the_rate_of_the_schedule_and_gradients_are_clipped() 
 
     training.optimizer.step = watch  # type: ignore[method-assign]
     training.run()
-    assert rates == [0.01 * schedule(n, tiny.STEPS) for n in range(tiny.STEPS)]
-    assert max(norms) == pytest.approx(CLIP, rel=1e-4)  # these begin with larger ones
+    assert rates == [0.01 * compute_rate_factor(n, tiny.STEPS) for n in range(tiny.STEPS)]
+    assert max(norms) == pytest.approx(MAX_GRADIENT_NORM, rel=1e-4)  # these begin with larger ones

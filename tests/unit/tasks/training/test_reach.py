@@ -12,7 +12,7 @@ import torch
 
 from efficient_attn.tasks.problems.mqar import MqarKeys
 from efficient_attn.tasks.training.learners import make_learner
-from efficient_attn.tasks.training.reach import EXAMPLES, count_reach, look_back, share_within
+from efficient_attn.tasks.training.reach import EXAMPLES, compute_lookback, compute_share_within, count_reach
 
 TEXT = planted.TINY.replace("[16]", "[24]").replace("threads", "causal = [true], threads")
 
@@ -54,9 +54,9 @@ def test_a_model_sees_as_far_as_is_computed_and_no_further(layers: int, convolut
     with torch.no_grad():
         before, after = (model(x)[:, -1] for x in (tokens, changed))
     noticed = [23 - n for n in range(24) if not torch.equal(before[0], after[n])]
-    assert max(noticed) == look_back(4, layers, convolution)
+    assert max(noticed) == compute_lookback(4, layers, convolution)
     if not convolution:
-        assert look_back(4, layers) == layers * (4 - 1)
+        assert compute_lookback(4, layers) == layers * (4 - 1)
 
 
 @pytest.mark.parametrize("far", [0, 3, 6, 12, 15])
@@ -69,5 +69,5 @@ def test_the_share_within_is_what_is_counted_one_by_one(far: int) -> None:
             if target >= 0:
                 asked += 1
                 near += place - (tokens.index(tokens[place]) + 1) <= far  # the value follows the key
-    assert share_within(tiny.TINY, keys, 16, far) == near / asked
-    assert share_within(tiny.TINY, keys, 16, 15) == 1
+    assert compute_share_within(tiny.TINY, keys, 16, far) == near / asked
+    assert compute_share_within(tiny.TINY, keys, 16, 15) == 1

@@ -23,7 +23,7 @@ OURS = {
 @pytest.fixture(autouse=True)
 def _loaded() -> Iterator[None]:
     with planted.undone():
-        ea.load_plugin("efficient_attn.peers.torch_flex")
+        ea.load_plugin("efficient_attn.peers.flex")
         yield
 
 

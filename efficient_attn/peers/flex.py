@@ -23,7 +23,7 @@ from ..variants.sparse.sparse_attention import pattern_attention
 BLOCK = 128  # queries and keys a block, as create_block_mask has them by default
 
 
-class _Flex(Attention):
+class _FlexPeer(Attention):
     """flex_attention under torch.compile, with the block mask of one of our patterns.
 
     The mask is made by torch's ``create_block_mask``, once for each pattern, length and direction, and the kernel is
@@ -57,7 +57,7 @@ class _Flex(Attention):
             raise UnsupportedError(
                 f"{self.label}: torch's kernel for CPUs gets rows wrong in sequences of less than a block, {BLOCK}"
             )
-        blocks = _block_mask(self.pattern, Geometry(n, m, mask.start(n, m), mask.causal), q.device)
+        blocks = _make_block_mask(self.pattern, Geometry(n, m, mask.start(n, m), mask.causal), q.device)
         return compile_flex_attention()(q, k, v, block_mask=blocks, enable_gqa=q.shape[1] != k.shape[1])
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
@@ -77,19 +77,19 @@ class _Flex(Attention):
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
-def _block_mask(pattern: Pattern, g: Geometry, device: torch.device) -> BlockMask:
+def _make_block_mask(pattern: Pattern, g: Geometry, device: torch.device) -> BlockMask:
     """The pairs that a pattern and causality allow."""
 
-    def allowed(b: Tensor, h: Tensor, qi: Tensor, ki: Tensor) -> Tensor:
+    def allows(b: Tensor, h: Tensor, qi: Tensor, ki: Tensor) -> Tensor:
         i = qi + g.start
         pairs = pattern.allows(i, ki, g)
         return pairs & (ki <= i) if g.causal else pairs
 
-    return create_block_mask(allowed, None, None, g.n, g.m, device=str(device))
+    return create_block_mask(allows, None, None, g.n, g.m, device=str(device))
 
 
 @register("peer_flex_sliding_window", family="sparse")
-class PeerFlexWindow(_Flex):
+class PeerFlexWindow(_FlexPeer):
     """flex_attention, compiled: the same pairs as `sliding_window`, abs(i - j) <= window. Forward only on a CPU."""
 
     def __init__(self, *, window: int = 256) -> None:
@@ -98,7 +98,7 @@ class PeerFlexWindow(_Flex):
 
 
 @register("peer_flex_longformer", family="sparse")
-class PeerFlexLongformer(_Flex):
+class PeerFlexLongformer(_FlexPeer):
     """flex_attention, compiled: the same pairs as `longformer`, a window and global tokens. Forward only on a CPU."""
 
     def __init__(self, *, window: int = 128, n_global: int = 64) -> None:
@@ -107,7 +107,7 @@ class PeerFlexLongformer(_Flex):
 
 
 @register("peer_flex_strided", family="sparse")
-class PeerFlexStrided(_Flex):
+class PeerFlexStrided(_FlexPeer):
     """flex_attention, compiled: the same pairs as `strided`, the last stride keys and every stride-th. Forward only.
 
     Every block of keys holds some of the pairs, so that all N x M are computed.
