@@ -59,7 +59,7 @@ class QuestionTokens:
         n_prefix = min(
             n_common, min(map(len, sequences)) - 1
         )  # an answer that another one begins with keeps its last token
-        return cls(begin=sequences[0][:n_prefix], ends=tuple(tokens[n_prefix:] for tokens in sequences))
+        return cls(prefix=sequences[0][:n_prefix], suffixes=tuple(tokens[n_prefix:] for tokens in sequences))
 
     @property
     def max_tokens(self) -> int:

@@ -38,7 +38,7 @@ class SegmentModel:
         loaded_model = load(model)
         tokens = cut_segment(loaded_model, Text.find(text), length, number)
         run_pass(loaded_model, own_spec, tokens)
-        return cls(loaded=loaded_model, tokens=tokens, own=run_pass(loaded_model, own_spec, tokens))
+        return cls(loaded_model=loaded_model, tokens=tokens, own_pass=run_pass(loaded_model, own_spec, tokens))
 
     def run(self, spec: str) -> ForwardPass:
         """The segment with another mechanism."""

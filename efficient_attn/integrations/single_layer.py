@@ -41,7 +41,7 @@ class LayerSwap:
             out = _run_model(loaded_model, tokens)
         finally:
             hook.remove()
-        return cls(loaded=loaded_model, tokens=tokens, layer=layer, out=out, before=outputs[0])
+        return cls(loaded_model=loaded_model, tokens=tokens, layer=layer, own_out=out, previous_out=outputs[0])
 
     def run(self, spec: str) -> Tensor:
         """The output with a mechanism in the one layer; what comes before it is not worked out again."""

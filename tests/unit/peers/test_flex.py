@@ -37,7 +37,7 @@ def _draw(n: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
 def test_its_block_mask_holds_the_pairs_of_ours(peer: str, ours: str, causal: bool) -> None:
     n, attn = 300, ea.create(peer)
     module = sys.modules[type(attn).__module__]
-    mask = module._block_mask(attn.pattern, Geometry(n, n, 0, causal), torch.device("cpu"))
+    mask = module._make_block_mask(attn.pattern, Geometry(n, n, 0, causal), torch.device("cpu"))
     i = torch.arange(n)
     pairs = mask.mask_mod(torch.tensor(0), torch.tensor(0), i[:, None], i).expand(n, n)
     blocks = mask.to_dense()[0, 0].bool().repeat_interleave(128, 0).repeat_interleave(128, 1)[:n, :n]
