@@ -1,23 +1,28 @@
-"""Write README's figures from the published rows: python suites/trials/figures.py [--check]
+"""Write README's tables and picture from the published rows: ``python suites/trials/figures.py [--check]``
 
-What stands between the marks `<!-- output -->` or `<!-- figures -->` and `<!-- end -->` comes from results/. With
---check nothing is written, and the exit code is 1 where README says something else.
+The text between the marks ``<!-- output -->`` or ``<!-- figures -->`` and ``<!-- end -->``, and docs/perplexity.png,
+are generated from results/. With ``--check`` nothing is written, and the exit status is 1 if README's text differs.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import sys
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
+import matplotlib
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
 import pandas as pd
 
 from efficient_attn import units
 from efficient_attn.cli import summary
 from efficient_attn.report import select
-from efficient_attn.report.approximation_errors import add_errors, describe_error
+from efficient_attn.report.approximation_errors import add_errors
 from efficient_attn.report.gather import gather
 from efficient_attn.results.frames import load
 
@@ -26,7 +31,11 @@ README = ROOT / "README.md"
 BEGIN, END = "<!-- {} -->\n", "<!-- end -->"
 SHOWN = "quickstart_zen4"
 RUNS = (SHOWN, "quickstart")
-HEAD = ("You have", "Take", "Faster at least from", "How much, on {processors}", "It loses")
+MODEL_RUN = "swap"  # perplexity at 2,048 tokens
+LONG_MODEL_RUN = "swap_long"  # at 8,192 tokens: the picture
+PICTURE = ROOT / "docs" / "perplexity.png"
+LABEL_SIDES = {"attention_sinks": "right", "bigbird": "left"}  # below their points, as others are above
+HEAD = ("Use case", "Mechanism", "Faster from", "Speedup on {processors}", "Quality")
 
 
 @dataclass(frozen=True)
@@ -38,21 +47,14 @@ class Advice:
     mode: str
     seq_len: int
     causal: bool = True
-    needs: str = ""
 
 
 ADVICE = (
-    Advice("a long text, what matters is near", "sliding_window:window=128", "forward", 8192, False),
-    Advice("a long text, and any answer will do", "linear", "forward", 8192, False),
-    Advice("training on texts of some thousand tokens", "sliding_window:window=128", "forward_backward", 4096),
-    Advice(
-        "decoding after a long context",
-        "gqa:kv_heads=2",
-        "decode",
-        16384,
-        needs="not measured: a model is trained with it",
-    ),
-    Advice("a stream that does not end", "sliding_window:window=128", "decode", 16384),
+    Advice("encoding long documents, local context", "sliding_window:window=128", "forward", 8192, False),
+    Advice("encoding long documents, lowest cost", "linear", "forward", 8192, False),
+    Advice("training on thousands of tokens", "sliding_window:window=128", "forward_backward", 4096),
+    Advice("decoding after a long context", "gqa:kv_heads=2", "decode", 16384),
+    Advice("decoding an endless stream", "sliding_window:window=128", "decode", 16384),
 )
 
 
@@ -67,6 +69,7 @@ def main(check: bool) -> int:
         after = head + begin + text + end + tail
     if not check:
         README.write_text(after, encoding="utf-8")
+        draw_picture(PICTURE)
     return int(check and before != after)
 
 
@@ -74,45 +77,112 @@ def make_output() -> str:
     """One of the tables with which the quickstart ends."""
     rows = load(ROOT / "results" / SHOWN)
     rows = rows[(rows["mode"] == "forward") & (rows["seq_len"] == 8192) & ~rows["causal"]]
-    with redirect_stdout(io.StringIO()) as told:
+    with redirect_stdout(io.StringIO()) as output:
         summary.show_results(rows)
-    return f"```text\n{told.getvalue().strip()}\n```\n"
+    return f"```text\n{output.getvalue().strip()}\n```\n"
 
 
 def make_table() -> str:
-    found = gather([ROOT / "results" / name for name in RUNS])
-    rows = add_errors(select.add_labels(found.rows))
+    runs = gather([ROOT / "results" / name for name in RUNS])
+    rows = add_errors(select.add_labels(runs.rows))
     processors = " and ".join(sorted({name_processor(m) for m in rows["machine"].dropna().unique()}))
     head = [cell.format(processors=processors) for cell in HEAD]
-    lines = [head, ["---"] * len(head), *(tell_advice(rows, advice) for advice in ADVICE)]
+    lines = [head, ["---"] * len(head), *(format_advice(rows, advice) for advice in ADVICE)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def tell_advice(rows: pd.DataFrame, advice: Advice) -> list[str]:
-    kind = (rows["mode"] == advice.mode) & (rows["causal"] == advice.causal) & (rows["status"] == "ok")
-    kind &= (rows["variant"] == advice.variant) & rows["backend"].isna() & (rows["batch"] == 1)
-    mine = rows[kind & (rows["part"] != "key-value heads")]
-    here = mine[mine["seq_len"] == advice.seq_len]
-    if here.empty:
+def format_advice(rows: pd.DataFrame, advice: Advice) -> list[str]:
+    chosen = (rows["mode"] == advice.mode) & (rows["causal"] == advice.causal) & (rows["status"] == "ok")
+    chosen &= (rows["variant"] == advice.variant) & rows["backend"].isna() & (rows["batch"] == 1)
+    timed = rows[chosen & (rows["part"] != "key-value heads")]
+    longest = timed[timed["seq_len"] == advice.seq_len]
+    if longest.empty:
         raise SystemExit(f"no published row of {advice.variant}, {advice.mode}, {advice.seq_len}")
-    ratios = sorted(here["speedup"])
-    much = f"{units.ratio(ratios[0])} to {units.ratio(ratios[-1])} at {advice.seq_len:,}"
-    loss = advice.needs or describe_error(here.iloc[-1].to_dict())
-    way = {"forward": "", "forward_backward": ", forward and backward", "decode": ", a step"}[advice.mode]
-    return [advice.situation, f"`{advice.variant}`", find_start(mine), much + way, loss]
+    ratios = sorted(longest["speedup"])
+    speedup = f"{units.ratio(ratios[0])} to {units.ratio(ratios[-1])} at {advice.seq_len:,}"
+    mode = {"forward": "", "forward_backward": ", forward and backward", "decode": ", per step"}[advice.mode]
+    quality = format_quality(advice, longest.iloc[-1].to_dict())
+    return [advice.situation, f"`{advice.variant}`", find_start(timed), speedup + mode, quality]
 
 
-def find_start(mine: pd.DataFrame) -> str:
-    """The shortest measured length from which on it is faster at every one, on every machine."""
-    slow = mine[~(mine["speedup_low"] > 1)]["seq_len"]
-    faster = mine[mine["seq_len"] > (0 if slow.empty else slow.max())]["seq_len"]
+def format_quality(advice: Advice, row: dict[str, object]) -> str:
+    """Perplexity in a causal model, or the relative error on an encoder's activations; never of the other direction."""
+    if advice.causal:
+        perplexity, seconds = read_model_run(MODEL_RUN)
+        if advice.variant not in perplexity:
+            return "not measured"
+        length = f"{int(seconds.attrs['seq_len']):,}"
+        change = perplexity[advice.variant] / perplexity["full"]
+        return f"{change:.1f}x the perplexity (SmolLM2-135M, N = {length}, causal)"
+    if pd.isna(row["error"]) or row["error_causal"]:
+        return "not measured"
+    return (
+        f"relative error {row['error']:.2f} (MiniLM, N = {int(row['error_length'])}, bidirectional, mean over layers)"
+    )
+
+
+def read_model_run(name: str) -> tuple[pd.Series, pd.DataFrame]:
+    """Of each mechanism in SmolLM2, the perplexity (of the mean loss over texts), and the median, least and greatest
+    seconds of a forward pass over the texts."""
+    rows = load(ROOT / "results" / name)
+    rows = rows[(rows["status"] == "ok") & (rows["task"] == "swap") & rows["layer"].isna()]
+    seconds = (rows.groupby("variant")["latency_ms"].agg(["median", "min", "max"])) / 1e3
+    first = rows.iloc[0]
+    seconds.attrs |= {name: first[name] for name in ("seq_len", "threads", "heads", "head_dim", "dtype", "batch")}
+    seconds.attrs |= {"texts": rows["swap.segment"].nunique(), "processor": name_processor(first["machine"])}
+    return rows.groupby("variant")["loss"].mean().map(math.exp), seconds
+
+
+def draw_picture(path: Path) -> None:
+    """Perplexity against time of one forward pass of SmolLM2-135M, a labelled point per mechanism."""
+    perplexity, seconds = read_model_run(LONG_MODEL_RUN)
+    about = seconds.attrs
+    figure, axes = plt.subplots(figsize=(7.2, 4.0), dpi=150, layout="constrained")
+    for variant, y in perplexity.items():
+        x, low, high = seconds.loc[variant]
+        exact = variant == "full"
+        marker = {"fmt": "D" if exact else "o", "color": "black" if exact else "#0072B2", "capsize": 3}
+        axes.errorbar(x, y, xerr=[[x - low], [high - x]], **marker)
+        name, _, options = str(variant).partition(":")
+        text = f"perplexity {y:,.1f}, {x:.1f} s"
+        lines = ["exact attention (full)" if exact else name, options.replace(":", ", "), text]
+        side = LABEL_SIDES.get(name, "center")
+        below = name in LABEL_SIDES
+        place = {"xytext": (0, -9 if below else 9), "textcoords": "offset points", "va": "top" if below else "bottom"}
+        axes.annotate("\n".join(filter(None, lines)), (x, y), ha=side, fontsize=8, **place)
+    axes.set(xlim=(6, 28), yscale="log", ylim=(4, 12000), xlabel="seconds per forward pass (less is better)")
+    axes.set_ylabel("perplexity (less is better)")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_title(
+        f"SmolLM2-135M on {about['seq_len']:,} tokens, attention replaced, weights unchanged\n",
+        fontsize=10,
+        loc="left",
+        fontweight="bold",
+    )
+    config = f"{about['dtype']}, batch {about['batch']}, {about['heads']} heads of {about['head_dim']}"
+    note = (
+        f"{config}, {about['threads']} threads of {about['processor']}; median time and range of {about['texts']} texts"
+    )
+    axes.text(0, 1.02, note, transform=axes.transAxes, fontsize=8, color="#555555")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    figure.savefig(path, metadata={"Software": None})
+    plt.close(figure)
+
+
+def find_start(timed: pd.DataFrame) -> str:
+    """The shortest measured length from which on it is faster at every length, on every machine."""
+    slow = timed[~(timed["speedup_low"] > 1)]["seq_len"]
+    faster = timed[timed["seq_len"] > (0 if slow.empty else slow.max())]["seq_len"]
     if faster.empty:
         return "not shown"
     return f"{int(faster.min()):,}"
 
 
 def name_processor(machine: str) -> str:
-    return machine.partition("-2c")[0].replace("-", " ").replace("Zen", "Zen ")
+    return (
+        machine.partition("-2c")[0].replace("-", " ").replace("Zen", "Zen ").replace("EmeraldRapids", "Emerald Rapids")
+    )
 
 
 if __name__ == "__main__":

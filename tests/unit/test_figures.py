@@ -1,4 +1,4 @@
-"""README's figures are those of the published rows, and few."""
+"""README's figures and picture come from the published rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,30 @@ def test_a_figure_that_drifts_is_found(tmp_path: Path, monkeypatch) -> None:
     assert copy.read_text(encoding="utf-8") == text
 
 
+def test_the_picture_shows_what_the_rows_hold(tmp_path: Path, monkeypatch) -> None:
+    labels = []
+    real = figures.plt.Axes.annotate
+    monkeypatch.setattr(
+        figures.plt.Axes, "annotate", lambda *args, **options: labels.append(args[1]) or real(*args, **options)
+    )
+    figures.draw_picture(tmp_path / "picture.png")
+    perplexity, _ = figures.read_model_run(figures.LONG_MODEL_RUN)
+    assert len(labels) == len(perplexity) == 5
+    assert all(any(f"{value:,.1f}" in label for label in labels) for value in perplexity)
+
+
+def test_quality_names_model_length_and_direction() -> None:
+    lines = figures.make_table().splitlines()[2:]
+    cells = [line.split(" | ")[-1] for line in lines]
+    assert all(
+        re.search(r"\(\w[\w-]*, N = [\d,]+, (causal|bidirectional)", cell) or "not measured" in cell for cell in cells
+    )
+    assert sum("N = " in cell for cell in cells) >= 4
+
+
 def test_they_are_few_and_readme_is_short() -> None:
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 110
     written = "".join(re.findall(r"<!-- (?:output|figures) -->\n(.*?)<!-- end -->", text, re.DOTALL))
+    written = re.sub(r"\([^)]*\bN = [^)]*\)", "", written)  # what a figure holds for is no figure
     assert 10 <= len(re.findall(r"(?<![\w=])\d[\d.,]*", written)) <= 40
