@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from efficient_attn.bench.case import Case
-from efficient_attn.bench.measuring.verification import gate
+from efficient_attn.bench.measuring.verification import verify_case
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.planning.suite import load_suite
@@ -20,23 +20,23 @@ from efficient_attn.instruments.environment.devices import why_absent
 from efficient_attn.tasks import TABLE
 
 SUITE = os.environ.get("EFFICIENT_ATTN_SUITE", "quickstart")
-CASES = [case for case in make_plan(load_suite(SUITE, TABLE)) if case.cell.task == "speed"]
+CASES = [case for case in make_plan(load_suite(SUITE, TABLE)) if case.group.task == "speed"]
 
 
 def _group(case: Case) -> str:
-    at = case.cell.place
+    at = case.group.config
     return f"{at.mode}-n{at.seq_len}-{'causal' if at.causal else 'all'}-{at.dtype}-{at.device}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{_group(c)}-{c.variant}" for c in CASES])
 def test_speed(benchmark, case: Case) -> None:
-    place = case.cell.place
+    place = case.group.config
     if reason := why_absent(place.device):
         pytest.skip(reason)
     if place.threads:
         torch.set_num_threads(place.threads)
     workload = Workload(case)
-    gate(workload)
+    verify_case(workload)
     subject = workload.subject()
     benchmark.group = _group(case)
     benchmark.extra_info.update(variant=case.variant, seq_len=place.seq_len, case_key=case.key)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import random
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
-RESERVE = 32  # decode steps after a context, at most: so few hardly change its length
-SHORTEST = 4  # where rows' lengths are drawn, none is shorter than this part of the longest possible
+MAX_DECODE_STEPS = 32  # decode steps after a context, at most: so few hardly change its length
+MIN_LENGTH_DIVISOR = 4  # where rows' lengths are drawn, none is shorter than this part of the longest possible
+
+
+def renamed(old: str, new: str) -> property:
+    """An attribute's name of version 0.1, which version 0.3 removes: tasks of plug-ins may use it."""
+
+    def get(self: Any) -> Any:
+        owner = type(self).__name__
+        warnings.warn(f"{owner}.{old} is now {new}; version 0.3 removes {old}", DeprecationWarning, 2)
+        return getattr(self, new)
+
+    return property(get)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CaseConfig:
     """One shape, dtype, device, mode and number of threads, on given inputs. layer: of a model that was captured.
     segment: of the text that a model reads.
 
@@ -43,14 +55,14 @@ class Place:
         n, rows = self.seq_len, self.batch
         if self.fill in ("full", "half"):
             return (n if self.fill == "full" else -(-n // 2),) * rows
-        draw, least = random.Random(f"{seed} {rows} {n}"), -(-n // SHORTEST)
+        draw, least = random.Random(f"{seed} {rows} {n}"), -(-n // MIN_LENGTH_DIVISOR)
         lengths = [min(n, least + int((n + 1 - least) * (row + draw.random()) / rows)) for row in range(rows)]
         draw.shuffle(lengths)
         return tuple(lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effort:
+class Sampling:
     """How hard a cell is measured: rounds and processes, at which half width of the intervals it is enough, and what a
     variant may take. seed: of all that is drawn."""
 
@@ -63,7 +75,7 @@ class Effort:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class Group:
     """A place in one part of a suite, for one task, with its effort. All its variants are measured together.
 
     target: where the task is found. baseline: the variant that others are compared with; baseline_kv_heads: in which
@@ -75,9 +87,12 @@ class Cell:
     part: str
     task: str
     target: str
-    place: Place
-    effort: Effort
+    config: CaseConfig
+    sampling: Sampling
     baseline: str | None = None
     baseline_kv_heads: int | None = None
     keys: tuple[tuple[str, Any], ...] = ()
     of_blocks: bool = False
+
+    place = renamed("place", "config")
+    effort = renamed("effort", "sampling")

@@ -19,44 +19,44 @@ from ..instruments.timing import BLOCK_S
 from ..results.exchange import round_values
 from ..results.stats import MARGIN, Estimate, paired_ratio, quantile_t, verdict
 from .case import make_case
-from .config import Cell, Effort, Place
+from .config import CaseConfig, Group, Sampling
 from .measuring.conditions import Conditions
-from .measuring.group import measure
-from .measuring.kernel_choices import look_at_choices
-from .measuring.preparation import prepare
+from .measuring.group import measure_group
+from .measuring.kernel_choices import check_choices
+from .measuring.preparation import prepare_case
 from .measuring.workload import Workload
-from .planning.cost_estimate import guess_call
+from .planning.cost_estimate import estimate_call
 from .readiness import (
     Diagnosis,
     Finding,
-    look_at_frequency,
-    look_at_memory,
-    look_at_quiet,
-    look_at_threads,
-    look_at_virtualisation,
+    check_frequency,
+    check_load,
+    check_memory,
+    check_threads,
+    check_virtualisation,
 )
 from .task import Task
 
 ROUNDS = 8  # of an ordinary run, for which the noise floor is given
 DTYPE = {"cuda": "bfloat16"}  # of the trials; elsewhere float32
 # a call timed against itself, as calls are timed in any run
-NOISE = Task(name="noise", words=(), plan=lambda asked: (), judge=prepare, guess=guess_call, work=Workload)
+NOISE = Task(name="noise", words=(), plan=lambda asked: (), judge=prepare_case, guess=estimate_call, work=Workload)
 
 
 def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "cpu") -> Diagnosis:
     """Look at the machine and try it: about 6 seconds, with ``quick`` 3. threads: as many as will be measured with."""
     count = threads or torch.get_num_threads()
-    found = [look_at_threads(count), look_at_frequency(), look_at_virtualisation(), look_at_memory(), _clock()]
+    found = [check_threads(count), check_frequency(), check_virtualisation(), check_memory(), _check_clock()]
     if device == "cuda":
-        found.append(_gpu())
+        found.append(_check_gpu())
     if device == "cpu" or torch.cuda.is_available():
-        found += [_canary(device), *_rates(device, count)]
-        found += [look_at_choices(count)] if device == "cpu" else []
-        found.append(_noise(device, threads, quick))
+        found += [_check_memory_counter(device), *_check_roofline(device, count)]
+        found += [check_choices(count)] if device == "cpu" else []
+        found.append(_check_noise(device, threads, quick))
     return Diagnosis(tuple(found))
 
 
-def _gpu() -> Finding:
+def _check_gpu() -> Finding:
     names = gpus()
     if not names:
         return Finding(topic="gpu", said="no CUDA device on this machine", level="problem", advice="use --device cpu")
@@ -75,7 +75,7 @@ def _gpu() -> Finding:
 # -- what trials say -----------------------------------------------------------------------------------------------
 
 
-def _clock() -> Finding:
+def _check_clock() -> Finding:
     overhead, resolution = timer_overhead(), timer_resolution()
     coarse = max(overhead, resolution) > BLOCK_S / 1000
     return Finding(
@@ -87,7 +87,7 @@ def _clock() -> Finding:
     )
 
 
-def _canary(device: str) -> Finding:
+def _check_memory_counter(device: str) -> Finding:
     told = canary(device)
     if told["ok"] is None:
         return Finding(topic="counting", said=str(told["reason"]), level="note", numbers=told)
@@ -98,7 +98,7 @@ def _canary(device: str) -> Finding:
     return Finding(topic="counting", said=said, level="problem", advice=advice, numbers=told)
 
 
-def _rates(device: str, threads: int) -> Iterator[Finding]:
+def _check_roofline(device: str, threads: int) -> Iterator[Finding]:
     """The machine's best rates, and what else it was doing while they were measured."""
     watch = Watch()
     best = ceiling(device, DTYPE.get(device, "float32"), threads)
@@ -107,10 +107,10 @@ def _rates(device: str, threads: int) -> Iterator[Finding]:
     said = f"{arithmetic / 1e9:.4g} GFLOP/s in a matrix product, {memory / 1e9:.3g} GB/s from memory"
     said += "".join(f", {cache.bytes_per_s / 1e9:.3g} from {cache.name}" for cache in best.caches[-1:])
     yield Finding(topic="rates", said=said, numbers=asdict(best))
-    yield look_at_quiet(seen, threads if device == "cpu" else None)
+    yield check_load(seen, threads if device == "cpu" else None)
 
 
-class Noise(NamedTuple):
+class AANoise(NamedTuple):
     """Two runs of the same thing: their ratio with its interval, the spread of a round's ratio (in logarithms)."""
 
     ratio: Estimate
@@ -122,8 +122,8 @@ class Noise(NamedTuple):
         return max(MARGIN, math.expm1(quantile_t(0.975, ROUNDS - 1) * self.spread / math.sqrt(ROUNDS)))
 
 
-def _noise(device: str, threads: int | None, quick: bool) -> Finding:
-    found = _aa(device, threads, quick)
+def _check_noise(device: str, threads: int | None, quick: bool) -> Finding:
+    found = _measure_aa(device, threads, quick)
     if isinstance(found, str):
         return Finding(topic="noise", said=f"not measured: {found}", level="problem", numbers={})
     ratio, low, high = found.ratio
@@ -142,24 +142,26 @@ def _noise(device: str, threads: int | None, quick: bool) -> Finding:
     )
 
 
-def _aa(device: str, threads: int | None, quick: bool) -> Noise | str:
+def _measure_aa(device: str, threads: int | None, quick: bool) -> AANoise | str:
     """Exact attention against itself, measured as every cell is; or why that failed."""
     rounds, processes = (6, 2) if quick else (16, 4)
     # fmt: off
-    place = Place(
+    place = CaseConfig(
         mode="forward", device=device, dtype=DTYPE.get(device, "float32"), threads=threads,
         heads=4, seq_len=512, head_dim=64, max_len=512,
     )
     # fmt: on
-    effort = Effort(rounds=rounds, max_rounds=rounds, processes=processes, half_width=MARGIN, budget_s=30)
+    effort = Sampling(rounds=rounds, max_rounds=rounds, processes=processes, half_width=MARGIN, budget_s=30)
     target = f"{__name__}:NOISE"
-    cell = Cell(suite="doctor", part="noise", task="noise", target=target, place=place, effort=effort, baseline="full")
+    cell = Group(
+        suite="doctor", part="noise", task="noise", target=target, config=place, sampling=effort, baseline="full"
+    )
     backend = make_case(cell, "full", None).create().backend
     twice = [make_case(cell, variant, None) for variant in ("full", f"full:backend={backend}")]
-    records = list(measure(cell, twice, Conditions(timeout_s=120)))
+    records = list(measure_group(cell, twice, Conditions(timeout_s=120)))
     if failed := next((r.row.reason for r in records if r.row.status != "ok"), None):
         return failed
     first, second = (round_values(r) for r in records)
     ratio = paired_ratio(first, second, records[0].samples["process"])
     logs = [math.log(a / b) for a, b in zip(first, second, strict=False)]
-    return Noise(ratio, float(np.std(logs, ddof=1)))
+    return AANoise(ratio, float(np.std(logs, ddof=1)))

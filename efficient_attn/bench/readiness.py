@@ -64,18 +64,18 @@ class Diagnosis:
         return said | {"findings": [asdict(f) for f in self.findings]}
 
 
-def glance(seen: Disturbance | None, threads: int | None) -> Diagnosis:
+def check_machine(seen: Disturbance | None, threads: int | None) -> Diagnosis:
     """All looks that take no time, for the start of a run. seen: while its ceilings were measured, if they were.
 
     threads: as many as it measures with on the processor; None where it does not.
     """
-    found = [look_at_frequency(), look_at_memory()]
-    found += [look_at_threads(threads)] if threads else []
-    found += [look_at_quiet(seen, threads)] if seen else []
+    found = [check_frequency(), check_memory()]
+    found += [check_threads(threads)] if threads else []
+    found += [check_load(seen, threads)] if seen else []
     return Diagnosis(tuple(found))
 
 
-def look_at_threads(count: int) -> Finding:
+def check_threads(count: int) -> Finding:
     usable, quota = machine.usable_cores(), known(cgroups.cpu_quota())
     limit = min(usable, quota or usable)
     bound = software.variables().get("OMP_NUM_THREADS")
@@ -91,10 +91,10 @@ def look_at_threads(count: int) -> Finding:
     return Finding(topic="threads", said=said, numbers=numbers)
 
 
-def look_at_frequency() -> Finding:
+def check_frequency() -> Finding:
     facts = machine.frequency()
     governor, turbo = known(facts["governor"]), known(facts["turbo"])
-    said = f"governor {governor or 'not told'}, turbo {_yes(turbo)}"
+    said = f"governor {governor or 'not told'}, turbo {_format_bool(turbo)}"
     advice = None
     if governor not in (None, "performance"):
         advice = f"governor is {governor}: set performance (cpupower frequency-set -g performance)"
@@ -104,10 +104,10 @@ def look_at_frequency() -> Finding:
     return Finding(topic="frequency", said=said, level="note" if advice else "ok", advice=advice, numbers=numbers)
 
 
-def look_at_virtualisation() -> Finding:
+def check_virtualisation() -> Finding:
     facts = machine.virtualisation()
     kind, container, hypervisor = known(facts["kind"]), facts["container"], known(facts["hypervisor"])
-    said = f"hypervisor {kind or _yes(hypervisor)}, container {container or 'no'}"
+    said = f"hypervisor {kind or _format_bool(hypervisor)}, container {container or 'no'}"
     advice = "hypervisor present: expect steal; repeat at another time before believing small differences"
     numbers = {"hypervisor": hypervisor, "kind": kind, "container": container}
     if hypervisor:
@@ -115,13 +115,15 @@ def look_at_virtualisation() -> Finding:
     return Finding(topic="virtual", said=said, numbers=numbers)
 
 
-def _yes(answer: bool | None) -> str:
+def _format_bool(answer: bool | None) -> str:
     return "not told" if answer is None else "yes" if answer else "no"
 
 
-def look_at_memory() -> Finding:
+def check_memory() -> Finding:
     total, free, limit = machine.memory_total(), available_memory(), known(cgroups.memory_limit())
-    said = f"{_gib(free)} available of {_gib(total)}" + (f", memory limit {_gib(limit)}" if limit else "")
+    said = f"{_format_gib(free)} available of {_format_gib(total)}" + (
+        f", memory limit {_format_gib(limit)}" if limit else ""
+    )
     numbers = {"total_bytes": total, "available_bytes": free, "limit_bytes": limit}
     if free is not None and free < 2**30:
         return Finding(
@@ -130,11 +132,11 @@ def look_at_memory() -> Finding:
     return Finding(topic="memory", said=said, numbers=numbers)
 
 
-def _gib(size: int | None) -> str:
+def _format_gib(size: int | None) -> str:
     return "unknown" if size is None else f"{size / 2**30:.3g} GiB"
 
 
-def look_at_quiet(seen: Disturbance, threads: int | None) -> Finding:
+def check_load(seen: Disturbance, threads: int | None) -> Finding:
     """What else the machine was doing. threads: those of what was measured meanwhile; with one, it should not wait."""
     reason = seen.reason(threads)
     busy = seen.others_cores is not None and seen.others_cores > OTHERS

@@ -14,8 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..engines.job import Died, Limits
-from ..engines.local import Local, Method, choose_method
+from ..engines.job import Limits, WorkerDied
+from ..engines.local import LocalEngine, Method, choose_method
 from ..errors import UsageError
 from ..instruments import integrity
 from ..instruments.allocator import settings
@@ -28,19 +28,19 @@ from ..results.rows import NO_FAILURE, Record
 from ..results.section import Section
 from ..results.shards import stem
 from ..results.store import Writer, about
-from .case import PROTOCOL, Case, group_by_cell
-from .config import Cell
+from .case import PROTOCOL, Case, group_cases
+from .config import Group
 from .measuring import kernel_choices
 from .measuring.conditions import PRELOAD, Conditions
-from .measuring.group import measure
-from .measuring.plausibility import list_ceilings, look
+from .measuring.group import measure_group
+from .measuring.plausibility import list_rooflines, measure_roofline
 from .planning.experimental_design import list_sections
-from .planning.suite import Loaded
-from .readiness import glance
+from .planning.suite import LoadedSuite
+from .readiness import check_machine
 from .task_registry import find_task
 
-SPARE = 0.9  # of the memory that is free: what a worker may take where nobody says otherwise
-ALIKE = ("machine", "torch")  # what must not differ between the sessions of one folder
+MEMORY_SHARE = 0.9  # of the memory that is free: what a worker may take where nobody says otherwise
+SAME_IN_FOLDER = ("machine", "torch")  # what must not differ between the sessions of one folder
 
 
 class StaleCases(UserWarning):
@@ -52,7 +52,7 @@ class NoisyMachine(UserWarning):
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """How a run ended: its folder, how many of the planned cases have which status, earlier sessions included."""
 
     folder: Path
@@ -74,7 +74,7 @@ def default_folder(suite: str, *, now: dt.datetime | None = None) -> Path:
 
 
 def run(
-    loaded: Loaded,
+    loaded: LoadedSuite,
     cases: Sequence[Case],
     folder: Path,
     *,
@@ -84,7 +84,7 @@ def run(
     limits: Limits = Limits(),  # noqa: B008  (frozen)
     start_method: Method | None = None,
     progress: Callable[[Record, int, int], Any] = lambda record, done, total: None,
-) -> Outcome:
+) -> RunOutcome:
     """Measure the cases into a folder. With ``resume``, only those that the folder does not hold yet.
 
     retry_failed: those that failed as well. overridden: what was changed in the suite, in words; such a run is told as
@@ -95,7 +95,7 @@ def run(
     integrity.mend()  # a plug-in's own clock or statistics are a matter of its cases, in their workers
     with Writer(folder, resume=resume) as writer:
         wanted = {c.key for c in cases if _missing(writer.done.get(c.key), retry_failed)}
-        missing = [(cell, found) for cell, members in group_by_cell(cases) if (found := _choose(cell, members, wanted))]
+        missing = [(cell, found) for cell, members in group_cases(cases) if (found := _choose(cell, members, wanted))]
         if missing:
             _warn_of_stale(writer, wanted)
             session = _Session(loaded, writer, start_method)
@@ -103,18 +103,18 @@ def run(
             conditions = session.begin([cell for cell, _ in missing], limits)
             done = len(cases) - len(wanted)
             for cell, members in missing:
-                for record in measure(cell, members, conditions):
+                for record in measure_group(cell, members, conditions):
                     if record.row.case_key in wanted:
-                        session.keep(record)
+                        session.add(record)
                         done += 1
                         progress(record, done, len(cases))
             session.end(conditions)
         failed = {checkpoints.digest_of(k) for k, status in writer.done.items() if checkpoints.goes_on(status)}
         checkpoints.clear(folder, failed)  # those of a session that was killed between a row and its checkpoint, too
-        return Outcome(folder, Counter(writer.done[case.key] for case in cases), tuple(writer.repairs))
+        return RunOutcome(folder, Counter(writer.done[case.key] for case in cases), tuple(writer.repairs))
 
 
-def _choose(cell: Cell, members: Sequence[Case], wanted: Set[str]) -> list[Case]:
+def _choose(cell: Group, members: Sequence[Case], wanted: Set[str]) -> list[Case]:
     """Those cases of a cell that have to run, for what is wanted of it to be measured."""
     mine = [case for case in members if case.key in wanted]
     return list(members) if mine and find_task(cell.target).work else mine
@@ -129,9 +129,9 @@ def _warn_of_stale(writer: Writer, wanted: set[str]) -> None:
         warnings.warn(said, StaleCases, stacklevel=3)
 
 
-def _list_sections(loaded: Loaded) -> list[Section]:
+def _list_sections(loaded: LoadedSuite) -> list[Section]:
     """What the suite's tasks and designs say about their rows, so that a reader needs none of them."""
-    targets = dict.fromkeys(want.target for part in loaded.wanted for want in part)
+    targets = dict.fromkeys(want.target for part in loaded.task_keys for want in part)
     of_tasks = [section for target in targets for section in find_task(target).sections]
     return [*of_tasks, *list_sections(loaded.name, loaded.suite)]
 
@@ -143,10 +143,10 @@ def _missing(status: str | None, retry_failed: bool) -> bool:
 class _Session:
     """A session of a run: what ``run.json`` says about it, from its beginning to its end."""
 
-    def __init__(self, loaded: Loaded, writer: Writer, method: Method | None) -> None:
+    def __init__(self, loaded: LoadedSuite, writer: Writer, method: Method | None) -> None:
         now = dt.datetime.now(dt.UTC)
         self.writer = writer
-        self.engine = Local(method or choose_method(), preload=PRELOAD)
+        self.engine = LocalEngine(method or choose_method(), preload=PRELOAD)
         self.started = time.perf_counter()
         self.about: dict[str, Any] = {
             "run_id": f"{loaded.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
@@ -164,18 +164,18 @@ class _Session:
         }
         self._timeout_s = loaded.suite.timeout_s
 
-    def begin(self, planned: Sequence[Cell], limits: Limits) -> Conditions:
+    def begin(self, planned: Sequence[Group], limits: Limits) -> Conditions:
         """Say what will run, look at the machine, and settle how cells are measured."""
         _same_machine(self.writer.folder, self.about["environment"])
         self.writer.describe(self.about)
         free = available_memory()
-        usable = None if free is None else int(SPARE * free)
+        usable = None if free is None else int(MEMORY_SHARE * free)
         conditions = Conditions(
             timeout_s=limits.timeout_s or self._timeout_s,
             memory_bytes=limits.memory_bytes or usable,
             available_bytes=usable,
             engine=self.engine,
-            choices=self._settle_choices(planned),
+            choices=self._autotune(planned),
             folder=self.writer.folder,
         )
         self.about["limits"] = {
@@ -183,34 +183,34 @@ class _Session:
             "memory_bytes": conditions.memory_bytes,
             "memory_is_enforced": sys.platform == "linux" and self.engine.name != "inline",
         }
-        self.about["seed"] = planned[0].effort.seed
+        self.about["seed"] = planned[0].sampling.seed
         self.about["checks"] = [
-            _inspect(device, planned, conditions) for device in sorted({c.place.device for c in planned})
+            _inspect(device, planned, conditions) for device in sorted({c.config.device for c in planned})
         ]
-        self._glance(planned)
+        self._check_machine(planned)
         self.writer.describe(self.about)
         return conditions
 
-    def _settle_choices(self, planned: Sequence[Cell]) -> kernel_choices.Choices:
+    def _autotune(self, planned: Sequence[Group]) -> kernel_choices.Choices:
         """By which timings forms of kernels are chosen, in this session and in all later ones of its folder."""
-        threads = dict.fromkeys(cell.place.threads for cell in planned if cell.place.device == "cpu")
+        threads = dict.fromkeys(cell.config.threads for cell in planned if cell.config.device == "cpu")
         if not threads:
             return {}
-        found = kernel_choices.settle(self.engine, threads, about(self.writer.folder))
-        self.about["choices"] = kernel_choices.as_json(found)
+        found = kernel_choices.autotune(self.engine, threads, about(self.writer.folder))
+        self.about["choices"] = kernel_choices.choices_as_json(found)
         return found
 
-    def _glance(self, planned: Sequence[Cell]) -> None:
+    def _check_machine(self, planned: Sequence[Group]) -> None:
         """Say at the start, rather than when hours have passed, that this is no moment to measure."""
         default = self.about["environment"]["threads_default"]
-        threads = max((c.place.threads or default for c in planned if c.place.device == "cpu"), default=None)
+        threads = max((c.config.threads or default for c in planned if c.config.device == "cpu"), default=None)
         seen = next((Disturbance(**check["seen"]) for check in self.about["checks"] if "seen" in check), None)
-        diagnosis = glance(seen, threads)
+        diagnosis = check_machine(seen, threads)
         self.about["readiness"] = diagnosis.as_json()
         if diagnosis.warning:
             warnings.warn(f"not ready to measure: {diagnosis.warning}", NoisyMachine, stacklevel=4)
 
-    def keep(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         record.row.run_id, record.row.machine = self.about["run_id"], self.about["environment"]["machine"]
         self.writer.write(record)
         if not checkpoints.goes_on(record.row.status):
@@ -223,39 +223,39 @@ class _Session:
         self.writer.describe(self.about | {"finished": _now(), "account": account, "load_after": load()})
 
 
-def _inspect(device: str, planned: Sequence[Cell], conditions: Conditions) -> dict[str, Any]:
+def _inspect(device: str, planned: Sequence[Group], conditions: Conditions) -> dict[str, Any]:
     """Is memory counted right here, and how fast could anything be? The ceilings are left with the conditions."""
     if reason := why_absent(device):
         return {"device": device, "skipped": reason}
     settings = sorted(
-        {(c.place.dtype, c.place.threads) for c in planned if c.place.device == device and c.place.mode}, key=str
+        {(c.config.dtype, c.config.threads) for c in planned if c.config.device == device and c.config.mode}, key=str
     )
     found: dict[str, Any] = {"device": device}
     try:
-        found |= look(device, settings, conditions, "before")
-    except Died as death:
+        found |= measure_roofline(device, settings, conditions, "before")
+    except WorkerDied as death:
         found["failed"] = death.how  # a machine that cannot be looked at can still measure
-    return found | {"ceilings": list_ceilings(device, conditions)}
+    return found | {"ceilings": list_rooflines(device, conditions)}
 
 
 def _inspect_again(check: dict[str, Any], conditions: Conditions) -> dict[str, Any]:
     """The same after the run: how fast could anything be by now?"""
     device = check["device"]
-    settings = [(dtype, threads) for on, dtype, threads in conditions.ceilings if on == device]
+    settings = [(dtype, threads) for on, dtype, threads in conditions.rooflines if on == device]
     found: dict[str, Any] = {}
     try:
         if settings:
-            look(device, settings, conditions, "after")
-    except Died as death:
+            measure_roofline(device, settings, conditions, "after")
+    except WorkerDied as death:
         found["failed"] = death.how
-    return check | found | ({"ceilings": list_ceilings(device, conditions)} if settings else {})
+    return check | found | ({"ceilings": list_rooflines(device, conditions)} if settings else {})
 
 
 def _same_machine(folder: Path, now: dict[str, Any]) -> None:
     """Refuse to go on with a run of another machine: its numbers and ours would stand side by side."""
     for session in about(folder):
         before = session.get("environment", {})
-        for name in ALIKE:
+        for name in SAME_IN_FOLDER:
             if before.get(name) not in (None, now[name]):
                 older = "" if "identity" in before else ", by a version that did not record which machine it was"
                 said = f"{folder}: measured with {name} {before[name]}{older if name == 'machine' else ''}"

@@ -42,7 +42,7 @@ class Import(NamedTuple):
     bound: str = ""
 
 
-class Asked(NamedTuple):
+class SourceName(NamedTuple):
     """A file and what is wanted of it: a name, `ALL` of it, or nothing but that it is read on the way."""
 
     file: Path
@@ -50,13 +50,13 @@ class Asked(NamedTuple):
 
 
 @dataclass
-class Source:
+class ModuleSource:
     """What one file says. read: names read off a name, `ALL` where it is used as it is. calls: function, its text."""
 
     imports: list[Import] = field(default_factory=list)
     read: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     calls: list[tuple[str, str, str]] = field(default_factory=list)  # root of the function, its last name, first text
-    homes: dict[str, Import] = field(default_factory=dict)  # the names of a lazy table
+    lazy_names: dict[str, Import] = field(default_factory=dict)  # the names of a lazy table
 
 
 @cache
@@ -67,10 +67,10 @@ def fingerprint(*classes: type[Attention]) -> str:
 
 def sources(*classes: type[Attention]) -> tuple[Path, ...]:
     """The files that a mechanism is made of, sorted; those of a union's parts together."""
-    return tuple(sorted({file for cls in classes for file in trace(_own_files(cls))}))
+    return tuple(sorted({file for cls in classes for file in trace(_list_own_files(cls))}))
 
 
-def _own_files(cls: type[Attention]) -> list[Path]:
+def _list_own_files(cls: type[Attention]) -> list[Path]:
     """Where a class and its bases are written, itself first."""
     own = [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in LIBRARIES]
     return [Path(file).resolve() for c in own if (file := inspect.getsourcefile(c))]
@@ -78,30 +78,30 @@ def _own_files(cls: type[Attention]) -> list[Path]:
 
 def digest(files: Iterable[Path]) -> str:
     """Of what files hold, whatever they are called and in whatever order."""
-    contents = sorted(hashlib.sha256(_content(file)).digest() for file in files)
+    contents = sorted(hashlib.sha256(_read_content(file)).digest() for file in files)
     return hashlib.sha256(b"".join(contents)).hexdigest()[:12]
 
 
 @cache
-def _content(file: Path) -> bytes:
+def _read_content(file: Path) -> bytes:
     """A file as it was when this process first read it, which is how it runs."""
     return file.read_bytes()
 
 
 def trace(starts: Iterable[Path], package: Path = PACKAGE) -> tuple[Path, ...]:
     """All files that some files lead to, themselves included. The first one's own package is followed as ours is."""
-    todo = [Asked(file, ALL) for file in starts]
-    packages = frozenset({package, _top(todo[0].file)})
-    seen: set[Asked] = set()
+    todo = [SourceName(file, ALL) for file in starts]
+    packages = frozenset({package, _find_top(todo[0].file)})
+    seen: set[SourceName] = set()
     while todo:
         asked = todo.pop()
         if asked not in seen:
             seen.add(asked)
-            todo += _leads(asked, packages)
-    return tuple(sorted({asked.file for asked in seen if not _finds(asked.file, packages)}))
+            todo += _follow(asked, packages)
+    return tuple(sorted({asked.file for asked in seen if not _is_finder(asked.file, packages)}))
 
 
-def _top(file: Path) -> Path:
+def _find_top(file: Path) -> Path:
     """The outermost package that a file lies in; the file's folder where it lies in none."""
     folder = file.parent
     while (folder.parent / "__init__.py").is_file():
@@ -113,90 +113,92 @@ def _top(file: Path) -> Path:
 
 
 @cache
-def _leads(asked: Asked, packages: frozenset[Path]) -> set[Asked]:
+def _follow(asked: SourceName, packages: frozenset[Path]) -> set[SourceName]:
     """What is asked of other files because something is asked of this one."""
     file, name = asked
-    found = {Asked(init, "") for folder in packages for init in _on_the_way(file, folder)}
+    found = {SourceName(init, "") for folder in packages for init in _list_packages(file, folder)}
     if file.suffix != ".py":
-        return found | {Asked(header, ALL) for header in _included(file)}
+        return found | {SourceName(header, ALL) for header in _list_included(file)}
     if name:
-        source, finds = _read(file), _finds(file, packages)
-        found.update(*(_asked(one, file, source, packages) for one in _wanted(source, asked, finds)))
-        found.update(() if finds else _called(source, file, packages))
+        source, finds = _read(file), _is_finder(file, packages)
+        found.update(*(_resolve_import(one, file, source, packages) for one in _select_imports(source, asked, finds)))
+        found.update(() if finds else _resolve_calls(source, file, packages))
     return found
 
 
-def _finds(file: Path, packages: frozenset[Path]) -> bool:
+def _is_finder(file: Path, packages: frozenset[Path]) -> bool:
     """Whether a file of ours, or of a copy of ours, finds mechanisms by name."""
     ours = [p for p in packages if p.name == PACKAGE.name and file.is_relative_to(p)]
     return any(fnmatch(file.relative_to(package).as_posix(), name) for package in ours for name in FINDERS)
 
 
-def _wanted(source: Source, asked: Asked, finds: bool) -> list[Import]:
+def _select_imports(source: ModuleSource, asked: SourceName, finds: bool) -> list[Import]:
     """The imports of a file that are needed for what is asked of it."""
-    homes = [home for name, home in source.homes.items() if asked.name in (name, ALL)]
+    homes = [home for name, home in source.lazy_names.items() if asked.name in (name, ALL)]
     if finds:
         return homes
     if asked.name != ALL and (named := homes + [i for i in source.imports if i.bound == asked.name]):
         return named
-    return source.imports + list(source.homes.values())
+    return source.imports + list(source.lazy_names.values())
 
 
-def _on_the_way(file: Path, package: Path) -> Iterator[Path]:
+def _list_packages(file: Path, package: Path) -> Iterator[Path]:
     """The files that Python runs before it runs this one of a package."""
     if file.is_relative_to(package):
         folders = [f for f in file.parents if f.is_relative_to(package)]
         yield from (init for f in folders if (init := f / "__init__.py").is_file())
 
 
-def _asked(one: Import, file: Path, source: Source, packages: frozenset[Path]) -> Iterator[Asked]:
+def _resolve_import(
+    imported: Import, file: Path, source: ModuleSource, packages: frozenset[Path]
+) -> Iterator[SourceName]:
     """The file that an import leads to, once for each name that is wanted of it; none for a library's."""
-    base = _base(one, file, packages)
-    inner = _module(base / one.name) if base and one.name else None
-    target = inner or (_module(base) if base else None)
+    base = _find_base(imported, file, packages)
+    inner = _find_module(base / imported.name) if base and imported.name else None
+    target = inner or (_find_module(base) if base else None)
     if target is None or not (target.parent == file.parent or any(target.is_relative_to(p) for p in packages)):
         return
     if target.name != "__init__.py":
         names = {ALL}
-    elif one.name and inner is None:
-        names = {one.name}
+    elif imported.name and inner is None:
+        names = {imported.name}
     else:
-        names = source.read[one.bound] if one.bound and file.name != "__init__.py" else {ALL}
+        names = source.read[imported.bound] if imported.bound and file.name != "__init__.py" else {ALL}
     for name in names or {""}:
-        below = _module(target.parent / name) if name not in ("", ALL) and target.name == "__init__.py" else None
-        yield Asked(below, ALL) if below else Asked(target, name)
+        below = _find_module(target.parent / name) if name not in ("", ALL) and target.name == "__init__.py" else None
+        yield SourceName(below, ALL) if below else SourceName(target, name)
 
 
-def _base(one: Import, file: Path, packages: frozenset[Path]) -> Path | None:
+def _find_base(imported: Import, file: Path, packages: frozenset[Path]) -> Path | None:
     """Where an import's module would be, without its suffix."""
-    parts = one.module.split(".") if one.module else []
-    if one.level:
-        return file.parents[one.level - 1].joinpath(*parts)
+    parts = imported.module.split(".") if imported.module else []
+    if imported.level:
+        return file.parents[imported.level - 1].joinpath(*parts)
     for package in packages:
         if package.name == parts[0] and (package / "__init__.py").is_file():
             return package.joinpath(*parts[1:])
     return file.parent / parts[0] if len(parts) == 1 and (file.parent / f"{parts[0]}.py").is_file() else None
 
 
-def _module(base: Path) -> Path | None:
+def _find_module(base: Path) -> Path | None:
     return next((f for f in (base / "__init__.py", base.with_name(f"{base.name}.py")) if f.is_file()), None)
 
 
-def _called(source: Source, file: Path, packages: frozenset[Path]) -> Iterator[Asked]:
+def _resolve_calls(source: ModuleSource, file: Path, packages: frozenset[Path]) -> Iterator[SourceName]:
     """What calls name by a text: the C++ beside the module of the function, and mechanisms that are created."""
     bound = {i.bound: i for i in source.imports if i.bound}
     for root, function, text in source.calls:
         if root in bound:
-            for asked in _asked(bound[root], file, source, packages):
+            for asked in _resolve_import(bound[root], file, source, packages):
                 if re.fullmatch(r"\w+", text) and (made := asked.file.with_name(f"{text}.cpp")).is_file():
-                    yield Asked(made, ALL)
+                    yield SourceName(made, ALL)
         if function == "create":
             for entry in (e for e in CATALOGUE if e.name in names_in(text)):
-                yield from _asked(Import(0, entry.target.partition(":")[0]), file, source, packages)
+                yield from _resolve_import(Import(0, entry.target.partition(":")[0]), file, source, packages)
 
 
-def _included(file: Path) -> list[Path]:
-    named = re.findall(r'^\s*#\s*include\s*"([^"]+)"', _content(file).decode(), re.MULTILINE)
+def _list_included(file: Path) -> list[Path]:
+    named = re.findall(r'^\s*#\s*include\s*"([^"]+)"', _read_content(file).decode(), re.MULTILINE)
     return [path for name in named if (path := (file.parent / name).resolve()).is_file()]
 
 
@@ -204,10 +206,10 @@ def _included(file: Path) -> list[Path]:
 
 
 @cache
-def _read(file: Path) -> Source:
-    source, inner = Source(), set()
-    tree = ast.parse(_content(file))
-    for node in _nodes(tree):
+def _read(file: Path) -> ModuleSource:
+    source, inner = ModuleSource(), set()
+    tree = ast.parse(_read_content(file))
+    for node in _walk(tree):
         if isinstance(node, ast.Import):
             source.imports += [Import(0, a.name, bound=a.asname or a.name.partition(".")[0]) for a in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -218,17 +220,17 @@ def _read(file: Path) -> Source:
             inner.add(node.value)
         elif isinstance(node, ast.Name) and node not in inner:
             source.read[node.id].add(ALL)
-        elif isinstance(node, ast.Call) and node.args and (text := _text(node.args[0])):
-            source.calls.append((*_called_as(node.func), text))
+        elif isinstance(node, ast.Call) and node.args and (text := _read_text(node.args[0])):
+            source.calls.append((*_read_call(node.func), text))
             source.imports += _imported_by_text(source.calls[-1][1], text)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            source.imports += _named(node.value)
+            source.imports += _read_dotted_name(node.value)
     if file.name == "__init__.py":
-        source.homes = _homes(tree)
+        source.lazy_names = _read_lazy_table(tree)
     return source
 
 
-def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
     """Every node below one, but nothing that only type checkers read."""
     todo = [node]
     while todo:
@@ -240,7 +242,7 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
             todo += ast.iter_child_nodes(node)
 
 
-def _named(text: str) -> list[Import]:
+def _read_dotted_name(text: str) -> list[Import]:
     """The module that a text like ``efficient_attn.kernels.dense:widen`` names; what is not there leads nowhere."""
     found = re.fullmatch(r"([A-Za-z_]\w*(?:\.\w+)+)(?::\w+)?", text)
     return [Import(0, found[1])] if found else []
@@ -254,7 +256,7 @@ def _imported_by_text(function: str, text: str) -> list[Import]:
     return [Import(len(text) - len(plain), plain)]
 
 
-def _called_as(function: ast.expr) -> tuple[str, str]:
+def _read_call(function: ast.expr) -> tuple[str, str]:
     """The first and the last name of a function: ``ea`` and ``create`` of ``ea.create``."""
     last = function.attr if isinstance(function, ast.Attribute) else ""
     while isinstance(function, ast.Attribute):
@@ -263,7 +265,7 @@ def _called_as(function: ast.expr) -> tuple[str, str]:
     return first, last or first
 
 
-def _text(node: ast.expr) -> str:
+def _read_text(node: ast.expr) -> str:
     """A text as far as it is written out: ``.write`` of ``f"{__name__}.write"``, ``linear:`` of ``f"linear:{x}"``."""
     parts = node.values if isinstance(node, ast.JoinedStr) else [node]
     if len(parts) > 1 and isinstance(parts[0], ast.FormattedValue):
@@ -272,7 +274,7 @@ def _text(node: ast.expr) -> str:
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
 
 
-def _homes(tree: ast.Module) -> dict[str, Import]:
+def _read_lazy_table(tree: ast.Module) -> dict[str, Import]:
     """The dictionaries of an ``__init__`` that say in which of its modules a name is: ``{"Mask": "contract.mask"}``."""
     tables = [node.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)]
     pairs = [(key, value) for table in tables for key, value in zip(table.keys, table.values, strict=True)]

@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict
 
 from ..results.rows import Record, Row
 from ..results.section import Section
-from .config import Cell
+from .config import Group
 
 if TYPE_CHECKING:
     from ..instruments.roofline import Ceiling
     from .case import Case
-    from .measuring.jobs import Prepared
+    from .measuring.jobs import PreparedCase
     from .measuring.workload import Workload
-    from .planning.request import Asked
+    from .planning.request import TaskRequest
 
 
 class Keys(BaseModel):
@@ -53,8 +53,8 @@ class Task:
 
     name: str
     words: tuple[str, ...]
-    plan: Callable[[Asked], Iterable[tuple[Cell, int | None]]]
-    judge: Callable[[Case, Row, Callable[..., None]], Record | Prepared]
+    plan: Callable[[TaskRequest], Iterable[tuple[Group, int | None]]]
+    judge: Callable[[Case, Row, Callable[..., None]], Record | PreparedCase]
     guess: Callable[[Case, Ceiling], Guess]
     keys: type[Keys] = Keys
     work: Callable[[Case], Workload] | None = None
@@ -71,4 +71,4 @@ class Task:
 
     def declares(self, name: str) -> bool:
         """Whether a column is among those that it adds."""
-        return any(fnmatchcase(name, known) for known in self.columns)
+        return any(fnmatchcase(name, column) for column in self.columns)

@@ -11,7 +11,7 @@ from ..errors import UsageError, unknown
 from .task import Task
 
 GROUP = "efficient_attn.tasks"  # the entry-point group of packages that bring tasks of their own
-Table = Mapping[str, str]  # a task's name to ``module:attribute``; of a plug-in's task, to its name
+TaskTable = Mapping[str, str]  # a task's name to ``module:attribute``; of a plug-in's task, to its name
 
 _registered: dict[str, Task] = {}
 
@@ -25,14 +25,17 @@ def register_task(task: Task) -> Task:
     return task
 
 
-def list_tasks(built_in: Table) -> dict[str, str]:
+def list_tasks(built_in: TaskTable) -> dict[str, str]:
     """Every task's name, and where it is found. Nothing is imported. `UsageError` for a name that is taken twice."""
-    found = dict(built_in)
-    for names, whose in ((_advertised(), "an entry point"), ({name: name for name in _registered}, "a plug-in")):
-        if twice := names.keys() & found.keys():
-            raise UsageError(f"the task {min(twice)!r} of {whose} has a name that is taken")
-        found |= names
-    return found
+    targets = dict(built_in)
+    for names, origin in (
+        (_list_entry_points(), "an entry point"),
+        ({name: name for name in _registered}, "a plug-in"),
+    ):
+        if repeated := names.keys() & targets.keys():
+            raise UsageError(f"the task {min(repeated)!r} of {origin} has a name that is taken")
+        targets |= names
+    return targets
 
 
 def find_task(target: str) -> Task:
@@ -41,28 +44,30 @@ def find_task(target: str) -> Task:
         return _registered[target]
     module, _, attribute = target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        task = getattr(importlib.import_module(module), attribute)
     except Exception as error:
         raise UsageError(f"the task {target} cannot be imported: {type(error).__name__}: {error}") from error
-    if not isinstance(found, Task):
+    if not isinstance(task, Task):
         raise UsageError(f"{target} is not a task")
-    return found
+    return task
 
 
-def find_words(words: Iterable[str], table: Table, *, where: str = "measure") -> dict[str, tuple[str, ...]]:
+def find_words(words: Iterable[str], table: TaskTable, *, where: str = "measure") -> dict[str, tuple[str, ...]]:
     """By the task's name, in the table's order, those of the words that ask for it. `UsageError` for unknown ones."""
-    given: list[str] = list(words)
+    remaining_words: list[str] = list(words)
     owners: dict[str, str] = {}
     for name, target in table.items():
-        if all(word in owners for word in given):
+        if all(word in owners for word in remaining_words):
             break  # what stands later is not even imported
         owners |= {word: name for word in find_task(target).words if word not in owners}
-    for place, word in enumerate(given):
+    for place, word in enumerate(remaining_words):
         if word not in owners:
             raise unknown("value", word, owners, where=f"{where}.{place}")
-    return {name: mine for name in table if (mine := tuple(w for w in given if owners[w] == name))}
+    return {
+        name: task_words for name in table if (task_words := tuple(w for w in remaining_words if owners[w] == name))
+    }
 
 
 @cache
-def _advertised() -> dict[str, str]:
+def _list_entry_points() -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=GROUP)}

@@ -158,13 +158,13 @@ def _options(options: Mapping[str, Any]) -> str:
 def show_plan(cases: Sequence[Case]) -> None:
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
-        c, p = case.cell, case.cell.place
+        c, p = case.group, case.group.config
         kv_heads = p.heads if case.kv_heads is None else case.kv_heads
         heads = f"{p.heads} x {p.head_dim}" if kv_heads == p.heads else f"{p.heads}/{kv_heads} x {p.head_dim}"
         groups.setdefault((c.part, p.mode or c.task, p.device, p.dtype, heads, case.variant), []).append(case)
     rows = []
     for known, members in groups.items():
-        lengths = sorted({c.cell.place.seq_len for c in members})
+        lengths = sorted({c.group.config.seq_len for c in members})
         rows.append([*known, " ".join(map(str, lengths)), str(len(members))])
     columns = ["part", "measures", "device", "dtype", "heads", "variant", "lengths", "cases"]
     print_table("Plan", columns, rows, right=["cases"])

@@ -119,7 +119,7 @@ def run(
     )
     cases = make_plan(loaded, overrides)
     folder = Path(out) if out else running.default_folder(loaded.name)
-    told = overrides.told
+    told = overrides.described
     outcome = running.run(loaded, cases, folder, resume=resume, overridden=told, progress=progress)
     if not any(outcome.statuses.values()):
         raise UsageError(f"run: {loaded.name} has no cases")
@@ -130,14 +130,14 @@ def _check_axes(axes: dict[str, list[Any]]) -> dict[str, Any]:
     """The axes as a suite would have them, with dtypes' short names; `UsageError` for what none could."""
     from pydantic import ValidationError
 
-    from ..bench.planning.suite_schema import Axes
-    from ..bench.planning.validation import tell_problem
+    from ..bench.planning.suite_schema import AxesTable
+    from ..bench.planning.validation import format_problem
 
     given = axes | {"dtype": [SHORT.get(one, one) for one in axes["dtype"]]} if "dtype" in axes else axes
     try:
-        return Axes.model_validate(given).model_dump(exclude_none=True)
+        return AxesTable.model_validate(given).model_dump(exclude_none=True)
     except ValidationError as error:
-        raise tell_problem("run", error, lambda table: Axes.model_fields) from error
+        raise format_problem("run", error, lambda table: AxesTable.model_fields) from error
 
 
 def _list(value: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from .signals import stopped, terminable
 if TYPE_CHECKING:
     from ..bench.case import Case
     from ..bench.planning.plan import Overrides
-    from ..bench.planning.suite import Loaded
+    from ..bench.planning.suite import LoadedSuite
 
 
 def doctor(args: Namespace) -> int:
@@ -36,9 +36,9 @@ def plan(args: Namespace) -> int:
     from ..tasks import TABLE
 
     cases = _make_plan(load_suite(args.suite, TABLE), args)
-    from ..bench.planning.cost_estimate import expected
+    from ..bench.planning.cost_estimate import estimate_cost
 
-    expectation = expected(cases)
+    expectation = estimate_cost(cases)
     if args.json:
         from ..bench.case import as_json
 
@@ -62,12 +62,12 @@ def _run(args: Namespace) -> int:
         raise UsageError("run: --retry-failed needs --resume: a new run has no failed cases")
     from ..bench.planning.suite import load_suite
     from ..engines.job import Limits
-    from ..engines.local import Local, choose_method
+    from ..engines.local import LocalEngine, choose_method
     from ..tasks import TABLE
 
     loaded = load_suite(args.suite, TABLE, load=load_sealed)  # a typing error is answered before torch is imported
     # its server imports torch, and all that measures, while this process does
-    Local(args.start_method or choose_method(), preload=("efficient_attn.bench.measuring.jobs",)).start()
+    LocalEngine(args.start_method or choose_method(), preload=("efficient_attn.bench.measuring.jobs",)).start()
     cases = _make_plan(loaded, args)
     from ..bench.run import default_folder, run
     from . import console, summary
@@ -85,7 +85,7 @@ def _run(args: Namespace) -> int:
                 folder,
                 resume=args.resume,
                 retry_failed=args.retry_failed,
-                overridden=_read_overrides(args).told,
+                overridden=_read_overrides(args).described,
                 limits=Limits(timeout_s=args.timeout, memory_bytes=args.memory_limit),
                 start_method=args.start_method,
                 progress=tell,
@@ -120,7 +120,7 @@ def load_sealed(plugin: str) -> None:
     load_plugin(plugin)
 
 
-def _make_plan(loaded: Loaded, args: Namespace) -> list[Case]:
+def _make_plan(loaded: LoadedSuite, args: Namespace) -> list[Case]:
     from ..bench.planning.plan import make_plan
 
     return make_plan(loaded, _read_overrides(args))

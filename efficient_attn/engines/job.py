@@ -18,13 +18,13 @@ class Limits:
     memory_bytes: int | None = None
 
 
-class Board:
+class StageBoard:
     """Where a worker says what it is at, in memory that its parent sees even when the worker hangs."""
 
     def __init__(self, fields: MutableSequence[float]) -> None:
         self._fields = fields
 
-    def at(self, case: int, stage: int, seconds: float | None = None) -> None:
+    def set_stage(self, case: int, stage: int, seconds: float | None = None) -> None:
         """Say which case is at which stage, and for how long at most."""
         self._fields[:] = [case, stage, 0 if seconds is None else time.monotonic() + seconds]
 
@@ -45,10 +45,10 @@ class Board:
 class Job(Protocol):
     """Work for a worker: it tells results as it gets them. Must be picklable, and so must what it tells."""
 
-    def run(self, board: Board, tell: Callable[[Any], None]) -> None: ...
+    def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None: ...
 
 
-class Died(Exception):
+class WorkerDied(Exception):
     """A worker ended before its work did: at which case and stage, and how."""
 
     def __init__(self, case: int, stage: int, status: Status, how: str) -> None:
@@ -58,7 +58,7 @@ class Died(Exception):
 
 
 @dataclass
-class Account:
+class EngineTimes:
     """What a session's workers cost: their number, seconds until they ran, seconds that they worked."""
 
     starts: int = 0
@@ -69,7 +69,7 @@ class Account:
 class Engine(Protocol):
     """Carries jobs out, one after another, and keeps account of what its workers cost."""
 
-    account: Account
+    account: EngineTimes
 
     @property
     def name(self) -> str: ...

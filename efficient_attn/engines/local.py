@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from ..registry import plugins
 from ..results.rows import Status
-from .job import Account, Board, Died, Job
-from .worker import Finished, Up, work
+from .job import EngineTimes, Job, StageBoard, WorkerDied
+from .worker import WorkerFinished, WorkerReady, run_worker
 
 Method = Literal["forkserver", "spawn", "inline"]
 METHODS: tuple[Method, ...] = ("forkserver", "spawn", "inline")
-PRELOAD = (work.__module__, "torch._dynamo")  # the profiler imports torch._dynamo when it is first used
+PRELOAD = (run_worker.__module__, "torch._dynamo")  # the profiler imports torch._dynamo when it is first used
 START_S = 300.0  # for a worker to come up, plug-ins included
 
 
@@ -31,7 +31,7 @@ def choose_method() -> Method:
 
 
 @dataclass
-class Local:
+class LocalEngine:
     """Workers on this machine, one at a time.
 
     method: how they begin; ``inline`` runs jobs in this process, for debuggers: then nothing is limited and nothing
@@ -40,7 +40,7 @@ class Local:
 
     method: Method = field(default_factory=choose_method)
     preload: tuple[str, ...] = ()
-    account: Account = field(default_factory=Account)
+    account: EngineTimes = field(default_factory=EngineTimes)
 
     @property
     def name(self) -> str:
@@ -66,15 +66,15 @@ class Local:
     def _run_here(self, job: Job) -> Iterator[Any]:
         told: list[Any] = []
         start = time.perf_counter()
-        job.run(Board([0.0, 0.0, 0.0]), told.append)
+        job.run(StageBoard([0.0, 0.0, 0.0]), told.append)
         self.account.working_s += time.perf_counter() - start
         yield from told
 
     def _run_apart(self, job: Job, context: Any, trace: Path) -> Iterator[Any]:
         ours, theirs = context.Pipe(duplex=False)
         fields = context.RawArray("d", [-1, 0, time.monotonic() + START_S])  # no case yet
-        board, killed_before, start = Board(fields), _count_oom_kills(), time.perf_counter()
-        process = context.Process(target=work, args=(job, theirs, fields, plugins(), str(trace)), daemon=True)
+        board, killed_before, start = StageBoard(fields), _count_oom_kills(), time.perf_counter()
+        process = context.Process(target=run_worker, args=(job, theirs, fields, plugins(), str(trace)), daemon=True)
         process.start()
         theirs.close()
         self.account.starts += 1
@@ -85,18 +85,18 @@ class Local:
                 except EOFError:
                     process.join(10)
                     status, how = _explain_end(process.exitcode, killed_before)
-                    raise Died(board.case, board.stage, status, how + _read_place(trace)) from None
-                if isinstance(message, Up):
+                    raise WorkerDied(board.case, board.stage, status, how + _read_location(trace)) from None
+                if isinstance(message, WorkerReady):
                     self.account.starting_s += time.perf_counter() - start
-                elif isinstance(message, Finished):
+                elif isinstance(message, WorkerFinished):
                     self.account.working_s += message.seconds
                     if message.error:
-                        raise Died(board.case, board.stage, "error", message.error)
+                        raise WorkerDied(board.case, board.stage, "error", message.error)
                     return
                 elif message is None:
                     case, stage = board.case, board.stage  # before the signal, which may well wake it up
-                    _ask_for_trace(process)
-                    raise Died(case, stage, "timeout", "stopped" + _read_place(trace))
+                    _request_trace(process)
+                    raise WorkerDied(case, stage, "timeout", "stopped" + _read_location(trace))
                 else:
                     yield message
         finally:
@@ -106,7 +106,7 @@ class Local:
             process.close()
 
 
-def _receive(connection: Connection, board: Board) -> Any:
+def _receive(connection: Connection, board: StageBoard) -> Any:
     """The next message; None when the worker is overdue."""
     while True:
         left = board.left
@@ -137,7 +137,7 @@ def _count_oom_kills() -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-def _ask_for_trace(process: Any) -> None:
+def _request_trace(process: Any) -> None:
     """Have a worker that hangs write down where; faulthandler does, even from within C code."""
     if hasattr(signal, "SIGUSR1") and process.pid:
         with suppress(ProcessLookupError):
@@ -145,7 +145,7 @@ def _ask_for_trace(process: Any) -> None:
         time.sleep(0.2)
 
 
-def _read_place(trace: Path) -> str:
+def _read_location(trace: Path) -> str:
     """The innermost line of Python of a trace that belongs neither to Python itself nor to torch."""
     lines = trace.read_text(errors="replace").splitlines() if trace.is_file() else []
     frames = [line.strip() for line in lines if line.startswith("  File ")]

@@ -19,40 +19,40 @@ from typing import Any
 
 from ..instruments.allocator import keep_pages
 from ..registry import load_plugin
-from .job import Board, Job
+from .job import Job, StageBoard
 
 PDEATHSIG = 1  # prctl's name for "send me this signal when my parent dies"
 
 
 @dataclass(frozen=True)
-class Up:
+class WorkerReady:
     """A worker's first word."""
 
 
 @dataclass(frozen=True)
-class Finished:
+class WorkerFinished:
     """A worker's last word: the seconds that it worked, and what went wrong with the job itself."""
 
     seconds: float
     error: str | None = None
 
 
-def work(job: Job, connection: Connection, fields: Any, to_load: tuple[str, ...], trace: str) -> None:
+def run_worker(job: Job, connection: Connection, fields: Any, to_load: tuple[str, ...], trace: str) -> None:
     """A worker's whole life."""
-    _settle(trace)
-    connection.send(Up())
+    _prepare_process(trace)
+    connection.send(WorkerReady())
     start = time.perf_counter()
     error = None
     try:
         for plugin in to_load:
             load_plugin(plugin)
-        job.run(Board(fields), connection.send)
+        job.run(StageBoard(fields), connection.send)
     except Exception as problem:  # of the job itself: what a case raises is the case's result, and sent as such
         error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:500]
-    connection.send(Finished(time.perf_counter() - start, error))
+    connection.send(WorkerFinished(time.perf_counter() - start, error))
 
 
-def _settle(trace: str) -> None:
+def _prepare_process(trace: str) -> None:
     """Tie the worker's life to its parent's, leave Ctrl-C to the parent, and have crashes say where they happened."""
     keep_pages()
     gc.freeze()  # collections then need not look through all of torch

@@ -3,8 +3,11 @@
 For authors of tasks in files of their own, everything that a task is made of can be imported from here.
 """
 
-from ..bench.config import Cell, Effort, Place
-from ..bench.planning.request import Asked, Grid
+import warnings
+from typing import Any
+
+from ..bench.config import CaseConfig, Group, Sampling
+from ..bench.planning.request import AxisGrid, TaskRequest
 from ..bench.task import Guess, Keys, Task
 from ..bench.task_registry import register_task
 from ..results.rows import Record, Row
@@ -32,17 +35,28 @@ TABLE = {
 
 __all__ = [
     "TABLE",
-    "Asked",
-    "Cell",
+    "AxisGrid",
+    "CaseConfig",
     "Column",
-    "Effort",
-    "Grid",
+    "Group",
     "Guess",
     "Keys",
-    "Place",
     "Record",
     "Row",
+    "Sampling",
     "Section",
     "Task",
+    "TaskRequest",
     "register_task",
 ]
+
+_DEPRECATED = {"Asked": "TaskRequest", "Cell": "Group", "Effort": "Sampling", "Grid": "AxisGrid", "Place": "CaseConfig"}
+
+
+def __getattr__(name: str) -> Any:
+    """The names of version 0.1, which version 0.3 removes."""
+    if name not in _DEPRECATED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _DEPRECATED[name]
+    warnings.warn(f"efficient_attn.tasks.{name} is now {new}; version 0.3 removes {name}", DeprecationWarning, 2)
+    return globals()[new]

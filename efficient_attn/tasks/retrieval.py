@@ -12,8 +12,8 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from ..bench.config import Cell, Place
-from ..bench.planning.request import Asked
+from ..bench.config import CaseConfig, Group
+from ..bench.planning.request import TaskRequest
 from ..bench.task import Guess, Keys, Task
 from ..errors import UsageError
 from ..integrations.haystacks import N_ANSWERS, N_NEEDLES, Haystack, NeedleFamily, make_haystack
@@ -46,7 +46,7 @@ class RetrievalKeys(Keys):
     needles: tuple[NeedleFamily, ...] = ("single", "multi_key")
 
 
-def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A cell for each model, kind of needles and length, with all of its haystacks."""
     from ..integrations.model_info import describe_model
     from ..integrations.texts import Text
@@ -62,14 +62,17 @@ def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
             raise UsageError(f"{request.task}: seq_len {length} has no room for needles; give at least {MIN_TOKENS}")
         if (
             n_long_documents := sum(len(d) >= length for d in text.documents)
-        ) < request.effort.rounds:  # a token is a letter or more
+        ) < request.sampling.rounds:  # a token is a letter or more
             raise UsageError(
                 f"--text {keys.text}: at most {n_long_documents} of its documents have {length} tokens, and each of "
-                f"{request.effort.rounds} rounds takes another one"
+                f"{request.sampling.rounds} rounds takes another one"
             )
         sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": True}
         sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}:{needles}"}
-        yield request.cell(Place(**point, **sizes), model=(name,), text=keys.text, needles=(needles,)), model.kv_heads
+        yield (
+            request.make_group(CaseConfig(**point, **sizes), model=(name,), text=keys.text, needles=(needles,)),
+            model.kv_heads,
+        )
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
@@ -78,14 +81,14 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 
     row.extra = {"needles": case.keys.needles[0], "chance": 1 / N_ANSWERS}
     try:
-        baseline = _answer_with_exact_attention(case.cell)
+        baseline = _answer_with_exact_attention(case.group)
     except NotInstalled as error:
         row.status, row.reason = "skipped", str(error)
         return Record(row)
     if case.variant != EXACT_SPEC and (reason := find_skip_reason(baseline)):
         row.status, row.reason = "skipped", reason
         return Record(row)
-    return _fill_row(row, baseline if case.variant == EXACT_SPEC else _answer_questions(case.cell, case.variant))
+    return _fill_row(row, baseline if case.variant == EXACT_SPEC else _answer_questions(case.group, case.variant))
 
 
 def find_skip_reason(results: Sequence[HaystackResult]) -> str | None:
@@ -122,7 +125,7 @@ def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
 
 
 @lru_cache(maxsize=1)
-def _load_haystacks(cell: Cell) -> tuple[LoadedModel, tuple[Haystack, ...]]:
+def _load_haystacks(cell: Group) -> tuple[LoadedModel, tuple[Haystack, ...]]:
     """The model and the haystacks of a cell, which all of its cases in this worker share."""
     from ..integrations.bundled import load
     from ..integrations.texts import Text
@@ -133,11 +136,11 @@ def _load_haystacks(cell: Cell) -> tuple[LoadedModel, tuple[Haystack, ...]]:
     def count(text: str) -> int:
         return len(loaded_model.tokenizer(text, verbose=False).input_ids)
 
-    options: dict[str, Any] = {"family": keys["needles"][0], "length": cell.place.seq_len, "count": count}
-    return loaded_model, tuple(make_haystack(text, number, **options) for number in range(cell.effort.rounds))
+    options: dict[str, Any] = {"family": keys["needles"][0], "length": cell.config.seq_len, "count": count}
+    return loaded_model, tuple(make_haystack(text, number, **options) for number in range(cell.sampling.rounds))
 
 
-def _answer_questions(cell: Cell, spec: str) -> tuple[HaystackResult, ...]:
+def _answer_questions(cell: Group, spec: str) -> tuple[HaystackResult, ...]:
     from ..integrations.haystack_scoring import answer_questions
 
     loaded_model, haystacks = _load_haystacks(cell)
@@ -145,7 +148,7 @@ def _answer_questions(cell: Cell, spec: str) -> tuple[HaystackResult, ...]:
 
 
 @lru_cache(maxsize=1)
-def _answer_with_exact_attention(cell: Cell) -> tuple[HaystackResult, ...]:
+def _answer_with_exact_attention(cell: Group) -> tuple[HaystackResult, ...]:
     """The answers of the model as it is, by which the others' are judged; asked once in a worker."""
     return _answer_questions(cell, EXACT_SPEC)
 
@@ -162,7 +165,9 @@ def guess(case: Case, best: Ceiling) -> Guess:
     questions = 2 * N_NEEDLES * TOKENS_PER_QUESTION * model.parameters
     copies = N_NEEDLES * 8 * model.layers * s.kv_heads * s.head_dim * s.n  # of all keys and values, at most
     seconds = (passes + questions) / best.gemm_flops_per_s / GEMM_EFFICIENCY + 2 * copies / best.bytes_per_s
-    return Guess(case.cell.effort.rounds * seconds / CALLS, 0, 4 * model.parameters + copies)  # one model for all cases
+    return Guess(
+        case.group.sampling.rounds * seconds / CALLS, 0, 4 * model.parameters + copies
+    )  # one model for all cases
 
 
 RETRIEVAL = Task(

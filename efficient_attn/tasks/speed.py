@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
-from ..bench.config import RESERVE, Cell, Place
-from ..bench.planning.request import Asked
+from ..bench.config import MAX_DECODE_STEPS, CaseConfig, Group
+from ..bench.planning.request import TaskRequest
 from ..bench.task import Guess, Keys, Task
 from ..errors import UsageError
 from ..results.rows import Record, Row
@@ -18,7 +18,7 @@ from ..units import parse_size
 
 if TYPE_CHECKING:
     from ..bench.case import Case
-    from ..bench.measuring.jobs import Prepared
+    from ..bench.measuring.jobs import PreparedCase
     from ..bench.measuring.workload import Workload
     from ..instruments.roofline import Ceiling
 
@@ -36,7 +36,7 @@ class SpeedKeys(Keys):
     peak_memory: bool = False
 
 
-def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A cell for each mode and combination of the axes."""
     longest = max(request.grid["seq_len"])
     for mode, point in product(
@@ -51,9 +51,9 @@ def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
             continue  # decoding is causal by nature: one of the two is enough
         point["causal"], kv_heads = point["causal"] or is_stepwise, point.pop("kv_heads")
         decode, counts_memory = mode == "decode", mode in ("forward", "forward_backward")
-        place = Place(mode=mode, max_len=longest + (RESERVE if decode else 0), **point)
+        place = CaseConfig(mode=mode, max_len=longest + (MAX_DECODE_STEPS if decode else 0), **point)
         yield (
-            request.cell(
+            request.make_group(
                 place,
                 memory_budget=request.keys.memory_budget if decode else None,
                 peak_memory=counts_memory and (request.keys.peak_memory or "peak_memory" in request.words),
@@ -62,12 +62,12 @@ def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
         )
 
 
-def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record | Prepared:
+def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record | PreparedCase:
     """Prove a case right, count its memory, find its pace."""
-    from ..bench.measuring.preparation import prepare
+    from ..bench.measuring.preparation import prepare_case
 
     keys = case.keys
-    return prepare(case, row, report_stage, peak_memory=keys.peak_memory, memory_budget=keys.memory_budget)
+    return prepare_case(case, row, report_stage, peak_memory=keys.peak_memory, memory_budget=keys.memory_budget)
 
 
 def make_workload(case: Case) -> Workload:
@@ -77,9 +77,9 @@ def make_workload(case: Case) -> Workload:
 
 
 def guess(case: Case, best: Ceiling) -> Guess:
-    from ..bench.planning.cost_estimate import guess_call
+    from ..bench.planning.cost_estimate import estimate_call
 
-    return guess_call(case, best)
+    return estimate_call(case, best)
 
 
 SPEED = Task(

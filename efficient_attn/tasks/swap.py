@@ -12,8 +12,8 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..bench.config import Cell, Place
-from ..bench.planning.request import Asked
+from ..bench.config import CaseConfig, Group
+from ..bench.planning.request import TaskRequest
 from ..bench.task import Guess, Keys, Task
 from ..results.rows import Record, Row, finite
 from ..results.section import Column, Section
@@ -38,7 +38,7 @@ class SwapKeys(Keys):
     text: str = "sotu"
 
 
-def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A cell for each model, length and segment; and, where layers are swapped alone, for each of them."""
     from ..integrations.model_info import describe_model
     from ..integrations.texts import Text
@@ -52,9 +52,9 @@ def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
         sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": model.kind == "decoder"}
         sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}"}
         layers = range(model.layers) if scope == "layer" else (None,)
-        for layer, segment in product(layers, range(request.effort.rounds)):
-            place = Place(**point, **sizes, segment=segment, layer=layer)
-            yield request.cell(place, model=(name,), text=request.keys.text, scope=(scope,)), model.kv_heads
+        for layer, segment in product(layers, range(request.sampling.rounds)):
+            place = CaseConfig(**point, **sizes, segment=segment, layer=layer)
+            yield request.make_group(place, model=(name,), text=request.keys.text, scope=(scope,)), model.kv_heads
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
@@ -62,24 +62,24 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     from ..integrations.model_info import NotInstalled
 
     try:
-        return _measure_one_layer(case, row) if case.cell.place.layer is not None else _measure_all_layers(case, row)
+        return _measure_one_layer(case, row) if case.group.config.layer is not None else _measure_all_layers(case, row)
     except NotInstalled as error:
         row.status, row.reason = "skipped", str(error)
         return Record(row)
 
 
 def _measure_all_layers(case: Case, row: Row) -> Record:
-    segment_model = _load_segment_model(case.cell)
+    segment_model = _load_segment_model(case.group)
     result, baseline = (
         segment_model.own_pass if case.variant == EXACT_SPEC else segment_model.run(case.variant),
         segment_model.own_pass,
     )
-    row.mode = "prefill" if case.cell.place.causal else "forward"
+    row.mode = "prefill" if case.group.config.causal else "forward"
     row.latency_ms, row.speedup = result.seconds * 1e3, baseline.seconds / result.seconds
-    row.tokens_per_s, row.state_bytes = case.cell.place.seq_len / result.seconds, result.bytes
+    row.tokens_per_s, row.state_bytes = case.group.config.seq_len / result.seconds, result.bytes
     row.rounds, row.processes, row.contaminated = 1, 1, int(result.disturbance is not None)
     row.parameters = segment_model.loaded_model.sizes.parameters
-    if not case.cell.place.segment:  # one segment's passes are as large as another's
+    if not case.group.config.segment:  # one segment's passes are as large as another's
         row.peak_memory_bytes = segment_model.measure_memory(case.variant)
     metrics = segment_model.compare(result)
     _fill_row(row, metrics, case)
@@ -91,7 +91,7 @@ def _measure_all_layers(case: Case, row: Row) -> Record:
 
 
 def _measure_one_layer(case: Case, row: Row) -> Record:
-    layer_swap = _load_layer_swap(case.cell)
+    layer_swap = _load_layer_swap(case.group)
     out = layer_swap.own_out if case.variant == EXACT_SPEC else layer_swap.run(case.variant)
     row.parameters = layer_swap.loaded_model.sizes.parameters
     _fill_row(row, layer_swap.compare(out), case)
@@ -104,24 +104,24 @@ def _fill_row(row: Row, metrics: dict[str, float | None], case: Case) -> None:
     row.metric = "nats a token" if "loss" in available else "relative error of hidden rows"
     row.loss = finite(available.get("loss", available.get("hidden_error", math.nan)))
     row.extra = {name: finite(value) for name, value in available.items()}
-    row.extra["segment"] = case.cell.place.segment
+    row.extra["segment"] = case.group.config.segment
 
 
 @lru_cache(maxsize=1)
-def _load_segment_model(cell: Cell) -> SegmentModel:
+def _load_segment_model(cell: Group) -> SegmentModel:
     """The model and the segment of a cell, which all of its cases in this worker share."""
     from ..integrations.model_swap import SegmentModel
 
     keys = dict(cell.keys)
-    return SegmentModel.load(keys["model"][0], keys["text"], cell.place.seq_len, cell.place.segment or 0, EXACT_SPEC)
+    return SegmentModel.load(keys["model"][0], keys["text"], cell.config.seq_len, cell.config.segment or 0, EXACT_SPEC)
 
 
 @lru_cache(maxsize=1)
-def _load_layer_swap(cell: Cell) -> LayerSwap:
+def _load_layer_swap(cell: Group) -> LayerSwap:
     """The same for a cell about one layer."""
     from ..integrations.single_layer import LayerSwap
 
-    keys, place = dict(cell.keys), cell.place
+    keys, place = dict(cell.keys), cell.config
     assert place.layer is not None
     return LayerSwap.load(keys["model"][0], keys["text"], place.seq_len, place.segment or 0, EXACT_SPEC, place.layer)
 
@@ -132,7 +132,7 @@ def guess(case: Case, best: Ceiling) -> Guess:
     from ..integrations.model_info import describe_model
 
     model, s, attn = describe_model(case.keys.model[0]), case.shape, case.create()
-    pairs = attn.growth.cost(s.n, s.n, case.cell.place.causal)
+    pairs = attn.growth.cost(s.n, s.n, case.group.config.causal)
     flops = 2 * s.n * model.parameters + 4 * model.layers * s.heads * s.head_dim * pairs
     logits = 4 * s.n * model.outputs
     seconds = flops / best.gemm_flops_per_s / GEMM_EFFICIENCY + 8 * logits / best.bytes_per_s

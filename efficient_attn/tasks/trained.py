@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from ..bench.planning.request import Asked
+from ..bench.planning.request import TaskRequest
 from ..errors import UsageError
 
 GEMM_EFFICIENCY = 0.5  # of a matrix product's rate that a model's layers reach, attention included
 EXACT_SPEC = "full"  # what a model's own attention is here: exact, over all keys
 
 
-def check_axes(request: Asked) -> None:
+def check_axes(request: TaskRequest) -> None:
     """Refuse what models are not run with here, rather than tell of it in a row."""
-    if request.effort.seed:
+    if request.sampling.seed:
         raise UsageError(
-            f"{request.task}: layers draw from their own numbers, so the seed can only be 0, not {request.effort.seed}"
+            f"{request.task}: layers draw from their own numbers, so the seed can only be 0, not {request.sampling.seed}"
         )
     for axis, supported in (("device", "cpu"), ("dtype", "float32"), ("batch", 1)):
         if unsupported := [value for value in request.grid[axis] if value != supported]:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attn.bench.measuring.conditions import PRELOAD
-from efficient_attn.engines.job import Board
-from efficient_attn.engines.local import Local
+from efficient_attn.engines.job import StageBoard
+from efficient_attn.engines.local import LocalEngine
 from efficient_attn.results.stats import typical
 
 STARTS = 30
@@ -31,13 +31,13 @@ STARTS = 30
 class Nothing:
     """A job that has nothing to do."""
 
-    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
+    def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None:
         del board, tell
 
 
 def starts() -> list[float]:
     """Milliseconds from asking for a worker to its end, once the server is warm."""
-    engine = Local(preload=PRELOAD)
+    engine = LocalEngine(preload=PRELOAD)
     list(engine.carry_out(Nothing()))
     found = []
     for _ in range(STARTS):

@@ -13,9 +13,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from efficient_attn.bench.case import group_by_cell
+from efficient_attn.bench.case import group_cases
 from efficient_attn.bench.measuring.conditions import Conditions
-from efficient_attn.bench.measuring.group import measure
+from efficient_attn.bench.measuring.group import measure_group
 from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.bench.planning.suite import parse_suite
 from efficient_attn.registry import load_plugin
@@ -65,8 +65,8 @@ def main(repeats: int, *, hog: bool) -> None:
     counts: Counter[tuple[str, str]] = Counter()
     start, rounds = time.perf_counter(), 0
     for repeat in range(repeats):
-        for cell, cases in group_by_cell(make_plan(suite, Overrides(seed=repeat))):
-            base, *others = measure(cell, cases, Conditions())
+        for cell, cases in group_cases(make_plan(suite, Overrides(seed=repeat))):
+            base, *others = measure_group(cell, cases, Conditions())
             rounds += base.row.rounds or 0
             for other in others:
                 judge(base, other, counts)

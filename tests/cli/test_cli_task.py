@@ -18,7 +18,7 @@ import time
 
 import torch
 
-from efficient_attn.tasks import Column, Guess, Keys, Place, Record, Section, Task, register_task
+from efficient_attn.tasks import Column, Guess, Keys, CaseConfig, Record, Section, Task, register_task
 
 
 class SortKeys(Keys):
@@ -28,11 +28,11 @@ class SortKeys(Keys):
 
 def plan(asked):
     for n in asked.keys.lengths:
-        yield asked.cell(Place(seq_len=n, max_len=n), descending=asked.keys.descending), None
+        yield asked.cell(CaseConfig(seq_len=n, max_len=n), descending=asked.keys.descending), None
 
 
 def judge(case, row, at):
-    values = torch.arange(float(case.cell.place.seq_len)).flip(0)
+    values = torch.arange(float(case.group.config.seq_len)).flip(0)
     start = time.perf_counter()
     found, _ = torch.sort(values, descending=case.keys.descending)
     row.extra = {"seconds": time.perf_counter() - start, "first": found[0].item()}
@@ -55,7 +55,7 @@ register_task(
         keys=SortKeys,
         plan=plan,
         judge=judge,
-        guess=lambda case, best: Guess(1e-8 * case.cell.place.seq_len, 4 * case.cell.place.seq_len, 0),
+        guess=lambda case, best: Guess(1e-8 * case.group.config.seq_len, 4 * case.group.config.seq_len, 0),
         mechanisms=False,
         columns={"seconds": "that sorting takes", "first": "the first value when sorted"},
         sections=(SECTION,),

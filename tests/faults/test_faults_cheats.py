@@ -12,8 +12,8 @@ from shell import run
 
 import efficient_attn as ea
 from efficient_attn.bench.measuring import inputs, jobs, output_comparison, samples, verification
-from efficient_attn.bench.measuring.output_comparison import Invalid
-from efficient_attn.bench.measuring.samples import make_subject, prove
+from efficient_attn.bench.measuring.output_comparison import InvalidResult
+from efficient_attn.bench.measuring.samples import make_timed, verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.instruments import integrity
 from efficient_attn.instruments.global_state import Meddled, watched
@@ -78,9 +78,9 @@ def registered() -> Iterator[None]:
 
 def _keep_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if inputs stayed as they are, the same for every call."""
-    real = inputs.Pool.write
-    monkeypatch.setattr(inputs.Pool, "write", lambda self, *_: real(self, 0, 0, 0))
-    monkeypatch.setattr(inputs, "FEWEST_SETS", 1)
+    real = inputs.RowPool.write
+    monkeypatch.setattr(inputs.RowPool, "write", lambda self, *_: real(self, 0, 0, 0))
+    monkeypatch.setattr(inputs, "MIN_INPUT_SETS", 1)
     monkeypatch.setattr(samples, "SETS", 1)
 
 
@@ -97,7 +97,7 @@ OFF: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
         monkeypatch.setattr(m, "check_plain", lambda *_: None) for m in (verification, samples)
     ],
     "seal": lambda monkeypatch: monkeypatch.setattr(integrity, "_parts", {}),
-    "ended": lambda monkeypatch: monkeypatch.setattr(samples, "check_ended", lambda last: None),
+    "ended": lambda monkeypatch: monkeypatch.setattr(samples, "check_finished", lambda last: None),
 }
 LAYERS = {
     "pointer": ["renewal"],
@@ -119,15 +119,15 @@ LAYERS = {
 def _look(name: str, passes_taken: int = 40) -> str | None:
     """What is found of a mechanism, if anything."""
     w = Workload(planted.case(name, seq_len=LONG if "short" in name else SHORT))
-    subject = make_subject(w, seed=0)
+    subject = make_timed(w, seed=0)
     try:
         with watched():
-            prove(w)
+            verify_workload(w)
             for _ in range(passes_taken):
                 subject.reset(3)
                 subject.run(3)
                 subject.judge()
-    except (Invalid, Meddled) as found:
+    except (InvalidResult, Meddled) as found:
         return str(found)
     return None
 
@@ -148,7 +148,7 @@ def test_without_the_layer_that_finds_it_it_passes(name: str, monkeypatch: pytes
 def test_a_memory_of_all_contents_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
     def computed() -> int:
         w = Workload(planted.case("zz_contents", seq_len=SHORT))
-        subject = make_subject(w, seed=0)
+        subject = make_timed(w, seed=0)
         for _ in range(20):
             subject.reset(10)
             subject.run(10)

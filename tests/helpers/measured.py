@@ -7,10 +7,10 @@ from typing import Any
 
 import planted
 
-from efficient_attn.bench.case import Case, group_by_cell
+from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.measuring.conditions import Conditions
-from efficient_attn.bench.measuring.group import measure
-from efficient_attn.engines.local import Local
+from efficient_attn.bench.measuring.group import measure_group
+from efficient_attn.engines.local import LocalEngine
 from efficient_attn.results.rows import Record
 
 
@@ -21,8 +21,8 @@ def measure_variants(*variants: str, mode: str = "forward", **axes: Any) -> list
 
 def measure_cases(cases: Sequence[Case]) -> list[Record]:
     """Of one cell: exactly one record a case, in order, each of which can be kept."""
-    ((cell, members),) = group_by_cell(cases)
-    records = list(measure(cell, members, Conditions(engine=Local("inline"))))
+    ((cell, members),) = group_cases(cases)
+    records = list(measure_group(cell, members, Conditions(engine=LocalEngine("inline"))))
     assert [r.row.case_key for r in records] == [c.key for c in members]
     for record in records:
         Record.from_line(record.to_line())

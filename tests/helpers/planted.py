@@ -15,7 +15,7 @@ from efficient_attn.bench import task_registry
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.planning import suite
 from efficient_attn.bench.planning.plan import Overrides, make_plan
-from efficient_attn.bench.planning.suite import Loaded, parse_suite
+from efficient_attn.bench.planning.suite import LoadedSuite, parse_suite
 from efficient_attn.registry import entries
 from efficient_attn.tasks import TABLE
 
@@ -56,17 +56,17 @@ def values_of(cases: list[Any], axis: str) -> list[Any]:
     """The different values of an axis, in the plan's order."""
 
     def value(case: Any) -> Any:
-        owners = (case, case.cell, case.cell.place, case.cell.effort)
+        owners = (case, case.group, case.group.config, case.group.sampling)
         return next(getattr(owner, axis) for owner in owners if hasattr(owner, axis))
 
     return list(dict.fromkeys(map(value, cases)))
 
 
-def loaded(text: str = TINY, name: str = "trial") -> Loaded:
+def loaded(text: str = TINY, name: str = "trial") -> LoadedSuite:
     return parse_suite(text, name, TABLE)
 
 
-def load_suite(name: str) -> Loaded:
+def load_suite(name: str) -> LoadedSuite:
     return suite.load_suite(name, TABLE)
 
 

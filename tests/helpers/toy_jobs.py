@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from efficient_attn.engines.job import Board
+from efficient_attn.engines.job import StageBoard
 from efficient_attn.engines.worker import limit_memory
 
 
@@ -63,7 +63,7 @@ class Tells:
 
     things: tuple[Any, ...] = ()
 
-    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
+    def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None:
         for thing in self.things:
             tell(thing)
         tell((os.getpid(), "torch" in sys.modules))
@@ -76,8 +76,8 @@ class Ends:
     how: str
     seconds: float | None = None
 
-    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
-        board.at(2, 1, self.seconds)
+    def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None:
+        board.set_stage(2, 1, self.seconds)
         tell("begun")
         ENDS[self.how]()
 
@@ -89,7 +89,7 @@ class Allocates:
     allowed: int
     wanted: int
 
-    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
+    def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None:
         import torch
 
         limit_memory(self.allowed)
@@ -107,6 +107,6 @@ class HangsAndTells:
 
     how: str
 
-    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
+    def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None:
         tell(os.getpid())
         ENDS[self.how]()

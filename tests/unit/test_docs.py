@@ -119,7 +119,7 @@ def test_the_task_of_the_docs_runs(tmp_path: Path) -> None:
 def test_the_claims_of_the_docs_are_planned() -> None:
     (suite,) = _blocks(ROOT / "docs/complexity.md", "toml")
     cases = planted.plan(suite)
-    assert [(case.variant, case.cell.of_blocks) for case in cases] == [
+    assert [(case.variant, case.group.of_blocks) for case in cases] == [
         *(("full", False), ("sliding_window:window=64", False)),
         *(("gru", True), ("sliding_window:window=64", True)),
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ...engines.job import Engine
-from ...engines.local import Local
+from ...engines.local import LocalEngine
 from ...instruments.roofline import Ceiling
 from .kernel_choices import Choices
 
@@ -26,8 +26,8 @@ class Conditions:
     timeout_s: float = 600.0
     memory_bytes: int | None = None
     available_bytes: int | None = None
-    engine: Engine = field(default_factory=lambda: Local(preload=PRELOAD))
+    engine: Engine = field(default_factory=lambda: LocalEngine(preload=PRELOAD))
     choices: Choices = field(default_factory=dict)
-    ceilings: dict[Setting, Ceiling] = field(default_factory=dict)
+    rooflines: dict[Setting, Ceiling] = field(default_factory=dict)
     folder: Path | None = None
-    looks: dict[Setting, list[tuple[str, Ceiling]]] = field(default_factory=dict)
+    inspections: dict[Setting, list[tuple[str, Ceiling]]] = field(default_factory=dict)

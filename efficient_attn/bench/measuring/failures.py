@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from ...engines.job import Died
+from ...engines.job import WorkerDied
 from ...results.rows import Record, Status
 from ..case import Case
 from .conditions import Conditions
-from .jobs import FIRST, STAGES
+from .jobs import FIRST_CALL, STAGES
 
 
-def end_case(case: Case, status: Status, reason: str) -> Record:
+def make_failure(case: Case, status: Status, reason: str) -> Record:
     """The record of a case that was not measured, and why."""
     row = case.row()
     row.status, row.reason = status, reason
     return Record(row)
 
 
-def end_dead(case: Case, death: Died, conditions: Conditions) -> Record:
+def make_worker_failure(case: Case, death: WorkerDied, conditions: Conditions) -> Record:
     """The record of a case that took its worker with it."""
     if death.case < 0:
-        return end_case(case, death.status, f"its worker could not start: {death.how}")
+        return make_failure(case, death.status, f"its worker could not start: {death.how}")
     reason = f"{death.how}, while {STAGES[death.stage]}"
     if death.status == "timeout":
-        budget = case.cell.effort.budget_s
-        over = death.stage == FIRST and budget < conditions.timeout_s
+        budget = case.group.sampling.budget_s
+        over = death.stage == FIRST_CALL and budget < conditions.timeout_s
         limit = f"one call takes longer than its budget of {budget:g} s" if over else f"over {conditions.timeout_s:g} s"
         reason = f"{limit}: {reason}"
-    return end_case(case, death.status, reason)
+    return make_failure(case, death.status, reason)

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...engines.job import Died
+from ...engines.job import WorkerDied
 from ...instruments.environment.devices import why_absent
 from ...instruments.timing import share_turns
 from ...results.rows import Record
 from ..case import Case
-from ..config import Cell
+from ..config import Group
 from .conditions import Conditions
-from .failures import end_case, end_dead
-from .jobs import Prepare, Prepared
-from .process_runs import Entrant, Sittings
+from .failures import make_failure, make_worker_failure
+from .jobs import PrepareCases, PreparedCase
+from .process_runs import ProcessRuns, TimedCase
 
 
-def measure(cell: Cell, cases: Sequence[Case], conditions: Conditions) -> Iterator[Record]:
+def measure_group(group: Group, cases: Sequence[Case], conditions: Conditions) -> Iterator[Record]:
     """Exactly one record for every case, in order, each as soon as it and all before it are known.
 
     A case that fails becomes a row that says why; the others go on.
     """
-    if reason := why_absent(cell.place.device):
-        yield from (end_case(case, "skipped", reason) for case in cases)
+    if reason := why_absent(group.config.device):
+        yield from (make_failure(case, "skipped", reason) for case in cases)
         return
     records: dict[str, Record] = {}
-    prepared: dict[str, tuple[Prepared, float]] = {}
+    prepared: dict[str, tuple[PreparedCase, float]] = {}
     given = 0
-    for key, found, seconds in _prepare_all(cell, cases, conditions):
+    for key, found, seconds in _prepare_all(group, cases, conditions):
         if isinstance(found, Record):
             records[key] = found
         else:
@@ -36,29 +36,29 @@ def measure(cell: Cell, cases: Sequence[Case], conditions: Conditions) -> Iterat
             given += 1
             yield record
     if prepared:
-        records |= _time([case for case in cases if case.key in prepared], prepared, conditions)
+        records |= _time_cases([case for case in cases if case.key in prepared], prepared, conditions)
     yield from (records[case.key] for case in cases[given:])
 
 
-def _time(
-    cases: Sequence[Case], prepared: Mapping[str, tuple[Prepared, float]], conditions: Conditions
+def _time_cases(
+    cases: Sequence[Case], prepared: Mapping[str, tuple[PreparedCase, float]], conditions: Conditions
 ) -> dict[str, Record]:
     """The records of a cell's cases that have a pace: they are timed in turns."""
-    cell, effort = cases[0].cell, cases[0].cell.effort
+    cell, effort = cases[0].group, cases[0].group.sampling
     paces = {key: found.pace for key, (found, _) in prepared.items()}
     takes = share_turns(paces, rounds=effort.rounds, processes=effort.processes, budget_s=effort.budget_s)
-    entrants: dict[str, Entrant] = {}
+    timed_cases: dict[str, TimedCase] = {}
     for case in cases:
         found, seconds = prepared[case.key]
         left = conditions.timeout_s - seconds
         budget = min(effort.budget_s, left)
-        entrants[case.key] = Entrant(case, found.row, found.samples, takes[case.key], budget, left)
-    return Sittings(cell, entrants, conditions).run()
+        timed_cases[case.key] = TimedCase(case, found.row, found.samples, takes[case.key], budget, left)
+    return ProcessRuns(cell, timed_cases, conditions).run()
 
 
 def _prepare_all(
-    cell: Cell, cases: Sequence[Case], conditions: Conditions
-) -> Iterator[tuple[str, Prepared | Record, float]]:
+    group: Group, cases: Sequence[Case], conditions: Conditions
+) -> Iterator[tuple[str, PreparedCase | Record, float]]:
     """Every case by its key, prepared or failed, with the seconds that it took.
 
     A worker that dies takes only one case with it: the one that it was at, if that one kills a worker of its own too,
@@ -68,8 +68,8 @@ def _prepare_all(
     while waiting:
         batch = waiting[:1] if solo else waiting
         solo = False
-        job = Prepare(
-            cell=cell,
+        job = PrepareCases(
+            group=group,
             cases=tuple(batch),
             timeout_s=conditions.timeout_s,
             memory_bytes=conditions.memory_bytes,
@@ -80,11 +80,11 @@ def _prepare_all(
         try:
             for told in conditions.engine.carry_out(job):
                 done.add(batch[told.case].key)
-                yield batch[told.case].key, told.what, told.seconds
-        except Died as death:
+                yield batch[told.case].key, told.outcome, told.seconds
+        except WorkerDied as death:
             to_blame = death.case == 0 or (death.case > 0 and death.status == "timeout")
             for case in batch if death.case < 0 else [batch[death.case]] if to_blame else []:
                 done.add(case.key)
-                yield case.key, end_dead(case, death, conditions), 0.0
+                yield case.key, make_worker_failure(case, death, conditions), 0.0
             solo = death.case > 0
         waiting = [case for case in waiting if case.key not in done]

@@ -21,32 +21,35 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Sample, Shape
 from ..case import Case
 
-SETS = 256  # calls of a pass that see contents of their own; those after them begin again
-FEWEST_SETS = 3  # where a pass is one call, the next one gets other tensors
-CORNERS = 2  # rows with which a pool may begin
-LINE = 64  # bytes: tensors begin where a line of the cache does
-FEWEST = 256  # rows of a head that are drawn even for a call over one
+MAX_INPUT_SETS = 256  # calls of a pass that see contents of their own; those after them begin again
+MIN_INPUT_SETS = 3  # where a pass is one call, the next one gets other tensors
+MAX_CORNER_ROWS = 2  # rows with which a pool may begin
+CACHE_LINE_BYTES = 64  # bytes: tensors begin where a line of the cache does
+MIN_ROWS = 256  # rows of a head that are drawn even for a call over one
 
 
-def draw(case: Case, attn: Attention, shape: Shape) -> Sample:
+def draw_inputs(case: Case, attn: Attention, shape: Shape) -> Sample:
     """Inputs of a shape, a pure function of the seed and the sizes: all mechanisms of a cell get the same queries."""
     sizes = (
-        f"{case.cell.effort.seed} {shape.batch} {shape.heads} {shape.n} {shape.m} {shape.head_dim} {shape.value_dim}"
+        f"{case.group.sampling.seed} {shape.batch} {shape.heads} {shape.n} {shape.m} {shape.head_dim} {shape.value_dim}"
     )
     generator = torch.Generator().manual_seed(zlib.crc32(sizes.encode()))  # of a wider seed torch drops the upper half
-    dtype = getattr(torch, case.cell.place.dtype)
-    return attn.sample(shape, generator=generator, dtype=dtype, device=case.cell.place.device)
+    dtype = getattr(torch, case.group.config.dtype)
+    return attn.sample(shape, generator=generator, dtype=dtype, device=case.group.config.device)
 
 
-class Pool:
+class RowPool:
     """One drawn tensor ``[B, heads, length, ..]``, and tensors of its kind, of ``length`` positions, that change."""
 
     def __init__(self, drawn: Tensor, length: int, sets: int) -> None:
         batch, heads, _, *tail = drawn.shape
         width = math.prod(tail)
         self.drawn = drawn.reshape(-1, width)
-        rows, step = batch * heads * length, LINE // math.gcd(LINE, width * drawn.element_size())
-        self.edge = min(FEWEST_SETS * step, rows // 2), rows // 2  # where the first rows may end
+        rows, step = (
+            batch * heads * length,
+            CACHE_LINE_BYTES // math.gcd(CACHE_LINE_BYTES, width * drawn.element_size()),
+        )
+        self.edge = min(MIN_INPUT_SETS * step, rows // 2), rows // 2  # where the first rows may end
         self.memory = drawn.new_empty((rows + (sets - 1) * step, width))
         size = (batch, heads, length, *tail)
         strides = drawn.new_empty(size, device="meta").stride()
@@ -59,14 +62,14 @@ class Pool:
         Written past the version counters, which tell nobody.
         """
         self.stretches = (0, cut, first), (cut, len(self.memory), rest)
-        for mine, drawn in self._pieces():
+        for mine, drawn in self._list_regions():
             mine.data.copy_(drawn)
 
     def is_intact(self) -> bool:
         """Whether the pool still holds what was put there."""
-        return all(torch.equal(mine, drawn) for mine, drawn in self._pieces())
+        return all(torch.equal(mine, drawn) for mine, drawn in self._list_regions())
 
-    def _pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _list_regions(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The pool piece by piece, each with the drawn rows that belong there."""
         count = len(self.drawn)
         for at, until, first in self.stretches:
@@ -77,26 +80,28 @@ class Pool:
                 at += rows
 
 
-class Feed:
+class ChangingInputs:
     """What the calls of each pass get: samples of ``n`` queries and ``m`` keys, out of pools that change."""
 
     def __init__(self, drawn: Sample, n: int, m: int, *, sides: Mapping[str, str], seed: int, sets: int) -> None:
         self.random, self.sets = random.Random(seed), sets
         lengths = {"q": n, "k": m, "v": m} | {name: n if side == "query" else m for name, side in sides.items()}
         self.names: dict[str, int] = {}  # what was one tensor stays one
-        self.pools: dict[int, Pool] = {}
+        self.pools: dict[int, RowPool] = {}
         for name, x in {"q": drawn.q, "k": drawn.k, "v": drawn.v, **drawn.inputs}.items():
             if x is not None:
                 self.names[name] = id(x)
-                self.pools.setdefault(id(x), Pool(x, lengths[name], sets))
-        self.corners = [{key: self._draw(len(p.drawn)) for key, p in self.pools.items()} for _ in range(CORNERS)]
+                self.pools.setdefault(id(x), RowPool(x, lengths[name], sets))
+        self.corners = [
+            {key: self._draw(len(p.drawn)) for key, p in self.pools.items()} for _ in range(MAX_CORNER_ROWS)
+        ]
 
     def change(self, calls: int) -> list[Sample]:
         """New contents, and what each of so many calls gets, in drawn order."""
         corner = self.random.choice(self.corners)
         for key, pool in self.pools.items():
             pool.write(corner[key], self._draw(len(pool.drawn)), self.random.randint(*pool.edge))
-        count = min(self.sets, max(calls, FEWEST_SETS))
+        count = min(self.sets, max(calls, MIN_INPUT_SETS))
         return [self._sample(place) for place in self.random.sample(range(count), min(calls, count))]
 
     def _draw(self, below: int) -> int:
@@ -106,31 +111,33 @@ class Feed:
         by_name = {name: self.pools[key].tensors[place] for name, key in self.names.items()}
         return Sample(by_name.pop("q"), by_name.pop("k"), by_name.pop("v", None), by_name)
 
-    def touched(self) -> str | None:
+    def find_modified(self) -> str | None:
         """The name of an input whose contents are not what they were made."""
         return next((name for name, key in self.names.items() if not self.pools[key].is_intact()), None)
 
-    def owns(self, x: Tensor) -> str | None:
+    def find_owner(self, x: Tensor) -> str | None:
         """The name of the input whose memory a tensor shares."""
         at = x.untyped_storage().data_ptr()
         pools = {name: self.pools[key].memory.untyped_storage().data_ptr() for name, key in self.names.items()}
         return next((name for name, pointer in pools.items() if pointer == at), None)
 
 
-def feed(
+def make_inputs(
     case: Case,
     attn: Attention,
     shape: Shape,
     drawn: Sample | None,
     *,
     seed: int,
-    sets: int = SETS,
-) -> Feed:
+    sets: int = MAX_INPUT_SETS,
+) -> ChangingInputs:
     """Changing inputs for calls of a shape. drawn: inputs of that shape; where it has few positions, more are drawn."""
     sides = {name: i.side for name, i in attn.traits.inputs.items()}
-    if drawn is None or shape.n < FEWEST:
-        drawn = draw(case, attn, replace(shape, n=FEWEST, m=FEWEST) if shape.n == shape.m < FEWEST else shape)
-    return Feed(drawn, shape.n, shape.m, sides=sides, seed=seed, sets=sets)
+    if drawn is None or shape.n < MIN_ROWS:
+        drawn = draw_inputs(
+            case, attn, replace(shape, n=MIN_ROWS, m=MIN_ROWS) if shape.n == shape.m < MIN_ROWS else shape
+        )
+    return ChangingInputs(drawn, shape.n, shape.m, sides=sides, seed=seed, sets=sets)
 
 
 def list_tensors(sample: Sample) -> Sequence[Tensor]:

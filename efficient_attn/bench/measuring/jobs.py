@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...engines.job import Board
+from ...engines.job import StageBoard
 from ...engines.worker import limit_memory
 from ...errors import UnsupportedError
 from ...instruments import integrity
@@ -24,11 +24,11 @@ from ...instruments.roofline import Ceiling, ceiling
 from ...instruments.timing import Pace, TooSlow, Turn, take_rounds
 from ...results.rows import Record, Row, Status
 from ..case import Case
-from ..config import Cell
+from ..config import Group
 from ..task_registry import find_task
 from . import kernel_choices, scratch
-from .output_comparison import Invalid
-from .samples import make_subject
+from .output_comparison import InvalidResult
+from .samples import make_timed
 from .workload import Workload
 
 STAGES = (
@@ -41,11 +41,11 @@ STAGES = (
     "it was timed",
     "it was judged",
 )
-MAKING, COMPILING, FIRST, GATE, MEMORY, CALIBRATING, TIMING, JUDGING = range(len(STAGES))
+MAKING_INPUTS, COMPILING, FIRST_CALL, VERIFYING, COUNTING_MEMORY, CALIBRATING, TIMING, EVALUATING = range(len(STAGES))
 
 
 @dataclass
-class Prepared:
+class PreparedCase:
     """A case that has passed its gate: its row so far, and its pace."""
 
     row: Row
@@ -54,62 +54,62 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Of:
+class CaseResult:
     """What a worker tells about one case, by its place among the job's cases, with the seconds that it took."""
 
     case: int
-    what: Prepared | Record
+    outcome: PreparedCase | Record
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepare:
+class PrepareCases:
     """Take each case to where it can be timed, or to the record that says why not. Tells an `Of` for each."""
 
-    cell: Cell
+    group: Group
     cases: tuple[Case, ...]
     timeout_s: float
     memory_bytes: int | None
     choices: kernel_choices.Choices = field(default_factory=dict)
     folder: Path | None = None
 
-    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
-        _set_threads(self.cell)
-        kernel_choices.use(self.choices)
-        scratch.use(self.folder)
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        _set_threads(self.group)
+        kernel_choices.apply_choices(self.choices)
+        scratch.set_folder(self.folder)
         for place, case in enumerate(self.cases):
             start = time.perf_counter()
             overdue = time.monotonic() + self.timeout_s
 
             def at(stage: int, seconds: float | None = None, *, place: int = place, overdue: float = overdue) -> None:
                 left = overdue - time.monotonic()
-                board.at(place, stage, left if seconds is None else min(seconds, left))
+                board.set_stage(place, stage, left if seconds is None else min(seconds, left))
 
-            at(MAKING)
+            at(MAKING_INPUTS)
             limit_memory(self.memory_bytes)
-            what = self._judge(case, at)
-            tell(Of(place, what, time.perf_counter() - start))
+            outcome = self._evaluate(case, at)
+            send(CaseResult(place, outcome, time.perf_counter() - start))
 
-    def _judge(self, case: Case, at: Callable[..., None]) -> Prepared | Record:
+    def _evaluate(self, case: Case, at: Callable[..., None]) -> PreparedCase | Record:
         row = case.row()
         row.threads = torch.get_num_threads()
-        task = find_task(self.cell.target)
+        task = find_task(self.group.target)
         try:
-            at(JUDGING)
-            found = task.judge(case, row, at)
-            if strange := sorted(name for name in found.row.extra if not task.declares(name)):
-                raise ValueError(f"the task {task.name} declares no column {strange[0]!r}")
+            at(EVALUATING)
+            outcome = task.judge(case, row, at)
+            if undeclared := sorted(name for name in outcome.row.extra if not task.declares(name)):
+                raise ValueError(f"the task {task.name} declares no column {undeclared[0]!r}")
         except Exception as error:
             return end_failed(row, error)
         try:
-            Record(found.row, found.samples).to_line()
+            Record(outcome.row, outcome.samples).to_line()
         except (TypeError, ValueError) as error:  # what cannot be kept ends this case, not the run
             return end_failed(case.row(), error)
-        return found
+        return outcome
 
 
 @dataclass(frozen=True)
-class Sat:
+class RoundResult:
     """One round of a sitting, by the case's place among the job's cases."""
 
     samples: Mapping[int, list[float]]
@@ -118,22 +118,22 @@ class Sat:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessRunEnd:
     """The end of a sitting: why its numbers may be disturbed, if they may, and what was seen of it."""
 
-    disturbed: str | None
-    seen: dict[str, Any]
+    disturbance: str | None
+    observations: dict[str, Any]
     graph_breaks: Mapping[int, int]
     energy_j: Mapping[int, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sit:
+class MeasureRounds:
     """Measure some rounds of prepared cases together. Tells a `Sat` for each round, then `Ended`."""
 
-    cell: Cell
+    group: Group
     cases: tuple[Case, ...]
-    turns: tuple[Turn, ...]
+    sampling_plans: tuple[Turn, ...]
     rounds: tuple[int, ...]
     seed: int
     timeout_s: tuple[float, ...]
@@ -141,48 +141,57 @@ class Sit:
     energy: bool  # measured too, where the device has a counter
     choices: kernel_choices.Choices = field(default_factory=dict)
 
-    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
-        threads, device = _set_threads(self.cell), self.cell.place.device
-        kernel_choices.use(self.choices)
-        make = find_task(self.cell.target).work
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        threads, device = _set_threads(self.group), self.group.config.device
+        kernel_choices.apply_choices(self.choices)
+        make = find_task(self.group.target).work
         assert make is not None  # only what is timed sits
         limit_memory(self.memory_bytes)
         works: list[Workload] = []
         for place, case in enumerate(self.cases):
-            board.at(place, MAKING, self.timeout_s[place])
+            board.set_stage(place, MAKING_INPUTS, self.timeout_s[place])
             works.append(make(case))
             works[-1].warm()
         before, watch = Globals.now(), Watch()
         rounds = take_rounds(
-            {str(i): make_subject(work, seed=self.seed) for i, work in enumerate(works)},
-            {str(i): turn for i, turn in enumerate(self.turns)},
+            {str(i): make_timed(work, seed=self.seed) for i, work in enumerate(works)},
+            {str(i): turn for i, turn in enumerate(self.sampling_plans)},
             {str(i): count for i, count in enumerate(self.rounds)},
             seed=self.seed,
             device=device,
             alone=threads == 1 and device == "cpu",
-            at=lambda name: board.at(int(name), TIMING, self.timeout_s[int(name)]),
-            after=lambda: _check(before),
+            at=lambda name: board.set_stage(int(name), TIMING, self.timeout_s[int(name)]),
+            after=lambda: _check_global_state(before),
         )
         for r in rounds:
             ends = {int(n): explain_failure(e) for n, e in r.failed.items()}
-            tell(Sat(_placed(r.samples), _placed(r.waited), ends))
-        seen, waits = watch.lap(), threads if device == "cpu" else None  # for a GPU a thread may well wait
-        told = asdict(seen) | ({"gpu": {n: str(v) for n, v in sensors().items()}} if device == "cuda" else {})
-        tell(Ended(seen.reason(waits), told, {i: w.graph_breaks for i, w in enumerate(works)}, self._energy(works)))
+            send(RoundResult(_by_index(r.samples), _by_index(r.waited), ends))
+        disturbance, waits = watch.lap(), threads if device == "cpu" else None  # for a GPU a thread may well wait
+        observations = asdict(disturbance) | (
+            {"gpu": {n: str(v) for n, v in sensors().items()}} if device == "cuda" else {}
+        )
+        send(
+            ProcessRunEnd(
+                disturbance.reason(waits),
+                observations,
+                {i: w.graph_breaks for i, w in enumerate(works)},
+                self._energy(works),
+            )
+        )
 
     def _energy(self, works: Sequence[Workload]) -> dict[int, float | None]:
-        read = meter(self.cell.place.device) if self.energy else None
+        read = meter(self.group.config.device) if self.energy else None
         if read is None:
             return {}
-        calls = [turn.pace.calls for turn in self.turns]
+        calls = [turn.pace.calls for turn in self.sampling_plans]
         return {
-            i: joules_a_call(make_subject(w, seed=self.seed), calls[i], read, device=self.cell.place.device)
+            i: joules_a_call(make_timed(w, seed=self.seed), calls[i], read, device=self.group.config.device)
             for i, w in enumerate(works)
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspect:
+class InspectMachine:
     """Look at the machine: how fast could anything be? canary: and does the memory counter tell the truth?
 
     Tells what was counted, a ceiling for each of the settings, and last what else the machine did meanwhile.
@@ -193,24 +202,24 @@ class Inspect:
     limit_s: float
     canary: bool = True
 
-    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
-        board.at(0, MAKING, self.limit_s)
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        board.set_stage(0, MAKING_INPUTS, self.limit_s)
         if self.canary:
-            tell(canary(self.device))
+            send(canary(self.device))
         default, watch = _default_threads(), Watch()
         for dtype, threads in self.settings:
-            found: Ceiling = ceiling(self.device, dtype, threads or default)
-            tell((dtype, threads, found))
-        tell(watch.lap())
+            roofline: Ceiling = ceiling(self.device, dtype, threads or default)
+            send((dtype, threads, roofline))
+        send(watch.lap())
 
 
-def _placed(by_name: Mapping[str, Any]) -> dict[int, Any]:
+def _by_index(by_name: Mapping[str, Any]) -> dict[int, Any]:
     return {int(name): value for name, value in by_name.items()}
 
 
-def _set_threads(cell: Cell) -> int:
+def _set_threads(group: Group) -> int:
     default = _default_threads()  # asked first: where jobs share a process, what one sets is not the next one's default
-    torch.set_num_threads(cell.place.threads or default)
+    torch.set_num_threads(group.config.threads or default)
     return torch.get_num_threads()
 
 
@@ -219,7 +228,7 @@ def _default_threads() -> int:
     return torch.get_num_threads()
 
 
-def _check(before: Globals) -> None:
+def _check_global_state(before: Globals) -> None:
     if reason := before.changed():
         before.restore()
         raise Meddled(reason)
@@ -232,7 +241,7 @@ def explain_failure(error: BaseException) -> tuple[Status, str]:
     """The status and the reason of a case that raised."""
     if isinstance(error, UnsupportedError):
         return "unsupported", str(error)
-    if isinstance(error, Invalid | Meddled):
+    if isinstance(error, InvalidResult | Meddled):
         return "invalid", str(error)
     if isinstance(error, TooSlow):
         return "timeout", str(error)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ...engines.job import Board, Died, Engine
+from ...engines.job import Engine, StageBoard, WorkerDied
 from ...kernels.autotuning import autotuner, cache
 from ...kernels.autotuning.candidates import TimingTable, TuningPoint
 from ...kernels.tunables import TUNABLES
@@ -21,28 +21,28 @@ Choices: TypeAlias = dict[int, Tables]  # by threads
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settle:
+class AutotuneKernels:
     """Find or make the tables of timings for each number of threads. Tells pairs of both."""
 
     threads: tuple[int | None, ...]
 
-    def run(self, board: Board, tell: Callable[[Any], None]) -> None:
-        board.at(0, 0, LIMIT_S)
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        board.set_stage(0, 0, LIMIT_S)
         default = torch.get_num_threads()
         for count in sorted({threads or default for threads in self.threads}):
             torch.set_num_threads(count)
-            tell((count, autotuner.find_tables(TUNABLES, count)))
+            send((count, autotuner.find_tables(TUNABLES, count)))
         torch.set_num_threads(default)
 
 
-def settle(engine: Engine, threads: Iterable[int | None], sessions: Sequence[Mapping[str, Any]]) -> Choices:
+def autotune(engine: Engine, threads: Iterable[int | None], sessions: Sequence[Mapping[str, Any]]) -> Choices:
     """The tables of a session: those of earlier ``sessions`` of its folder, so that all of a run's rows agree, or else
     those of this machine. None where a worker died of it: rules then decide.
     """
-    found = {count: table for session in sessions for count, table in read(session.get("choices", {})).items()}
+    found = {count: table for session in sessions for count, table in read_choices(session.get("choices", {})).items()}
     try:
-        settled = dict(engine.carry_out(Settle(threads=tuple(dict.fromkeys(threads)))))
-    except Died as death:
+        settled = dict(engine.carry_out(AutotuneKernels(threads=tuple(dict.fromkeys(threads)))))
+    except WorkerDied as death:
         reason = f"by rule: nothing could be timed ({death.how})"
         settled = {
             count: dict.fromkeys((c.name for c in TUNABLES), TimingTable(source=reason)) for count in threads if count
@@ -50,13 +50,13 @@ def settle(engine: Engine, threads: Iterable[int | None], sessions: Sequence[Map
     return {count: {**tables, **found.get(count, {})} for count, tables in settled.items()}
 
 
-def use(choices: Choices) -> None:
+def apply_choices(choices: Choices) -> None:
     """In a worker: decide by these tables, for the threads that it has."""
     count = torch.get_num_threads()
     autotuner.use_tables(choices.get(count, {}), count)
 
 
-def as_json(choices: Choices) -> dict[str, Any]:
+def choices_as_json(choices: Choices) -> dict[str, Any]:
     """The tables as ``run.json`` keeps them: by threads, then contest."""
     return {
         str(count): {
@@ -71,7 +71,7 @@ def as_json(choices: Choices) -> dict[str, Any]:
     }
 
 
-def read(kept: Mapping[str, Any]) -> Choices:
+def read_choices(stored: Mapping[str, Any]) -> Choices:
     """What `as_json` wrote."""
     return {
         int(count): {
@@ -82,11 +82,11 @@ def read(kept: Mapping[str, Any]) -> Choices:
             )
             for name, told in tables.items()
         }
-        for count, tables in kept.items()
+        for count, tables in stored.items()
     }
 
 
-def look_at_choices(threads: int) -> Finding:
+def check_choices(threads: int) -> Finding:
     """By what forms of kernels are chosen on this machine; times them first where nobody has."""
     tables = autotuner.find_tables(TUNABLES, threads)
     seconds = sum(table.seconds for table in tables.values())

@@ -13,19 +13,19 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Sample, Values
 from ...instruments.distance import relative_error
 from .inputs import list_tensors
-from .padded_rows import take_rows
+from .padded_rows import select_rows
 from .workload import Workload, make_leaves
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2, "float16": 5e-3}  # relative Frobenius error
 ROWS = 32  # query rows a place at which a long output is compared
-AGAIN = 2**22  # pairs of all heads that the oracle may work out in every round
+REPEAT_TOLERANCE = 2**22  # pairs of all heads that the oracle may work out in every round
 
 
-class Invalid(Exception):
+class InvalidResult(Exception):
     """The output is not the oracle's."""
 
 
-def takes_rows(w: Workload) -> bool:
+def supports_rows(w: Workload) -> bool:
     """Whether some rows can be asked for alone, so that the oracle is cheap at any length."""
     return w.attn.traits.rows_alone
 
@@ -38,23 +38,23 @@ def dense_pairs(w: Workload) -> int:
 # -- a call and its oracle -----------------------------------------------------------------------------------------
 
 
-def check_call(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = AGAIN) -> float:
+def check_call(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = REPEAT_TOLERANCE) -> float:
     """The error of what a call gave for a sample, on rows at its start, in its middle and at its end; else `Invalid`.
 
     The queries' gradients are compared on the same rows. Where rows cannot be taken alone, all are compared while the
     oracle works out at most so many pairs; above that, with what a new instance gives for copies of the same inputs.
     """
-    out = _shaped(w, results[0].detach())
-    if takes_rows(w):
-        return max(_check_rows(w, sample, out, results, place) for place in list_places(w.shape.n))
+    out = _check_shape(w, results[0].detach())
+    if supports_rows(w):
+        return max(_check_rows(w, sample, out, results, place) for place in list_rows(w.shape.n))
     if dense_pairs(w) <= most:
-        return check_same(w, out, _ask(w, sample, w.mask))
+        return check_same(w, out, _call_reference(w, sample, w.mask))
     q, k, v, inputs = _copies(sample)
     with torch.no_grad():
         return check_same(w, out, w.case.create()(q, k, v, w.mask, **inputs))
 
 
-def list_places(n: int) -> list[slice]:
+def list_rows(n: int) -> list[slice]:
     """Some rows at the start, in the middle and at the end, none of them twice."""
     middle = max(ROWS, n // 2 - ROWS // 2)
     end = max(middle + ROWS, n - ROWS)
@@ -62,20 +62,20 @@ def list_places(n: int) -> list[slice]:
 
 
 def _check_rows(w: Workload, sample: Sample, out: Tensor, results: Sequence[Tensor], place: slice) -> float:
-    rows = take_rows(sample, w.mask, place, w.attn.traits.inputs)
+    rows = select_rows(sample, w.mask, place, w.attn.traits.inputs)
     k, v, inputs = rows.sample.k, rows.sample.v, rows.sample.inputs
     q = rows.sample.q.detach().requires_grad_(len(results) > 1)
     with torch.set_grad_enabled(len(results) > 1):
         want = w.oracle(q, k, v, rows.mask, **inputs)
-    error = check_same(w, out[:, :, rows.place], want.detach())
+    error = check_same(w, out[:, :, rows.row], want.detach())
     if len(results) > 1:
-        upstream = w.upstream(out)[:, :, rows.place]
+        upstream = w.upstream(out)[:, :, rows.row]
         (slope,) = torch.autograd.grad(want, [q], upstream, allow_unused=True, materialize_grads=True)
-        error = max(error, check_same(w, results[1][:, :, rows.place], slope, "the queries' gradient"))
+        error = max(error, check_same(w, results[1][:, :, rows.row], slope, "the queries' gradient"))
     return error
 
 
-def _ask(w: Workload, sample: Sample, mask: Mask) -> Tensor:
+def _call_reference(w: Workload, sample: Sample, mask: Mask) -> Tensor:
     with torch.no_grad():
         return w.oracle(sample.q, sample.k, sample.v, mask, **sample.inputs)
 
@@ -110,7 +110,7 @@ def _join(parts: Sequence[Values]) -> Values:
 # -- gradients -----------------------------------------------------------------------------------------------------
 
 
-def check_gradients(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = AGAIN) -> float:
+def check_gradients(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = REPEAT_TOLERANCE) -> float:
     """The error of all gradients of a call: against the oracle's where those are affordable; else `Invalid`.
 
     Above ``most`` pairs, and where rows can be taken alone, one more call gets a larger gradient for some rows: by that
@@ -118,13 +118,13 @@ def check_gradients(w: Workload, sample: Sample, results: Sequence[Tensor], *, m
     are compared with what a new instance gives for copies of the same inputs.
     """
     if dense_pairs(w) <= most:
-        return _check_all(w, results, _exactly(w, w.oracle, sample))
-    if takes_rows(w):
+        return _check_all(w, results, _deterministic(w, w.oracle, sample))
+    if supports_rows(w):
         return _check_difference(w, sample, results)
-    return _check_all(w, results, _exactly(w, w.case.create(), _copies(sample)))
+    return _check_all(w, results, _deterministic(w, w.case.create(), _copies(sample)))
 
 
-def _exactly(w: Workload, other: Attention, sample: Sample) -> tuple[Tensor, ...]:
+def _deterministic(w: Workload, other: Attention, sample: Sample) -> tuple[Tensor, ...]:
     """What another mechanism gives in the workload's place."""
     attn, call = w.attn, w.call
     try:
@@ -142,10 +142,10 @@ def _check_all(w: Workload, results: Sequence[Tensor], want: Sequence[Tensor]) -
 def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor]) -> float:
     upstream, leaves, count = w.upstream(results[0]), make_leaves(sample), 0
     more, parts = torch.zeros_like(upstream), []
-    for place in list_places(w.shape.n):
-        rows = take_rows(leaves, w.mask, place, w.attn.traits.inputs)
-        more[:, :, rows.place] = upstream[:, :, rows.place]
-        count += rows.place.stop - rows.place.start
+    for place in list_rows(w.shape.n):
+        rows = select_rows(leaves, w.mask, place, w.attn.traits.inputs)
+        more[:, :, rows.row] = upstream[:, :, rows.row]
+        count += rows.row.stop - rows.row.start
         parts.append(rows)
     scale = math.sqrt(w.shape.n / count)  # so that what the rows add is no less than what there is
     more *= scale
@@ -154,7 +154,7 @@ def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor]) ->
     for rows in parts:
         q, k, v, inputs = rows.sample
         out = w.oracle(q, k, v, rows.mask, **inputs)
-        slopes = torch.autograd.grad(out, sources, more[:, :, rows.place], allow_unused=True, materialize_grads=True)
+        slopes = torch.autograd.grad(out, sources, more[:, :, rows.row], allow_unused=True, materialize_grads=True)
         for want, slope in zip(wants, slopes, strict=True):
             want += slope
     other = w.forward_backward(sample, upstream + more)
@@ -167,28 +167,30 @@ def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor]) ->
 # -- one comparison ------------------------------------------------------------------------------------------------
 
 
-def _shaped(w: Workload, out: Tensor) -> Tensor:
+def _check_shape(w: Workload, out: Tensor) -> Tensor:
     s = w.shape
     want = (s.batch, s.heads, s.n, s.value_dim)
     if tuple(out.shape) != want or out.dtype != w.sample.q.dtype:
-        raise Invalid(f"the output is {out.dtype} {list(out.shape)}, not {w.sample.q.dtype} {list(want)}")
+        raise InvalidResult(f"the output is {out.dtype} {list(out.shape)}, not {w.sample.q.dtype} {list(want)}")
     return out
 
 
 def check_same(w: Workload, out: Tensor, oracle: Tensor, what: str = "the output") -> float:
     """The error of a result, if it has the oracle's shape and dtype and is near enough to it; else `Invalid`."""
     if out.shape != oracle.shape or out.dtype != oracle.dtype:
-        raise Invalid(f"{what} is {out.dtype} {list(out.shape)}, the oracle's {oracle.dtype} {list(oracle.shape)}")
+        raise InvalidResult(
+            f"{what} is {out.dtype} {list(out.shape)}, the oracle's {oracle.dtype} {list(oracle.shape)}"
+        )
     if not torch.isfinite(oracle).all():
-        raise Invalid(f"{what} of the oracle holds values that are not finite")
+        raise InvalidResult(f"{what} of the oracle holds values that are not finite")
     if not torch.isfinite(out).all():
-        raise Invalid(f"{what} holds values that are not finite")
-    return check_error(relative_error(out, oracle), w.case.cell.place.dtype, what)
+        raise InvalidResult(f"{what} holds values that are not finite")
+    return check_error(relative_error(out, oracle), w.case.group.config.dtype, what)
 
 
 def check_error(error: float, dtype: str, what: str = "the output") -> float:
     """The error, if it is one that the dtype allows; else `Invalid`."""
     limit = TOLERANCE[dtype]
     if not error <= limit:  # nor may it be no number
-        raise Invalid(f"{what} is not the oracle's: relative error {error:.2e}, allowed {limit:.0e}")
+        raise InvalidResult(f"{what} is not the oracle's: relative error {error:.2e}, allowed {limit:.0e}")
     return error

@@ -14,17 +14,17 @@ from ...contract.traits import Input
 from ..case import Case
 
 
-class Rows(NamedTuple):
+class CheckedRows(NamedTuple):
     """Some query rows of a call, by their place in its output, with all keys that they may have to do with."""
 
-    place: slice
+    row: slice
     sample: Sample
     mask: Mask
 
 
 def make_mask(case: Case, shape: Shape) -> Mask:
     """The case's causality, and where its rows end; at another length than the case's, in proportion."""
-    place, whole = case.cell.place, case.shape.n
+    place, whole = case.group.config, case.shape.n
     if place.fill == "full":
         return Mask(causal=place.causal)
     if place.fill == "packed":
@@ -34,19 +34,19 @@ def make_mask(case: Case, shape: Shape) -> Mask:
     return Mask(causal=place.causal, key_lengths=lengths, query_lengths=lengths)
 
 
-def take_rows(sample: Sample, mask: Mask, place: slice, sides: Mapping[str, Input]) -> Rows:
+def select_rows(sample: Sample, mask: Mask, place: slice, sides: Mapping[str, Input]) -> CheckedRows:
     """The rows at a place, alone; of packed sequences those that belong to the first one there."""
     if mask.cu_seqlens is None:
-        found = _cut(sample, place, slice(None), sides)
-        return Rows(place, found, mask.rows(place, sample.q.shape[2], sample.k.shape[2]))
+        found = _slice_mask(sample, place, slice(None), sides)
+        return CheckedRows(place, found, mask.rows(place, sample.q.shape[2], sample.k.shape[2]))
     ends = mask.cu_seqlens.tolist()
     first, end = max(x for x in ends if x <= place.start), min(x for x in ends if x > place.start)
     place, own = slice(place.start, min(place.stop, end)), slice(first, end)
     alone = Mask(causal=mask.causal, query_start=place.start - first)
-    return Rows(place, _cut(sample, place, own, sides), alone)
+    return CheckedRows(place, _slice_mask(sample, place, own, sides), alone)
 
 
-def _cut(sample: Sample, queries: slice, keys: slice, sides: Mapping[str, Input]) -> Sample:
+def _slice_mask(sample: Sample, queries: slice, keys: slice, sides: Mapping[str, Input]) -> Sample:
     q, k, v, inputs = sample
     cut = {name: x[:, :, queries if sides[name].side == "query" else keys] for name, x in inputs.items()}
     return Sample(q[:, :, queries], k[:, :, keys], None if v is None else v[:, :, keys], cut)

@@ -15,31 +15,31 @@ from ...instruments.timing import calibrate, first_call
 from ...kernels.autotuning import autotuner
 from ...results.rows import Row, finite
 from ..case import Case
-from .jobs import CALIBRATING, COMPILING, FIRST, GATE, MAKING, MEMORY, Prepared
-from .samples import Steps, make_subject, prove
+from .jobs import CALIBRATING, COMPILING, COUNTING_MEMORY, FIRST_CALL, MAKING_INPUTS, VERIFYING, PreparedCase
+from .samples import TimedSteps, make_timed, verify_workload
 from .workload import BACKWARD, Workload
 
 
-def prepare(
+def prepare_case(
     case: Case, row: Row, at: Callable[..., None], *, peak_memory: bool = False, memory_budget: int | None = None
-) -> Prepared:
+) -> PreparedCase:
     """Gate a case, count its memory and find its pace. at: called with the stage, and the most seconds for it.
 
     peak_memory: whether rows have a call's bytes. memory_budget: of which they have the longest context, in decoding.
     """
-    place, budget_s = case.cell.place, case.cell.effort.budget_s
-    at(MAKING)
+    place, budget_s = case.group.config, case.group.sampling.budget_s
+    at(MAKING_INPUTS)
     workload = Workload(case)
-    with watched(workload.drawn):
+    with watched(workload.sampled_inputs):
         compiles = place.compiled or workload.attn.compiles
-        at(COMPILING if compiles else FIRST, None if compiles else budget_s)
+        at(COMPILING if compiles else FIRST_CALL, None if compiles else budget_s)
         workload.warm()
-        at(FIRST, budget_s)
-        steps = Steps(workload, case.cell.effort.seed) if place.mode == "decode" else None
-        subject = make_subject(workload, seed=case.cell.effort.seed)
+        at(FIRST_CALL, budget_s)
+        steps = TimedSteps(workload, case.group.sampling.seed) if place.mode == "decode" else None
+        subject = make_timed(workload, seed=case.group.sampling.seed)
         first_call(subject, budget_s=budget_s, device=place.device)
-        at(GATE)
-        error, row.gate_len = prove(workload, steps)
+        at(VERIFYING)
+        error, row.gate_len = verify_workload(workload, steps)
         row.oracle_error = finite(error)
         row.parameters = sum(p.numel() for p in workload.attn.parameters())
         row.clamped_rows = workload.clamped_rows()
@@ -47,18 +47,18 @@ def prepare(
         _count_work(workload, row)
         if memory_budget is not None:
             _count_capacity(workload, row, memory_budget)
-        at(MEMORY)
+        at(COUNTING_MEMORY)
         autotuner.clear_choices()  # what the gate chose, perhaps at another length
         samples = _count_memory(workload, row, steps, told=peak_memory)
         row.choices = autotuner.list_choices() or None
         at(CALIBRATING)
         pace = calibrate(subject, budget_s=budget_s, device=place.device)
-    return Prepared(row, pace, samples | {"bytes_moved": row.bytes_moved})
+    return PreparedCase(row, pace, samples | {"bytes_moved": row.bytes_moved})
 
 
-def _count_memory(workload: Workload, row: Row, steps: Steps | None, *, told: bool) -> dict[str, Any]:
+def _count_memory(workload: Workload, row: Row, steps: TimedSteps | None, *, told: bool) -> dict[str, Any]:
     """One call under the profiler: the kernels that it really ran, and its bytes where the suite asks for them."""
-    found = workload.footprint(steps and steps.take_one)
+    found = workload.footprint(steps and steps.next_token)
     if told:
         row.peak_memory_bytes, row.retained_bytes, row.reason = found.peak, found.retained, found.reason
         row.output_bytes, row.saved_bytes, row.workspace_bytes = found.output, found.saved, found.workspace
@@ -66,7 +66,7 @@ def _count_memory(workload: Workload, row: Row, steps: Steps | None, *, told: bo
 
 
 def _count_work(workload: Workload, row: Row) -> None:
-    s, attn, place = workload.shape, workload.attn, workload.case.cell.place
+    s, attn, place = workload.shape, workload.attn, workload.case.group.config
     decoding, m = place.mode == "decode", place.seq_len
     n, causal = (1, True) if decoding else (m, place.causal)
     asked = replace(s, n=n, m=m)

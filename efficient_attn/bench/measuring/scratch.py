@@ -8,12 +8,12 @@ from pathlib import Path
 _folder: Path | None = None
 
 
-def use(folder: Path | None) -> None:
+def set_folder(folder: Path | None) -> None:
     """In a worker: the run's folder from now on."""
     global _folder
     _folder = folder
 
 
-def folder() -> Path | None:
+def get_folder() -> Path | None:
     """The run's folder; None where nothing is kept, as in a plan."""
     return _folder

@@ -11,16 +11,24 @@ from torch import Tensor
 
 from ...contract.shapes import Sample
 from ...errors import UnsupportedError
-from .output_comparison import AGAIN, Invalid, check_call, check_gradients, check_same, dense_pairs, takes_rows
+from .output_comparison import (
+    REPEAT_TOLERANCE,
+    InvalidResult,
+    check_call,
+    check_gradients,
+    check_same,
+    dense_pairs,
+    supports_rows,
+)
 from .workload import Workload
 
-GRADIENTS = 256  # length at which gradients are compared where the oracle's would take too long
-WHOLE = 2**25  # pairs of all heads that the oracle may work out once, where rows cannot be taken alone
-ROUND = 128  # of which shorter lengths are multiples
-ONCE = 2**27  # pairs whose gradients it may work out once, where the mechanism takes no shorter length
+GRADIENT_ROWS = 256  # length at which gradients are compared where the oracle's would take too long
+MAX_WHOLE_PAIRS = 2**25  # pairs of all heads that the oracle may work out once, where rows cannot be taken alone
+ROUND_PAIRS = 128  # of which shorter lengths are multiples
+ONCE_PAIRS = 2**27  # pairs whose gradients it may work out once, where the mechanism takes no shorter length
 
 
-def gate(w: Workload) -> tuple[float, int]:
+def verify_case(w: Workload) -> tuple[float, int]:
     """The error of a workload's result against its oracle's, and the length at which they were compared.
 
     Raises `Invalid`, with what and where, for a wrong shape or dtype, values not finite, or an error over `TOLERANCE`.
@@ -29,15 +37,18 @@ def gate(w: Workload) -> tuple[float, int]:
     results = make_results(w, w.sample)
     check_plain(w, results, lambda x: shared_input(w.sample, x), earlier)
     del earlier
-    if takes_rows(w) or dense_pairs(w) <= WHOLE:
-        error, length = check_call(w, w.sample, results, most=WHOLE), w.shape.n
+    if supports_rows(w) or dense_pairs(w) <= MAX_WHOLE_PAIRS:
+        error, length = check_call(w, w.sample, results, most=MAX_WHOLE_PAIRS), w.shape.n
     else:
-        small = _smaller(w, _affordable(w, WHOLE))
-        error, length = check_call(small, small.sample, make_results(small, small.sample), most=WHOLE), small.shape.n
+        small = _shrink(w, _fits_pairs(w, MAX_WHOLE_PAIRS))
+        error, length = (
+            check_call(small, small.sample, make_results(small, small.sample), most=MAX_WHOLE_PAIRS),
+            small.shape.n,
+        )
     if len(results) > 1:
-        whole = takes_rows(w) or dense_pairs(w) <= AGAIN
+        whole = supports_rows(w) or dense_pairs(w) <= REPEAT_TOLERANCE
         error = max(error, check_gradients(w, w.sample, results) if whole else _check_small_gradients(w))
-    if w.case.cell.place.mode == "prefill":
+    if w.case.group.config.mode == "prefill":
         error = max(error, check_same(w, results[0], w.forward(w.sample)))
     return error, length
 
@@ -62,14 +73,14 @@ def check_plain(
     device = w.sample.q.device
     for what, x in zip(("output", *["gradient"] * (len(results) - 1)), results, strict=True):
         if type(x) is not Tensor:
-            raise Invalid(f"the {what} is a {type(x).__name__}, not a plain tensor")
+            raise InvalidResult(f"the {what} is a {type(x).__name__}, not a plain tensor")
         if x.device != device:
-            raise Invalid(f"the {what} is on {x.device}, not on {device}")
+            raise InvalidResult(f"the {what} is on {x.device}, not on {device}")
         if name := owner(x):
-            raise Invalid(f"the {what} shares its memory with the input {name}")
+            raise InvalidResult(f"the {what} shares its memory with the input {name}")
     memory = results[0].untyped_storage().data_ptr()
     if earlier is not None and earlier.untyped_storage().data_ptr() == memory:
-        raise Invalid("the output shares its memory with that of an earlier call")
+        raise InvalidResult("the output shares its memory with that of an earlier call")
 
 
 def shared_input(sample: Sample, x: Tensor) -> str | None:
@@ -85,13 +96,16 @@ def shared_input(sample: Sample, x: Tensor) -> str | None:
 def _check_small_gradients(w: Workload) -> float:
     """At a short length; where that is too short for the mechanism, at a longer one, or for one row of the batch."""
     n, batch = w.shape.n, w.shape.batch
-    sizes = [(min(n, GRADIENTS), batch, AGAIN), (_affordable(w, AGAIN), batch, AGAIN)]
-    if w.case.cell.place.fill == "full":
-        sizes.append((n, 1, ONCE))
+    sizes = [
+        (min(n, GRADIENT_ROWS), batch, REPEAT_TOLERANCE),
+        (_fits_pairs(w, REPEAT_TOLERANCE), batch, REPEAT_TOLERANCE),
+    ]
+    if w.case.group.config.fill == "full":
+        sizes.append((n, 1, ONCE_PAIRS))
     refused = None
     for length, rows, most in sizes:
         try:
-            small = _smaller(w, length, rows)
+            small = _shrink(w, length, rows)
             if dense_pairs(small) <= most:
                 return check_gradients(small, small.sample, small.forward_backward(small.sample), most=most)
         except UnsupportedError as error:
@@ -99,7 +113,7 @@ def _check_small_gradients(w: Workload) -> float:
     raise refused or UnsupportedError(f"{w.attn.label}: at no length is its oracle's gradient affordable")
 
 
-def _smaller(w: Workload, n: int, batch: int | None = None) -> Workload:
+def _shrink(w: Workload, n: int, batch: int | None = None) -> Workload:
     shape = replace(w.shape, n=n, m=n, batch=batch or w.shape.batch)
     if shape == w.shape:
         return w
@@ -108,12 +122,12 @@ def _smaller(w: Workload, n: int, batch: int | None = None) -> Workload:
     return small
 
 
-def _affordable(w: Workload, pairs: int) -> int:
-    return affordable(w.shape.n, w.shape.batch * w.shape.heads, pairs)
+def _fits_pairs(w: Workload, pairs: int) -> int:
+    return fits_pairs(w.shape.n, w.shape.batch * w.shape.heads, pairs)
 
 
-def affordable(n: int, heads: int, pairs: int) -> int:
+def fits_pairs(n: int, heads: int, pairs: int) -> int:
     """The length, n at most, at which an oracle over all pairs of all heads works out so many, or a little less: a
     round one, as some mechanisms take multiples of a block only."""
     most = math.isqrt(pairs // heads)
-    return n if n <= most else max(most - most % ROUND, min(most, ROUND))
+    return n if n <= most else max(most - most % ROUND_PAIRS, min(most, ROUND_PAIRS))

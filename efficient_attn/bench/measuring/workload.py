@@ -17,7 +17,7 @@ from ...errors import UnsupportedError
 from ...instruments.global_state import Meddled
 from ...instruments.memory import Footprint, footprint, training_footprint
 from ..case import Case
-from .inputs import draw, list_tensors
+from .inputs import draw_inputs, list_tensors
 from .padded_rows import make_mask
 
 BACKWARD = 2.5  # a backward pass does five matrix products where the forward does two
@@ -32,13 +32,13 @@ class Workload:
         self.call: Callable[..., Tensor] = self.attn
         self.graph_breaks = 0
         self.mask = make_mask(case, self.shape)
-        self.sample = draw(case, self.attn, self.shape)
+        self.sample = draw_inputs(case, self.attn, self.shape)
 
     def warm(self) -> None:
         """Have the mechanism compiled where the case asks for that, or where it does so itself: in a call that is no
         other's warming up, and that takes a while."""
-        mode = self.case.cell.place.mode
-        if self.case.cell.place.compiled:
+        mode = self.case.group.config.mode
+        if self.case.group.config.compiled:
             if mode not in ("forward", "forward_backward"):
                 raise UnsupportedError(f"{mode}: only forward and forward_backward are compiled")
             self.call, before = torch.compile(self.attn), count_graph_breaks()
@@ -49,7 +49,7 @@ class Workload:
 
     def make_call(self, sample: Sample) -> Any:
         """One call of the case's mode, but for decoding, on this sample."""
-        return getattr(self, str(self.case.cell.place.mode))(sample)
+        return getattr(self, str(self.case.group.config.mode))(sample)
 
     @cached_property
     def oracle(self) -> Attention:
@@ -62,15 +62,15 @@ class Workload:
 
         Padding need not be read.
         """
-        if self.case.cell.place.mode == "decode":
-            return min(state_bytes(self.after_context(self.shape.m)), self._seen_bytes)
+        if self.case.group.config.mode == "decode":
+            return min(state_bytes(self.after_context(self.shape.m)), self._visible_bytes)
         s, size = self.shape, self.sample.q.element_size()
-        once = sum(x.numel() for x in self.drawn) + s.batch * s.heads * s.n * s.value_dim
+        once = sum(x.numel() for x in self.sampled_inputs) + s.batch * s.heads * s.n * s.value_dim
         needed = once * sum(self.case.row_lengths) // (self.case.shape.batch * self.case.shape.n)
-        return needed * size * (2 if self.case.cell.place.mode == "forward_backward" else 1)
+        return needed * size * (2 if self.case.group.config.mode == "forward_backward" else 1)
 
     @property
-    def _seen_bytes(self) -> int:
+    def _visible_bytes(self) -> int:
         """The keys and values that the newest position sees: of a whole past a strided pattern reads few."""
         m, attn = self.shape.m, self.attn
         pairs = attn.pairs(1, m, True)
@@ -81,8 +81,8 @@ class Workload:
 
     def footprint(self, step: Callable[[], object] | None = None) -> Footprint:
         """What one call allocates, and the kernels that it runs. step: the call, when decoding."""
-        device = self.case.cell.place.device
-        if self.case.cell.place.mode == "forward_backward":
+        device = self.case.group.config.device
+        if self.case.group.config.mode == "forward_backward":
             leaves = make_leaves(self.sample)
             return training_footprint(
                 lambda: self._forward(leaves),
@@ -93,13 +93,13 @@ class Workload:
 
     def clamped_rows(self) -> int | None:
         """How many of a pass' rows had no sum of weights to be divided by; None where it cannot be told."""
-        if self.case.cell.place.mode == "decode" or self.mask.cu_seqlens is not None:
+        if self.case.group.config.mode == "decode" or self.mask.cu_seqlens is not None:
             return None
         q, k, v, inputs = self.sample
         return self.attn.clamped_rows(q, k, v, self.mask, **inputs)
 
     @property
-    def drawn(self) -> tuple[Tensor, ...]:
+    def sampled_inputs(self) -> tuple[Tensor, ...]:
         """All that was drawn."""
         return tuple(list_tensors(self.sample))
 
@@ -131,7 +131,7 @@ class Workload:
     def upstream(self, out: Tensor) -> Tensor:
         """The fixed gradient of an output."""
         if not hasattr(self, "_gradient"):
-            generator = torch.Generator().manual_seed(self.case.cell.effort.seed)
+            generator = torch.Generator().manual_seed(self.case.group.sampling.seed)
             self._gradient = torch.randn(out.shape, generator=generator).to(out)
         return self._gradient
 
@@ -149,7 +149,7 @@ class Workload:
         sample = sample or self.sample
         with torch.no_grad():
             state = self.new_state(positions)
-            return self.attn.absorb(sample.k, sample.v, state, **of_keys(self.attn, sample))
+            return self.attn.absorb(sample.k, sample.v, state, **list_key_inputs(self.attn, sample))
 
 
 def make_leaves(sample: Sample) -> Sample:
@@ -167,6 +167,6 @@ def count_graph_breaks() -> int:
     return sum(counters["graph_break"].values())
 
 
-def of_keys(attn: Attention, sample: Sample) -> dict[str, Tensor]:
+def list_key_inputs(attn: Attention, sample: Sample) -> dict[str, Tensor]:
     """The further inputs that belong to keys: all that a state takes in without being asked for an output."""
     return {name: x for name, x in sample.inputs.items() if attn.traits.inputs[name].side == "key"}

@@ -10,13 +10,13 @@ from ...registry import class_of
 from ...spec import Spec, parse
 from ...units import size
 from ..case import make_mechanism
-from ..config import Cell
+from ..config import Group
 
-OVER = 1.05  # of a budget of bytes: sums have a few numbers more than features
+BUDGET_TOLERANCE = 1.05  # of a budget of bytes: sums have a few numbers more than features
 
 
 def fit_all(
-    cell: Cell, specs: Sequence[str], kv_heads: int | None, budgets: Sequence[str | None]
+    cell: Group, specs: Sequence[str], kv_heads: int | None, budgets: Sequence[str | None]
 ) -> Iterator[tuple[str, str | None]]:
     """The specs fitted to each of the budgets, with the budget; the cell's baseline is left as it is, once.
 
@@ -29,8 +29,8 @@ def fit_all(
             yield from ((_fit(cell, spec, kv_heads, budget), budget) for budget in budgets if budget is not None)
 
 
-def _fit(cell: Cell, text: str, kv_heads: int | None, budget: str) -> str:
-    place, spec = cell.place, parse(text)
+def _fit(cell: Group, text: str, kv_heads: int | None, budget: str) -> str:
+    place, spec = cell.config, parse(text)
     if not isinstance(spec, Spec):
         raise UsageError(f"budget {budget}: {text} is a union, which has no rule of its own")
     heads = kv_heads or place.heads
@@ -47,19 +47,19 @@ def _fit(cell: Cell, text: str, kv_heads: int | None, budget: str) -> str:
     return fitted
 
 
-def _check_state(cell: Cell, fitted: str, kv_heads: int | None, budget: str) -> None:
+def _check_state(cell: Group, fitted: str, kv_heads: int | None, budget: str) -> None:
     """Refuse a mechanism whose state is larger than the keys that a query reads."""
     import torch
 
     from ...contract.decode_state import state_bytes
     from ...units import parse_size
 
-    attn = make_mechanism(cell, fitted, kv_heads or cell.place.heads)
+    attn = make_mechanism(cell, fitted, kv_heads or cell.config.heads)
     if not attn.traits.decode:
         raise UsageError(f"budget {budget}: {fitted} has no decode state; give a budget of keys")
-    taken = state_bytes(attn.init_state(1, cell.place.seq_len, getattr(torch, cell.place.dtype), "meta"))
-    if taken > OVER * parse_size(budget):
+    taken = state_bytes(attn.init_state(1, cell.config.seq_len, getattr(torch, cell.config.dtype), "meta"))
+    if taken > BUDGET_TOLERANCE * parse_size(budget):
         raise UsageError(
-            f"budget {budget}: {fitted} keeps {size(taken)} after {cell.place.seq_len} positions, more than a query "
+            f"budget {budget}: {fitted} keeps {size(taken)} after {cell.config.seq_len} positions, more than a query "
             "reads; give a budget of keys"
         )

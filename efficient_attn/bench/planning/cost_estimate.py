@@ -15,11 +15,11 @@ from ...errors import UnsupportedError
 from ...instruments.environment.devices import why_absent
 from ...instruments.roofline import Ceiling, ceiling, highest
 from ...instruments.timing import BLOCK_S, Pace, share_turns
-from ..case import Case, group_by_cell
-from ..config import Cell
-from ..measuring.inputs import draw
-from ..measuring.samples import FLUSH, LEAST_STEPS
-from ..measuring.workload import BACKWARD, of_keys
+from ..case import Case, group_cases
+from ..config import Group
+from ..measuring.inputs import draw_inputs
+from ..measuring.samples import FLUSH_BYTES, MIN_STEPS
+from ..measuring.workload import BACKWARD, list_key_inputs
 from ..task import Guess
 from ..task_registry import find_task
 
@@ -31,8 +31,8 @@ STATE_READS = 1.5  # times that a decode step seems to read its state, at the be
 SET_UP = 4  # times its state that setting up a context seems to move
 HELD = 2  # times their bytes that inputs take: as they were drawn, and as they are given
 REWRITE = 2  # times their bytes that inputs with new contents move
-LOOK_S = 0.02  # a round: the oracle's answer to some rows of a call that was timed
-GLANCES = 3  # at the machine: the best counts, as each may fall into a slow moment
+INSPECT_S = 0.02  # a round: the oracle's answer to some rows of a call that was timed
+QUICK_LOOKS = 3  # at the machine: the best counts, as each may fall into a slow moment
 PROBES = (256, 512)  # contexts from which a state's growth is read off
 CALLS = 7  # calls that preparing takes: a first one, two of the gate, two to count memory, two to calibrate
 FIXED_S = 0.3  # a case's gate and its profile, whatever its size
@@ -44,7 +44,7 @@ COMPILE_S = 15.0  # for torch.compile, in every worker
 
 
 @dataclass(frozen=True)
-class Expectation:
+class CostEstimate:
     """Seconds in all, the most bytes that any cell takes, and for each case key its share of both.
 
     absent: devices that are not here, each with the reason. Nothing is estimated of what would run there.
@@ -56,43 +56,43 @@ class Expectation:
     absent: Mapping[str, str] = field(default_factory=dict)
 
 
-def expected(cases: Sequence[Case], *, best: Ceiling | None = None) -> Expectation:
+def estimate_cost(cases: Sequence[Case], *, best: Ceiling | None = None) -> CostEstimate:
     """The cost of running cases here. best: the machine's rates, measured for less than a second where not given."""
     rates: dict[tuple[str, str, int | None], Ceiling] = {}
     found: dict[str, tuple[float, int]] = {}
-    devices = {device: why_absent(device) for device in {case.cell.place.device for case in cases}}
+    devices = {device: why_absent(device) for device in {case.group.config.device for case in cases}}
     absent = {device: reason for device, reason in sorted(devices.items()) if reason}
     peak = 0
-    for cell, members in group_by_cell(cases):
-        if cell.place.device in absent:
+    for cell, members in group_cases(cases):
+        if cell.config.device in absent:
             continue
-        setting = cell.place.device, cell.place.dtype, cell.place.threads
+        setting = cell.config.device, cell.config.dtype, cell.config.threads
         if setting not in rates:
-            rates[setting] = best or highest([ceiling(*setting, rough=True) for _ in range(GLANCES)])
-        guesses = {case.key: guess_case(case, rates[setting]) for case in members}
+            rates[setting] = best or highest([ceiling(*setting, rough=True) for _ in range(QUICK_LOOKS)])
+        guesses = {case.key: estimate_case(case, rates[setting]) for case in members}
         seconds = _seconds(cell, guesses, rates[setting])
         found |= {key: (seconds[key], HELD * g.input_bytes + g.call_bytes) for key, g in guesses.items()}
         # a sitting holds the inputs of all its cases, and the decode states; calls come one after the other
         held, calls = HELD * sum(g.input_bytes for g in guesses.values()), [g.call_bytes for g in guesses.values()]
-        peak = max(peak, held + (sum(calls) if cell.place.mode == "decode" else max(calls)))
+        peak = max(peak, held + (sum(calls) if cell.config.mode == "decode" else max(calls)))
     wall = sum(seconds for seconds, _ in found.values())
-    return Expectation(wall + SESSION_S if wall else 0.0, peak, found, absent)
+    return CostEstimate(wall + SESSION_S if wall else 0.0, peak, found, absent)
 
 
 # -- one case ------------------------------------------------------------------------------------------------------
 
 
-def guess_case(case: Case, best: Ceiling) -> Guess:
+def estimate_case(case: Case, best: Ceiling) -> Guess:
     """What the case's task expects; nothing where the mechanism does not support it, or declares no growth."""
     try:
-        return find_task(case.cell.target).guess(case, best)
+        return find_task(case.group.target).guess(case, best)
     except UnsupportedError:
         return Guess(0.0, 0, 0)
 
 
-def guess_call(case: Case, best: Ceiling) -> Guess:
+def estimate_call(case: Case, best: Ceiling) -> Guess:
     """What one call of a case's mechanism takes."""
-    place, s, attn = case.cell.place, case.shape, case.create()
+    place, s, attn = case.group.config, case.shape, case.create()
     size = getattr(torch, place.dtype).itemsize
     widths = (attn.key_dim or s.head_dim) + (s.value_dim if attn.traits.values else 0)
     keys = s.batch * s.kv_heads * s.m * widths * size
@@ -125,48 +125,48 @@ def _state_bytes(case: Case, attn: Attention) -> int:
 
 
 def _measured_state(case: Case, attn: Attention, length: int) -> int:
-    dtype, device = getattr(torch, case.cell.place.dtype), case.cell.place.device
-    sample = draw(case, attn, replace(case.shape, n=length, m=length))
+    dtype, device = getattr(torch, case.group.config.dtype), case.group.config.device
+    sample = draw_inputs(case, attn, replace(case.shape, n=length, m=length))
     with torch.no_grad():
         state = attn.init_state(case.shape.batch, length, dtype, device)
-        return state_bytes(attn.absorb(sample.k, sample.v, state, **of_keys(attn, sample)))
+        return state_bytes(attn.absorb(sample.k, sample.v, state, **list_key_inputs(attn, sample)))
 
 
 # -- a cell --------------------------------------------------------------------------------------------------------
 
 
-def _seconds(cell: Cell, guesses: Mapping[str, Guess], best: Ceiling) -> dict[str, float]:
+def _seconds(cell: Group, guesses: Mapping[str, Guess], best: Ceiling) -> dict[str, float]:
     """Seconds of each case, with its part of what the cell's workers cost."""
     timed = find_task(cell.target).work is not None
-    sittings = cell.effort.processes if timed else 0
+    sittings = cell.sampling.processes if timed else 0
     starts = (START_S * (1 + sittings) + PROFILER_S) / len(guesses)
     found = {key: starts + FIXED_S + CALLS * g.call_s for key, g in guesses.items()}
     if not timed:
         return found
-    paces = {key: _pace(cell, g) for key, g in guesses.items() if 0 < g.call_s <= cell.effort.budget_s}
-    rounds = math.sqrt(cell.effort.rounds * cell.effort.max_rounds)  # noise decides where between the two it ends
-    parts = share_turns(paces, rounds=cell.effort.rounds, processes=sittings, budget_s=cell.effort.budget_s)
+    paces = {key: _estimate_pace(cell, g) for key, g in guesses.items() if 0 < g.call_s <= cell.sampling.budget_s}
+    rounds = math.sqrt(cell.sampling.rounds * cell.sampling.max_rounds)  # noise decides where between the two it ends
+    parts = share_turns(paces, rounds=cell.sampling.rounds, processes=sittings, budget_s=cell.sampling.budget_s)
     for key, g in guesses.items():
         if key not in paces:  # it is stopped in its first call
-            found[key] = starts + FIXED_S + min(g.call_s, cell.effort.budget_s)
+            found[key] = starts + FIXED_S + min(g.call_s, cell.sampling.budget_s)
             continue
         pace, passes = paces[key], parts[key].passes * rounds
-        inputs = DRAW_S * g.input_bytes / getattr(torch, cell.place.dtype).itemsize
+        inputs = DRAW_S * g.input_bytes / getattr(torch, cell.config.dtype).itemsize
         found[key] += (inputs + pace.warm_up_s + g.compile_s) * (1 + sittings)
-        found[key] += min(passes * pace.block_s, cell.effort.budget_s) + passes * _between(cell, g, best)
-        found[key] += rounds * LOOK_S
+        found[key] += min(passes * pace.block_s, cell.sampling.budget_s) + passes * _interpolate(cell, g, best)
+        found[key] += rounds * INSPECT_S
     return found
 
 
-def _between(cell: Cell, g: Guess, best: Ceiling) -> float:
+def _interpolate(cell: Group, g: Guess, best: Ceiling) -> float:
     """Seconds before every pass that are not counted: new inputs, a context set up anew, caches emptied."""
-    renewed = REWRITE * g.input_bytes + (SET_UP * g.call_bytes if cell.place.mode == "decode" else 0)
-    return (renewed + (2 * FLUSH if cell.place.cache == "cold" else 0)) / best.bytes_per_s
+    renewed = REWRITE * g.input_bytes + (SET_UP * g.call_bytes if cell.config.mode == "decode" else 0)
+    return (renewed + (2 * FLUSH_BYTES if cell.config.cache == "cold" else 0)) / best.bytes_per_s
 
 
-def _pace(cell: Cell, g: Guess) -> Pace:
+def _estimate_pace(cell: Group, g: Guess) -> Pace:
     """How many calls make a pass, and how long it takes."""
-    if cell.place.cache == "cold":
+    if cell.config.cache == "cold":
         return Pace(1, g.call_s)
-    calls = max(math.ceil(BLOCK_S / max(g.call_s, LAUNCH_S)), LEAST_STEPS if cell.place.mode == "decode" else 1)
+    calls = max(math.ceil(BLOCK_S / max(g.call_s, LAUNCH_S)), MIN_STEPS if cell.config.mode == "decode" else 1)
     return Pace(calls, calls * g.call_s)

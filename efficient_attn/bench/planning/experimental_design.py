@@ -28,7 +28,7 @@ def choose_points(every: Sequence[Point], levels: Levels, count: int, seed: int)
     """
     if len(every) <= count:
         return list(every)
-    varied, steps = {factor: values for factor, values in levels.items() if len(values) > 1}, _steps(levels)
+    varied, steps = {factor: values for factor, values in levels.items() if len(values) > 1}, _list_contrasts(levels)
     if count <= len(steps):
         raise UsageError(
             f"design: {count} points cannot tell {len(steps)} effects apart; give at least {len(steps) + 1}"
@@ -74,10 +74,10 @@ def _search(table: np.ndarray, weights: np.ndarray, chosen: list[int]) -> tuple[
 
 def count_effects(levels: Levels) -> int:
     """How many effects there are to tell apart."""
-    return len(_steps(levels))
+    return len(_list_contrasts(levels))
 
 
-def _steps(levels: Levels) -> list[Step]:
+def _list_contrasts(levels: Levels) -> list[Step]:
     """Numbers in order; words as the suite has them."""
     return list_steps(
         {f: values if isinstance(values[0], str) else sorted(values) for f, values in levels.items() if len(values) > 1}

@@ -13,15 +13,15 @@ from ...errors import UsageError, unknown
 from ...layers.named import is_baseline
 from ...registry import rename_backend
 from ...spec import parse
-from ..case import Case, group_by_cell, make_case, takes
-from ..config import Effort
+from ..case import Case, accepts_kv_heads, group_cases, make_case
+from ..config import Sampling
 from ..task import Task
 from ..task_registry import find_task
 from .budget_fitting import fit_all
 from .experimental_design import choose_points, count_effects
-from .request import DEFAULTS, Asked, Grid
-from .suite import Loaded, Suite, Wanted, check_keys
-from .suite_schema import Design, Part, Variant
+from .request import DEFAULTS, AxisGrid, TaskRequest
+from .suite import LoadedSuite, Suite, TaskKeys, check_keys
+from .suite_schema import DesignTable, SuitePart, VariantTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Overrides:
     quick: bool = False
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def described(self) -> tuple[str, ...]:
         """Each change as the command line says it, ``--seq-len 64,128``; none for the suite as it is written."""
         axes = {f"--{name.replace('_', '-')}": values for name, values in self.axes.items()}
         keys = {self.flags.get(name, f"--set {name}"): value for name, value in self.keys.items()}
@@ -56,27 +56,27 @@ class Overrides:
             "--seed": self.seed,
         }
         quick = ("--quick",) if self.quick else ()
-        told = (f"{flag} {_write(value)}" for flag, value in said.items() if value is not None)
-        set_ = (f"{flag}{'=' if ' ' in flag else ' '}{_write(value)}" for flag, value in keys.items())
+        told = (f"{flag} {_format_toml(value)}" for flag, value in said.items() if value is not None)
+        set_ = (f"{flag}{'=' if ' ' in flag else ' '}{_format_toml(value)}" for flag, value in keys.items())
         return (*quick, *told, *set_)
 
 
-def _write(value: Any) -> str:
+def _format_toml(value: Any) -> str:
     """A value as it is given on the command line."""
     if isinstance(value, list | tuple):
-        return ",".join(map(_write, value))
+        return ",".join(map(_format_toml, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
+def make_plan(loaded: LoadedSuite, overrides: Overrides = Overrides()) -> list[Case]:
     """All cases of a suite. Raises `UsageError` for what does not exist or is planned twice."""
-    effort, parts = _make_effort(loaded, overrides), loaded.suite.parts()
+    effort, parts = _make_sampling(loaded, overrides), loaded.suite.parts()
     _check_baselines(loaded.name, parts)
     cases: list[Case] = []
     _check_tasks(loaded, overrides.tasks)
     chosen = _find_parts(loaded.name, overrides.parts, [part.name for part in parts])
     with_blocks = any(part.block for part in parts)
-    for part, every in zip(parts, loaded.wanted, strict=True):
+    for part, every in zip(parts, loaded.task_keys, strict=True):
         if chosen and part.name not in chosen:
             continue
         wanted = [want for want in every if not overrides.tasks or want.task in overrides.tasks]
@@ -96,7 +96,7 @@ def make_plan(loaded: Loaded, overrides: Overrides = Overrides()) -> list[Case]:
     return cases
 
 
-def _make_effort(loaded: Loaded, overrides: Overrides) -> Effort:
+def _make_sampling(loaded: LoadedSuite, overrides: Overrides) -> Sampling:
     suite: Suite = loaded.suite
     if overrides.quick:
         few = min(3, suite.rounds)
@@ -104,7 +104,7 @@ def _make_effort(loaded: Loaded, overrides: Overrides) -> Effort:
         suite = suite.model_copy(update=short)
     if suite.max_rounds is not None and suite.max_rounds < suite.rounds:
         raise UsageError(f"{loaded.name}: max_rounds ({suite.max_rounds}) is less than rounds ({suite.rounds})")
-    return Effort(
+    return Sampling(
         rounds=suite.rounds,
         max_rounds=suite.max_rounds or 3 * suite.rounds,
         processes=min(suite.processes, suite.rounds),
@@ -115,7 +115,7 @@ def _make_effort(loaded: Loaded, overrides: Overrides) -> Effort:
 
 
 def _plan_part(
-    suite: str, part: Part, wanted: Sequence[Wanted], effort: Effort, overrides: Overrides, with_blocks: bool
+    suite: str, part: SuitePart, wanted: Sequence[TaskKeys], effort: Sampling, overrides: Overrides, with_blocks: bool
 ) -> list[Case]:
     """with_blocks: whether any part has some: what names a baseline on the command line is then meant for those."""
     mechanisms = [text for text in overrides.variants if not is_baseline(text)] if with_blocks else overrides.variants
@@ -126,8 +126,8 @@ def _plan_part(
     unfit: dict[str, None] = {}
     for want in wanted:
         task = find_task(want.target)
-        keys = {**want.keys, **_own_keys(task, overrides.keys)}
-        asked = Asked(
+        keys = {**want.keys, **_drop_foreign_keys(task, overrides.keys)}
+        asked = TaskRequest(
             suite=suite,
             part=part.name,
             task=want.task,
@@ -135,7 +135,7 @@ def _plan_part(
             words=want.words,
             keys=check_keys(want.target, keys, "--set"),
             grid=grids[0],
-            effort=effort,
+            sampling=effort,
             baseline=_find_baseline(part, [*specs, *blocks]),
             quick=overrides.quick,
             variants=bool(part.variant),
@@ -146,7 +146,7 @@ def _plan_part(
             # what is asked for by name stands in every part whose key-value heads it takes; a suite's own has to fit
             named = blocks if cell.of_blocks else specs
             choosy = overrides.variants or overrides.shape
-            mine = [s for s in named if not choosy or takes(cell, s, kv_heads)]
+            mine = [s for s in named if not choosy or accepts_kv_heads(cell, s, kv_heads)]
             unfit |= dict.fromkeys(s for s in named if s not in mine and not overrides.variants)
             budgets = grids[0]["budget"] if task.mechanisms else (None,)
             fitted = fit_all(cell, mine if task.mechanisms else [want.task], kv_heads, budgets)
@@ -154,59 +154,59 @@ def _plan_part(
     if unfit:
         told = f"left out of part {part.name!r}: {', '.join(unfit)}"
         warnings.warn(f"--shape {overrides.shape}: {told}: other key-value heads than the model's", stacklevel=2)
-    return _name_baselines(cases)
+    return _set_baselines(cases)
 
 
-def _own_keys(task: Task, given: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_foreign_keys(task: Task, given: Mapping[str, Any]) -> dict[str, Any]:
     """Those keys that are the task's. One value of a key that takes several is a list of one."""
     fields = {name: f for name, f in task.keys.model_fields.items() if name in given}
     several = {name for name, f in fields.items() if get_origin(f.annotation) in (tuple, list)}
     return {k: [given[k]] if k in several and not isinstance(given[k], list) else given[k] for k in fields}
 
 
-def _name_baselines(cases: Sequence[Case]) -> list[Case]:
+def _set_baselines(cases: Sequence[Case]) -> list[Case]:
     """The cases, each cell with the number of key-value heads of its baseline: the most that it has there."""
     most = {
         cell: max((c.kv_heads for c in members if c.variant == cell.baseline), default=None)
-        for cell, members in group_by_cell(cases)
+        for cell, members in group_cases(cases)
     }
-    return [replace(case, cell=replace(case.cell, baseline_kv_heads=most[case.cell])) for case in cases]
+    return [replace(case, group=replace(case.group, baseline_kv_heads=most[case.group])) for case in cases]
 
 
-def spec_of(variant: Variant) -> str:
+def get_spec(variant: VariantTable) -> str:
     """A suite's variant as the one string that names it, the backend by the name that it goes by today."""
     return str(rename_backend(parse(variant.name).given(variant.options, variant.backend)))
 
 
-def _choose_variants(given: Sequence[Variant] | None, wanted: Sequence[str]) -> list[str]:
+def _choose_variants(given: Sequence[VariantTable] | None, wanted: Sequence[str]) -> list[str]:
     """A part's variants or blocks; when some are asked for, those: by name as the suite has them, else as they are
     written."""
-    own = [spec_of(v) for v in given or ()]
+    own = [get_spec(v) for v in given or ()]
     if not wanted or given is None:
         return own
     chosen: list[str] = []
     for text in wanted:
-        spec = spec_of(Variant(name=text))
+        spec = get_spec(VariantTable(name=text))
         same = [s for s in own if parse(s).answers_to(text) or s == spec]
         chosen += [s for s in (same or [spec]) if s not in chosen]
     return chosen
 
 
-def _find_baseline(part: Part, specs: Sequence[str]) -> str | None:
+def _find_baseline(part: SuitePart, specs: Sequence[str]) -> str | None:
     """The variant that others are compared with, by its spec or its name; None when the part does not run it."""
     return next((s for s in specs if part.baseline and parse(s).answers_to(part.baseline)), None)
 
 
-def _check_tasks(loaded: Loaded, names: Sequence[str]) -> None:
-    known = list(dict.fromkeys(want.task for wanted in loaded.wanted for want in wanted))
+def _check_tasks(loaded: LoadedSuite, names: Sequence[str]) -> None:
+    known = list(dict.fromkeys(want.task for wanted in loaded.task_keys for want in wanted))
     for name in names:
         if name not in known:
             raise unknown("task", name, known, where=f"--task: {loaded.name}")
 
 
-def _check_baselines(name: str, parts: Sequence[Part]) -> None:
+def _check_baselines(name: str, parts: Sequence[SuitePart]) -> None:
     known = {
-        text for part in parts for v in (*(part.variant or ()), *(part.block or ())) for text in (v.name, spec_of(v))
+        text for part in parts for v in (*(part.variant or ()), *(part.block or ())) for text in (v.name, get_spec(v))
     }
     for part in parts:
         if part.baseline is not None and part.baseline not in known:
@@ -216,9 +216,9 @@ def _check_baselines(name: str, parts: Sequence[Part]) -> None:
 def _find_parts(suite: str, asked: Sequence[str], known: Sequence[str]) -> set[str]:
     """The parts that were asked for, by texts that each hold a name, or several with commas between them. A name may
     hold commas too, as ``growth, causal`` does: of all that fit, the longest is taken."""
-    whole, found = {_even(name): name for name in known}, set[str]()
+    whole, found = {normalise_name(name): name for name in known}, set[str]()
     for text in asked:
-        left = _even(text).split(", ")
+        left = normalise_name(text).split(", ")
         while left:
             fitting = [end for end in range(len(left), 0, -1) if ", ".join(left[:end]) in whole]
             if not fitting:
@@ -228,14 +228,14 @@ def _find_parts(suite: str, asked: Sequence[str], known: Sequence[str]) -> set[s
     return found
 
 
-def _even(name: str) -> str:
+def normalise_name(name: str) -> str:
     """A name with one space after each comma, however it was typed."""
     return ", ".join(piece.strip() for piece in name.split(","))
 
 
 def _check_overrides(name: str, overrides: Overrides, cases: Sequence[Case]) -> None:
     """Every key that was set on the command line means something to some cell."""
-    cells = {case.cell for case in cases}
+    cells = {case.group for case in cases}
     fields = {f for cell in cells for f in find_task(cell.target).keys.model_fields}
     told = {key for cell in cells for key, value in cell.keys if value is not None}
     for fields_of in {
@@ -251,7 +251,7 @@ def _check_overrides(name: str, overrides: Overrides, cases: Sequence[Case]) -> 
             raise UsageError(f"{flag}: the suite {name} measures nothing that takes this key{hint}")
 
 
-def _make_grids(part: Part, overrides: Overrides) -> list[Grid]:
+def _make_grids(part: SuitePart, overrides: Overrides) -> list[AxisGrid]:
     """The part's grid; with shapes one for each of them, which so are made for their own length and no other's."""
     axes = dict(DEFAULTS)
     axes |= {name: (value,) for name, value in part.dims.model_dump(exclude_none=True).items()}
@@ -262,15 +262,15 @@ def _make_grids(part: Part, overrides: Overrides) -> list[Grid]:
     changed = {name: tuple(dict.fromkeys(values)) for name, values in overrides.axes.items()}
     if part.shapes:
         sizes = [shape.model_dump(exclude_none=True) for shape in part.shapes[: 2 if overrides.quick else None]]
-        return [Grid(axes | {name: (value,) for name, value in shape.items()} | changed) for shape in sizes]
-    grid = Grid(axes | changed)
+        return [AxisGrid(axes | {name: (value,) for name, value in shape.items()} | changed) for shape in sizes]
+    grid = AxisGrid(axes | changed)
     return [grid if part.design is None else replace(grid, points=_choose_points(grid, part.design, overrides.quick))]
 
 
-def _choose_points(grid: Grid, design: Design, quick: bool) -> tuple[Mapping[str, Any], ...]:
+def _choose_points(grid: AxisGrid, design: DesignTable, quick: bool) -> tuple[Mapping[str, Any], ...]:
     """The design's points; for a trial as few as can tell the effects apart."""
     every = grid.combine(*(name for name in grid.axes if name not in ("device", "dtype", "budget")))
-    small = [p for p in every if design.most_flops is None or _flops(p) <= design.most_flops]
+    small = [p for p in every if design.most_flops is None or estimate_flops(p) <= design.most_flops]
     if not small:
         raise UsageError(f"design: every point takes exact attention more than {design.most_flops:.3g} operations")
     levels = {name: list(dict.fromkeys(p[name] for p in small)) for name in small[0]}
@@ -278,6 +278,6 @@ def _choose_points(grid: Grid, design: Design, quick: bool) -> tuple[Mapping[str
     return tuple(choose_points(small, levels, count, design.seed))
 
 
-def _flops(point: Mapping[str, Any]) -> float:
+def estimate_flops(point: Mapping[str, Any]) -> float:
     """Operations of a call of exact attention under no mask."""
     return 4 * point["batch"] * point["heads"] * point["seq_len"] ** 2 * point["head_dim"]

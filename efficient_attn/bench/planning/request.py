@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ..config import Cell, Effort, Place
+from ..config import CaseConfig, Group, Sampling, renamed
 
 DEFAULTS: dict[str, tuple[Any, ...]] = {
     "seq_len": (1024,),
@@ -29,7 +29,7 @@ DTYPES = {"cuda": ("float16", "bfloat16")}  # where a suite does not say; elsewh
 
 
 @dataclass(frozen=True)
-class Grid:
+class AxisGrid:
     """Every axis with its values, those that a suite leaves out included. points: those combinations that are measured
     where a design has chosen some; all of them where it is None."""
 
@@ -54,7 +54,7 @@ class Grid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class TaskRequest:
     """words: those of ``measure`` that ask for this task. keys: the task's own, checked. quick: a trial is
     enough. variants, blocks: whether the part has any."""
 
@@ -64,23 +64,26 @@ class Asked:
     target: str
     words: tuple[str, ...]
     keys: Any
-    grid: Grid
-    effort: Effort
+    grid: AxisGrid
+    sampling: Sampling
     baseline: str | None = None
     quick: bool = False
     variants: bool = True
     blocks: bool = False
 
-    def cell(self, place: Place, *, of_blocks: bool = False, **keys: Any) -> Cell:
+    effort = renamed("effort", "sampling")
+    cell = renamed("cell", "make_group")
+
+    def make_group(self, config: CaseConfig, *, of_blocks: bool = False, **keys: Any) -> Group:
         """A cell at a place; keys: what the task will want to know there, by names of its own keys. of_blocks: its
         cases are layers."""
-        return Cell(
+        return Group(
             suite=self.suite,
             part=self.part,
             task=self.task,
             target=self.target,
-            place=place,
-            effort=self.effort,
+            config=config,
+            sampling=self.sampling,
             baseline=self.baseline,
             of_blocks=of_blocks,
             keys=tuple((name, _frozen(keys[name])) for name in sorted(keys)),

@@ -17,9 +17,9 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from ...errors import UsageError, unknown
 from ...registry import load_plugin
 from ...resources import suite_names, suites_folder
-from ..task_registry import Table, find_task, find_words, list_tasks
-from .suite_schema import Axes, Design, DimsTable, GridTable, Part, ShapeTable, Variant
-from .validation import keys_below, tell_problem
+from ..task_registry import TaskTable, find_task, find_words, list_tasks
+from .suite_schema import AxesTable, DesignTable, DimsTable, GridTable, ShapeTable, SuitePart, VariantTable
+from .validation import format_problem, list_nested_keys
 
 
 class Suite(GridTable):
@@ -42,12 +42,12 @@ class Suite(GridTable):
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     plugins: tuple[str, ...] = ()
-    part: tuple[Part, ...] = ()
+    part: tuple[SuitePart, ...] = ()
 
     @model_validator(mode="after")
-    def _say_each_size_once(self) -> Self:
+    def _reject_repeated_sizes(self) -> Self:
         for grid in (self, *self.part):
-            where = f"part {grid.name!r}: " if isinstance(grid, Part) else ""
+            where = f"part {grid.name!r}: " if isinstance(grid, SuitePart) else ""
             shapes = grid.shapes or self.shapes or ()
             sizes = {name for shape in shapes for name in shape.model_dump(exclude_none=True)}
             said = grid.axes.model_dump(exclude_none=True).keys() | grid.dims.model_dump(exclude_none=True).keys()
@@ -57,25 +57,25 @@ class Suite(GridTable):
                 raise ValueError(f"{where}a design chooses from axes, so there can be no shapes beside it")
         return self
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SuitePart, ...]:
         """The grids, each with what it takes from the top level filled in."""
-        given = self.part or (Part(name="all"),)
+        given = self.part or (SuitePart(name="all"),)
         whole, merged = ("measure", "baseline", "shapes", "design"), ("axes", "quick", "dims")
 
-        def fill(part: Part) -> Part:
+        def fill(part: SuitePart) -> SuitePart:
             found = {name: getattr(part, name) or getattr(self, name) for name in whole}
             own = part if part.variant or part.block else self
             found |= {"variant": own.variant, "block": own.block}
             for name in merged:
                 said = getattr(part, name).model_dump(exclude_none=True)
                 found[name] = getattr(self, name).model_copy(update=said)
-            return Part(name=part.name, **found)
+            return SuitePart(name=part.name, **found)
 
         return tuple(map(fill, given))
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TaskKeys:
     """What a part wants of a task: the words that ask for it, and the task's keys as the file has them."""
 
     task: str
@@ -85,16 +85,16 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSuite:
     """A suite with its name, and the text of its file, which is kept beside the results. wanted: of each part."""
 
     name: str
     text: str
     suite: Suite
-    wanted: tuple[tuple[Wanted, ...], ...] = field(default=())
+    task_keys: tuple[tuple[TaskKeys, ...], ...] = field(default=())
 
 
-def load_suite(name: str, tasks: Table, *, load: Callable[[str], object] = load_plugin) -> Loaded:
+def load_suite(name: str, tasks: TaskTable, *, load: Callable[[str], object] = load_plugin) -> LoadedSuite:
     """Read a built-in suite by name, or any suite by the path of its ``.toml`` file.
 
     tasks: the built-in ones. load: what imports the plug-ins that the suite names.
@@ -112,8 +112,8 @@ def load_suite(name: str, tasks: Table, *, load: Callable[[str], object] = load_
 
 
 def parse_suite(
-    text: str, name: str, tasks: Table, *, folder: Path = Path(), load: Callable[[str], object] = load_plugin
-) -> Loaded:
+    text: str, name: str, tasks: TaskTable, *, folder: Path = Path(), load: Callable[[str], object] = load_plugin
+) -> LoadedSuite:
     """Check a suite's text. Raises `UsageError` for the first thing that is wrong.
 
     folder: where its plug-ins lie. load: what imports them.
@@ -123,26 +123,26 @@ def parse_suite(
         said = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{file}: not valid TOML: {error}") from error
-    for plugin in _texts(said.get("plugins")):
+    for plugin in _as_list(said.get("plugins")):
         load(str(folder / plugin) if plugin.endswith(".py") else plugin)
     table = list_tasks(tasks)
-    grids = {"": said} | {f"part.{i}.": part for i, part in enumerate(_tables(said.get("part")))}
-    measured = [find_words(_texts(g.get("measure")), table, where=f"{file}: {at}measure") for at, g in grids.items()]
+    grids = {"": said} | {f"part.{i}.": part for i, part in enumerate(_as_tables(said.get("part")))}
+    measured = [find_words(_as_list(g.get("measure")), table, where=f"{file}: {at}measure") for at, g in grids.items()]
     fields = {f for task in {*tasks, *chain(*measured)} for f in find_task(table[task]).keys.model_fields}
     if clash := sorted(fields & Suite.model_fields.keys()):
         raise UsageError(f"{file}: a task that it measures has a key {clash[0]!r}, which is the suite's own; rename it")
-    own, theirs = _part(said, fields)
-    parts = [_part(part, fields) for part in _tables(own.get("part"))]
+    own, theirs = _split_part(said, fields)
+    parts = [_split_part(part, fields) for part in _as_tables(own.get("part"))]
     if parts and len(parts) == len(own["part"]):
         own["part"] = [part for part, _ in parts]
     try:
         suite = Suite.model_validate(own)
     except ValidationError as error:
-        raise tell_problem(file, error, lambda table: _keys_of(table, fields)) from error
+        raise format_problem(file, error, lambda table: _list_keys(table, fields)) from error
     wanted = []
     for part, keys in zip(suite.parts(), [keys for _, keys in parts] or [{}], strict=True):
-        wanted.append(_wants(file, part, keys, theirs, table))
-    return Loaded(name, text, suite, tuple(wanted))
+        wanted.append(_list_task_keys(file, part, keys, theirs, table))
+    return LoadedSuite(name, text, suite, tuple(wanted))
 
 
 def check_keys(target: str, keys: Mapping[str, Any], where: str) -> Any:
@@ -151,12 +151,12 @@ def check_keys(target: str, keys: Mapping[str, Any], where: str) -> Any:
     try:
         return model.model_validate(keys)
     except ValidationError as error:
-        raise tell_problem(where, error, lambda table: keys_below(model, table)) from error
+        raise format_problem(where, error, lambda table: list_nested_keys(model, table)) from error
 
 
-def _wants(
-    file: str, part: Part, keys: Mapping[str, Any], above: Mapping[str, Any], table: Table
-) -> tuple[Wanted, ...]:
+def _list_task_keys(
+    file: str, part: SuitePart, keys: Mapping[str, Any], above: Mapping[str, Any], table: TaskTable
+) -> tuple[TaskKeys, ...]:
     """What a part wants of each task that it measures; its own keys go before those at the top level."""
     if not part.measure:
         raise UsageError(f"{file}: part {part.name!r} has no measure; add it there or at the top level")
@@ -169,32 +169,37 @@ def _wants(
             raise UsageError(f"{file}: part {part.name!r} has a block, but {name} measures mechanisms alone; drop it")
         mine = {key: value for key, value in {**above, **keys}.items() if key in task.keys.model_fields}
         check_keys(table[name], mine, file)
-        found.append(Wanted(name, table[name], words, mine))
+        found.append(TaskKeys(name, table[name], words, mine))
     taken = {key for wanted in found for key in wanted.keys}
     if idle := sorted(keys.keys() - taken):
         raise UsageError(f"{file}: part {part.name!r} measures nothing that takes {idle[0]}; drop it")
     return tuple(found)
 
 
-def _part(said: Mapping[str, Any], fields: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_part(said: Mapping[str, Any], fields: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """A table in two: what is the suite's own, and what is the tasks'."""
     theirs = {key: value for key, value in said.items() if key in fields}
     return {key: value for key, value in said.items() if key not in theirs}, theirs
 
 
-def _texts(value: Any) -> list[str]:
+def _as_list(value: Any) -> list[str]:
     return [x for x in value if isinstance(x, str)] if isinstance(value, list) else []
 
 
-def _tables(value: Any) -> list[dict[str, Any]]:
+def _as_tables(value: Any) -> list[dict[str, Any]]:
     return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
 
 
-def _keys_of(table: list[int | str], fields: Iterable[str]) -> list[str]:
+def _list_keys(table: list[int | str], fields: Iterable[str]) -> list[str]:
     """The keys that one of our own tables may have. fields: the tasks' keys."""
     names = [x for x in table if isinstance(x, str)]
-    kinds: dict[str, type[BaseModel]] = {"axes": Axes, "dims": DimsTable, "variant": Variant, "part": Part}
-    kinds["block"] = Variant
-    kinds |= {"design": Design, "shapes": ShapeTable, "quick": Axes}
+    kinds: dict[str, type[BaseModel]] = {
+        "axes": AxesTable,
+        "dims": DimsTable,
+        "variant": VariantTable,
+        "part": SuitePart,
+    }
+    kinds["block"] = VariantTable
+    kinds |= {"design": DesignTable, "shapes": ShapeTable, "quick": AxesTable}
     model = kinds[names[-1]] if names else Suite
-    return [*model.model_fields, *(fields if model in (Suite, Part) else ())]
+    return [*model.model_fields, *(fields if model in (Suite, SuitePart) else ())]

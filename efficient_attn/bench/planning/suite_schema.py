@@ -12,11 +12,11 @@ Listed = Annotated[tuple[T, ...], Field(min_length=1)]
 Word = Annotated[str, StringConstraints(strip_whitespace=True)]
 
 
-class _Table(BaseModel):
+class _SuiteTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Axes(_Table):
+class AxesTable(_SuiteTable):
     """What varies: every combination is measured. Each is a list; one value fixes it."""
 
     seq_len: Listed[Count] | None = None
@@ -40,7 +40,7 @@ class Axes(_Table):
         return tuple(name for name, values in self.model_dump(exclude_none=True).items() if len(set(values)) > 1)
 
 
-class DimsTable(_Table):
+class DimsTable(_SuiteTable):
     """Sizes that do not vary."""
 
     batch: Count | None = None
@@ -55,7 +55,7 @@ class ShapeTable(DimsTable):
     seq_len: Count | None = None
 
 
-class Design(_Table):
+class DesignTable(_SuiteTable):
     """Of all combinations of the axes only so many points, which tell each axis' own effect from the others'.
 
     seed: of the choice. most_flops: where exact attention would take more operations a call than these, no point lies;
@@ -67,7 +67,7 @@ class Design(_Table):
     most_flops: Annotated[float, Field(gt=0)] | None = None
 
 
-class Variant(_Table):
+class VariantTable(_SuiteTable):
     """A mechanism with its options; ``name`` may also be a whole spec such as ``performer:n_features=256``. In
     ``block`` a layer: one with that mechanism inside, or a baseline such as ``gru``."""
 
@@ -76,19 +76,19 @@ class Variant(_Table):
     backend: str | None = None
 
 
-class GridTable(_Table):
+class GridTable(_SuiteTable):
     measure: tuple[str, ...] | None = Field(default=None, min_length=1)
     baseline: str | None = None
-    axes: Axes = Axes()
-    quick: Axes = Axes()
+    axes: AxesTable = AxesTable()
+    quick: AxesTable = AxesTable()
     dims: DimsTable = DimsTable()
     shapes: Listed[ShapeTable] | None = None
-    design: Design | None = None
-    variant: tuple[Variant, ...] | None = Field(default=None, min_length=1)
-    block: tuple[Variant, ...] | None = Field(default=None, min_length=1)
+    design: DesignTable | None = None
+    variant: tuple[VariantTable, ...] | None = Field(default=None, min_length=1)
+    block: tuple[VariantTable, ...] | None = Field(default=None, min_length=1)
 
 
-class Part(GridTable):
+class SuitePart(GridTable):
     """One grid of a suite. What it leaves out it takes from the top level; axes and dims are merged key by key.
 
     shapes: every combination of the axes is measured at each of them, instead of every combination of sizes.

@@ -12,7 +12,7 @@ from ...errors import UsageError, unknown
 Table = list[int | str]  # where a table stands: keys, and numbers in lists
 
 
-def tell_problem(file: str, error: ValidationError, keys_of: Callable[[Table], Iterable[str]]) -> UsageError:
+def format_problem(file: str, error: ValidationError, keys_of: Callable[[Table], Iterable[str]]) -> UsageError:
     """One problem of a suite file, or of another that models check. keys_of: the keys that a table may have."""
     # a misspelt key leaves another one missing: the misspelling is what helps
     problem = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
@@ -31,7 +31,7 @@ def tell_problem(file: str, error: ValidationError, keys_of: Callable[[Table], I
     return UsageError(f"{file}: {where}: {problem['msg']}, got {problem['input']!r}")
 
 
-def keys_below(model: type[BaseModel], table: Table) -> list[str]:
+def list_nested_keys(model: type[BaseModel], table: Table) -> list[str]:
     """The keys of a task's own table, or of one in it whose annotation names a model, ``dict[str, Claim]``."""
     if not table:
         return list(model.model_fields)

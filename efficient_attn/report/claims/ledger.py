@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ...bench.planning.validation import tell_problem
+from ...bench.planning.validation import format_problem
 from ...errors import UsageError, unknown
 from .row_query import Number, Query, Range, check_columns, check_conditions, find_bounds
 
@@ -170,7 +170,7 @@ def read_source(file: Path) -> ClaimSource:
     try:
         source = ClaimSource.model_validate(document)
     except ValidationError as error:
-        raise tell_problem(str(file), error, _list_keys) from error
+        raise format_problem(str(file), error, _list_keys) from error
     _check_unique((claim.id for claim in source.claim), str(file))
     return source
 

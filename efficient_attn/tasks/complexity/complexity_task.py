@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from ...bench.config import Cell, Place
-from ...bench.planning.request import Asked
+from ...bench.config import CaseConfig, Group
+from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Keys, Task
 from ...errors import UsageError
 from ...results.rows import Record, Row
@@ -83,7 +83,7 @@ class ComplexityKeys(Keys):
         return self.claims.get(variant, self.claims.get(parse(variant).names[0]))
 
 
-def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A cell for each axis and place, of mechanisms and of layers."""
     keys: ComplexityKeys = request.keys
     key_values = keys.model_dump(exclude={"along", "sizes", "claims"})
@@ -98,9 +98,9 @@ def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
                 raise UsageError(f"{request.task}: {n} heads do not divide a width of {d}")
         _check_claims(request, along, sizes)
         length = max(sizes) if along == "length" else keys.length
-        place = Place(seq_len=length, max_len=length, head_dim=width // heads, inputs=f"growing {along}", **point)
+        place = CaseConfig(seq_len=length, max_len=length, head_dim=width // heads, inputs=f"growing {along}", **point)
         for of_blocks in [False] * request.variants + [True] * request.blocks:
-            yield request.cell(place, of_blocks=of_blocks, along=(along,), sizes=sizes, **key_values), None
+            yield request.make_group(place, of_blocks=of_blocks, along=(along,), sizes=sizes, **key_values), None
 
 
 def _list_widths(along: Along, sizes: Sequence[int], heads: int, width: int) -> list[tuple[int, int]]:
@@ -110,7 +110,7 @@ def _list_widths(along: Along, sizes: Sequence[int], heads: int, width: int) -> 
     return [(heads, size) for size in sizes] if along == "width" else [(heads, width)]
 
 
-def _check_claims(request: Asked, along: Along, sizes: Sequence[int]) -> None:
+def _check_claims(request: TaskRequest, along: Along, sizes: Sequence[int]) -> None:
     """Claims are about something that there is, and have a value above 0 at each size: exponents are of logarithms."""
     from ...layers.named import check_layer
 
@@ -122,7 +122,7 @@ def _check_claims(request: Asked, along: Along, sizes: Sequence[int]) -> None:
                 raise UsageError(f"{request.task}: claim of {name}: {formula!r} is 0 for {letter} = {size}")
 
 
-def _list_sizes(request: Asked, along: Along, heads: int) -> tuple[int, ...]:
+def _list_sizes(request: TaskRequest, along: Along, heads: int) -> tuple[int, ...]:
     """All sizes of a sweep, in order."""
     if along == "causal":
         return (1, 2)
@@ -154,7 +154,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     row.seq_len = row.kv_len = largest.point.length
     row.heads, row.head_dim = largest.point.heads, largest.point.width // largest.point.heads
     row.extra = {
-        "of": "layer" if case.cell.of_blocks else "mechanism",
+        "of": "layer" if case.group.of_blocks else "mechanism",
         "along": keys.along[0],
         "smallest": sweep.sizes[0],
         "reached": sweep.sizes[-1],
@@ -230,7 +230,7 @@ def guess(case: Case, best: Ceiling) -> Guess:
 
     seconds = [estimate_call_s(case, spot, best) for spot in list_points(case)]
     within_limit = [s for s in seconds if s <= case.keys.most_s]
-    calls = case.cell.effort.rounds * MAX_CALLS_PER_ROUND + UNTIMED_CALLS
+    calls = case.group.sampling.rounds * MAX_CALLS_PER_ROUND + UNTIMED_CALLS
     return Guess(sum(within_limit) * calls / CALLS, 0, case.keys.most_bytes)
 
 

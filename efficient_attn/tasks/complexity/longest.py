@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator, Field
 
-from ...bench.config import Cell, Place
-from ...bench.planning.request import Asked
+from ...bench.config import CaseConfig, Group
+from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Keys, Task
 from ...results.rows import Record, Row
 from ...results.section import Column, Section
@@ -42,31 +42,31 @@ class LongestKeys(Keys):
     most_s: Annotated[float, Field(gt=0)] = 30.0
 
 
-def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A cell for each depth, with and without checkpoints; of lengths the longest is how far it looks."""
     longest, keys = max(request.grid["seq_len"]), request.keys
     key_values = {"memory": keys.memory, "most_s": keys.most_s}
     axes = request.grid.combine("threads", "batch", "heads", "head_dim", "causal")
     for layers, checkpointed, point in product(keys.layers, keys.checkpointed, axes):
         inputs = f"{layers} layer{'s' * (layers > 1)}{', checkpointed' * checkpointed}"
-        place = Place(seq_len=longest, max_len=longest, inputs=inputs, **point)
-        yield request.cell(place, layers=(layers,), checkpointed=(checkpointed,), **key_values), None
+        place = CaseConfig(seq_len=longest, max_len=longest, inputs=inputs, **point)
+        yield request.make_group(place, layers=(layers,), checkpointed=(checkpointed,), **key_values), None
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Search for the longest length whose step fits."""
-    from ...bench.measuring.jobs import MEMORY
+    from ...bench.measuring.jobs import COUNTING_MEMORY
 
     keys: LongestKeys = case.keys
     measurements: dict[int, tuple[int, float]] = {}
 
     def try_length(length: int) -> int:
-        report_stage(MEMORY)
+        report_stage(COUNTING_MEMORY)
         measurements[length] = measure_step(case, length)
         return measurements[length][0]
 
     longest, stop_reason = search(
-        try_length, lambda n: measurements[n][1], case.cell.place.seq_len, keys.memory, keys.most_s
+        try_length, lambda n: measurements[n][1], case.group.config.seq_len, keys.memory, keys.most_s
     )
     row.mode, row.seq_len, row.kv_len = "forward_backward", longest, longest
     if longest:
@@ -150,7 +150,7 @@ def measure_step(case: Case, length: int) -> tuple[int, float]:
     from ...instruments.memory import training_footprint
 
     times: list[float] = []
-    model, place = make_model(case, length), case.cell.place
+    model, place = make_model(case, length), case.group.config
     x = torch.randn(place.batch, length, model.config.d_model, dtype=getattr(torch, place.dtype), device=place.device)
     sources = [x.requires_grad_(), *model.parameters()]
 
@@ -176,7 +176,7 @@ def make_model(case: Case, length: int) -> Encoder:
     from ...models.config import Config
     from ...models.stacks import Encoder
 
-    place, keys = case.cell.place, case.keys
+    place, keys = case.group.config, case.keys
     config = Config(
         d_model=place.heads * place.head_dim,
         heads=place.heads,
@@ -186,7 +186,7 @@ def make_model(case: Case, length: int) -> Encoder:
         positions=None,
         max_len=length,
         checkpointed=keys.checkpointed[0],
-        seed=case.cell.effort.seed,
+        seed=case.group.sampling.seed,
     )
     return Encoder(config).to(device=place.device, dtype=getattr(torch, place.dtype))
 
@@ -195,7 +195,7 @@ def guess(case: Case, best: Ceiling) -> Guess:
     """Some steps at lengths below the one that memory allows, of which about as many bytes are kept a number."""
     from ...bench.planning.cost_estimate import CALLS, OTHERWISE
 
-    place, keys = case.cell.place, case.keys
+    place, keys = case.group.config, case.keys
     width, layers = place.heads * place.head_dim, keys.layers[0]
     numbers_per_feature = (4 if keys.checkpointed[0] else 80) * layers + 80
     length = min(place.seq_len, keys.memory // (width * numbers_per_feature))

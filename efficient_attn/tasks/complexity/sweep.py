@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...bench.case import Case
-from ...bench.measuring.output_comparison import TOLERANCE, Invalid
+from ...bench.measuring.output_comparison import TOLERANCE, InvalidResult
 from ...bench.measuring.workload import BACKWARD
 from ...bench.planning.cost_estimate import LAUNCH_S, OTHERWISE
 from ...contract.mask import Mask
@@ -57,7 +57,7 @@ class SweepPoint:
 
 def list_points(case: Case) -> list[SweepPoint]:
     """The sizes of all calls of a case's sweep, in order."""
-    place, keys = case.cell.place, case.keys
+    place, keys = case.group.config, case.keys
     defaults = SweepPoint(
         length=keys.length,
         width=keys.width,
@@ -75,12 +75,12 @@ class SweepCall:
     """What is called at one spot, and what it is given."""
 
     def __init__(self, case: Case, point: SweepPoint) -> None:
-        place, seed = case.cell.place, case.cell.effort.seed
+        place, seed = case.group.config, case.group.sampling.seed
         self.training, self.device = case.keys.training, place.device
         self.mask = Mask(causal=point.causal)
         factory_options: dict[str, Any] = {"device": place.device, "dtype": getattr(torch, place.dtype)}
         generator = torch.Generator().manual_seed(seed)
-        if case.cell.of_blocks:
+        if case.group.of_blocks:
             sizes = {"heads": point.heads, "length": point.length, "causal": point.causal}
             self.module: nn.Module = make_layer(case.variant, d_model=point.width, seed=seed, **sizes).to(
                 **factory_options
@@ -139,7 +139,9 @@ class SweepCall:
             expected, self.module = self.forward(), module
         error = relative_error(output, expected)
         if not error <= TOLERANCE[dtype]:
-            raise Invalid(f"relative error {error:.2g} against its dense oracle, more than {TOLERANCE[dtype]:.0e}")
+            raise InvalidResult(
+                f"relative error {error:.2g} against its dense oracle, more than {TOLERANCE[dtype]:.0e}"
+            )
         return error
 
 
@@ -170,7 +172,7 @@ class SweepResult:
 
 def measure_sweep(case: Case, on_step: Callable[[], None] = lambda: None) -> SweepResult:
     """Find the sizes that the limits allow, and time them in turns. at: told before each new size."""
-    place, effort = case.cell.place, case.cell.effort
+    place, effort = case.group.config, case.group.sampling
     calls, n_bytes, stop_reason = _measure_sizes(case, on_step)
     timed = {str(i): _make_timed(call) for i, (_, call) in enumerate(calls)}
     paces = {
@@ -216,9 +218,9 @@ def _count_sequential_steps(module: nn.Module, length: int) -> int | None:
 
 def estimate_call_s(case: Case, point: SweepPoint, best: Ceiling) -> float:
     """Seconds of a call, as far as that can be told from what is declared."""
-    place, keys = case.cell.place, case.keys
+    place, keys = case.group.config, case.keys
     work = 0.0
-    if case.cell.of_blocks and (cls := find_baseline(case.variant)):
+    if case.group.of_blocks and (cls := find_baseline(case.variant)):
         claim = keys.find_claim(case.variant)
         work = 8 * evaluate(claim.time, point.variables) if claim else 0.0
         sequential_steps = cls.cost.sequential(point.length) if hasattr(cls, "cost") else 1
@@ -228,7 +230,7 @@ def estimate_call_s(case: Case, point: SweepPoint, best: Ceiling) -> float:
         case.variant, dims=Dims(heads=point.heads, head_dim=width, max_len=point.length, kv_heads=case.kv_heads)
     )
     work = 4 * width * point.heads * attn.growth.cost(point.length, point.length, point.causal)
-    work += 8 * point.length * point.width**2 if case.cell.of_blocks else 0
+    work += 8 * point.length * point.width**2 if case.group.of_blocks else 0
     return place.batch * work * (1 + BACKWARD * keys.training) / best.gemm_flops_per_s / OTHERWISE + LAUNCH_S
 
 
@@ -275,8 +277,8 @@ def _measure_sizes(
 
 def _time_call(case: Case, call: SweepCall) -> float:
     """Seconds of a call; far more than it may take is an error."""
-    budget = 10 * case.keys.most_s + case.cell.effort.budget_s
-    return first_call(_make_timed(call), budget_s=budget, device=case.cell.place.device)
+    budget = 10 * case.keys.most_s + case.group.sampling.budget_s
+    return first_call(_make_timed(call), budget_s=budget, device=case.group.config.device)
 
 
 def _extrapolate(values: Sequence[float]) -> float:

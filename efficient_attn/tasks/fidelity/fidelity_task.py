@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from ...bench.config import Cell, Place
-from ...bench.planning.request import Asked
+from ...bench.config import CaseConfig, Group
+from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Keys, Task
 from ...results.rows import Record, Row, finite
 from ...results.section import Section
@@ -37,7 +37,7 @@ class FidelityKeys(Keys):
     activations: str = Field(default="minilm", exclude=True)
 
 
-def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A cell for each layer that was captured, on each device, in each dtype and direction."""
     activations = describe_activations(request.keys.activations)
     for point, layer in product(request.grid.combine("causal"), activations.layers):
@@ -47,8 +47,8 @@ def plan(request: Asked) -> Iterator[tuple[Cell, int | None]]:
             "max_len": activations.length,
             "head_dim": activations.width,
         }
-        place = Place(**point, **sizes, inputs=activations.label, layer=layer)
-        yield request.cell(place, activations=request.keys.activations), activations.kv_heads
+        place = CaseConfig(**point, **sizes, inputs=activations.label, layer=layer)
+        yield request.make_group(place, activations=request.keys.activations), activations.kv_heads
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
@@ -61,16 +61,16 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     from ...instruments.global_state import watched
     from .distances import measure_distances
 
-    place = case.cell.place
+    place = case.group.config
     try:
-        q, k, v = _load_layer(case.cell)
+        q, k, v = _load_layer(case.group)
     except ActivationsNotInstalled as error:
         row.status, row.reason = "skipped", str(error)
         return Record(row)
     attn, mask = case.create(), Mask(causal=place.causal)
     with torch.no_grad(), watched((q, k, v)):
         row.oracle_error, row.gate_len = _verify(case, attn, q, k, v, mask)
-        distances = asdict(measure_distances(attn, q, k, v, mask, exact=_compute_reference(case.cell)))
+        distances = asdict(measure_distances(attn, q, k, v, mask, exact=_compute_reference(case.group)))
     row.backend_used, _ = attn.what_runs(case.shape, causal=place.causal, dtype=q.dtype, gradient=False)
     row.clamped_rows = attn.clamped_rows(q, k, v, mask)
     row.parameters = sum(p.numel() for p in attn.parameters())
@@ -86,11 +86,11 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     return Record(row, {"mean_value_error": mean_value_error})
 
 
-def _load_layer(cell: Cell) -> tuple[Tensor, Tensor, Tensor]:
+def _load_layer(cell: Group) -> tuple[Tensor, Tensor, Tensor]:
     """The q, k and v of a cell's layer: fresh ones each time, as a mechanism may write into them."""
     import torch
 
-    place, keys = cell.place, dict(cell.keys)
+    place, keys = cell.config, dict(cell.keys)
     assert place.layer is not None
     arrays = Activations.find(keys["activations"]).select_layer(place.layer)
     q, k, v = (torch.from_numpy(x).to(device=place.device, dtype=getattr(torch, place.dtype)) for x in arrays)
@@ -98,12 +98,12 @@ def _load_layer(cell: Cell) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @lru_cache(maxsize=1)
-def _compute_reference(cell: Cell) -> ExactReference:
+def _compute_reference(cell: Group) -> ExactReference:
     """Exact attention on a cell's layer, which all its cases in this worker share."""
     from ...contract.mask import Mask
     from .exact import ExactReference
 
-    return ExactReference.compute(*_load_layer(cell), Mask(causal=cell.place.causal))
+    return ExactReference.compute(*_load_layer(cell), Mask(causal=cell.config.causal))
 
 
 def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[float, int]:
@@ -112,37 +112,37 @@ def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: 
     All rows while the oracle works out at most 33 million pairs; above that rows at the start, in the middle and at the
     end; where rows cannot be asked for alone, all of as many first positions as the oracle can work out.
     """
-    from ...bench.measuring.output_comparison import check_error, list_places
-    from ...bench.measuring.verification import WHOLE, affordable
+    from ...bench.measuring.output_comparison import check_error, list_rows
+    from ...bench.measuring.verification import MAX_WHOLE_PAIRS, fits_pairs
     from ...instruments.distance import relative_error
 
     oracle, n, heads = case.create(backend="dense"), q.shape[2], q.shape[0] * q.shape[1]
-    if heads * attn.dense_pairs(n, n) > WHOLE and not attn.traits.rows_alone:
-        n = affordable(n, heads, WHOLE)
+    if heads * attn.dense_pairs(n, n) > MAX_WHOLE_PAIRS and not attn.traits.rows_alone:
+        n = fits_pairs(n, heads, MAX_WHOLE_PAIRS)
         q, k, v = q[:, :, :n], k[:, :, :n], v[:, :, :n]
-    all_rows = heads * attn.dense_pairs(n, n) <= WHOLE
+    all_rows = heads * attn.dense_pairs(n, n) <= MAX_WHOLE_PAIRS
     out, error = attn(q, k, v, mask), 0.0
-    for rows in [slice(0, n)] if all_rows else list_places(n):
+    for rows in [slice(0, n)] if all_rows else list_rows(n):
         expected = oracle(q[:, :, rows], k, v, mask if all_rows else mask.rows(rows, n, n))
-        error = max(error, check_error(relative_error(out[:, :, rows], expected), case.cell.place.dtype))
+        error = max(error, check_error(relative_error(out[:, :, rows], expected), case.group.config.dtype))
     return error, n
 
 
 def guess(case: Case, best: Ceiling) -> Guess:
     """The gradient, and the weights, some keys a call. Exact attention, which cases share, is the baseline's."""
-    from ...bench.planning.cost_estimate import CALLS, guess_call
+    from ...bench.planning.cost_estimate import CALLS, estimate_call
     from .distances import ALL_ROWS, MIN_KEYS_PER_CALL
     from .exact import MAX_BLOCK_BYTES
 
-    s, attn, call = case.shape, case.create(), guess_call(case, best)
+    s, attn, call = case.shape, case.create(), estimate_call(case, best)
     rows = min(s.n, ALL_ROWS) if attn.traits.rows_alone else s.n
     calls, width_factor = -(-s.m // MIN_KEYS_PER_CALL), (s.head_dim + MIN_KEYS_PER_CALL) / (s.head_dim + s.value_dim)
     seconds = (
         call.call_s * (calls * width_factor * rows / s.n + GRADIENT_FACTOR)
         + SECONDS_PER_PAIR * s.batch * s.heads * rows * s.m
     )
-    if case.variant == case.cell.baseline:
-        seconds += SECONDS_PER_PAIR * s.batch * s.heads * s.n * s.m / (2 if case.cell.place.causal else 1)
+    if case.variant == case.group.baseline:
+        seconds += SECONDS_PER_PAIR * s.batch * s.heads * s.n * s.m / (2 if case.group.config.causal else 1)
     return call._replace(
         call_s=call.call_s + seconds / CALLS, call_bytes=call.call_bytes + LIVE_BLOCKS * MAX_BLOCK_BYTES
     )

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from ...bench.config import Cell, Place
+from ...bench.config import CaseConfig, Group
 from ...bench.measuring import scratch
-from ...bench.planning.request import Asked
+from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Task
 from ...errors import UsageError
 from ...results import checkpoints
@@ -81,7 +81,7 @@ def make_task(problem: Problem) -> Task:
     )
 
 
-def plan(problem: Problem, request: Asked) -> Iterator[tuple[Cell, int | None]]:
+def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
     """A cell for each attempt at each length: so mechanisms are trained in turns, and a run that is stopped early has
     as much of each."""
     check_axes(request)
@@ -102,7 +102,7 @@ def plan(problem: Problem, request: Asked) -> Iterator[tuple[Cell, int | None]]:
                 problem.check(keys, n)
             if keys.shortest is not None and keys.shortest > length:
                 raise UsageError(f"{problem.name}: shortest={keys.shortest} is above the length, {length}")
-            place = Place(
+            place = CaseConfig(
                 **point,
                 max_len=max(length, *keys.test_len, 0) + 1,  # an answer has its end too
                 heads=recipe.heads,
@@ -111,20 +111,23 @@ def plan(problem: Problem, request: Asked) -> Iterator[tuple[Cell, int | None]]:
                 inputs=attempt.label,
             )
             for of_blocks in [False] * request.variants + [True] * request.blocks:
-                yield request.cell(place, of_blocks=of_blocks, **key_values, attempt=tuple(vars(attempt).items())), None
+                yield (
+                    request.make_group(place, of_blocks=of_blocks, **key_values, attempt=tuple(vars(attempt).items())),
+                    None,
+                )
 
 
 def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Train a model as the attempt says, and test it; or say why that would tell nothing new."""
-    from ...bench.measuring.jobs import JUDGING
+    from ...bench.measuring.jobs import EVALUATING
     from ...integrations.model_info import NotInstalled
     from .alignment import compute_alignment
     from .learners import make_learner
     from .loop import Trainer, TrainingSetup, draw
 
-    keys, place = case.keys, case.cell.place
+    keys, place = case.keys, case.group.config
     attempt = Attempt(**dict(keys.attempt))
-    row.seed, row.mode = case.cell.effort.seed + attempt.index, "train"
+    row.seed, row.mode = case.group.sampling.seed + attempt.index, "train"
     try:
         baselines = compute_baselines(problem, keys, place.seq_len)
         reach_score = compute_reach_score(problem, case)
@@ -136,9 +139,9 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
     setup = TrainingSetup(
         problem=problem, keys=keys, length=place.seq_len, index=row.seed, rate=rate, steps=steps, device=place.device
     )
-    path = checkpoints.path_of(folder, case.digest) if (folder := scratch.folder()) else None
+    path = checkpoints.path_of(folder, case.digest) if (folder := scratch.get_folder()) else None
     training = Trainer(learner, setup, path)
-    result = training.run(lambda: report_stage(JUDGING))
+    result = training.run(lambda: report_stage(EVALUATING))
     row.parameters, row.state_bytes = learner.parameters, learner.count_state(place.seq_len)
     row.extra = {f"train.{part}": count for part, count in learner.parts.items()}
     row.extra |= {"train.reference": learner.reference, "train.size": learner.size, "train.batch": setup.batch}
@@ -213,8 +216,8 @@ def compute_reach_score(problem: Problem, case: Case) -> float | None:
     if not problem.windowed or (span := count_reach(case)) is None:
         return None
     max_distance = compute_lookback(span, case.keys.layers or problem.recipe.layers, problem.recipe.convolution)
-    within = compute_share_within(problem, case.keys, case.cell.place.seq_len, max_distance)
-    chance = compute_baselines(problem, case.keys, case.cell.place.seq_len).chance
+    within = compute_share_within(problem, case.keys, case.group.config.seq_len, max_distance)
+    chance = compute_baselines(problem, case.keys, case.group.config.seq_len).chance
     return within + (1 - within) * chance
 
 
@@ -223,26 +226,26 @@ def list_earlier_rows(problem: Problem, case: Case) -> list[Row]:
     from ...results.shards import shards
     from ...results.store import read
 
-    folder = scratch.folder()
+    folder = scratch.get_folder()
     if folder is None or not shards(folder):
         return []
     attempts = list_attempts(problem, case.keys, quick=False)
-    other_keys = {replace(case, cell=make_group(case.cell, attempt)).key for attempt in attempts} - {case.key}
+    other_keys = {replace(case, group=make_group(case.group, attempt)).key for attempt in attempts} - {case.key}
     rows = [record.row for record in read(folder, damaged=lambda damage: None)]
     return [row for row in rows if row.case_key in other_keys]
 
 
-def make_group(group: Cell, attempt: Attempt) -> Cell:
+def make_group(group: Group, attempt: Attempt) -> Group:
     """The cell of an attempt, like another one's."""
     keys = dict(group.keys) | {"attempt": tuple(vars(attempt).items())}
-    return replace(group, place=replace(group.place, inputs=attempt.label), keys=tuple(sorted(keys.items())))
+    return replace(group, config=replace(group.config, inputs=attempt.label), keys=tuple(sorted(keys.items())))
 
 
 def guess(problem: Problem, case: Case, best: Ceiling) -> Guess:
     """The steps of attempts that will surely be made."""
     from ...bench.planning.cost_estimate import CALLS
 
-    keys, recipe, place = case.keys, problem.recipe, case.cell.place
+    keys, recipe, place = case.keys, problem.recipe, case.group.config
     attempt = Attempt(**dict(keys.attempt))
     if attempt.kind in ("beyond", "longer"):
         return Guess(0.0, 0, 0)
@@ -250,7 +253,7 @@ def guess(problem: Problem, case: Case, best: Ceiling) -> Guess:
     layers = (keys.layers or recipe.layers) * (2 if recipe.model == "sequence" else 1)
     parameters = layers * 12 * width**2 + width * problem.outputs(keys)
     work = 6 * tokens * parameters
-    if not case.cell.of_blocks:
+    if not case.group.of_blocks:
         attn = case.create()
         pairs = attn.growth.cost(place.seq_len, place.seq_len, place.causal)
         work += 12 * (keys.batch or recipe.batch) * layers * width * pairs

@@ -14,7 +14,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from ...bench.measuring.output_comparison import Invalid
+from ...bench.measuring.output_comparison import InvalidResult
 from . import checkpoint
 from .checkpoint import Progress
 from .learners import NO_COUNTS, EvaluationCounts, Learner, compute_loss, count_correct
@@ -141,7 +141,7 @@ class Trainer:
         loss = compute_loss(logits, targets)
         value = float(loss.detach())
         if not math.isfinite(value):
-            raise Invalid(f"the loss is {value} at step {step + 1}, at learning rate {setup.rate:g}")
+            raise InvalidResult(f"the loss is {value} at step {step + 1}, at learning rate {setup.rate:g}")
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
@@ -156,7 +156,7 @@ class Trainer:
         counts, _ = self._evaluate("validation", self.setup.length, max(1, self.setup.keys.examples // 2), lambda: None)
         if not math.isfinite(counts.loss):
             message = f"the loss on validation is {counts.loss} after step {progress.step}"
-            raise Invalid(f"{message}, at learning rate {self.setup.rate:g}")
+            raise InvalidResult(f"{message}, at learning rate {self.setup.rate:g}")
         score = counts.score(problem.metric)
         progress.scores.append((progress.step, score))
         solved = problem.recipe.solved

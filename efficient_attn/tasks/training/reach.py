@@ -18,11 +18,11 @@ EXAMPLES = 2_000
 def count_reach(case: Case) -> int | None:
     """Of how many last positions, its own included, a query may see any; None where that is not bounded, or where first
     positions are seen from everywhere."""
-    if case.cell.of_blocks:
+    if case.group.of_blocks:
         return None
     pattern = getattr(case.create(), "pattern", None)
     reach = pattern.reach if pattern is not None else None
-    return None if reach is None or reach.prefix else min(reach.back, case.cell.place.seq_len - 1) + 1
+    return None if reach is None or reach.prefix else min(reach.back, case.group.config.seq_len - 1) + 1
 
 
 def compute_lookback(span: int, layers: int, convolution: int = 0) -> int:

@@ -27,12 +27,14 @@ RESULTS = Path(__file__).parents[3] / "results"
 
 def _changed(**fields: Any) -> Any:
     """The case with fields of its cell, of the place or the effort changed."""
-    cell = CASE.cell
-    parts = {name: {k: v for k, v in fields.items() if hasattr(getattr(cell, name), k)} for name in ("place", "effort")}
+    cell = CASE.group
+    parts = {
+        name: {k: v for k, v in fields.items() if hasattr(getattr(cell, name), k)} for name in ("config", "sampling")
+    }
     inner = {name: dataclasses.replace(getattr(cell, name), **own) for name, own in parts.items()}
-    known = parts["place"] | parts["effort"]
+    known = parts["config"] | parts["sampling"]
     own = {name: value for name, value in fields.items() if name not in known}
-    return dataclasses.replace(CASE, cell=dataclasses.replace(cell, **inner, **own))
+    return dataclasses.replace(CASE, group=dataclasses.replace(cell, **inner, **own))
 
 
 def test_the_key_is_readable_and_stable() -> None:
@@ -76,8 +78,10 @@ def test_where_a_task_or_its_data_lie_does_not_change_the_digest() -> None:
     text = planted.TINY.replace('"forward"', '"fidelity"')
     (case, *_) = planted.plan(text, variants=["full"])
     keys = (("activations", "elsewhere.npz"),)  # what it holds is told by its label
-    assert dataclasses.replace(case, cell=dataclasses.replace(case.cell, keys=keys)).digest == case.digest
-    assert dataclasses.replace(CASE, cell=dataclasses.replace(CASE.cell, target=CASE.cell.target)).digest == CASE.digest
+    assert dataclasses.replace(case, group=dataclasses.replace(case.group, keys=keys)).digest == case.digest
+    assert (
+        dataclasses.replace(CASE, group=dataclasses.replace(CASE.group, target=CASE.group.target)).digest == CASE.digest
+    )
 
 
 def test_the_digest_changes_with_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +92,9 @@ def test_the_digest_changes_with_the_protocol(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_full_batch_is_called_as_it_was_before_there_was_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(case_module, "PROTOCOL", 3)
-    cell = dataclasses.asdict(CASE.cell) | {"keys": {"memory_budget": None, "peak_memory": False}}
-    del cell["target"], cell["of_blocks"], cell["place"]["fill"], cell["place"]["segment"]
-    before = dataclasses.asdict(CASE) | {"cell": cell, "protocol": 3}
+    group = dataclasses.asdict(CASE.group) | {"keys": {"memory_budget": None, "peak_memory": False}}
+    del group["target"], group["of_blocks"], group["config"]["fill"], group["config"]["segment"]
+    before = dataclasses.asdict(CASE) | {"group": group, "protocol": 3}
     del before["budget"]
     assert hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()[:12] == CASE.digest
 
@@ -237,7 +241,7 @@ def test_published_cases_are_still_planned_by_their_names(suite: str) -> None:
 
 def test_a_layers_fingerprint_follows_the_layer() -> None:
     alone, inside, gru, lstm = (
-        make_case(dataclasses.replace(CASE.cell, of_blocks=layer), variant, None)
+        make_case(dataclasses.replace(CASE.group, of_blocks=layer), variant, None)
         for variant, layer in (("full", False), ("full", True), ("gru", True), ("lstm", True))
     )
     assert inside.fingerprint.startswith(alone.fingerprint)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from efficient_attn.bench import doctor
-from efficient_attn.bench.doctor import Diagnosis, Finding, Noise, diagnose
+from efficient_attn.bench.doctor import AANoise, Diagnosis, Finding, diagnose
 from efficient_attn.results.stats import MARGIN, Estimate
 
 pytestmark = pytest.mark.slow
@@ -68,33 +68,33 @@ def test_a_device_that_is_not_there_is_a_problem(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("noise", "level"),
     [
-        (Noise(Estimate(1.0, 0.99, 1.01), 0.01), "ok"),
-        (Noise(Estimate(1.0, 0.9, 1.1), 0.15), "problem"),  # too loud to tell anything
-        (Noise(Estimate(1.05, 1.03, 1.07), 0.02), "problem"),  # the same differs from itself
+        (AANoise(Estimate(1.0, 0.99, 1.01), 0.01), "ok"),
+        (AANoise(Estimate(1.0, 0.9, 1.1), 0.15), "problem"),  # too loud to tell anything
+        (AANoise(Estimate(1.05, 1.03, 1.07), 0.02), "problem"),  # the same differs from itself
         ("it fell over", "problem"),
     ],
 )
-def test_noise(noise: Noise | str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_aa", lambda *_: noise)
-    found = doctor._noise("cpu", 1, True)
+def test_noise(noise: AANoise | str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_measure_aa", lambda *_: noise)
+    found = doctor._check_noise("cpu", 1, True)
     assert found.level == level
     if isinstance(noise, str):
         assert noise in found.said
 
 
 def test_the_floor_is_what_eight_rounds_can_tell() -> None:
-    assert Noise(Estimate(1.0), 0.001).floor == MARGIN
-    assert Noise(Estimate(1.0), 0.1).floor == pytest.approx(math.expm1(2.365 * 0.1 / math.sqrt(8)), rel=1e-3)
+    assert AANoise(Estimate(1.0), 0.001).floor == MARGIN
+    assert AANoise(Estimate(1.0), 0.1).floor == pytest.approx(math.expm1(2.365 * 0.1 / math.sqrt(8)), rel=1e-3)
 
 
 def test_a_counter_that_errs_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"device": "cpu", "expected_bytes": 10, "measured_bytes": 20, "ok": False, "reason": None}
     monkeypatch.setattr(doctor, "canary", lambda device: told)
-    assert doctor._canary("cpu").level == "problem"
+    assert doctor._check_memory_counter("cpu").level == "problem"
     monkeypatch.setattr(doctor, "canary", lambda device: told | {"ok": None, "reason": "no counter"})
-    assert doctor._canary("cpu").level == "note"
+    assert doctor._check_memory_counter("cpu").level == "note"
 
 
 def test_a_coarse_clock_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "timer_resolution", lambda: 1e-3)
-    assert doctor._clock().level == "problem"
+    assert doctor._check_clock().level == "problem"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from efficient_attn.bench import readiness
-from efficient_attn.bench.readiness import Diagnosis, Finding, glance
+from efficient_attn.bench.readiness import Diagnosis, Finding, check_machine
 from efficient_attn.instruments.disturbance import Disturbance
 from efficient_attn.instruments.environment.readings import Unknown
 
@@ -29,14 +29,14 @@ def test_problems_come_first_and_spoil_health() -> None:
 def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness.machine, "usable_cores", lambda: 8)
     monkeypatch.setattr(readiness.cgroups, "cpu_quota", lambda: 2.5)
-    found = readiness.look_at_threads(4)
+    found = readiness.check_threads(4)
     assert found.level == "problem"
     assert "4 threads exceed the 2.5 cores that may be used: set OMP_NUM_THREADS=2" in (found.advice or "")
     assert "quota 2.5" in found.said
-    assert readiness.look_at_threads(2).level == "ok"
+    assert readiness.check_threads(2).level == "ok"
     monkeypatch.setattr(readiness.cgroups, "cpu_quota", lambda: Unknown("none"))
-    assert readiness.look_at_threads(8).level == "ok"
-    assert readiness.look_at_threads(9).level == "problem"
+    assert readiness.check_threads(8).level == "ok"
+    assert readiness.check_threads(9).level == "problem"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_frequency(governor: Any, turbo: Any, advice: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {"governor": governor, "turbo": turbo, "mhz": Unknown("x")}
     monkeypatch.setattr(readiness.machine, "frequency", lambda: facts)
-    found = readiness.look_at_frequency()
+    found = readiness.check_frequency()
     assert found.level == ("ok" if advice is None else "note")
     assert (found.advice or "").startswith(advice or "")
 
@@ -59,17 +59,17 @@ def test_frequency(governor: Any, turbo: Any, advice: str | None, monkeypatch: p
 def test_a_hypervisor_is_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     facts: dict[str, Any] = {"hypervisor": True, "kind": "kvm", "product": Unknown("x"), "container": None}
     monkeypatch.setattr(readiness.machine, "virtualisation", lambda: facts)
-    assert readiness.look_at_virtualisation().level == "note"
-    assert "expect steal" in (readiness.look_at_virtualisation().advice or "")
+    assert readiness.check_virtualisation().level == "note"
+    assert "expect steal" in (readiness.check_virtualisation().advice or "")
     facts |= {"hypervisor": False, "kind": "none"}
-    assert readiness.look_at_virtualisation().level == "ok"
+    assert readiness.check_virtualisation().level == "ok"
 
 
 def test_a_memory_limit_is_told_and_too_little_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness.cgroups, "memory_limit", lambda: 24 * 2**30)
-    assert "memory limit 24 GiB" in readiness.look_at_memory().said
+    assert "memory limit 24 GiB" in readiness.check_memory().said
     monkeypatch.setattr(readiness, "available_memory", lambda: 2**28)
-    assert readiness.look_at_memory().level == "problem"
+    assert readiness.check_memory().level == "problem"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_memory_limit_is_told_and_too_little_is_a_problem(monkeypatch: pytest.
     ],
 )
 def test_other_programs(seen: dict[str, float], level: str, advice: str | None) -> None:
-    quiet = readiness.look_at_quiet(_happened(load=1.5, **seen), 1)
+    quiet = readiness.check_load(_happened(load=1.5, **seen), 1)
     assert (quiet.level, quiet.advice) == (level, advice)
     assert quiet.said.endswith(", load 1.50")
 
@@ -102,10 +102,10 @@ FREQUENCY: dict[str, Any] = {"governor": "performance", "turbo": True, "mhz": Un
 
 @pytest.mark.usefixtures("_fine")
 def test_a_machine_that_is_ready_gets_no_warning() -> None:
-    found = glance(_happened(others_cores=0.1), 1)
+    found = check_machine(_happened(others_cores=0.1), 1)
     assert (found.healthy, found.warning) == (True, None)  # turbo is worth a note to a doctor's patient only
     assert [f.topic for f in found.findings] == ["frequency", "memory", "threads", "quiet"]
-    assert [f.topic for f in glance(None, None).findings] == ["frequency", "memory"]
+    assert [f.topic for f in check_machine(None, None).findings] == ["frequency", "memory"]
     json.dumps(found.as_json(), allow_nan=False)
 
 
@@ -113,7 +113,7 @@ def test_a_machine_that_is_ready_gets_no_warning() -> None:
 def test_what_spoils_a_run_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "available_memory", lambda: 2**28)
     monkeypatch.setattr(readiness.machine, "frequency", lambda: FREQUENCY | {"governor": "powersave"})
-    warning = glance(_happened(others_cores=1.3, load=2.1), 4).warning or ""
+    warning = check_machine(_happened(others_cores=1.3, load=2.1), 4).warning or ""
     assert "\n" not in warning
     assert warning.split("; ") == [
         "governor is powersave: set performance (cpupower frequency-set -g performance)",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from efficient_attn.bench import run as run_module
 from efficient_attn.bench.planning.plan import make_plan
-from efficient_attn.bench.run import NoisyMachine, Outcome, StaleCases, default_folder, run
+from efficient_attn.bench.run import NoisyMachine, RunOutcome, StaleCases, default_folder, run
 from efficient_attn.errors import UsageError
 from efficient_attn.instruments import roofline
 from efficient_attn.instruments.disturbance import Disturbance
@@ -41,13 +41,13 @@ def _forgotten() -> Iterator[None]:
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of the cells that are really measured, as they are."""
     lengths: list[int] = []
-    original: Callable[..., list[Record]] = run_module.measure
+    original: Callable[..., list[Record]] = run_module.measure_group
 
     def measure(cell: Any, cases: Any, setting: Any) -> list[Record]:
-        lengths.append(cell.place.seq_len)
+        lengths.append(cell.config.seq_len)
         return original(cell, cases, setting)
 
-    monkeypatch.setattr(run_module, "measure", measure)
+    monkeypatch.setattr(run_module, "measure_group", measure)
     return lengths
 
 
@@ -60,7 +60,7 @@ def _known_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
     monkeypatch.setattr(roofline, "BUFFER", 2**25)
 
 
-def _run(folder: Path, text: str = TEXT, **options: Any) -> Outcome:
+def _run(folder: Path, text: str = TEXT, **options: Any) -> RunOutcome:
     loaded = planted.loaded(text)
     options = {"start_method": "inline"} | options
     return run(loaded, make_plan(loaded), folder, **options)
@@ -138,13 +138,13 @@ def test_what_is_not_timed_in_turns_is_resumed_case_by_case(tmp_path: Path, monk
     lines = (tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "rows.jsonl").write_text("".join(lines[:1] + lines[2:]))
     found: list[list[str]] = []
-    original = run_module.measure
+    original = run_module.measure_group
 
     def measure(cell: Any, cases: Any, setting: Any) -> Any:
         found.append([case.variant for case in cases])
         return original(cell, cases, setting)
 
-    monkeypatch.setattr(run_module, "measure", measure)
+    monkeypatch.setattr(run_module, "measure_group", measure)
     _run(tmp_path, text, resume=True)
     assert found == [["linear"]]
     assert Counter(_keys(tmp_path)).total() == len(lines)

@@ -13,7 +13,7 @@ import torch
 from planted import load_suite
 
 import efficient_attn as ea
-from efficient_attn.bench.case import Case, group_by_cell
+from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.bench.task_registry import find_task
 from efficient_attn.resources import suite_names, suites_folder
@@ -51,7 +51,7 @@ def test_it_plans(name: str) -> None:
     cases = _planned(name)
     assert cases
     assert all(
-        case.cell.place.threads for case in cases if case.cell.place.device == "cpu" and case.cell.task == "speed"
+        case.group.config.threads for case in cases if case.group.config.device == "cpu" and case.group.task == "speed"
     )
     assert len({case.key for case in cases}) == len(cases)
 
@@ -65,7 +65,7 @@ def test_quick_is_smaller(name: str) -> None:
 
 def test_the_quickstart_covers_what_the_readme_says() -> None:
     cases = _planned("quickstart")
-    assert {c.cell.place.mode or c.cell.task for c in cases} == {"forward", "forward_backward", "decode", "fidelity"}
+    assert {c.group.config.mode or c.group.task for c in cases} == {"forward", "forward_backward", "decode", "fidelity"}
     assert {c.variant.split(":")[0] for c in cases} == {"full", "sliding_window", "linear", "mqa", "gqa"}
 
 
@@ -85,7 +85,7 @@ def test_a_lookback_window_is_a_causal_window() -> None:
 
 
 def test_the_sparse_suite_has_the_whole_family_against_full_attention() -> None:
-    timed = {c.variant.split(":")[0] for c in _planned("sparse") if c.cell.part in ("against full", "causal only")}
+    timed = {c.variant.split(":")[0] for c in _planned("sparse") if c.group.part in ("against full", "causal only")}
     assert timed >= {"full", *(e.name for e in CATALOGUE if e.family == "sparse")}
 
 
@@ -93,29 +93,29 @@ def test_the_linear_suite_has_the_families_in_every_direction_against_full_atten
     cases = _planned("linear")
     families = {"linear", "low_rank", "hashed"}
     for part in ("crossover", "growth"):
-        timed = {c.variant.split(":")[0] for c in cases if c.cell.part.startswith(part)}
+        timed = {c.variant.split(":")[0] for c in cases if c.group.part.startswith(part)}
         assert timed >= {e.name for e in CATALOGUE if e.family in families}
     for causal, part in ((False, "crossover"), (True, "crossover, causal")):
-        assert {c.cell.place.causal for c in cases if c.cell.part == part} == {causal}
-        assert "full" in {c.variant for c in cases if c.cell.part == part}
+        assert {c.group.config.causal for c in cases if c.group.part == part} == {causal}
+        assert "full" in {c.variant for c in cases if c.group.part == part}
 
 
 def test_the_decode_suite_has_every_way_to_share_keys_and_every_kind_of_state() -> None:
     cases = _planned("decode")
-    assert {c.cell.place.mode for c in cases if c.cell.task == "speed"} == {"decode", "prefill"}
-    steps = [c for c in cases if c.cell.place.mode == "decode"]
+    assert {c.group.config.mode for c in cases if c.group.task == "speed"} == {"decode", "prefill"}
+    steps = [c for c in cases if c.group.config.mode == "decode"]
     assert {c.keys.memory_budget for c in steps} == {16 * 10**9}
-    assert {c.cell.place.batch for c in steps} == {1, 4, 16}
-    contexts = {c.variant.split(":")[0] for c in steps if c.cell.part == "contexts"}
+    assert {c.group.config.batch for c in steps} == {1, 4, 16}
+    contexts = {c.variant.split(":")[0] for c in steps if c.group.part == "contexts"}
     assert contexts >= {"full", *(e.name for e in CATALOGUE if e.family == "shared_kv")}
     kinds = {type(c.create().init_state(1, 8)).__name__ for c in steps}
     assert {"KVCache", "RollingCache", "LatentCache"} < kinds
-    axis = {c.kv_heads for c in steps if c.cell.part == "key-value heads" and c.variant == "gqa"}
+    axis = {c.kv_heads for c in steps if c.group.part == "key-value heads" and c.variant == "gqa"}
     assert axis == {8, 4, 2, 1}
 
 
 def test_the_breadth_suite_is_a_balanced_choice_of_places() -> None:
-    points = [asdict(cell.place) for cell, _ in group_by_cell(_planned("breadth")) if cell.place.mode]
+    points = [asdict(cell.config) for cell, _ in group_cases(_planned("breadth")) if cell.config.mode]
     assert len(points) == 32
     levels = {axis: sorted({p[axis] for p in points}) for axis in BREADTH}
     for axis, values in levels.items():
@@ -178,14 +178,14 @@ JUDGED = sorted(
 @pytest.mark.parametrize("name", JUDGED)
 def test_a_suite_judges_the_very_specs_that_it_times(name: str) -> None:
     cases = _planned(name)
-    timed, judged = ({c.variant for c in cases if c.cell.task == task} for task in ("speed", "fidelity"))
+    timed, judged = ({c.variant for c in cases if c.group.task == task} for task in ("speed", "fidelity"))
     assert sorted(timed - judged - NOT_JUDGED.keys()) == []
     assert sorted(judged & NOT_JUDGED.keys()) == []
 
 
 @pytest.mark.slow
 def test_no_reason_is_left_over() -> None:
-    timed = {c.variant for name in JUDGED for c in _planned(name) if c.cell.task == "speed"}
+    timed = {c.variant for name in JUDGED for c in _planned(name) if c.group.task == "speed"}
     assert sorted(NOT_JUDGED.keys() - timed) == []
 
 
@@ -194,10 +194,10 @@ def test_no_reason_is_left_over() -> None:
 @pytest.mark.parametrize("name", sorted({*JUDGED} - {"fidelity_long"}))  # 2,048 tokens take it a minute
 def test_what_is_judged_can_be(name: str) -> None:
     """A spec that refuses the encoder's heads, length or mask would only look judged."""
-    judged = [case for case in _planned(name) if case.cell.task == "fidelity" and case.cell.place.layer == 0]
+    judged = [case for case in _planned(name) if case.group.task == "fidelity" and case.group.config.layer == 0]
     assert judged
     for case in judged:
-        found = find_task(case.cell.target).judge(case, case.row(), lambda *_: None)
+        found = find_task(case.group.target).judge(case, case.row(), lambda *_: None)
         assert isinstance(found, Record)
         assert found.row.relative_error is not None, case.variant
 

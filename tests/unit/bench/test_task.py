@@ -11,7 +11,7 @@ from typing import Any
 import planted
 import pytest
 
-from efficient_attn.bench.case import of_task
+from efficient_attn.bench.case import fingerprint_task
 from efficient_attn.bench.task import Guess, Task
 from efficient_attn.bench.task_registry import find_task
 from efficient_attn.registry import load_plugin
@@ -61,7 +61,7 @@ def test_every_task_of_ours_has_a_file_and_names_no_plugin() -> None:
     for target in TABLE.values():
         task = find_task(target)
         assert inspect.getsourcefile(task.source)
-        assert of_task(task) == ""
+        assert fingerprint_task(task) == ""
 
 
 PROBLEM = """

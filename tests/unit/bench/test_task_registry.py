@@ -11,8 +11,8 @@ import pytest
 from measured import measure_cases
 
 from efficient_attn.bench import task_registry
-from efficient_attn.bench.config import Place
-from efficient_attn.bench.planning.request import Asked
+from efficient_attn.bench.config import CaseConfig
+from efficient_attn.bench.planning.request import TaskRequest
 from efficient_attn.bench.task import Guess, Keys, Task
 from efficient_attn.bench.task_registry import find_task, find_words, list_tasks, register_task
 from efficient_attn.errors import UsageError
@@ -54,7 +54,7 @@ def test_a_plugins_task_joins_the_table() -> None:
 
 
 def test_an_entry_point_joins_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_registry, "_advertised", lambda: {"theirs": TABLE["fidelity"]})
+    monkeypatch.setattr(task_registry, "_list_entry_points", lambda: {"theirs": TABLE["fidelity"]})
     assert list_tasks({"speed": TABLE["speed"]})["theirs"] == TABLE["fidelity"]
 
 
@@ -113,8 +113,8 @@ def test_what_a_task_adds_and_nobody_can_keep_ends_its_case_and_not_the_run(extr
         row.extra = extra if case.variant == "full" else {"x": 1.0}
         return Record(row)
 
-    def plan(asked: Asked) -> Any:
-        yield asked.cell(Place(seq_len=8, max_len=8, heads=2, head_dim=8)), None
+    def plan(asked: TaskRequest) -> Any:
+        yield asked.make_group(CaseConfig(seq_len=8, max_len=8, heads=2, head_dim=8)), None
 
     register_task(replace(task("mine", "mine", plan=plan), judge=judge, columns={"x": "a number"}))
     text = planted.TINY.replace('"forward"', '"mine"') + '[[variant]]\nname = "linear"\n'

@@ -15,8 +15,8 @@ import toy_jobs
 from processes import still_there
 from toy_jobs import Allocates, Ends, Tells
 
-from efficient_attn.engines.job import Died, Limits
-from efficient_attn.engines.local import METHODS, Local, choose_method
+from efficient_attn.engines.job import Limits, WorkerDied
+from efficient_attn.engines.local import METHODS, LocalEngine, choose_method
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ PROCESSES = tuple(m for m in METHODS if m != "inline")
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_worker_tells_arrives_in_order(method: Any) -> None:
-    engine = Local(method)
+    engine = LocalEngine(method)
     *things, (pid, torch_was_there) = engine.carry_out(Tells(("a", 2, [3.0])))
     assert things == ["a", 2, [3.0]]
     assert (pid == os.getpid()) == (method == "inline")
@@ -37,7 +37,7 @@ def test_what_a_worker_tells_arrives_in_order(method: Any) -> None:
 
 
 def test_each_job_has_a_process_of_its_own() -> None:
-    pids = {list(Local().carry_out(Tells()))[-1][0] for _ in range(3)}
+    pids = {list(LocalEngine().carry_out(Tells()))[-1][0] for _ in range(3)}
     assert len(pids) == 3
     assert not still_there(pids)
 
@@ -46,7 +46,7 @@ def test_a_fork_works_after_tensor_operations_of_many_threads() -> None:
     multiplied = torch.ones(600, 600) @ torch.ones(600, 600)  # here: the server must not have run any itself
     assert multiplied[0, 0] == 600
     for _ in range(2):
-        assert list(Local().carry_out(Ends("multiply", 60.0))) == ["begun"]
+        assert list(LocalEngine().carry_out(Ends("multiply", 60.0))) == ["begun"]
 
 
 ENDINGS = {
@@ -66,8 +66,8 @@ ENDINGS = {
 @pytest.mark.parametrize("how", ENDINGS)
 def test_every_end_is_told_with_the_case_the_stage_and_the_reason(how: str) -> None:
     told = []
-    with pytest.raises(Died) as caught:
-        told.extend(Local().carry_out(Ends(how, 1.5 if how.startswith("hang") else None)))
+    with pytest.raises(WorkerDied) as caught:
+        told.extend(LocalEngine().carry_out(Ends(how, 1.5 if how.startswith("hang") else None)))
     status, says = ENDINGS[how]
     death = caught.value
     assert told == ["begun"]  # what came before the end is not lost
@@ -78,20 +78,20 @@ def test_every_end_is_told_with_the_case_the_stage_and_the_reason(how: str) -> N
 
 @LINUX
 def test_spawned_workers_are_watched_as_well() -> None:
-    with pytest.raises(Died, match="killed by SIGSEGV, in segfault"):
-        list(Local("spawn").carry_out(Ends("segfault")))
+    with pytest.raises(WorkerDied, match="killed by SIGSEGV, in segfault"):
+        list(LocalEngine("spawn").carry_out(Ends("segfault")))
 
 
 @LINUX
 def test_an_allocation_beyond_the_limit_fails_and_one_within_it_does_not() -> None:
     mib = 2**20
-    (refused,) = Local().carry_out(Allocates(64 * mib, 80 * mib))
+    (refused,) = LocalEngine().carry_out(Allocates(64 * mib, 80 * mib))
     assert "can't allocate memory" in refused
-    assert list(Local().carry_out(Allocates(64 * mib, 48 * mib))) == [48 * mib]
+    assert list(LocalEngine().carry_out(Allocates(64 * mib, 48 * mib))) == [48 * mib]
 
 
 def test_a_worker_goes_when_nobody_listens_any_more() -> None:
-    messages = Local().carry_out(Ends("hang_in_python"))
+    messages = LocalEngine().carry_out(Ends("hang_in_python"))
     assert next(messages) == "begun"
     messages.close()
 

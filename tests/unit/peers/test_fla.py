@@ -12,7 +12,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn import peers
-from efficient_attn.bench.measuring.samples import prove
+from efficient_attn.bench.measuring.samples import verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.testing import CHECKS, Check, Subject, run_check
 
@@ -84,7 +84,7 @@ def test_half_precision_comes_back_as_it_went_in(spec: str) -> None:
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize("spec", ["peer_simple_gla", "peer_fla_linear"])
 def test_it_passes_the_gate(spec: str, mode: str) -> None:
-    assert prove(Workload(planted.case(spec, mode, seq_len=500, causal=True, head_dim=64)))[0] < 1e-5
+    assert verify_workload(Workload(planted.case(spec, mode, seq_len=500, causal=True, head_dim=64)))[0] < 1e-5
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from linear_peers import PACKAGES, create, draw, loaded, skip_unless_installed
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.bench.measuring.samples import prove
+from efficient_attn.bench.measuring.samples import verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.testing import CHECKS, Check, Subject, run_check
 from efficient_attn.testing.checks import call_context, growth_claims, precision, size_design
@@ -171,7 +171,7 @@ def test_it_keeps_the_contract_but_for_what_is_listed(spec: str, check: Check) -
 @pytest.mark.parametrize(("spec", "causal"), [(p, c) for p in PACKAGES for c in (False, True)[: 1 + (p in CAUSAL_TOO)]])
 def test_it_passes_the_gate(spec: str, causal: bool, mode: str) -> None:
     """At the suite's sizes of a head: in float32, hashed to the same chunks."""
-    assert prove(Workload(planted.case(spec, mode, seq_len=512, causal=causal, head_dim=64)))[0] < 1e-5
+    assert verify_workload(Workload(planted.case(spec, mode, seq_len=512, causal=causal, head_dim=64)))[0] < 1e-5
 
 
 # -- said once more, by hand -----------------------------------------------------------------------------------------

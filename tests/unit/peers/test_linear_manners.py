@@ -186,10 +186,10 @@ def test_the_suite_without_the_extra_ends_in_one_line(
 @pytest.mark.usefixtures("installed")
 def test_each_part_of_the_suite_has_its_peer_as_baseline() -> None:
     cases = make_plan(load_suite("linear_peers"))
-    parts = {(c.cell.part, c.cell.baseline) for c in cases}
+    parts = {(c.group.part, c.group.baseline) for c in cases}
     assert len(parts) == 9
     assert all(baseline is not None and baseline.startswith("peer_") for _, baseline in parts)
-    assert {c.variant for c in cases if c.cell.place.causal} == {
+    assert {c.variant for c in cases if c.group.config.causal} == {
         *("linear", "peer_linear_transformer:bucket_size=1", "peer_linear_transformer:bucket_size=64"),
         *("retention", "peer_simple_gla", "peer_fla_linear"),
         *("performer:n_features=256", "peer_performer:n_features=256"),

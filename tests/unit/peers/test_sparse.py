@@ -13,7 +13,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn import cli
-from efficient_attn.bench.measuring.samples import prove
+from efficient_attn.bench.measuring.samples import verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.testing import CHECKS, Check, Subject, run_check
 
@@ -234,7 +234,7 @@ def test_bigbirds_options_out_of_range(option: str) -> None:
 @pytest.mark.parametrize("spec", PACKAGES)
 def test_it_passes_the_gate(spec: str, mode: str) -> None:
     """BigBird is too short at the length at which gradients are usually compared."""
-    assert prove(Workload(planted.case(spec, mode, seq_len=1024)))[0] < 1e-5
+    assert verify_workload(Workload(planted.case(spec, mode, seq_len=1024)))[0] < 1e-5
 
 
 @pytest.mark.parametrize(("peer", "module", "package"), [(p, *names) for p, names in PACKAGES.items()])

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 from measured import measure_cases
 from tiny_models import llama, save_tiny
 
-from efficient_attn.bench.case import Case, group_by_cell
+from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.errors import UsageError
 from efficient_attn.integrations import haystack_scoring, model_info
 from efficient_attn.integrations.haystack_scoring import HaystackResult, NeedleAnswer
@@ -51,7 +51,7 @@ def keys(tmp_path: Path) -> dict[str, Any]:
 
 def test_kinds_of_needles_and_lengths_are_cells() -> None:
     cases = planted.plan(SUITE, axes={"seq_len": [1024, 2048]})
-    places = [cell.place for cell, _ in group_by_cell(cases)]
+    places = [cell.config for cell, _ in group_cases(cases)]
     assert [(p.inputs.rpartition(":")[2], p.seq_len) for p in places] == [
         *(("single", 1024), ("single", 2048)),
         *(("multi_key", 1024), ("multi_key", 2048)),

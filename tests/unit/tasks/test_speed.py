@@ -23,8 +23,8 @@ def test_decoding_is_causal_and_planned_once(mode: str, causal: str) -> None:
 
 def test_decoding_beside_forward_leaves_forward_as_it_is() -> None:
     cases = planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))
-    assert values_of([c for c in cases if c.cell.place.mode == "forward"], "causal") == [False, True]
-    assert values_of([c for c in cases if c.cell.place.mode == "decode"], "causal") == [True]
+    assert values_of([c for c in cases if c.group.config.mode == "forward"], "causal") == [False, True]
+    assert values_of([c for c in cases if c.group.config.mode == "decode"], "causal") == [True]
 
 
 def test_max_len_is_the_longest_length() -> None:
@@ -36,7 +36,7 @@ def test_a_memory_budget_is_for_decoding_and_the_command_lines_counts() -> None:
     text = SEVERAL.replace('"peak_memory"', '"decode"').replace("dims ", 'memory_budget = "2kB"\ndims ')
 
     def budgets(**overrides: Any) -> set[Any]:
-        return {(c.cell.place.mode, c.keys.memory_budget) for c in planted.plan(text, **overrides)}
+        return {(c.group.config.mode, c.keys.memory_budget) for c in planted.plan(text, **overrides)}
 
     assert budgets() == {("forward", None), ("decode", 2000)}
     assert budgets(keys={"memory_budget": 5}) == {("forward", None), ("decode", 5)}

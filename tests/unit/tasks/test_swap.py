@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 from measured import measure_cases
 from tiny_models import bert, save_tiny
 
-from efficient_attn.bench.case import group_by_cell
+from efficient_attn.bench.case import group_cases
 from efficient_attn.errors import UsageError
 from efficient_attn.integrations import model_info
 from efficient_attn.results.rows import Record
@@ -45,7 +45,7 @@ def text(tmp_path: Path) -> str:
 
 def test_a_segment_is_a_cell_of_the_models_sizes() -> None:
     cases = planted.plan(SUITE, keys={"model": ["smollm2", "minilm"]})
-    places = {case.cell.place for case in cases}
+    places = {case.group.config for case in cases}
     assert len(cases) == 2 * 2 * 4
     assert {(p.heads, p.head_dim, p.causal, p.max_len) for p in places} == {(9, 64, True, 8192), (12, 32, False, 512)}
     assert {p.segment for p in places} == {0, 1}
@@ -73,7 +73,7 @@ def test_what_models_are_not_run_with_is_refused(axis: str, value: object) -> No
 def _measure(model: Path, text: str) -> dict[str, list[Record]]:
     cases = planted.plan(SUITE, keys={"model": str(model), "text": text})
     found: dict[str, list[Record]] = {}
-    for _, members in group_by_cell(cases):
+    for _, members in group_cases(cases):
         for record in measure_cases(members):
             found.setdefault(record.row.variant, []).append(record)
     return found
@@ -114,7 +114,7 @@ def test_an_encoder_is_asked_for_its_rows(tmp_path: Path, text: str) -> None:
 def test_layers_are_swapped_one_at_a_time(tmp_path: Path, text: str) -> None:
     keys = {"model": str(save_tiny(tmp_path / "tiny")), "text": text, "scope": "layer"}
     cases = planted.plan(SUITE, keys=keys, variants=["full", "sliding_window:window=4"])
-    assert {(c.cell.place.layer, c.cell.place.segment) for c in cases} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert {(c.group.config.layer, c.group.config.segment) for c in cases} == {(0, 0), (0, 1), (1, 0), (1, 1)}
     own, swapped = measure_cases(cases[:2])
     assert (own.row.layer, own.row.mode, own.row.latency_ms, own.row.extra["divergence"]) == (0, None, None, 0)
     assert float(swapped.row.extra["divergence"] or 0) > 1e-9

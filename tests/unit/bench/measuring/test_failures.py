@@ -15,7 +15,7 @@ from measured import measure_cases, measure_variants
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.bench.case import group_by_cell
+from efficient_attn.bench.case import group_cases
 from efficient_attn.bench.measuring import jobs
 from efficient_attn.kernels.native import building
 from efficient_attn.registry import class_of
@@ -56,9 +56,9 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(end: str, mode: str) ->
     name = planted.plant("zz_ends", twist)
     cases = planted.plan(planted.TINY.replace('"forward"', f'"{mode}"'), variants=["full", name, "linear"])
     if end == "slow":
-        first = cases[0].cell
-        cell = dataclasses.replace(first, effort=dataclasses.replace(first.effort, budget_s=0.3))
-        cases = [dataclasses.replace(c, cell=cell) for c in cases]
+        first = cases[0].group
+        cell = dataclasses.replace(first, sampling=dataclasses.replace(first.sampling, budget_s=0.3))
+        cases = [dataclasses.replace(c, group=cell) for c in cases]
     full, failed, linear = measure_cases(cases)
     assert failed.row.status == status
     assert says in (failed.row.reason or "")
@@ -121,7 +121,7 @@ def test_a_dtype_that_a_backend_does_not_take_is_unsupported(mode: str) -> None:
 def test_cuda_rows_are_skipped_where_there_is_none(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     text = planted.TINY.replace('"forward"', f'"{mode}"')
-    first = group_by_cell(planted.plan(text, variants=["full", "linear"], axes={"device": ["cuda"]}))[0][1]
+    first = group_cases(planted.plan(text, variants=["full", "linear"], axes={"device": ["cuda"]}))[0][1]
     for record in measure_cases(first):
         assert (record.row.status, record.row.reason) == ("skipped", "no CUDA device on this machine")
         assert (record.row.device, record.row.latency_ms, record.row.relative_error) == ("cuda", None, None)

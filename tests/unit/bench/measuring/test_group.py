@@ -15,9 +15,9 @@ import efficient_attn as ea
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.measuring import jobs, plausibility, preparation, process_runs
 from efficient_attn.bench.measuring.conditions import Conditions
-from efficient_attn.bench.measuring.group import measure
+from efficient_attn.bench.measuring.group import measure_group
 from efficient_attn.contract.decode_state import KVCache
-from efficient_attn.engines.local import Local
+from efficient_attn.engines.local import LocalEngine
 from efficient_attn.instruments.roofline import Cache, Ceiling
 from efficient_attn.results.exchange import round_values
 from efficient_attn.results.rows import Record, Row
@@ -87,8 +87,8 @@ def test_a_baseline_that_fails_is_not_replaced_by_the_same_with_fewer_heads(monk
             raise MemoryError("too many heads")
         return original(case, row, at, **options)
 
-    original = preparation.prepare
-    monkeypatch.setattr(preparation, "prepare", fail_baseline)
+    original = preparation.prepare_case
+    monkeypatch.setattr(preparation, "prepare_case", fail_baseline)
     records = {(r.row.variant, r.row.kv_heads): r.row for r in _several_heads((4, 2))}
     assert records.pop(("full", 4)).status == "oom"
     assert {(row.status, row.speedup) for row in records.values()} == {("ok", None)}
@@ -119,10 +119,10 @@ def test_work_is_counted() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_what_must_be_moved_is_held_against_the_rate_of_what_holds_it(mode: str) -> None:
     (case,) = planted.plan(planted.TINY.replace('"forward"', f'"{mode}"'))
-    setting = Conditions(engine=Local("inline"))
+    setting = Conditions(engine=LocalEngine("inline"))
     best = Ceiling(gemm_flops_per_s=1e20, bytes_per_s=1e11, caches=(Cache("L2", 1 << 20, 1e13),))
-    setting.ceilings["cpu", "float32", 1] = best
-    (record,) = measure(case.cell, [case], setting)
+    setting.rooflines["cpu", "float32", 1] = best
+    (record,) = measure_group(case.group, [case], setting)
     row, once = record.row, 4 * 2 * 16 * 8 * 4  # q, k, v and the output
     assert row.latency_ms is not None
     assert row.bytes_moved == record.samples["bytes_moved"]
@@ -130,7 +130,7 @@ def test_what_must_be_moved_is_held_against_the_rate_of_what_holds_it(mode: str)
     assert row.read_from == "L2"
     assert row.bandwidth_share == pytest.approx(row.bytes_moved / (row.latency_ms / 1e3) / 1e13)
     assert row.roofline_share == pytest.approx(row.bandwidth_share)  # at such a rate nothing else counts
-    (other,) = measure(case.cell, [case], Conditions(engine=Local("inline")))
+    (other,) = measure_group(case.group, [case], Conditions(engine=LocalEngine("inline")))
     found = other.row.bytes_moved, other.row.bandwidth_share, other.row.read_from
     assert found == (row.bytes_moved, None, None)
 
@@ -139,12 +139,12 @@ def _refuse(*variants: str, rate: float) -> list[Row]:
     """A cell on a machine that multiplies at a rate, and reads at any."""
     cases = planted.plan(planted.TINY, variants=variants)
     ceilings = {("cpu", "float32", 1): Ceiling(gemm_flops_per_s=rate, bytes_per_s=1e18, gemm_by="an abacus")}
-    setting = Conditions(engine=Local("inline"), ceilings=ceilings)
-    return [record.row for record in measure(cases[0].cell, cases, setting)]
+    setting = Conditions(engine=LocalEngine("inline"), rooflines=ceilings)
+    return [record.row for record in measure_group(cases[0].group, cases, setting)]
 
 
 def test_what_is_faster_than_the_machine_can_be_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plausibility, "AGAIN", 0)
+    monkeypatch.setattr(plausibility, "RECHECK_SHARE", 0)
     for row in _refuse("full", "linear", rate=1.0):
         assert (row.status, row.latency_ms, row.speedup, row.roofline_share) == ("invalid", None, None, None)
         assert re.search(r"at least [0-9.e+-]+ GFLOP/s, the highest ceiling is 1e-09 \(an abacus\)", row.reason or "")
@@ -156,7 +156,7 @@ def test_nothing_is_paired_with_a_baseline_that_is_refused(monkeypatch: pytest.M
         return "too fast" if flops == full_flops else None
 
     full_flops = _refuse("full", rate=1e18)[0].flops
-    monkeypatch.setattr(process_runs, "explain_impossible", explain)
+    monkeypatch.setattr(process_runs, "explain_implausible", explain)
     full, linear = _refuse("full", "linear", rate=1e18)
     assert (full.status, full.reason, full.latency_ms) == ("invalid", "too fast", None)
     assert (linear.status, linear.speedup) == ("ok", None)
@@ -164,7 +164,7 @@ def test_nothing_is_paired_with_a_baseline_that_is_refused(monkeypatch: pytest.M
 
 def test_the_slow_end_of_the_interval_is_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    monkeypatch.setattr(process_runs, "explain_impossible", lambda flops, size, seconds, *_: asked.append(seconds))
+    monkeypatch.setattr(process_runs, "explain_implausible", lambda flops, size, seconds, *_: asked.append(seconds))
     rows = _refuse("full", "linear", rate=1e18)
     assert sorted(asked) == pytest.approx(sorted((row.latency_ms_high or 0) / 1e3 for row in rows))
 
@@ -221,16 +221,16 @@ def test_threads_are_set_and_the_next_cell_gets_the_default_again() -> None:
 def test_what_is_not_timed_is_told_as_soon_as_it_is_known() -> None:
     """So that a run that ends early keeps it, and in the order in which it was asked for."""
     cases = planted.plan(planted.TINY.replace('"forward"', '"fidelity"'), variants=["full", "linear", "gqa:kv_heads=2"])
-    layer = [case for case in cases if case.cell.place.layer == 0]
+    layer = [case for case in cases if case.group.config.layer == 0]
     judged: list[str] = []
 
-    class Slow(Local):
+    class Slow(LocalEngine):
         def carry_out(self, job: Any) -> Iterator[Any]:
             for told in super().carry_out(job):
                 judged.append(job.cases[told.case].key)
                 yield told
 
-    found = measure(layer[0].cell, layer, Conditions(engine=Slow("inline")))
+    found = measure_group(layer[0].group, layer, Conditions(engine=Slow("inline")))
     for number, (case, record) in enumerate(zip(layer, found, strict=True), 1):
         assert record.row.case_key == case.key
         assert len(judged) == number

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attn.bench.measuring.inputs import LINE, Feed, Pool, feed, list_tensors
+from efficient_attn.bench.measuring.inputs import CACHE_LINE_BYTES, ChangingInputs, RowPool, list_tensors, make_inputs
 from efficient_attn.bench.measuring.workload import Workload
 
 
-def _feed(variant: str = "full", **axes: Any) -> Feed:
+def _feed(variant: str = "full", **axes: Any) -> ChangingInputs:
     w = Workload(planted.case(variant, **axes))
-    return feed(w.case, w.attn, w.shape, w.sample, seed=0)
+    return make_inputs(w.case, w.attn, w.shape, w.sample, seed=0)
 
 
 @given(
@@ -27,13 +27,13 @@ def test_a_pool_holds_drawn_rows_from_two_of_them_on(
     rows: int, length: int, sets: int, width: int, by: int, inner: int
 ) -> None:
     drawn = torch.arange(rows * width, dtype=torch.float32).view(1, 1, rows, width)
-    pool = Pool(drawn, length, sets)
+    pool = RowPool(drawn, length, sets)
     cut = length // 3
     pool.write(by, inner, cut)
     for x in pool.tensors:
         assert x.shape == (1, 1, length, width)
         assert x.is_contiguous()
-        assert (x.data_ptr() - pool.tensors[0].data_ptr()) % LINE == 0
+        assert (x.data_ptr() - pool.tensors[0].data_ptr()) % CACHE_LINE_BYTES == 0
     places = torch.arange(len(pool.memory))
     assert torch.equal(pool.memory, drawn[0, 0, torch.where(places < cut, by + places, inner + places) % rows])
     assert pool.is_intact()
@@ -92,15 +92,15 @@ def test_the_same_seed_gives_the_same_contents() -> None:
 def test_writing_is_seen_whatever_the_version_says() -> None:
     found = _feed(seq_len=64)
     (sample,) = found.change(1)
-    assert found.touched() is None
+    assert found.find_modified() is None
     sample.k.numpy()[0, 0, 0, 0] += 1
-    assert found.touched() == "k"
+    assert found.find_modified() == "k"
     found.change(1)
-    assert found.touched() is None
+    assert found.find_modified() is None
 
 
 def test_an_inputs_memory_is_known() -> None:
     found = _feed(seq_len=64)
     (sample,) = found.change(1)
-    assert found.owns(sample.k[:, :, 3:]) == "k"
-    assert found.owns(sample.k.clone()) is None
+    assert found.find_owner(sample.k[:, :, 3:]) == "k"
+    assert found.find_owner(sample.k.clone()) is None

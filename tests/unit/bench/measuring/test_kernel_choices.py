@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from efficient_attn.bench.measuring import kernel_choices
-from efficient_attn.engines.job import Died
-from efficient_attn.engines.local import Local
+from efficient_attn.engines.job import WorkerDied
+from efficient_attn.engines.local import LocalEngine
 from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.autotuning.candidates import TimingTable, TuningPoint
 from efficient_attn.kernels.products import PRODUCTS
@@ -30,44 +30,44 @@ def _nothing_stays() -> Iterator[None]:
 
 def test_tables_survive_the_way_through_json() -> None:
     choices = {1: {"products": TABLE}, 2: {}}
-    assert kernel_choices.read(json.loads(json.dumps(kernel_choices.as_json(choices)))) == choices
+    assert kernel_choices.read_choices(json.loads(json.dumps(kernel_choices.choices_as_json(choices)))) == choices
 
 
 def test_a_worker_settles_every_contest_for_every_number_of_threads() -> None:
-    found = kernel_choices.settle(Local("inline", preload=()), [1, 2, None], [])
+    found = kernel_choices.autotune(LocalEngine("inline", preload=()), [1, 2, None], [])
     assert set(found) == {1, 2, torch.get_num_threads()}
     for tables in found.values():
         assert set(tables) == {contest.name for contest in TUNABLES}
 
 
 def test_an_earlier_session_decides() -> None:
-    earlier = {"choices": kernel_choices.as_json({1: {"products": TABLE}})}
-    found = kernel_choices.settle(Local("inline", preload=()), [1], [{}, earlier])
+    earlier = {"choices": kernel_choices.choices_as_json({1: {"products": TABLE}})}
+    found = kernel_choices.autotune(LocalEngine("inline", preload=()), [1], [{}, earlier])
     assert found[1]["products"] == TABLE
-    kernel_choices.use(found)
+    kernel_choices.apply_choices(found)
     assert autotuner.choose(PRODUCTS, "rows", 1, 2, 3, 4) == "by_head"
 
 
 def test_where_the_worker_dies_rules_decide() -> None:
     class Dead:
         def carry_out(self, job: Any) -> Iterator[Any]:
-            raise Died(0, 0, "crashed", "killed by SIGSEGV")
+            raise WorkerDied(0, 0, "crashed", "killed by SIGSEGV")
 
-    found = kernel_choices.settle(Dead(), [1], [])  # type: ignore[arg-type]
+    found = kernel_choices.autotune(Dead(), [1], [])  # type: ignore[arg-type]
     assert "SIGSEGV" in found[1]["products"].source
     assert not found[1]["products"].timings
 
 
 def test_the_doctor_says_by_what_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    off = kernel_choices.look_at_choices(1)
+    off = kernel_choices.check_choices(1)
     assert off.level == "note"
     assert "EFFICIENT_ATTN_CALIBRATION is off" in off.said
     autotuner.use_tables(
         dict.fromkeys((contest.name for contest in TUNABLES), TimingTable(TABLE.timings, "kept", 0.5, cached=True)), 1
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    kept = kernel_choices.look_at_choices(1)
+    kept = kernel_choices.check_choices(1)
     assert kept.level == "ok"
     assert f"timed at {len(TUNABLES)} points in" in kept.said
     autotuner.use_tables({"products": TimingTable(TABLE.timings, "measured now, not kept: no room", 0.5)}, 1)
-    assert "not kept: no room" in kernel_choices.look_at_choices(1).said
+    assert "not kept: no room" in kernel_choices.check_choices(1).said

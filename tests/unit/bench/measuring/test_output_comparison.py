@@ -12,8 +12,8 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.measuring import output_comparison
-from efficient_attn.bench.measuring.output_comparison import Invalid, check_gradients
-from efficient_attn.bench.measuring.samples import make_subject, prove
+from efficient_attn.bench.measuring.output_comparison import InvalidResult, check_gradients
+from efficient_attn.bench.measuring.samples import make_timed, verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 
 LONG = 300
@@ -22,7 +22,7 @@ LONG = 300
 @pytest.fixture(autouse=True)
 def _short_of_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The oracle is affordable up to 256 positions of 2 heads."""
-    monkeypatch.setattr(output_comparison, "AGAIN", 2 * 256**2)
+    monkeypatch.setattr(output_comparison, "REPEAT_TOLERANCE", 2 * 256**2)
     with planted.undone():
         yield
 
@@ -41,7 +41,7 @@ def test_right_gradients_pass_with_a_small_error(variant: str, causal: bool, fil
         results = w.forward_backward(w.sample)
     except ea.UnsupportedError:
         pytest.skip("not claimed")
-    assert output_comparison.dense_pairs(w) > output_comparison.AGAIN
+    assert output_comparison.dense_pairs(w) > output_comparison.REPEAT_TOLERANCE
     assert 0 < check_gradients(w, w.sample, results) < 2e-5
 
 
@@ -118,27 +118,27 @@ def test_a_wrong_gradient_of_keys_or_values_is_caught_at_the_timed_length(
     members = {"fault": FAULTS[fault], "of": of, "traits": traits, "__doc__": Planted.__doc__}
     ea.register("zz_planted", family="full")(type("Twisted", (Planted,), members))
     w = _train("zz_planted")
-    subject = make_subject(w, seed=0)
+    subject = make_timed(w, seed=0)
 
     def look() -> None:
-        prove(w)
+        verify_workload(w)
         for _ in range(8):
             subject.reset(2)
             subject.run(2)
             subject.judge()
             subject.run.__self__.judged = 0  # pyright: ignore  # gradients again
 
-    with pytest.raises(Invalid, match="gradient"):
+    with pytest.raises(InvalidResult, match="gradient"):
         look()
     members["fault"] = lambda self, grad: grad
     ea.register("zz_honest", family="full")(type("Honest", (Planted,), members))
     w = _train("zz_honest")
-    subject = make_subject(w, seed=0)
+    subject = make_timed(w, seed=0)
     look()
 
 
 def test_rows_are_taken_once_however_short_a_call_is() -> None:
     for n in range(1, 300):
-        rows = [i for place in output_comparison.list_places(n) for i in range(place.start, place.stop)]
+        rows = [i for place in output_comparison.list_rows(n) for i in range(place.start, place.stop)]
         assert len(rows) == len(set(rows)) == min(n, 96)
         assert {0, n - 1} <= set(rows) <= set(range(n))

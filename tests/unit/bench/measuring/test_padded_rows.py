@@ -13,13 +13,13 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
-from efficient_attn.bench.config import Place
-from efficient_attn.bench.measuring.output_comparison import Invalid
-from efficient_attn.bench.measuring.padded_rows import make_mask, take_rows
-from efficient_attn.bench.measuring.preparation import prepare
-from efficient_attn.bench.measuring.samples import prove
+from efficient_attn.bench.config import CaseConfig
+from efficient_attn.bench.measuring.output_comparison import InvalidResult
+from efficient_attn.bench.measuring.padded_rows import make_mask, select_rows
+from efficient_attn.bench.measuring.preparation import prepare_case
+from efficient_attn.bench.measuring.samples import verify_workload
 from efficient_attn.bench.measuring.workload import Workload
-from efficient_attn.bench.planning.cost_estimate import guess_call
+from efficient_attn.bench.planning.cost_estimate import estimate_call
 from efficient_attn.instruments.roofline import Ceiling
 
 PADDED = ("half", "drawn")
@@ -37,7 +37,7 @@ def _case(fill: str, variant: str = "full", mode: str = "forward", **axes: Any) 
 
 
 def _lengths(**known: Any) -> tuple[int, ...]:
-    return Place(max_len=1000, **{"seq_len": 1000, "batch": 8} | known).row_lengths(0)
+    return CaseConfig(max_len=1000, **{"seq_len": 1000, "batch": 8} | known).row_lengths(0)
 
 
 # -- lengths -------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_drawn_and_packed_rows_are_the_same_rows() -> None:
 
 
 def test_lengths_follow_the_seed_and_the_sizes() -> None:
-    place = Place(seq_len=1000, max_len=1000, batch=8, fill="drawn")
+    place = CaseConfig(seq_len=1000, max_len=1000, batch=8, fill="drawn")
     assert place.row_lengths(0) == place.row_lengths(0) != place.row_lengths(1)
     assert place.row_lengths(0) != replace(place, batch=9).row_lengths(0)[:8]
 
@@ -83,7 +83,7 @@ def test_packed_rows_are_one_batch_without_padding() -> None:
     assert w.sample.q.shape == (1, 2, total, 8)
     assert w.mask.cu_seqlens is not None
     assert w.mask.cu_seqlens.diff().tolist() == list(case.row_lengths)
-    assert case.cell.place.batch == 3  # the row says how many sequences there are
+    assert case.group.config.batch == 3  # the row says how many sequences there are
 
 
 @pytest.mark.parametrize("fill", FILLS)
@@ -102,11 +102,11 @@ def test_a_shorter_call_is_padded_in_proportion(fill: str) -> None:
 @pytest.mark.parametrize("place", [slice(0, 5), slice(12, 31), slice(37, 40)])
 def test_rows_taken_alone_are_those_of_the_whole(fill: str, causal: bool, place: slice) -> None:
     w = Workload(_case(fill, causal=causal, dtype="float64"))
-    rows = take_rows(w.sample, w.mask, place, w.attn.traits.inputs)
-    assert rows.place.start == place.start
+    rows = select_rows(w.sample, w.mask, place, w.attn.traits.inputs)
+    assert rows.row.start == place.start
     with torch.no_grad():
         alone = ea.create("full:backend=dense")(*rows.sample[:3], rows.mask)
-    torch.testing.assert_close(alone, w.forward(w.sample)[:, :, rows.place])
+    torch.testing.assert_close(alone, w.forward(w.sample)[:, :, rows.row])
 
 
 # -- the gate ------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_rows_taken_alone_are_those_of_the_whole(fill: str, causal: bool, place:
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize("variant", ["full", "linear", "sliding_window:window=3", "nystromformer:n_landmarks=4"])
 def test_what_is_right_passes(variant: str, mode: str, fill: str) -> None:
-    assert 0 <= prove(Workload(_case(fill, variant, mode)))[0] < 1e-4
+    assert 0 <= verify_workload(Workload(_case(fill, variant, mode)))[0] < 1e-4
 
 
 class _Deaf(ea.SoftmaxAttention):
@@ -130,16 +130,16 @@ class _Deaf(ea.SoftmaxAttention):
 @pytest.mark.parametrize("fill", FILLS)
 def test_a_mechanism_that_ignores_the_rows_ends_is_invalid(fill: str) -> None:
     ea.register("zz_deaf", family="full")(_Deaf)
-    assert prove(Workload(_case("full", "zz_deaf")))[0] < 1e-5
-    with pytest.raises(Invalid, match="not the oracle's"):
-        prove(Workload(_case(fill, "zz_deaf")))[0]
+    assert verify_workload(Workload(_case("full", "zz_deaf")))[0] < 1e-5
+    with pytest.raises(InvalidResult, match="not the oracle's"):
+        verify_workload(Workload(_case(fill, "zz_deaf")))[0]
 
 
 def test_a_mechanism_without_padding_says_so() -> None:
     name = planted.plant("zz_unpadded", traits=ea.Traits(padding=False))
     with pytest.raises(ea.UnsupportedError, match="padding"):
-        prove(Workload(_case("half", name)))[0]
-    assert prove(Workload(_case("packed", name)))[0] < 1e-5  # there is none
+        verify_workload(Workload(_case("half", name)))[0]
+    assert verify_workload(Workload(_case("packed", name)))[0] < 1e-5  # there is none
 
 
 # -- what is counted -----------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_padding_need_not_be_read() -> None:
 
 def test_what_a_call_is_expected_to_cost_follows_how_full_it_is() -> None:
     best = Ceiling(1e11, 1e15)  # so that operations decide
-    cost = {fill: guess_call(_case(fill, seq_len=4096, batch=4), best).call_s for fill in ("full", *FILLS)}
+    cost = {fill: estimate_call(_case(fill, seq_len=4096, batch=4), best).call_s for fill in ("full", *FILLS)}
     assert cost["half"] == cost["drawn"] == cost["full"]  # padding may be computed like the rest
     lengths = _case("packed", seq_len=4096, batch=4).row_lengths
     share = sum(n * n for n in lengths) / (4 * 4096**2)
@@ -164,7 +164,7 @@ def test_what_a_call_is_expected_to_cost_follows_how_full_it_is() -> None:
 @pytest.mark.parametrize("fill", ["full", *FILLS])
 def test_work_is_that_of_what_is_no_padding(fill: str) -> None:
     case = _case(fill)
-    found = prepare(case, case.row(), lambda *_: None).row
+    found = prepare_case(case, case.row(), lambda *_: None).row
     assert found.fill == fill
     assert found.flops == sum(n * n for n in case.row_lengths) * 2 * (8 + 8) * 2
     assert found.pairs == 40 * 40

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.bench.config import RESERVE
+from efficient_attn.bench.config import MAX_DECODE_STEPS
 from efficient_attn.bench.measuring import samples
-from efficient_attn.bench.measuring.output_comparison import Invalid
-from efficient_attn.bench.measuring.samples import LEAST_STEPS, SETTLING, Steps, make_subject, prove
-from efficient_attn.bench.measuring.workload import Workload, of_keys
+from efficient_attn.bench.measuring.output_comparison import InvalidResult
+from efficient_attn.bench.measuring.samples import MIN_STEPS, WARMUP_STEPS, TimedSteps, make_timed, verify_workload
+from efficient_attn.bench.measuring.workload import Workload, list_key_inputs
 from efficient_attn.instruments.global_state import Meddled
 from efficient_attn.instruments.timing import Timed
 
@@ -34,7 +34,7 @@ def _workload(variant: str = "full", mode: str = "forward", **axes: Any) -> Work
 
 
 def _subject(w: Workload) -> Timed:
-    return make_subject(w, seed=0)
+    return make_timed(w, seed=0)
 
 
 def _judge(subject: Timed, calls: int, *, passes: int) -> None:
@@ -44,8 +44,8 @@ def _judge(subject: Timed, calls: int, *, passes: int) -> None:
         subject.judge()
 
 
-def _steps(w: Workload, calls: int = 4) -> Steps:
-    steps = Steps(w, 0)
+def _steps(w: Workload, calls: int = 4) -> TimedSteps:
+    steps = TimedSteps(w, 0)
     steps.reset(calls)
     return steps
 
@@ -81,7 +81,7 @@ def test_honest_calls_pass_every_look(variant: str, mode: str) -> None:
     if variant == "reformer" and mode in ("prefill", "decode"):
         pytest.skip("it does not decode")
     subject = _subject(_workload(variant, mode, heads=4, seq_len=40))
-    _judge(subject, LEAST_STEPS, passes=5)
+    _judge(subject, MIN_STEPS, passes=5)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -93,9 +93,9 @@ def test_a_call_that_is_wrong_only_while_it_is_timed_is_caught(mode: str) -> Non
         return out * (1.01 if calls[0] > 60 else 1)
 
     w = _workload(planted.plant("zz_late", late, advance=late), mode)
-    assert prove(w)[0] < 1e-5
-    with pytest.raises(Invalid, match="not the oracle's"):
-        _judge(_subject(w), LEAST_STEPS, passes=40)  # the call that is looked at is drawn
+    assert verify_workload(w)[0] < 1e-5
+    with pytest.raises(InvalidResult, match="not the oracle's"):
+        _judge(_subject(w), MIN_STEPS, passes=40)  # the call that is looked at is drawn
 
 
 def test_inputs_that_are_written_past_their_version_are_caught() -> None:
@@ -122,7 +122,7 @@ def test_a_result_in_the_memory_of_an_earlier_one_is_caught() -> None:
         return kept.setdefault("buffer", torch.empty_like(out)).copy_(out)
 
     subject = _subject(_workload(planted.plant("zz_buffer", reuse)))
-    with pytest.raises(Invalid, match="shares its memory with that of an earlier call"):
+    with pytest.raises(InvalidResult, match="shares its memory with that of an earlier call"):
         _judge(subject, 9, passes=9)
 
 
@@ -138,8 +138,8 @@ class Lazy(torch.Tensor):
     ],
 )
 def test_results_are_plain_tensors_where_the_inputs_are(twist: Any, says: str) -> None:
-    with pytest.raises(Invalid, match=says):
-        prove(_workload(planted.plant("zz_unlike", twist)))
+    with pytest.raises(InvalidResult, match=says):
+        verify_workload(_workload(planted.plant("zz_unlike", twist)))
 
 
 # -- steps ---------------------------------------------------------------------------------------------------------
@@ -149,28 +149,28 @@ def test_results_are_plain_tensors_where_the_inputs_are(twist: Any, says: str) -
 def test_a_step_stands_after_the_whole_context(variant: str) -> None:
     w = _workload(variant, "decode", dtype="float64")
     steps = _steps(w)
-    before, token = steps.taken[:SETTLING], steps.taken[SETTLING]
+    before, token = steps.taken[:WARMUP_STEPS], steps.taken[WARMUP_STEPS]
     out = steps.step(token)
     k, v = (torch.cat([getattr(s, name) for s in (steps.known, *before, token)], 2) for name in ("k", "v"))
     with torch.no_grad():
         wanted = w.case.create(backend="dense")(token.q, k, v, ea.Mask(causal=True))
     assert torch.allclose(out, wanted, atol=1e-10)
-    assert steps.state.length == 17 + SETTLING
+    assert steps.state.length == 17 + WARMUP_STEPS
 
 
 def test_a_reset_makes_a_new_context() -> None:
     steps = _steps(_workload(mode="decode"))
     first = [x.clone() for x in (steps.known.k, steps.taken[0].q)]
     steps.run(3)
-    assert steps.state.length == 16 + SETTLING + 3
+    assert steps.state.length == 16 + WARMUP_STEPS + 3
     steps.reset(3)
-    assert steps.state.length == 16 + SETTLING  # the first steps after a new state are not timed
+    assert steps.state.length == 16 + WARMUP_STEPS  # the first steps after a new state are not timed
     assert not torch.equal(steps.known.k, first[0])
 
 
 def test_a_pass_of_steps_fits_its_reserve() -> None:
     subject = _subject(_workload(mode="decode"))
-    assert subject.limit == RESERVE - SETTLING >= LEAST_STEPS
+    assert subject.limit == MAX_DECODE_STEPS - WARMUP_STEPS >= MIN_STEPS
     for _ in range(2):
         subject.reset(subject.limit)
         subject.run(subject.limit)
@@ -180,14 +180,14 @@ def test_a_pass_of_steps_fits_its_reserve() -> None:
 @pytest.mark.parametrize("variant", ["random_feature:gated=true", "mla:latent_dim=16"])
 def test_steps_with_further_inputs_or_without_values_pass_the_gate(variant: str) -> None:
     w = _workload(variant, "decode", dtype="float64")
-    assert prove(w)[0] < 1e-9
+    assert verify_workload(w)[0] < 1e-9
 
 
 def test_inputs_of_queries_come_with_the_steps_only() -> None:
     traits = ea.Traits(inputs={"gate": ea.Input("query"), "rate": ea.Input("key", per_head=False)})
     w = _workload(planted.plant("zz_gated", traits=traits), "decode")
     assert w.sample.inputs["gate"].shape == (1, 2, 16)
-    assert of_keys(w.attn, w.sample).keys() == {"rate"}
+    assert list_key_inputs(w.attn, w.sample).keys() == {"rate"}
     steps = _steps(w)
     assert steps.taken[0].inputs["gate"].shape == (1, 2, 1)
     steps.run(1)
@@ -197,7 +197,7 @@ def test_inputs_of_queries_come_with_the_steps_only() -> None:
 
 
 def test_cold_calls_are_timed_singly_behind_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "FLUSH", 4096)
+    monkeypatch.setattr(samples, "FLUSH_BYTES", 4096)
     case = planted.case("full", cache="cold")
     assert "-cold#" in case.key
     subject = _subject(Workload(case))
@@ -215,7 +215,7 @@ def _written(call: Callable[[], object]) -> list[int]:
 
 
 def test_a_cold_decode_step_is_single_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "FLUSH", 4096)
+    monkeypatch.setattr(samples, "FLUSH_BYTES", 4096)
     subject = _subject(_workload(mode="decode", cache="cold"))
     assert subject.limit == 1
     for _ in range(3):

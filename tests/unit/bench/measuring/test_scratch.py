@@ -9,15 +9,15 @@ from typing import Any
 import planted
 import pytest
 
-from efficient_attn.bench.case import group_by_cell
-from efficient_attn.bench.config import Place
+from efficient_attn.bench.case import group_cases
+from efficient_attn.bench.config import CaseConfig
 from efficient_attn.bench.measuring import scratch
 from efficient_attn.bench.measuring.conditions import Conditions
-from efficient_attn.bench.measuring.group import measure
-from efficient_attn.bench.planning.request import Asked
+from efficient_attn.bench.measuring.group import measure_group
+from efficient_attn.bench.planning.request import TaskRequest
 from efficient_attn.bench.task import Guess, Task
 from efficient_attn.bench.task_registry import register_task
-from efficient_attn.engines.local import Local
+from efficient_attn.engines.local import LocalEngine
 from efficient_attn.results.rows import Record, Row
 
 
@@ -25,21 +25,21 @@ from efficient_attn.results.rows import Record, Row
 def _forgotten() -> Iterator[None]:
     with planted.undone():
         yield
-    scratch.use(None)
+    scratch.set_folder(None)
 
 
 def test_a_worker_knows_the_folder_of_its_run_and_no_earlier_one(tmp_path: Path) -> None:
     seen: list[Path | None] = []
 
     def judge(case: Any, row: Row, at: Any) -> Record:
-        seen.append(scratch.folder())
+        seen.append(scratch.get_folder())
         return Record(row)
 
-    def plan(asked: Asked) -> Any:
-        yield asked.cell(Place(seq_len=8, max_len=8)), None
+    def plan(asked: TaskRequest) -> Any:
+        yield asked.make_group(CaseConfig(seq_len=8, max_len=8)), None
 
     register_task(Task(name="look", words=("look",), plan=plan, judge=judge, guess=lambda case, best: Guess(0, 0, 0)))
-    ((cell, cases),) = group_by_cell(planted.plan(planted.TINY.replace('"forward"', '"look"')))
+    ((cell, cases),) = group_cases(planted.plan(planted.TINY.replace('"forward"', '"look"')))
     for folder in (tmp_path, None):
-        list(measure(cell, cases, Conditions(engine=Local("inline"), folder=folder)))
+        list(measure_group(cell, cases, Conditions(engine=LocalEngine("inline"), folder=folder)))
     assert seen == [tmp_path, None]

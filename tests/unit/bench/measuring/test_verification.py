@@ -12,8 +12,8 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.measuring import verification
-from efficient_attn.bench.measuring.output_comparison import TOLERANCE, Invalid
-from efficient_attn.bench.measuring.samples import prove
+from efficient_attn.bench.measuring.output_comparison import TOLERANCE, InvalidResult
+from efficient_attn.bench.measuring.samples import verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 
 MODES = ("forward", "forward_backward", "decode", "prefill")
@@ -26,7 +26,7 @@ def _forgotten() -> Iterator[None]:
 
 
 def _gate(variant: str, mode: str, **axes: Any) -> float:
-    return prove(Workload(planted.case(variant, mode, **axes)))[0]
+    return verify_workload(Workload(planted.case(variant, mode, **axes)))[0]
 
 
 def _spoiled(out: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_fast_form_is_caught(fault: str, mode: str) -> None:
     twist, says = FAULTS[fault]
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(InvalidResult, match=says):
         _gate(planted.plant("zz_faulty", twist), mode)
 
 
@@ -79,7 +79,7 @@ class _WrongGradient(torch.autograd.Function):
 def test_a_wrong_gradient_behind_a_right_output_is_caught() -> None:
     name = planted.plant("zz_gradient", _WrongGradient.apply)
     assert _gate(name, "forward") < 1e-5
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidResult):
         _gate(name, "forward_backward")
 
 
@@ -87,7 +87,7 @@ def test_a_wrong_gradient_behind_a_right_output_is_caught() -> None:
 def test_a_wrong_step_beside_a_right_forward_pass_is_caught(mode: str) -> None:
     name = planted.plant("zz_step", advance=lambda out: out * 1.01)
     assert _gate(name, "forward") < 1e-5
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidResult):
         _gate(name, mode)
 
 
@@ -100,7 +100,7 @@ def test_long_outputs_are_compared_at_the_start_in_the_middle_and_at_the_end(row
             out[:, :, row] *= 1.5
         return out
 
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidResult):
         _gate(planted.plant("zz_row", twist), "forward", seq_len=2048, causal=causal)
 
 
@@ -109,7 +109,7 @@ def test_mechanisms_whose_rows_cannot_be_taken_alone_are_compared_whole(
     traits: ea.Traits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the timed length while the oracle is affordable there, else at the longest where it is, which is told."""
-    monkeypatch.setattr(verification, "WHOLE", 2 * 100**2)
+    monkeypatch.setattr(verification, "MAX_WHOLE_PAIRS", 2 * 100**2)
     lengths: list[int] = []
 
     def twist(out: Tensor) -> Tensor:
@@ -118,9 +118,9 @@ def test_mechanisms_whose_rows_cannot_be_taken_alone_are_compared_whole(
 
     whole, wrong = planted.plant("zz_whole", twist, traits=traits), lambda out: out * 1.01
     for seq_len, compared in ((90, 90), (100, 100), (200, 100)):
-        error, length = prove(Workload(planted.case(whole, seq_len=seq_len)))
+        error, length = verify_workload(Workload(planted.case(whole, seq_len=seq_len)))
         assert (error < 1e-5, length) == (True, compared)
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidResult):
             _gate(planted.plant(f"zz_wrong_{seq_len}", wrong, traits=traits), "forward", seq_len=seq_len)
     assert lengths == [90, 90, 100, 100, 200, 200, 100]  # two calls, whose results must not share their memory
 
@@ -134,12 +134,12 @@ def test_a_leak_of_the_future_is_caught() -> None:
 
     ea.register("zz_leaks", family="full")(Leaks)
     assert _gate("zz_leaks", "forward", causal=False) < 1e-5
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidResult):
         _gate("zz_leaks", "forward", causal=True)
 
 
 def test_the_error_says_how_far_and_how_far_is_allowed() -> None:
-    with pytest.raises(Invalid, match=r"relative error 1\.00e-02, allowed 1e-04"):
+    with pytest.raises(InvalidResult, match=r"relative error 1\.00e-02, allowed 1e-04"):
         _gate(planted.plant("zz_how_far", lambda out: out * 1.01), "forward")
 
 
@@ -155,13 +155,13 @@ class _Long(ea.SoftmaxAttention):
 def test_gradients_are_compared_at_a_length_that_the_mechanism_takes() -> None:
     ea.register("zz_long", family="full")(_Long)
     assert _gate("zz_long", "forward", seq_len=400) < 1e-5
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidResult):
         _gate("zz_long", "forward_backward", seq_len=400)
 
 
 @pytest.mark.parametrize(("pairs", "length"), [(2 * 350**2, 256), (2 * 400**2, 400), (2 * 100**2, 100)])
 def test_shorter_lengths_are_round(pairs: int, length: int) -> None:
-    assert verification._affordable(Workload(planted.case("full", "forward", seq_len=400)), pairs) == length
+    assert verification._fits_pairs(Workload(planted.case("full", "forward", seq_len=400)), pairs) == length
 
 
 def test_gradients_are_compared_for_one_row_of_a_batch_where_no_shorter_length_will_do(
@@ -169,11 +169,11 @@ def test_gradients_are_compared_for_one_row_of_a_batch_where_no_shorter_length_w
 ) -> None:
     """Of the batch as a whole only shorter lengths are affordable, and those the mechanism refuses."""
     ea.register("zz_long", family="full")(_Long)
-    monkeypatch.setattr(verification, "takes_rows", lambda _: False)
+    monkeypatch.setattr(verification, "supports_rows", lambda _: False)
     monkeypatch.setattr(verification, "AGAIN", 4 * 2 * 128**2)
     small = Workload(planted.case("zz_long", "forward_backward", seq_len=400, batch=4))
-    with pytest.raises(Invalid, match="gradient"):
+    with pytest.raises(InvalidResult, match="gradient"):
         verification._check_small_gradients(small)
-    monkeypatch.setattr(verification, "ONCE", 2 * 400**2 - 1)
+    monkeypatch.setattr(verification, "ONCE_PAIRS", 2 * 400**2 - 1)
     with pytest.raises(ea.UnsupportedError, match="too short"):
         verification._check_small_gradients(small)

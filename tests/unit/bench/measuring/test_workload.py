@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.bench.config import Effort
-from efficient_attn.bench.measuring.inputs import draw
+from efficient_attn.bench.config import Sampling
+from efficient_attn.bench.measuring.inputs import draw_inputs
 from efficient_attn.bench.measuring.workload import Workload
 
 
@@ -25,17 +25,17 @@ def _same(a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> bool:
 
 def test_inputs_are_a_function_of_seed_and_sizes() -> None:
     base = _workload()
-    assert _same(base.drawn, _workload().drawn)
-    assert _same(base.drawn, _workload("linear").drawn)  # all mechanisms of a cell get the same
+    assert _same(base.sampled_inputs, _workload().sampled_inputs)
+    assert _same(base.sampled_inputs, _workload("linear").sampled_inputs)  # all mechanisms of a cell get the same
     assert torch.equal(base.sample.q, _workload("mqa").sample.q)  # the queries, whatever the key-value heads
-    assert _same(base.drawn, _workload(causal=True).drawn)
-    other = replace(base.case, cell=replace(base.case.cell, effort=Effort(seed=1)))
+    assert _same(base.sampled_inputs, _workload(causal=True).sampled_inputs)
+    other = replace(base.case, group=replace(base.case.group, sampling=Sampling(seed=1)))
     assert not torch.equal(base.sample.q, Workload(other).sample.q)
     assert not torch.equal(base.sample.q, _workload(batch=2).sample.q[:1])
 
 
 def test_sizes_follow_the_case() -> None:
-    q, k, v = _workload("mqa", seq_len=24, batch=3, dtype="float64").drawn
+    q, k, v = _workload("mqa", seq_len=24, batch=3, dtype="float64").sampled_inputs
     assert (q.shape, k.shape, v.shape) == ((3, 2, 24, 8), (3, 1, 24, 8), (3, 1, 24, 8))
     assert q.dtype == k.dtype == v.dtype == torch.float64
 
@@ -64,7 +64,7 @@ def test_of_any_other_state_a_step_reads_all(variant: str) -> None:
 def test_forward_is_the_mechanism_under_the_cases_mask() -> None:
     w = _workload(causal=True)
     with torch.no_grad():
-        assert torch.equal(w.forward(w.sample), ea.create("full")(*w.drawn, ea.Mask(causal=True)))
+        assert torch.equal(w.forward(w.sample), ea.create("full")(*w.sampled_inputs, ea.Mask(causal=True)))
     assert not torch.equal(w.forward(w.sample), _workload(causal=False).forward(w.sample))
     assert not w.forward(w.sample).requires_grad
 
@@ -73,10 +73,10 @@ def test_forward_backward_gives_every_gradient_and_leaves_the_inputs_alone() -> 
     w = _workload(mode="forward_backward", dtype="float64")
     out, *found = w.forward_backward(w.sample)
     assert torch.equal(out.detach(), w.forward(w.sample))
-    assert [g.shape for g in found] == [x.shape for x in w.drawn]
+    assert [g.shape for g in found] == [x.shape for x in w.sampled_inputs]
     assert _same((out, *found), w.forward_backward(w.sample))  # of the same gradient of the output each time
-    assert not any(x.requires_grad or x.grad is not None for x in w.drawn)
-    leaves = [x.clone().requires_grad_() for x in w.drawn]
+    assert not any(x.requires_grad or x.grad is not None for x in w.sampled_inputs)
+    leaves = [x.clone().requires_grad_() for x in w.sampled_inputs]
     upstream = torch.randn(w.forward(w.sample).shape, generator=torch.Generator().manual_seed(0)).double()
     wanted = torch.autograd.grad(ea.create("full:backend=dense")(*leaves), leaves, upstream)
     assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(found, wanted, strict=True))
@@ -89,7 +89,7 @@ def test_prefill_gives_the_rows_of_the_causal_forward_pass() -> None:
 
 def test_another_shape_can_be_drawn_for_the_same_case() -> None:
     w = _workload()
-    sample = draw(w.case, w.attn, replace(w.shape, n=3, m=5))
+    sample = draw_inputs(w.case, w.attn, replace(w.shape, n=3, m=5))
     assert (sample.q.shape[2], sample.k.shape[2]) == (3, 5)
 
 

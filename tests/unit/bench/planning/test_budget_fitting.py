@@ -31,7 +31,7 @@ name = "strided"
 
 def plan(text: str = SUITE, **overrides: object) -> list[tuple[int, str, str | None]]:
     cases = make_plan(parse_suite(text, "s", TABLE), Overrides(**overrides))  # pyright: ignore[reportArgumentType]
-    return [(case.cell.place.seq_len, case.variant, case.budget) for case in cases]
+    return [(case.group.config.seq_len, case.variant, case.budget) for case in cases]
 
 
 def test_each_is_fitted_at_each_length_and_the_baseline_stands_once() -> None:

@@ -16,7 +16,7 @@ from planted import load_suite
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.planning import cost_estimate
-from efficient_attn.bench.planning.cost_estimate import HELD, SESSION_S, expected, guess_case
+from efficient_attn.bench.planning.cost_estimate import HELD, SESSION_S, estimate_case, estimate_cost
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.task import Guess
 from efficient_attn.contract.shapes import Sample, Shape
@@ -47,7 +47,7 @@ def _published(suite: str) -> list[tuple[Case, Any]]:
 def test_times_are_within_a_factor_of_two_of_published_ones(suite: str) -> None:
     found = _published(suite)
     assert len(found) > 40
-    ratios = [guess_case(case, BEST).call_s * 1e3 / row.latency_ms for case, row in found]
+    ratios = [estimate_case(case, BEST).call_s * 1e3 / row.latency_ms for case, row in found]
     near = sum(0.5 <= ratio <= 2 for ratio in ratios)
     assert near >= 0.95 * len(ratios), sorted(ratios)
     assert 0.7 < statistics.geometric_mean(ratios) < 1.4
@@ -55,7 +55,9 @@ def test_times_are_within_a_factor_of_two_of_published_ones(suite: str) -> None:
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_memory_is_within_a_factor_of_two_of_published_ones(suite: str) -> None:
-    sizes = [(guess_case(case, BEST).call_bytes, r.peak_memory_bytes or r.state_bytes) for case, r in _published(suite)]
+    sizes = [
+        (estimate_case(case, BEST).call_bytes, r.peak_memory_bytes or r.state_bytes) for case, r in _published(suite)
+    ]
     ratios = [said / was for said, was in sizes if was]
     assert len(ratios) > 30
     assert sum(0.5 <= ratio <= 2 for ratio in ratios) >= 0.95 * len(ratios), sorted(ratios)
@@ -66,7 +68,7 @@ def test_the_time_measured_is_within_a_factor_of_two(suite: str) -> None:
     """Of all cases together: the time that the published samples took, as many as the plan would take of each."""
     published = _published(suite)
     took = sum(row.latency_ms / 1e3 for _, row in published)
-    assert 0.5 < sum(guess_case(case, BEST).call_s for case, _ in published) / took < 2
+    assert 0.5 < sum(estimate_case(case, BEST).call_s for case, _ in published) / took < 2
 
 
 def _refuse(*args: object, **options: object) -> Any:
@@ -76,7 +78,7 @@ def _refuse(*args: object, **options: object) -> Any:
 @pytest.mark.parametrize("suite", SUITES)
 def test_looking_costs_little(suite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rough looks at the machine, no call of a mechanism, and states of short contexts alone."""
-    looks, contexts, draw = Counter(), set(), cost_estimate.draw
+    looks, contexts, draw = Counter(), set(), cost_estimate.draw_inputs
 
     def drawn(case: Case, attn: ea.Attention, shape: Shape) -> Sample:
         contexts.add(shape.m)
@@ -87,14 +89,14 @@ def test_looking_costs_little(suite: str, monkeypatch: pytest.MonkeyPatch) -> No
         return BEST
 
     monkeypatch.setattr(cost_estimate, "ceiling", looked)
-    monkeypatch.setattr(cost_estimate, "draw", drawn)
+    monkeypatch.setattr(cost_estimate, "draw_inputs", drawn)
     monkeypatch.setattr(ea.Attention, "forward", _refuse)
     cases = make_plan(load_suite(suite))
-    found = expected(cases)
+    found = estimate_cost(cases)
     assert found.cases.keys() == {case.key for case in cases}
     assert found.wall_s > 10
-    places = [case.cell.place for case in cases]
-    assert looks == {((p.device, p.dtype, p.threads), True): cost_estimate.GLANCES for p in places}
+    places = [case.group.config for case in cases]
+    assert looks == {((p.device, p.dtype, p.threads), True): cost_estimate.QUICK_LOOKS for p in places}
     assert contexts <= {
         *cost_estimate.PROBES,
         *(case.shape.m for case in cases if case.shape.m <= max(cost_estimate.PROBES)),
@@ -106,24 +108,24 @@ def test_looking_costs_little(suite: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_parts_make_the_whole() -> None:
     cases = planted.plan(variants=["full", "linear"], axes={"seq_len": [64, 128]})
-    found = expected(cases, best=BEST)
+    found = estimate_cost(cases, best=BEST)
     assert found.wall_s == pytest.approx(SESSION_S + sum(seconds for seconds, _ in found.cases.values()))
     assert all(seconds > 0 and size > 0 for seconds, size in found.cases.values())
-    held = HELD * sum(guess_case(case, BEST).input_bytes for case in cases[2:])
-    assert found.peak_bytes == held + max(guess_case(case, BEST).call_bytes for case in cases[2:])
+    held = HELD * sum(estimate_case(case, BEST).input_bytes for case in cases[2:])
+    assert found.peak_bytes == held + max(estimate_case(case, BEST).call_bytes for case in cases[2:])
 
 
 def test_exact_sizes() -> None:
-    assert guess_case(planted.case("full", seq_len=128), BEST).input_bytes == 3 * 2 * 128 * 8 * 4
-    whole = guess_case(planted.case("full", mode="decode", seq_len=2048), BEST)
+    assert estimate_case(planted.case("full", seq_len=128), BEST).input_bytes == 3 * 2 * 128 * 8 * 4
+    whole = estimate_case(planted.case("full", mode="decode", seq_len=2048), BEST)
     assert whole.call_bytes == 2 * 2 * 2048 * 8 * 4  # keys and values
-    fixed = [guess_case(planted.case("linear", mode="decode", seq_len=n), BEST).call_bytes for n in (1024, 8192)]
+    fixed = [estimate_case(planted.case("linear", mode="decode", seq_len=n), BEST).call_bytes for n in (1024, 8192)]
     assert fixed[0] == fixed[1]
 
 
 def test_more_work_costs_more() -> None:
     def cost(variant: str = "full", **axes: Any) -> Guess:
-        return guess_case(planted.case(variant, **axes), BEST)
+        return estimate_case(planted.case(variant, **axes), BEST)
 
     assert cost(seq_len=4096).call_s > 3 * cost(seq_len=2048).call_s
     assert cost(seq_len=2048).call_s > 1.5 * cost(seq_len=2048, causal=True).call_s
@@ -134,9 +136,9 @@ def test_more_work_costs_more() -> None:
 
 def test_a_dense_backend_holds_its_scores() -> None:
     n = 512
-    fused, dense = (guess_case(planted.case(f"full{b}", seq_len=n), BEST).call_bytes for b in ("", ":backend=dense"))
+    fused, dense = (estimate_case(planted.case(f"full{b}", seq_len=n), BEST).call_bytes for b in ("", ":backend=dense"))
     assert dense - fused == 2 * (2 * n * n * 4)
-    training = guess_case(planted.case("full:backend=dense", mode="forward_backward", seq_len=n), BEST)
+    training = estimate_case(planted.case("full:backend=dense", mode="forward_backward", seq_len=n), BEST)
     assert training.call_bytes >= 2 * (dense - fused)
 
 
@@ -144,51 +146,51 @@ def test_a_budget_bounds_a_case() -> None:
     costs = []
     for n in (2**16, 2**17, 2**18):
         (case,) = planted.plan(axes={"seq_len": [n]})
-        assert guess_case(case, BEST).call_s > case.cell.effort.budget_s
-        costs += [seconds for seconds, _ in expected([case], best=BEST).cases.values()]
+        assert estimate_case(case, BEST).call_s > case.group.sampling.budget_s
+        costs += [seconds for seconds, _ in estimate_cost([case], best=BEST).cases.values()]
     assert costs[0] == costs[1] == costs[2]
 
 
 def test_slow_machines_take_longer() -> None:
     cases = planted.plan(axes={"seq_len": [2048]})
-    slow = expected(cases, best=Ceiling(BEST.gemm_flops_per_s / 4, BEST.bytes_per_s / 4))
-    assert slow.wall_s > expected(cases, best=BEST).wall_s
+    slow = estimate_cost(cases, best=Ceiling(BEST.gemm_flops_per_s / 4, BEST.bytes_per_s / 4))
+    assert slow.wall_s > estimate_cost(cases, best=BEST).wall_s
 
 
 def test_nothing_is_said_of_what_a_device_that_is_not_here_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    found = expected(planted.plan(axes={"device": ["cuda"]}), best=BEST)
+    found = estimate_cost(planted.plan(axes={"device": ["cuda"]}), best=BEST)
     assert (found.wall_s, found.peak_bytes, found.cases) == (0.0, 0, {})
     assert "CUDA" in found.absent["cuda"]
     cases = planted.plan(axes={"device": ["cpu", "cuda"]})
-    both = expected(cases, best=BEST)
-    assert both.cases.keys() == {case.key for case in cases if case.cell.place.device == "cpu"}
+    both = estimate_cost(cases, best=BEST)
+    assert both.cases.keys() == {case.key for case in cases if case.group.config.device == "cpu"}
     assert both.absent == found.absent
     assert both.wall_s > SESSION_S
-    assert expected(planted.plan(), best=BEST).absent == {}
+    assert estimate_cost(planted.plan(), best=BEST).absent == {}
 
 
 def test_what_is_compiled_waits_for_it_in_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, compiled = planted.case(), planted.case(compiled=True)
-    waits = guess_case(compiled, BEST).compile_s
-    assert waits > guess_case(plain, BEST).compile_s == 0
-    workers = 1 + plain.cell.effort.processes
-    assert expected([compiled], best=BEST).wall_s - expected([plain], best=BEST).wall_s == pytest.approx(
+    waits = estimate_case(compiled, BEST).compile_s
+    assert waits > estimate_case(plain, BEST).compile_s == 0
+    workers = 1 + plain.group.sampling.processes
+    assert estimate_cost([compiled], best=BEST).wall_s - estimate_cost([plain], best=BEST).wall_s == pytest.approx(
         workers * waits
     )
     with planted.undone():
         case = planted.case(planted.plant("zz_compiles_itself"))
         monkeypatch.setattr(type(case.create()), "compiles", True)
-        assert guess_case(case, BEST).compile_s == waits
+        assert estimate_case(case, BEST).compile_s == waits
 
 
 def test_an_empty_plan_costs_nothing() -> None:
-    assert expected([]).wall_s == 0.0
+    assert estimate_cost([]).wall_s == 0.0
 
 
 def test_what_a_mechanism_cannot_do_costs_little() -> None:
     with planted.undone():
         planted.plant("no_decoding", traits=ea.Traits(decode=False))
         case = planted.case("no_decoding", mode="decode")
-        assert guess_case(case, BEST) == Guess(0.0, 0, 0)
-        assert expected([case], best=BEST).wall_s < SESSION_S + 2
+        assert estimate_case(case, BEST) == Guess(0.0, 0, 0)
+        assert estimate_cost([case], best=BEST).wall_s < SESSION_S + 2

@@ -9,8 +9,8 @@ import planted
 import pytest
 from planted import SEVERAL, values_of
 
-from efficient_attn.bench.case import group_by_cell
-from efficient_attn.bench.config import Place
+from efficient_attn.bench.case import group_cases
+from efficient_attn.bench.config import CaseConfig
 from efficient_attn.bench.planning.plan import Overrides
 from efficient_attn.bench.task_registry import find_task, register_task
 from efficient_attn.errors import UsageError
@@ -21,16 +21,16 @@ def test_every_combination_is_a_case() -> None:
     cases = planted.plan(SEVERAL)
     assert len({c.key for c in cases}) == len(cases) == 3 * 2 * 4
     assert values_of(cases, "seq_len") == [16, 32, 64]
-    assert {c.cell.baseline for c in cases} == {"full"}
+    assert {c.group.baseline for c in cases} == {"full"}
     assert all(c.keys.peak_memory for c in cases)
 
 
 def test_the_mechanisms_of_one_cell_stand_together() -> None:
-    found = group_by_cell(planted.plan(SEVERAL))
+    found = group_cases(planted.plan(SEVERAL))
     assert len(found) == 6
     names = ["full", "sliding_window:window=4", "sliding_window:window=8", "linear"]
     assert all([c.variant for c in members] == names for _, members in found)
-    assert all(c.cell == cell for cell, members in found for c in members)
+    assert all(c.group == cell for cell, members in found for c in members)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_a_baseline_that_is_no_variant_is_refused() -> None:
 def test_of_several_key_value_heads_the_most_are_the_baselines(order: list[int]) -> None:
     text = SEVERAL.replace("heads = 2", "heads = 4")
     cases = planted.plan(text, axes={"kv_heads": order, "seq_len": [16], "causal": [True]})
-    assert len(group_by_cell(cases)) == 1
+    assert len(group_cases(cases)) == 1
     assert values_of(cases, "kv_heads") == order
     assert [(c.variant, c.kv_heads) for c in cases if c.is_baseline] == [("full", 4)]
-    assert all(c.cell.baseline_kv_heads == 4 for c in cases)
+    assert all(c.group.baseline_kv_heads == 4 for c in cases)
 
 
 def test_the_baselines_heads_are_its_own_not_those_of_others() -> None:
@@ -201,14 +201,14 @@ def test_key_value_heads_come_from_the_cell_the_mechanism_or_the_heads() -> None
 
 def test_gpus_compute_in_half_precision_unless_the_suite_says_otherwise() -> None:
     both = {"device": ["cpu", "cuda"]}
-    found = {(c.cell.place.device, c.cell.place.dtype) for c in planted.plan(axes=both)}
+    found = {(c.group.config.device, c.group.config.dtype) for c in planted.plan(axes=both)}
     assert found == {("cpu", "float32"), ("cuda", "float16"), ("cuda", "bfloat16")}
-    assert {c.cell.place.dtype for c in planted.plan(axes=both | {"dtype": ["float32"]})} == {"float32"}
+    assert {c.group.config.dtype for c in planted.plan(axes=both | {"dtype": ["float32"]})} == {"float32"}
 
 
 def test_rounds_are_spread_over_processes_and_bounded() -> None:
     (case,) = planted.plan(planted.TINY.replace("max_rounds=2\n", ""))
-    assert (case.cell.effort.rounds, case.cell.effort.max_rounds, case.cell.effort.processes) == (2, 6, 2)
+    assert (case.group.sampling.rounds, case.group.sampling.max_rounds, case.group.sampling.processes) == (2, 6, 2)
     with pytest.raises(UsageError, match=r"max_rounds \(2\) is less than rounds \(3\)"):
         planted.plan(planted.TINY.replace("rounds   = 2", "rounds   = 3"))
 
@@ -253,7 +253,7 @@ def test_a_suite_that_says_windows_runs_parts() -> None:
 
 
 def test_what_is_overridden_is_told_as_on_the_command_line() -> None:
-    assert Overrides().told == ()
+    assert Overrides().described == ()
     said = Overrides(
         axes={"seq_len": [64, 128], "causal": [True]},
         variants=["full", "linear"],
@@ -262,7 +262,7 @@ def test_what_is_overridden_is_told_as_on_the_command_line() -> None:
         seed=0,
         quick=True,
     )
-    assert said.told == (
+    assert said.described == (
         *("--quick", "--variant full,linear", "--seq-len 64,128", "--causal true", "--seed 0"),
         *("--activations my.npz", "--set vocabulary=8", "--set names=a,b"),
     )
@@ -281,12 +281,12 @@ TWO_TASKS = planted.TINY.replace('"forward"', '"forward", "fidelity"')
 
 
 def test_of_a_suites_tasks_only_those_are_planned_that_are_asked_for() -> None:
-    assert {case.cell.task for case in planted.plan(TWO_TASKS)} == {"speed", "fidelity"}
+    assert {case.group.task for case in planted.plan(TWO_TASKS)} == {"speed", "fidelity"}
     only = planted.plan(TWO_TASKS, tasks=["fidelity"])
-    assert {case.cell.task for case in only} == {"fidelity"}
-    assert only == [case for case in planted.plan(TWO_TASKS) if case.cell.task == "fidelity"]
+    assert {case.group.task for case in only} == {"fidelity"}
+    assert only == [case for case in planted.plan(TWO_TASKS) if case.group.task == "fidelity"]
     assert planted.plan(TWO_TASKS, tasks=["fidelity", "speed"]) == planted.plan(TWO_TASKS)
-    assert Overrides(tasks=["fidelity", "speed"]).told == ("--task fidelity,speed",)
+    assert Overrides(tasks=["fidelity", "speed"]).described == ("--task fidelity,speed",)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_tasks_are_told_whether_a_trial_is_enough() -> None:
 
         def plan(asked: Any) -> Any:
             told.append(asked.quick)
-            yield asked.cell(Place(seq_len=8, max_len=8)), None
+            yield asked.cell(CaseConfig(seq_len=8, max_len=8)), None
 
         register_task(replace(find_task(TABLE["speed"]), name="mine", words=("mine",), plan=plan))
         for quick in (False, True):

@@ -25,7 +25,7 @@ block = [{ name = "gru" }, { name = "convolution", options = { kernel = 5 } }, {
 
 
 def _pairs(cases: list[Case]) -> list[tuple[str, str]]:
-    return [(case.cell.part, case.variant) for case in cases]
+    return [(case.group.part, case.variant) for case in cases]
 
 
 def test_blocks_are_cases_of_their_own_cells() -> None:
@@ -34,7 +34,7 @@ def test_blocks_are_cases_of_their_own_cells() -> None:
         *(("mechanisms", "full"), ("layers", "gru")),
         *(("layers", "convolution:kernel=5"), ("layers", "sliding_window")),
     ]
-    assert [case.cell.of_blocks for case in cases] == [False, True, True, True]
+    assert [case.group.of_blocks for case in cases] == [False, True, True, True]
     assert [case.family for case in cases] == ["full", "baseline", "baseline", "sparse"]
     assert [case.options for case in cases[1:3]] == ["{}", '{"kernel": 5}']
     assert [case.is_baseline for case in cases] == [False, True, False, False]

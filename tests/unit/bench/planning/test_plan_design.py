@@ -8,7 +8,7 @@ import planted
 import pytest
 from planted import values_of
 
-from efficient_attn.bench.case import Case, group_by_cell
+from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.errors import UsageError
 
 DESIGN = """
@@ -30,7 +30,7 @@ head_dim = 8
 
 
 def _points(cases: list[Case]) -> list[tuple[Any, ...]]:
-    places = [cell.place for cell, _ in group_by_cell(cases)]
+    places = [cell.config for cell, _ in group_cases(cases)]
     return [(p.seq_len, p.heads, p.dtype, p.causal, p.fill) for p in places]
 
 
@@ -47,7 +47,7 @@ def test_a_part_may_have_a_design_of_its_own() -> None:
     parts = DESIGN.replace("design   =", "#") + '[[part]]\nname = "few"\ndesign = { points = 9, seed = 3 }\n'
     parts += '[[part]]\nname = "all"\naxes = { causal = [true], seq_len = [24] }\n'
     cases = planted.plan(parts)
-    few, every = ([c for c in cases if c.cell.part == name] for name in ("few", "all"))
+    few, every = ([c for c in cases if c.group.part == name] for name in ("few", "all"))
     assert (len(few), len(every)) == (2 * 9, 2 * 3 * 2 * 3)
 
 
@@ -87,7 +87,7 @@ def test_too_few_points_are_refused() -> None:
 
 def test_what_has_no_such_axis_is_judged_once() -> None:
     cases = planted.plan(DESIGN.replace('"forward"', '"forward", "fidelity"').replace(', "float64"', ""))
-    judged = [(c.variant, c.cell.place.layer, c.cell.place.causal) for c in cases if c.cell.task == "fidelity"]
+    judged = [(c.variant, c.group.config.layer, c.group.config.causal) for c in cases if c.group.task == "fidelity"]
     assert len(set(judged)) == len(judged) == 2 * 3 * 2
 
 

@@ -12,7 +12,7 @@ from efficient_attn.errors import UsageError
 def test_parts_may_have_commas_in_their_names() -> None:
     def find(*asked: str) -> list[str]:
         cases = make_plan(planted.load_suite("linear"), Overrides(parts=asked, variants=["linear"]))
-        return list(dict.fromkeys(case.cell.part for case in cases))
+        return list(dict.fromkeys(case.group.part for case in cases))
 
     assert find("growth, causal") == find("growth,causal") == ["growth, causal"]
     assert find("growth", "decoding") == find("decoding,growth") == ["growth", "decoding"]

@@ -7,7 +7,7 @@ from typing import Any
 import planted
 from planted import values_of
 
-from efficient_attn.bench.case import Case, group_by_cell
+from efficient_attn.bench.case import Case, group_cases
 
 SHAPES = """
 title    = "Shapes"
@@ -29,7 +29,7 @@ WITH_DIMS = SHAPES + "[[part]]\nname = 'own'\nshapes = [{ seq_len = 12 }]\ndims 
 
 def _places(cases: list[Case]) -> list[tuple[Any, ...]]:
     """Batch, heads, length and width of each cell, each once."""
-    places = [cell.place for cell, _ in group_by_cell(cases)]
+    places = [cell.config for cell, _ in group_cases(cases)]
     return list(dict.fromkeys((p.batch, p.heads, p.seq_len, p.head_dim) for p in places))
 
 
@@ -37,11 +37,11 @@ def test_sizes_of_a_shape_stay_together_and_all_else_varies_at_each() -> None:
     cases = planted.plan(SHAPES)
     assert _places(cases) == [(2, 8, 40, 16), (1, 32, 24, 64), (1, 4, 100, 64)]  # what none says is the default
     assert len(cases) == 2 * 3 * 2 * 2
-    assert {(c.cell.place.heads, c.kv_heads) for c in cases} == {(8, 8), (32, 32), (4, 2)}
+    assert {(c.group.config.heads, c.kv_heads) for c in cases} == {(8, 8), (32, 32), (4, 2)}
 
 
 def test_a_shape_is_made_for_its_own_length() -> None:
-    assert {(c.cell.place.seq_len, c.cell.place.max_len) for c in planted.plan(SHAPES)} == {
+    assert {(c.group.config.seq_len, c.group.config.max_len) for c in planted.plan(SHAPES)} == {
         (40, 40),
         (24, 24),
         (100, 100),
@@ -77,6 +77,6 @@ def test_a_trial_takes_two_shapes() -> None:
 
 def test_what_has_no_shape_is_judged_once() -> None:
     cases = planted.plan(SHAPES.replace('"forward"', '"forward", "fidelity"').replace(', "float64"', ""))
-    layers = [(c.variant, c.cell.place.layer, c.cell.place.causal) for c in cases if c.cell.task == "fidelity"]
+    layers = [(c.variant, c.group.config.layer, c.group.config.causal) for c in cases if c.group.task == "fidelity"]
     assert len(set(layers)) == len(layers) > 0
-    assert values_of([c for c in cases if c.cell.task == "speed"], "causal") == [False, True]
+    assert values_of([c for c in cases if c.group.task == "speed"], "causal") == [False, True]

@@ -184,9 +184,9 @@ options = { kernel = 5 }
 @pytest.mark.parametrize(("said", "count"), [('"16GB"', 16 * 10**9), ('"512 MiB"', 2**29), ("2e9", 2 * 10**9)])
 def test_a_memory_budget_is_a_size_as_on_the_command_line(said: str, count: int) -> None:
     text = planted.TINY.replace("rounds ", f"memory_budget = {said}\nrounds ")
-    ((wanted,),) = planted.loaded(text).wanted
+    ((wanted,),) = planted.loaded(text).task_keys
     assert check_keys(wanted.target, wanted.keys, "here").memory_budget == count
-    ((wanted,),) = planted.loaded().wanted
+    ((wanted,),) = planted.loaded().task_keys
     assert check_keys(wanted.target, wanted.keys, "here").memory_budget is None
 
 

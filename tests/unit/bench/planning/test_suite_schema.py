@@ -8,36 +8,44 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from efficient_attn.bench.planning.request import DEFAULTS
-from efficient_attn.bench.planning.suite_schema import Axes, Design, DimsTable, GridTable, Part, ShapeTable, Variant
+from efficient_attn.bench.planning.suite_schema import (
+    AxesTable,
+    DesignTable,
+    DimsTable,
+    GridTable,
+    ShapeTable,
+    SuitePart,
+    VariantTable,
+)
 
 
 def test_every_axis_has_a_default() -> None:
-    assert Axes.model_fields.keys() == DEFAULTS.keys()
+    assert AxesTable.model_fields.keys() == DEFAULTS.keys()
     assert ShapeTable.model_fields.keys() < DEFAULTS.keys()
 
 
 def test_axes_that_vary_are_those_of_several_values() -> None:
-    assert Axes(seq_len=(8, 16), heads=(2,), causal=(True, True), threads=(1, 2)).varied == ("seq_len", "threads")
-    assert Axes().varied == ()
+    assert AxesTable(seq_len=(8, 16), heads=(2,), causal=(True, True), threads=(1, 2)).varied == ("seq_len", "threads")
+    assert AxesTable().varied == ()
 
 
 @pytest.mark.parametrize(
     ("table", "given", "where"),
     [
-        (Axes, {"seq_len": []}, "seq_len"),
-        (Axes, {"seq_len": [0]}, "seq_len"),
-        (Axes, {"seq_len": 8}, "seq_len"),
-        (Axes, {"heads": [2.5]}, "heads"),
-        (Axes, {"cache": ["hot"]}, "cache"),
-        (Axes, {"lengths": [8]}, "lengths"),
+        (AxesTable, {"seq_len": []}, "seq_len"),
+        (AxesTable, {"seq_len": [0]}, "seq_len"),
+        (AxesTable, {"seq_len": 8}, "seq_len"),
+        (AxesTable, {"heads": [2.5]}, "heads"),
+        (AxesTable, {"cache": ["hot"]}, "cache"),
+        (AxesTable, {"lengths": [8]}, "lengths"),
         (DimsTable, {"seq_len": 8}, "seq_len"),
         (ShapeTable, {"head_dim": "8"}, "head_dim"),
-        (Design, {"points": 1}, "points"),
-        (Design, {"points": 8, "seed": -1}, "seed"),
-        (Variant, {"option": {}}, "option"),
+        (DesignTable, {"points": 1}, "points"),
+        (DesignTable, {"points": 8, "seed": -1}, "seed"),
+        (VariantTable, {"option": {}}, "option"),
         (GridTable, {"variant": []}, "variant"),
         (GridTable, {"measure": []}, "measure"),
-        (Part, {}, "name"),
+        (SuitePart, {}, "name"),
     ],
 )
 def test_what_a_table_cannot_hold_is_refused_by_its_place(
@@ -49,12 +57,12 @@ def test_what_a_table_cannot_hold_is_refused_by_its_place(
 
 
 def test_budgets_are_read_without_the_space_around_them() -> None:
-    assert Axes.model_validate({"budget": [" N/16 ", "192KiB"]}).budget == ("N/16", "192KiB")
+    assert AxesTable.model_validate({"budget": [" N/16 ", "192KiB"]}).budget == ("N/16", "192KiB")
 
 
 def test_a_part_is_a_grid_with_a_name() -> None:
-    assert Part.model_fields.keys() - GridTable.model_fields.keys() == {"name"}
-    part = Part.model_validate({"name": "p", "shapes": [{"seq_len": 8, "heads": 2}], "block": [{"name": "gru"}]})
+    assert SuitePart.model_fields.keys() - GridTable.model_fields.keys() == {"name"}
+    part = SuitePart.model_validate({"name": "p", "shapes": [{"seq_len": 8, "heads": 2}], "block": [{"name": "gru"}]})
     assert part.shapes == (ShapeTable(seq_len=8, heads=2),)
-    assert part.block == (Variant(name="gru"),)
+    assert part.block == (VariantTable(name="gru"),)
     assert part.variant is None

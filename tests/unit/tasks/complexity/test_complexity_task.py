@@ -14,7 +14,7 @@ from measured import measure_cases
 from pretended import Clock
 from torch import Tensor
 
-from efficient_attn.bench.case import Case, as_json, group_by_cell
+from efficient_attn.bench.case import Case, as_json, group_cases
 from efficient_attn.errors import UsageError
 from efficient_attn.results.rows import Record
 from efficient_attn.results.shards import stem
@@ -50,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def measure(cases: list[Case]) -> dict[tuple[str, str, str], Record]:
     """Records by what they are of, what grows, and their variant."""
-    records = [record for _, members in group_by_cell(cases) for record in measure_cases(members)]
+    records = [record for _, members in group_cases(cases) for record in measure_cases(members)]
     return {(str(r.row.extra["of"]), str(r.row.extra["along"]), r.row.variant): r for r in records}
 
 
@@ -65,8 +65,8 @@ def whole() -> dict[tuple[str, str, str], Record]:
 
 def test_axes_and_kinds_are_cells() -> None:
     cases = planted.plan(SUITE)
-    cells = [(cell.keys, cell) for cell, _ in group_by_cell(cases)]
-    found = [(dict(keys)["along"], cell.of_blocks, cell.place.seq_len, cell.place.head_dim) for keys, cell in cells]
+    cells = [(cell.keys, cell) for cell, _ in group_cases(cases)]
+    found = [(dict(keys)["along"], cell.of_blocks, cell.config.seq_len, cell.config.head_dim) for keys, cell in cells]
     assert found == [
         (("length",), False, 32, 8),
         (("length",), True, 32, 8),
@@ -117,7 +117,7 @@ def test_another_claim_or_rule_is_another_case() -> None:
 
 def test_names_on_the_command_line_are_of_layers_where_only_those_have_them() -> None:
     cases = planted.plan(SUITE, variants=["gru", "linear"])
-    assert [(case.cell.of_blocks, case.variant) for case in cases[:3]] == [
+    assert [(case.group.of_blocks, case.variant) for case in cases[:3]] == [
         *((False, "linear"), (True, "gru"), (True, "linear"))
     ]
     assert {case.variant for case in planted.plan(SUITE, variants=["lstmn"])} == {"lstmn"}

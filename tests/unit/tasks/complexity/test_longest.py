@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured import measure_cases
 
-from efficient_attn.bench.case import group_by_cell
+from efficient_attn.bench.case import group_cases
 from efficient_attn.instruments.roofline import Ceiling
 from efficient_attn.tasks.complexity.longest import LENGTH_STEP, MAX_TRIES, guess, measure_step, search
 
@@ -106,8 +106,8 @@ variant = [{ name = "full", backend = "dense" }]
 
 
 def test_depth_and_checkpoints_are_cells() -> None:
-    cells = [cell for cell, _ in group_by_cell(planted.plan(SUITE))]
-    assert [cell.place.inputs for cell in cells] == [
+    cells = [cell for cell, _ in group_cases(planted.plan(SUITE))]
+    assert [cell.config.inputs for cell in cells] == [
         *("1 layer", "1 layer, checkpointed", "4 layers", "4 layers, checkpointed")
     ]
     assert len({case.key.partition("#")[0] for case in planted.plan(SUITE)}) == 4
@@ -115,7 +115,7 @@ def test_depth_and_checkpoints_are_cells() -> None:
 
 def test_checkpoints_let_a_deep_model_be_longer() -> None:
     plain, checked = (
-        measure_cases(members)[0].row for _, members in group_by_cell(planted.plan(SUITE, keys={"layers": 4}))
+        measure_cases(members)[0].row for _, members in group_cases(planted.plan(SUITE, keys={"layers": 4}))
     )
     assert (plain.status, checked.status, plain.mode) == ("ok", "ok", "forward_backward")
     long, longer = (int(str(row.extra["longest"])) for row in (plain, checked))

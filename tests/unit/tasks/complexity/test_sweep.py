@@ -11,7 +11,7 @@ import torch
 from pretended import Clock
 
 from efficient_attn.bench.case import Case
-from efficient_attn.bench.measuring.output_comparison import Invalid
+from efficient_attn.bench.measuring.output_comparison import InvalidResult
 from efficient_attn.instruments.roofline import Ceiling
 from efficient_attn.instruments.timing import TooSlow
 from efficient_attn.tasks.complexity.complexity_task import guess
@@ -41,7 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def plan(variant: str = "full:backend=dense", layer: bool = False, **keys: Any) -> Case:
     cases = planted.plan(SUITE, variants=[variant], keys=keys)
-    return next(case for case in cases if case.cell.of_blocks == layer)
+    return next(case for case in cases if case.group.of_blocks == layer)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_what_is_not_the_oracles_is_refused(layer: bool) -> None:
         planted.plant("zz_right")
         planted.plant("zz_wrong", lambda out: out * 1.01)
         assert (SweepCall(plan("zz_right", layer), SPOT).verify("float32") or 0) < 1e-5
-        with pytest.raises(Invalid, match="against its dense oracle, more than 1e-04"):
+        with pytest.raises(InvalidResult, match="against its dense oracle, more than 1e-04"):
             SweepCall(plan("zz_wrong", layer), SPOT).verify("float32")
         planted.plant("zz_nothing", lambda out: out * float("nan"))
-        with pytest.raises(Invalid, match="relative error nan"):
+        with pytest.raises(InvalidResult, match="relative error nan"):
             SweepCall(plan("zz_nothing", layer), SPOT).verify("float32")
 
 

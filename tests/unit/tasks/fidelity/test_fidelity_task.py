@@ -15,7 +15,7 @@ from planted import SEVERAL, values_of
 
 import efficient_attn as ea
 from efficient_attn.bench.measuring import verification
-from efficient_attn.bench.planning.cost_estimate import CALLS, guess_case
+from efficient_attn.bench.planning.cost_estimate import CALLS, estimate_case
 from efficient_attn.errors import UsageError
 from efficient_attn.instruments.roofline import Ceiling
 from efficient_attn.results.rows import Record
@@ -36,10 +36,11 @@ def test_fidelity_has_a_case_for_every_layer_and_takes_sizes_from_the_file() -> 
     assert len(cases) == 3 * 2 * 4
     assert values_of(cases, "layer") == [0, 2, 5]
     assert {
-        (c.cell.place.seq_len, c.cell.place.heads, c.kv_heads, c.cell.place.head_dim, c.cell.place.batch) for c in cases
+        (c.group.config.seq_len, c.group.config.heads, c.kv_heads, c.group.config.head_dim, c.group.config.batch)
+        for c in cases
     } == {(384, 12, 1 if c.family == "shared_kv" else 12, 32, 1) for c in cases}
-    assert {c.cell.place.inputs.split("@")[0] for c in cases} == {"minilm"}
-    assert {c.cell.place.mode for c in cases} == {None}
+    assert {c.group.config.inputs.split("@")[0] for c in cases} == {"minilm"}
+    assert {c.group.config.mode for c in cases} == {None}
 
 
 def test_activations_for_a_suite_without_fidelity_are_refused() -> None:
@@ -54,7 +55,7 @@ def test_missing_activations_are_refused_while_planning() -> None:
 
 def _measure_fidelity(*variants: str) -> list[Record]:
     cases = planted.plan(planted.TINY.replace('"forward"', '"fidelity"'), variants=variants)
-    return measure_cases([c for c in cases if c.cell.place.layer == 2])
+    return measure_cases([c for c in cases if c.group.config.layer == 2])
 
 
 def test_fidelity_rows_hold_errors_and_no_times() -> None:
@@ -137,7 +138,7 @@ def _wrong_from(row: int) -> planted.Twist:
 
 
 def test_some_rows_are_proved_where_all_are_too_many(captured: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "WHOLE", 4 * 20**2)
+    monkeypatch.setattr(verification, "MAX_WHOLE_PAIRS", 4 * 20**2)
     full, late = _measure(captured, "full", planted.plant("zz_late", _wrong_from(38)))
     assert (full.row.status, full.row.gate_len) == ("ok", 40)
     assert (late.row.status, late.row.relative_error) == ("invalid", None)
@@ -146,7 +147,7 @@ def test_some_rows_are_proved_where_all_are_too_many(captured: str, monkeypatch:
 def test_the_first_positions_are_proved_where_rows_cannot_be_taken_alone(
     captured: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verification, "WHOLE", 4 * 20**2)
+    monkeypatch.setattr(verification, "MAX_WHOLE_PAIRS", 4 * 20**2)
     mixing = ea.Traits(decode=False, exact=True, mixes_queries=True)
     whole, wrong = _measure(
         captured, planted.plant("zz_mixing", traits=mixing), planted.plant("zz_wrong", _wrong_from(5), traits=mixing)
@@ -159,7 +160,7 @@ def test_what_is_expected_grows_with_pairs_in_time_and_not_in_memory() -> None:
     text = planted.TINY.replace('"forward"', '"fidelity"')
     best = Ceiling(gemm_flops_per_s=1e10, bytes_per_s=1e10)
     full, linear = (
-        guess_case(case, best)
+        estimate_case(case, best)
         for case in planted.plan(text, variants=["full", "linear"], keys={"activations": "smollm2"})[:2]
     )
     pairs = 9 * 2048**2
@@ -177,8 +178,8 @@ def test_activations_that_are_not_installed_are_skipped_with_the_command(
     text = planted.TINY.replace('"forward"', '"fidelity"')
     cases = planted.plan(text, variants=["full", "linear"], keys={"activations": "smollm2"})
     assert values_of(cases, "layer") == [5, 20]
-    assert {(c.cell.place.seq_len, c.kv_heads, c.cell.place.inputs) for c in cases} == {(2048, 3, "smollm2")}
-    for record in measure_cases([c for c in cases if c.cell.place.layer == 5]):
+    assert {(c.group.config.seq_len, c.kv_heads, c.group.config.inputs) for c in cases} == {(2048, 3, "smollm2")}
+    for record in measure_cases([c for c in cases if c.group.config.layer == 5]):
         assert record.row.status == "skipped"
         assert "capture --model smollm2" in (record.row.reason or "")
         assert record.row.relative_error is None

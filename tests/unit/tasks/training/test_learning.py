@@ -17,10 +17,10 @@ from measured import measure_cases
 
 from efficient_attn.bench import run as run_module
 from efficient_attn.bench import task_registry
-from efficient_attn.bench.case import Case, group_by_cell
+from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.measuring import scratch
 from efficient_attn.bench.planning.plan import make_plan
-from efficient_attn.bench.run import Outcome, run
+from efficient_attn.bench.run import RunOutcome, run
 from efficient_attn.bench.task_registry import register_task
 from efficient_attn.errors import UsageError
 from efficient_attn.results import durable
@@ -56,10 +56,10 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with planted.undone():
         register_task(make_task(NAMED))
         yield
-    scratch.use(None)
+    scratch.set_folder(None)
 
 
-def _run(folder: Path, text: str = TEXT, **options: Any) -> Outcome:
+def _run(folder: Path, text: str = TEXT, **options: Any) -> RunOutcome:
     loaded = planted.loaded(text)
     return run(loaded, make_plan(loaded), folder, start_method="inline", **options)
 
@@ -83,7 +83,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
         register_task(make_task(NAMED))
         assert _run(folder).failed == 0
     assert not (folder / CHECKPOINTS).exists()
-    scratch.use(None)
+    scratch.set_folder(None)
     return read(folder)
 
 
@@ -91,8 +91,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
 
 
 def test_mechanisms_are_trained_in_turns() -> None:
-    cells = group_by_cell(planted.plan(TEXT))
-    assert [cell.place.inputs for cell, _ in cells] == [attempt.label for attempt in ATTEMPTS]
+    cells = group_cases(planted.plan(TEXT))
+    assert [cell.config.inputs for cell, _ in cells] == [attempt.label for attempt in ATTEMPTS]
     assert all([c.variant for c in members] == ["full", "sliding_window:window=3"] for _, members in cells)
     assert len({case.key for _, members in cells for case in members}) == 2 * len(ATTEMPTS)
 
@@ -205,19 +205,19 @@ def test_the_bound_counts_chance_beyond_the_reach() -> None:
 
 
 def _case(words: str, text: str = TEXT, **changed: Any) -> Case:
-    return next(c for c in planted.plan(text, variants=["full"], **changed) if c.cell.place.inputs == words)
+    return next(c for c in planted.plan(text, variants=["full"], **changed) if c.group.config.inputs == words)
 
 
 def test_earlier_rows_are_of_this_mechanism_with_these_keys_alone(tmp_path: Path) -> None:
     _run(tmp_path)
-    scratch.use(tmp_path)
+    scratch.set_folder(tmp_path)
     found = list_earlier_rows(NAMED, _case("seed 1, best"))
     assert {row.variant for row in found} == {"full"}
     assert {row.inputs for row in found} == {a.label for a in ATTEMPTS} - {"seed 1, best"}
     for changed in ({"steps": 4}, {"pairs": 1}, {"test_len": [8]}):
         assert list_earlier_rows(NAMED, _case("seed 1, best", keys=changed)) == []
     assert list_earlier_rows(NAMED, _case("seed 1, best", TEXT.replace("threads = [1]", "threads = [2]"))) == []
-    scratch.use(None)
+    scratch.set_folder(None)
     assert list_earlier_rows(NAMED, _case("seed 1, best")) == []
 
 
@@ -225,7 +225,7 @@ def test_a_run_that_is_gone_on_with_comes_to_the_same(tmp_path: Path, whole: lis
     for stop in (3, 8):
         with pytest.raises(KeyboardInterrupt):
             _run(tmp_path, resume=True, progress=_interrupt_after(stop))
-        scratch.use(None)  # as in a new process
+        scratch.set_folder(None)  # as in a new process
     _run(tmp_path, resume=True)
     assert _told(read(tmp_path)) == _told(whole)
 

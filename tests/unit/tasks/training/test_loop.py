@@ -14,7 +14,7 @@ import pytest
 import tiny_training as tiny
 import torch
 
-from efficient_attn.bench.measuring.output_comparison import Invalid
+from efficient_attn.bench.measuring.output_comparison import InvalidResult
 from efficient_attn.errors import UsageError
 from efficient_attn.registry import info, names
 from efficient_attn.results import durable
@@ -176,14 +176,14 @@ def test_a_loss_that_is_no_number_ends_with_its_step_and_rate() -> None:
         return step(n)
 
     training._step = spoil  # type: ignore[method-assign]
-    with pytest.raises(Invalid, match=r"^the loss is nan at step 6, at learning rate 0\.25$"):
+    with pytest.raises(InvalidResult, match=r"^the loss is nan at step 6, at learning rate 0\.25$"):
         training.run()
 
 
 def test_weights_that_the_last_step_spoiled_are_found_on_validation() -> None:
     training = tiny.train(rate=0.25, steps=1)
     training.optimizer.step = lambda: [p.data.fill_(math.inf) for p in training.learner.model.parameters()]  # type: ignore
-    with pytest.raises(Invalid, match=r"^the loss on validation is nan after step 1, at learning rate 0\.25$"):
+    with pytest.raises(InvalidResult, match=r"^the loss on validation is nan after step 1, at learning rate 0\.25$"):
         training.run()
 
 
