@@ -1,24 +1,37 @@
-"""The two ways to say no, and the sentence that names the nearest valid choice."""
+"""The package's exceptions, the message for unknown names, and deprecated attributes."""
 
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable
+from typing import Any
 
 
 class UsageError(ValueError):
-    """Bad input: one line that says what is wrong, where, and what to do. The command line ends with exit code 2."""
+    """Invalid input: one line that states what is wrong, where, and what to do. The command line exits with status 2."""
 
 
 class UnsupportedError(RuntimeError):
-    """A mechanism, backend or device that cannot do what was asked of it, and why. Nothing falls back silently."""
+    """A feature that a mechanism, backend or device does not support, and the reason. There are no silent fallbacks."""
 
 
 def unknown(what: str, name: object, choices: Iterable[str], *, where: str = "") -> UsageError:
-    """The error for a name that does not exist: it names the place, the nearest choice and, when few, all of them."""
-    known = sorted(choices)
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    """Return the error for an unknown name: it names the location, the nearest valid name and, if few, all of them."""
+    valid_names = sorted(choices)
+    near = difflib.get_close_matches(str(name), valid_names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    named = ", ".join(repr(choice) if "," in choice else choice for choice in known)
-    listing = f" (choices: {named or 'none'})" if len(known) <= 12 or not near else ""
+    named = ", ".join(repr(choice) if "," in choice else choice for choice in valid_names)
+    listing = f" (choices: {named or 'none'})" if len(valid_names) <= 12 or not near else ""
     return UsageError(f"{where + ': ' if where else ''}unknown {what} {str(name)!r}{hint}{listing}")
+
+
+def renamed(old: str, new: str) -> Any:
+    """Return a property that reads attribute ``new`` under its name of version 0.1, with a `DeprecationWarning`."""
+
+    def get(self: Any) -> Any:
+        owner = type(self).__name__
+        warnings.warn(f"{owner}.{old} is now {new}; version 0.3 removes {old}", DeprecationWarning, 2)
+        return getattr(self, new)
+
+    return property(get)

@@ -12,13 +12,14 @@ from typing import Any
 
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims, Shape
+from ..errors import renamed
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.named import baseline_options, check_layer, find_baseline
 from ..registry import class_of, create, effective_options, entry_of
 from ..results.rows import Row
 from ..results.sanitize import clean
 from ..spec import Spec, parse
-from .config import Group, renamed
+from .config import Group
 from .sources import PACKAGE, digest, fingerprint, trace
 from .task import Task
 from .task_registry import find_task

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import random
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import renamed
+
 MAX_DECODE_STEPS = 32  # decode steps after a context, at most: so few hardly change its length
 MIN_LENGTH_DIVISOR = 4  # where rows' lengths are drawn, none is shorter than this part of the longest possible
-
-
-def renamed(old: str, new: str) -> property:
-    """An attribute's name of version 0.1, which version 0.3 removes: tasks of plug-ins may use it."""
-
-    def get(self: Any) -> Any:
-        owner = type(self).__name__
-        warnings.warn(f"{owner}.{old} is now {new}; version 0.3 removes {old}", DeprecationWarning, 2)
-        return getattr(self, new)
-
-    return property(get)
 
 
 @dataclass(frozen=True, kw_only=True)

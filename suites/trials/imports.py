@@ -1,6 +1,6 @@
 """Who imports whom in a package, read from its sources; nothing of it is executed.
 
-A text that names a module of the package counts as an import, wherever it stands: ``"efficient_attn.bench.measuring.jobs"``,
+A string that names a module of the package counts as an import: ``"efficient_attn.bench.measuring.jobs"``,
 ``"efficient_attn.variants.full.full:Full"``, and names relative to a package in the tables of a file that calls
 ``import_module``. Only the name of a group of entry points is none. Used by structure.py and by the structure test.
 """
@@ -60,20 +60,20 @@ def modules(folder: Path) -> dict[str, Path]:
     return found
 
 
-def imports(folder: Path) -> list[Import]:
-    """All imports within a package, in statements and in texts, those for type checkers excluded."""
+def imports(folder: Path, *, typing: bool = False) -> list[Import]:
+    """All imports within a package, in statements and in strings; with ``typing`` those for type checkers too."""
     known = modules(folder)
     found = []
     for name, path in known.items():
         module = Module(name, path, folder.name, known)
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        targets = [*_in_statements(tree, module), *_in_texts(tree, module)]
+        targets = [*_in_statements(tree, module, typing), *_in_texts(tree, module)]
         found += [Import(name, target, line, at_start) for target, line, at_start in targets if target != name]
     return found
 
 
-def room(module: str) -> str:
-    """The folder or loose module at the top of the package that a module belongs to."""
+def package_of(module: str) -> str:
+    """The top-level subpackage or module that a module belongs to."""
     return module.partition(".")[0]
 
 
@@ -101,8 +101,8 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
 # -- statements ----------------------------------------------------------------------------------------------------
 
 
-def _in_statements(tree: ast.AST, module: Module) -> Iterator[tuple[str, int, bool]]:
-    for node, at_start in nodes(tree):
+def _in_statements(tree: ast.AST, module: Module, typing: bool) -> Iterator[tuple[str, int, bool]]:
+    for node, at_start in nodes(tree, typing=typing):
         if isinstance(node, ast.Import):
             names = [alias.name.split(".") for alias in node.names]
             yield from ((".".join(n[1:]) or "__init__", node.lineno, at_start) for n in names if n[0] == module.top)
@@ -110,15 +110,15 @@ def _in_statements(tree: ast.AST, module: Module) -> Iterator[tuple[str, int, bo
             yield from ((target, node.lineno, at_start) for target in _from(node, module))
 
 
-def nodes(node: ast.AST, at_start: bool = True) -> Iterator[tuple[ast.AST, bool]]:
-    """Every node with whether it runs when the module is imported, but nothing that only type checkers read."""
+def nodes(node: ast.AST, at_start: bool = True, *, typing: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node with whether it runs when the module is imported; with ``typing`` those for type checkers too."""
     yield node, at_start
     later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     children = list(ast.iter_child_nodes(node))
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+    if not typing and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         children = list(node.orelse)
     for child in children:
-        yield from nodes(child, at_start and not later)
+        yield from nodes(child, at_start and not later, typing=typing)
 
 
 def _from(node: ast.ImportFrom, module: Module) -> Iterator[str]:

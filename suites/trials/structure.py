@@ -1,8 +1,8 @@
-"""How the package is laid out, in figures: python suites/trials/structure.py [FOLDER]
+"""Size, naming and structure of the package in figures: ``python suites/trials/structure.py [CHECKOUT]``
 
-FOLDER is a checkout, this one unless given. Its sources are read for imports and lines; nothing of it is executed.
-Every import counts, inside functions too, and texts that name modules (imports.py); which files one opens to follow a
-call is found by the rule of following.py.
+CHECKOUT is this one unless given, so that two commits can be compared. Its sources are parsed, never executed. Every
+import counts, those inside functions and those for type checkers included, and so do strings that name modules
+(imports.py). following.py defines which files a reader opens to follow a call.
 """
 
 from __future__ import annotations
@@ -10,18 +10,24 @@ from __future__ import annotations
 import ast
 import statistics
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 from following import Follower
-from imports import circles, imports, modules, room
+from imports import circles, imports, modules, package_of
 
 PACKAGE = "efficient_attn"
-ENDS = ("__init__", "__main__")
+ENTRY_POINTS = ("__init__", "__main__")
+MOST_ARGUMENTS = 7
 
-# a way through the package: where it begins, and the methods that are called there
-WAYS = {
+# names that say nothing about the value that they are bound to
+VAGUE = ("found", "said", "told", "own", "known", "taken", "kept", "seen", "shown", "given", "mine", "what", "one")
+
+# where a reader starts, and the methods that are called there; ``new|old`` where the name has changed
+CALL_PATHS = {
     "one sliding_window call": (("create", "SlidingWindow"), {"forward", "compute"}),
-    "one timing": (("Sittings", "Sit"), {"run"}),
+    "one timing": (("ProcessRuns|Sittings", "MeasureRounds|Sit"), {"run"}),
     "rows to a page": (("write_report",), set[str]()),
 }
 
@@ -29,21 +35,54 @@ WAYS = {
 def main() -> None:
     checkout = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2]
     folder = checkout / PACKAGE
-    loose = [name for name, path in modules(folder).items() if path.parent == folder and name not in ENDS]
-    found = imports(folder)
-    rooms = {(room(one.importer), room(one.imported)) for one in found}
-    edges = {(a, b) for a, b in rooms if a != b}
-    print(f"loose modules: {len(loose)}\n    {', '.join(loose)}")
-    print(f"cycles: {len(circles(found))}")
-    for circle in circles(found):
-        print(f"    {len(circle)} files: {', '.join(circle)}")
-    print(f"edges between top rooms: {len(edges)}")
-    for what, counts in lines(folder).items():
-        print(f"lines of a {what}: median {statistics.median(counts):g}, p95 {p95(counts):g}, longest {max(counts)}")
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules(folder).items()}
+    print_sizes(folder)
+    print_names(folder, trees)
+    print_structure(folder)
+
+
+def print_sizes(folder: Path) -> None:
+    counts = lines(folder)
+    print(f"lines: {sum(counts['file'])} in {len(counts['file'])} files")
+    for what, values in counts.items():
+        print(f"lines per {what}: median {statistics.median(values):g}, p95 {p95(values):g}, longest {max(values)}")
+
+
+def print_names(folder: Path, trees: dict[str, ast.Module]) -> None:
+    paths: dict[str, list[str]] = defaultdict(list)
+    for name, path in modules(folder).items():
+        if path.name != "__init__.py" and path.stem not in ENTRY_POINTS:
+            paths[path.stem].append(name)
+    classes: dict[str, list[str]] = defaultdict(list)
+    for name, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(name)
+    for what, names in (("modules", paths), ("classes", classes)):
+        shared = {name: places for name, places in names.items() if len(places) > 1}
+        print(f"{what} that share a name: {sum(map(len, shared.values()))} under {len(shared)} names")
+        print(f"    {', '.join(sorted(shared))}")
+    bound = [name for tree in trees.values() for name in bindings(tree)]
+    counts = {name: bound.count(name) for name in VAGUE}
+    print(f"vague bindings: {sum(counts.values())}\n    {', '.join(f'{n} {c}' for n, c in counts.items())}")
+    many = [f"{m}.{f}" for m, tree in trees.items() for f, count in positionals(tree) if count > MOST_ARGUMENTS]
+    print(f"functions of more than {MOST_ARGUMENTS} positional arguments: {len(many)}\n    {', '.join(many)}")
+
+
+def print_structure(folder: Path) -> None:
+    loose = [n for n, path in modules(folder).items() if path.parent == folder and n not in ENTRY_POINTS]
+    print(f"modules in no subpackage: {len(loose)}\n    {', '.join(loose)}")
+    for what, edges in (("", imports(folder)), (", imports for type checkers included", imports(folder, typing=True))):
+        cycles = circles(edges)
+        print(f"import cycles{what}: {len(cycles)}")
+        for cycle in cycles:
+            print(f"    {len(cycle)} files: {', '.join(cycle)}")
+    pairs = {(package_of(edge.importer), package_of(edge.imported)) for edge in imports(folder)}
+    print(f"edges between top-level packages: {sum(a != b for a, b in pairs)}")
     follower = Follower(folder)
-    for way, (starts, methods) in WAYS.items():
+    for path, (starts, methods) in CALL_PATHS.items():
         files = follower.follow([follower.find(name) for name in starts], methods)
-        print(f"files to open for {way}: {len(files)}\n    {', '.join(files)}")
+        print(f"files to open for {path}: {len(files)}\n    {', '.join(files)}")
 
 
 def lines(folder: Path) -> dict[str, list[int]]:
@@ -55,6 +94,23 @@ def lines(folder: Path) -> dict[str, list[int]]:
         "file": [len(text.splitlines()) for text in texts],
         "function": [(f.end_lineno or f.lineno) - f.lineno + 1 for f in functions],
     }
+
+
+def bindings(tree: ast.Module) -> Iterator[str]:
+    """Every name that is assigned, and every argument."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def positionals(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Every function with the number of its positional arguments, ``self`` not counted."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
+            yield node.name, len([name for name in names if name not in ("self", "cls", "ctx")])
 
 
 def p95(counts: list[int]) -> float:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from following import Follower
-from imports import Import, circles, imports, modules, room
-from structure import WAYS
+from imports import Import, circles, imports, modules, package_of
+from structure import CALL_PATHS
 
 CHECKOUT = Path(__file__).parents[2]
 PACKAGE = CHECKOUT / "efficient_attn"  # the sources: what is installed holds the suites' files too
@@ -64,7 +64,7 @@ def upward(found: list[Import], layers: tuple[str, ...]) -> list[str]:
     height = {name: at for at, line in enumerate(layers) for name in line.split()}
     wrong = []
     for importer, imported, line, _ in found:
-        low, high = room(imported), room(importer)
+        low, high = package_of(imported), package_of(importer)
         if missing := {low, high} - height.keys():
             wrong.append(f"{importer}:{line}: {min(missing)} has no place in LAYERS; give it one")
         elif low != high and height[low] >= height[high]:
@@ -109,7 +109,7 @@ def astray(tests: Path, folder: Path) -> list[str]:
 
 def test_the_ways_of_the_trial_begin_somewhere() -> None:
     follower = Follower(PACKAGE)
-    for starts, methods in WAYS.values():
+    for starts, methods in CALL_PATHS.values():
         assert len(follower.follow([follower.find(name) for name in starts], methods)) > 9
 
 
@@ -126,8 +126,8 @@ def test_imports_go_down_only(found: list[Import]) -> None:
 
 def test_every_module_has_a_place() -> None:
     places = {name for line in LAYERS for name in line.split()}
-    assert sorted({room(m) for m in modules(PACKAGE)} - places) == []
-    assert sorted(places - {room(m) for m in modules(PACKAGE)}) == []
+    assert sorted({package_of(m) for m in modules(PACKAGE)} - places) == []
+    assert sorted(places - {package_of(m) for m in modules(PACKAGE)}) == []
 
 
 def test_no_modules_lead_to_each_other(found: list[Import]) -> None:
@@ -138,7 +138,7 @@ def test_no_file_is_too_long() -> None:
     assert too_long(PACKAGE) + too_long(CHECKOUT / "suites") + too_long(CHECKOUT / "tests", LONGEST_TEST) == []
 
 
-def test_few_modules_are_in_no_room() -> None:
+def test_few_modules_are_in_no_package_of() -> None:
     assert len(loose(PACKAGE)) <= MOST_LOOSE, loose(PACKAGE)
 
 
@@ -174,7 +174,7 @@ def test_light_modules_import_nothing_heavy(module: str) -> None:
 
 
 def test_results_and_reports_are_read_without_torch() -> None:
-    names = [f"efficient_attn.{m}" for m in modules(PACKAGE) if room(m) in ("results", "report")]
+    names = [f"efficient_attn.{m}" for m in modules(PACKAGE) if package_of(m) in ("results", "report")]
     assert "efficient_attn.report.write" in names
     assert _imported_by(", ".join(names), ("torch", "pandas", "matplotlib")) == ["pandas", "matplotlib"]
 

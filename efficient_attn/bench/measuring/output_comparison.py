@@ -18,7 +18,7 @@ from .workload import Workload, make_leaves
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2, "float16": 5e-3}  # relative Frobenius error
 ROWS = 32  # query rows a place at which a long output is compared
-REPEAT_TOLERANCE = 2**22  # pairs of all heads that the oracle may work out in every round
+MAX_PAIRS_PER_ROUND = 2**22  # pairs of all heads that the oracle may work out in every round
 
 
 class InvalidResult(Exception):
@@ -38,7 +38,7 @@ def dense_pairs(w: Workload) -> int:
 # -- a call and its oracle -----------------------------------------------------------------------------------------
 
 
-def check_call(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = REPEAT_TOLERANCE) -> float:
+def check_call(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = MAX_PAIRS_PER_ROUND) -> float:
     """The error of what a call gave for a sample, on rows at its start, in its middle and at its end; else `Invalid`.
 
     The queries' gradients are compared on the same rows. Where rows cannot be taken alone, all are compared while the
@@ -110,7 +110,9 @@ def _join(parts: Sequence[Values]) -> Values:
 # -- gradients -----------------------------------------------------------------------------------------------------
 
 
-def check_gradients(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = REPEAT_TOLERANCE) -> float:
+def check_gradients(
+    w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = MAX_PAIRS_PER_ROUND
+) -> float:
     """The error of all gradients of a call: against the oracle's where those are affordable; else `Invalid`.
 
     Above ``most`` pairs, and where rows can be taken alone, one more call gets a larger gradient for some rows: by that

@@ -14,7 +14,7 @@ from .conditions import Conditions, Setting
 from .jobs import InspectMachine
 
 MAX_ROOFLINE_SHARE = 1.25  # times the highest ceiling measured: what no error of the ceiling explains
-RECHECK_SHARE = 3  # looks that are taken before a case is refused, for all cases of a setting together
+MAX_RECHECKS = 3  # looks that are taken before a case is refused, for all cases of a setting together
 LIMIT_S = 300.0
 
 
@@ -69,7 +69,7 @@ def explain_implausible(
     if setting not in conditions.rooflines or bytes_moved is None:
         return None
     while reason := _compare_with_roofline(flops or 0.0, bytes_moved, seconds, conditions.rooflines[setting], config):
-        if sum(when == "again" for when, _ in conditions.inspections.get(setting, ())) >= RECHECK_SHARE:
+        if sum(when == "again" for when, _ in conditions.inspections.get(setting, ())) >= MAX_RECHECKS:
             return reason
         try:
             measure_roofline(config.device, [(config.dtype, config.threads)], conditions, "again")

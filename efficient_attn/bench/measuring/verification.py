@@ -12,7 +12,7 @@ from torch import Tensor
 from ...contract.shapes import Sample
 from ...errors import UnsupportedError
 from .output_comparison import (
-    REPEAT_TOLERANCE,
+    MAX_PAIRS_PER_ROUND,
     InvalidResult,
     check_call,
     check_gradients,
@@ -24,7 +24,7 @@ from .workload import Workload
 
 GRADIENT_ROWS = 256  # length at which gradients are compared where the oracle's would take too long
 MAX_WHOLE_PAIRS = 2**25  # pairs of all heads that the oracle may work out once, where rows cannot be taken alone
-ROUND_PAIRS = 128  # of which shorter lengths are multiples
+LENGTH_MULTIPLE = 128  # of which shorter lengths are multiples
 ONCE_PAIRS = 2**27  # pairs whose gradients it may work out once, where the mechanism takes no shorter length
 
 
@@ -46,7 +46,7 @@ def verify_case(w: Workload) -> tuple[float, int]:
             small.shape.n,
         )
     if len(results) > 1:
-        whole = supports_rows(w) or dense_pairs(w) <= REPEAT_TOLERANCE
+        whole = supports_rows(w) or dense_pairs(w) <= MAX_PAIRS_PER_ROUND
         error = max(error, check_gradients(w, w.sample, results) if whole else _check_small_gradients(w))
     if w.case.group.config.mode == "prefill":
         error = max(error, check_same(w, results[0], w.forward(w.sample)))
@@ -97,8 +97,8 @@ def _check_small_gradients(w: Workload) -> float:
     """At a short length; where that is too short for the mechanism, at a longer one, or for one row of the batch."""
     n, batch = w.shape.n, w.shape.batch
     sizes = [
-        (min(n, GRADIENT_ROWS), batch, REPEAT_TOLERANCE),
-        (_fits_pairs(w, REPEAT_TOLERANCE), batch, REPEAT_TOLERANCE),
+        (min(n, GRADIENT_ROWS), batch, MAX_PAIRS_PER_ROUND),
+        (_fits_pairs(w, MAX_PAIRS_PER_ROUND), batch, MAX_PAIRS_PER_ROUND),
     ]
     if w.case.group.config.fill == "full":
         sizes.append((n, 1, ONCE_PAIRS))
@@ -130,4 +130,4 @@ def fits_pairs(n: int, heads: int, pairs: int) -> int:
     """The length, n at most, at which an oracle over all pairs of all heads works out so many, or a little less: a
     round one, as some mechanisms take multiples of a block only."""
     most = math.isqrt(pairs // heads)
-    return n if n <= most else max(most - most % ROUND_PAIRS, min(most, ROUND_PAIRS))
+    return n if n <= most else max(most - most % LENGTH_MULTIPLE, min(most, LENGTH_MULTIPLE))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ..config import CaseConfig, Group, Sampling, renamed
+from ...errors import renamed
+from ..config import CaseConfig, Group, Sampling
 
 DEFAULTS: dict[str, tuple[Any, ...]] = {
     "seq_len": (1024,),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ... import units
+from ...errors import renamed
 from ...results.differences import MOSTLY
 from ...results.stats import Estimate
 from ...spec import label_of
@@ -72,6 +73,9 @@ class CostAtLength:
     between: tuple[int, int] | None
     sources: tuple[RowReference, ...]
     half_width: float
+
+    how = renamed("how", "basis")
+    apart = renamed("apart", "half_width")
 
 
 @dataclass(frozen=True)

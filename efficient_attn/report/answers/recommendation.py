@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import units
-from ...errors import UsageError, unknown
+from ...errors import UsageError, renamed, unknown
 from ...results.differences import MOSTLY
 from ...results.stats import Estimate
 from .. import approximation_errors, select
@@ -35,6 +35,9 @@ class RankedMechanism:
     quality: tuple[QualityFigure, ...]
     error_text: str
 
+    taken = renamed("taken", "cost")
+    loss = renamed("loss", "error_text")
+
 
 @dataclass(frozen=True)
 class Recommendation:
@@ -51,6 +54,12 @@ class Recommendation:
     timed_count: int = 0
     measured_count: int = 0
     local_machine: str | None = None
+
+    question = renamed("question", "requirements")
+    place = renamed("place", "config")
+    timed = renamed("timed", "timed_count")
+    measured = renamed("measured", "measured_count")
+    here = renamed("here", "local_machine")
 
     @property
     def best(self) -> tuple[RankedMechanism, ...]:

@@ -52,7 +52,7 @@ def render_print_figure(
     resolved = panel.resolve()
     resolved = replace(resolved, lines=tuple(sorted(resolved.lines, key=lambda line: -line.y[-1])))  # as at their ends
     with matplotlib.rc_context(PRINT_SETTINGS | {"font.size": TEXT_SIZES[width >= LARGE_TEXT_WIDTH]}):
-        figure = _make_figure(resolved if with_config else replace(resolved, place=""), width, bold)
+        figure = _make_figure(resolved if with_config else replace(resolved, config_text=""), width, bold)
         out = io.BytesIO()
         metadata: dict[FigureFormat, dict[str, str | None]] = {
             "pdf": {"Creator": MARK, "Title": panel.title, "Subject": panel.config_text, "CreationDate": None},

@@ -131,7 +131,7 @@ def _apply_names(panel: Panel, names: Mapping[str, str], bold: frozenset[str], c
         grey = bool(bold) and line.label not in bold
         look = line.look._replace(colour=style.FAINT) if grey else line.look
         lines.append(replace(line, label=names[line.label], look=look))
-    return replace(panel, lines=tuple(lines), place=config_text)
+    return replace(panel, lines=tuple(lines), config_text=config_text)
 
 
 def _replace_labels(text: str, names: Mapping[str, str]) -> str:

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from ... import units
 from ...results.stats import Estimate
-from .. import approximation_errors, formatting, select
-from ..answers.crossovers import format_crossover as tell_passing
+from .. import formatting, select
+from ..answers.crossovers import format_crossover
 from ..answers.decision_table import Decision, choose_lengths
 from ..answers.pareto import classify_points, list_points
-from ..drawing import length_plots
+from ..approximation_errors import EXACT_TEXT, NOT_MEASURED_TEXT, ROUNDING_ERROR, compute_error_interval
 from ..drawing.figures import Panel
+from ..drawing.length_plots import SPEEDUP, LengthPlot, Scene, plan_length_plots
 from ..drawing.style import Look
 from ..sections import approximation, decode_cost, speed, tradeoffs
 from ..sections.tradeoffs import CostName
@@ -65,42 +66,32 @@ def choose_figure(name: str, against: CostName = "time") -> FigureKind:
 
 
 def _count_decisions(plot_rows: PlotRows) -> int:
-    return len(plot_rows.decision_table.decisions) if plot_rows.decision_table else 0
+    return len(plot_rows.decisions)
 
 
 def _rank_by_speedup(plot_rows: PlotRows) -> list[str]:
     """The fastest at the longest length first."""
-    return [decision.label for decision in plot_rows.decision_table.decisions] if plot_rows.decision_table else []
+    return [decision.label for decision in plot_rows.decisions]
 
 
 def _list_decisions(plot_rows: PlotRows, labels: Sequence[str]) -> list[Decision]:
-    return (
-        [decision for decision in plot_rows.decision_table.decisions if decision.label in labels]
-        if plot_rows.decision_table
-        else []
-    )
-
-
-def _find_lengths(plot_rows: PlotRows) -> tuple[int, ...]:
-    return plot_rows.decision_table.lengths if plot_rows.decision_table else ()
+    return [decision for decision in plot_rows.decisions if decision.label in labels]
 
 
 def _make_error_cell(decision: Decision) -> TableCell:
     """The error with its interval over layers, or that it is exact, or was not measured."""
     if decision.error is None:
-        return TableCell(approximation_errors.NOT_MEASURED_TEXT)
-    if decision.error < approximation_errors.ROUNDING_ERROR:
-        return TableCell(approximation_errors.EXACT_TEXT)
+        return TableCell(NOT_MEASURED_TEXT)
+    if decision.error < ROUNDING_ERROR:
+        return TableCell(EXACT_TEXT)
     return TableCell(units.number(decision.error), _format_interval(decision.error_interval))
 
 
 def _describe_errors(decisions: Sequence[Decision]) -> str:
     """What each of them loses, for a figure of times alone is half an answer."""
     error_cells = [(decision.label, _make_error_cell(decision)) for decision in decisions]
-    measured = [
-        f"{label} {cell.text}" for label, cell in error_cells if cell.text != approximation_errors.NOT_MEASURED_TEXT
-    ]
-    unmeasured = [label for label, cell in error_cells if cell.text == approximation_errors.NOT_MEASURED_TEXT]
+    measured = [f"{label} {cell.text}" for label, cell in error_cells if cell.text != NOT_MEASURED_TEXT]
+    unmeasured = [label for label, cell in error_cells if cell.text == NOT_MEASURED_TEXT]
     inputs = formatting.join_words(dict.fromkeys(decision.error_on for decision in decisions if decision.error_on))
     text = (
         f" Error against exact attention{f' ({inputs})' if inputs else ''}: {formatting.join_words(measured)}."
@@ -122,21 +113,21 @@ def _make_ratio_cell(estimate: Estimate | None) -> TableCell:
 
 
 def _make_length_heads(plot_rows: PlotRows) -> list[str]:
-    lengths = _find_lengths(plot_rows)
-    return [f"{'After' if plot_rows.config['mode'] == 'decode' else 'At'} {units.short_length(n)}" for n in lengths]
+    return [
+        f"{'After' if plot_rows.config['mode'] == 'decode' else 'At'} {units.short_length(n)}"
+        for n in plot_rows.lengths
+    ]
 
 
 # -- speed and memory -----------------------------------------------------------------------------------------------
 
 
-def _draw_over_length(
-    kind: length_plots.LengthPlot, plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]
-) -> Panel:
+def _draw_over_length(kind: LengthPlot, plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> Panel:
     rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | plot_rows.rows["is_baseline"]]
     setting = select.SettingRows({name: plot_rows.config[name] for name in select.SETTING_COLUMNS}, rows)
     max_lines = MAX_LINES + 1  # with the baseline
-    (planned,) = length_plots.plan_length_plots(
-        setting, (kind._replace(max_lines=max_lines),), length_plots.Scene(looks, config_text=plot_rows.format_config())
+    (planned,) = plan_length_plots(
+        setting, (kind._replace(max_lines=max_lines),), Scene(looks, config_text=plot_rows.format_config())
     )
     panel = planned.make_picture()
     assert isinstance(panel, Panel)
@@ -145,11 +136,11 @@ def _draw_over_length(
 
 def _make_speed_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
     decisions = _list_decisions(plot_rows, labels)
-    panel = _draw_over_length(length_plots.SPEEDUP, plot_rows, labels, looks)
+    panel = _draw_over_length(SPEEDUP, plot_rows, labels, looks)
     body = [
         (
             TableCell(decision.label),
-            *(_make_ratio_cell(decision.speedups.get(n)) for n in _find_lengths(plot_rows)),
+            *(_make_ratio_cell(decision.speedups.get(n)) for n in plot_rows.lengths),
             _make_error_cell(decision),
         )
         for decision in decisions
@@ -158,7 +149,7 @@ def _make_speed_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mappin
     return PaperFigure(panel, panel.caption + _describe_errors(decisions), head, tuple(body))
 
 
-def _choose_memory_kind(plot_rows: PlotRows) -> length_plots.LengthPlot:
+def _choose_memory_kind(plot_rows: PlotRows) -> LengthPlot:
     """Of steps what is kept between them, of all other calls their peak."""
     return decode_cost.STATE_PLOT if plot_rows.config["mode"] == "decode" else speed.MEMORY_PLOT
 
@@ -183,11 +174,7 @@ def _make_memory_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mappi
     panel = _draw_over_length(kind, plot_rows, labels, looks)
     groups = select.split_variants(plot_rows.rows)
     baseline_labels = {str(label) for label in plot_rows.rows.loc[plot_rows.rows["is_baseline"].astype(bool), "label"]}
-    decisions = (
-        {decision.label: decision for decision in plot_rows.decision_table.decisions}
-        if plot_rows.decision_table
-        else {}
-    )
+    decisions = {decision.label: decision for decision in plot_rows.decisions}
     bytes_by_label = {
         label: dict(zip(*select.sort_series(groups[label], kind.column), strict=True)) for label in groups
     }
@@ -196,9 +183,7 @@ def _make_memory_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mappi
     for label in [*sorted(label for label in baseline_labels if bytes_by_label[label]), *labels]:
         bytes_by_length = bytes_by_label[label]
         error_cell = (
-            TableCell(approximation_errors.EXACT_TEXT)
-            if label in baseline_labels and label == "full"
-            else TableCell(approximation_errors.NOT_MEASURED_TEXT)
+            TableCell(EXACT_TEXT) if label in baseline_labels and label == "full" else TableCell(NOT_MEASURED_TEXT)
         )
         error_cell = _make_error_cell(decisions[label]) if label in decisions else error_cell
         body.append(
@@ -217,7 +202,7 @@ def _count_inexact(against: CostName, plot_rows: PlotRows) -> int:
     if plot_rows.decision_table is None:
         return 0
     points = list_points(plot_rows.decision_table, plot_rows.decision_table.lengths[-1], against)
-    count = sum(point.error.value >= approximation_errors.ROUNDING_ERROR for point in points)
+    count = sum(point.error.value >= ROUNDING_ERROR for point in points)
     return count if count > 1 else 0
 
 
@@ -228,31 +213,19 @@ def _make_front_figure(
     table = replace(plot_rows.decision_table, decisions=tuple(_list_decisions(plot_rows, labels)))
     length = table.lengths[-1]
     ranked = classify_points(list_points(table, length, against))
-    panel = tradeoffs.make_pareto_panel(
-        table, against, ranked, length_plots.Scene(looks, config_text=plot_rows.format_config())
-    )
-    exact = {
-        ranked_point.point.label
-        for ranked_point in ranked
-        if ranked_point.point.error.value < approximation_errors.ROUNDING_ERROR
-    }
+    panel = tradeoffs.make_pareto_panel(table, against, ranked, Scene(looks, config_text=plot_rows.format_config()))
+    exact = {p.point.label for p in ranked if p.point.error.value < ROUNDING_ERROR}
     status_texts = {"front": "on the front", "dominated": "beaten by ", "untold": "not told from "}
     body = tuple(
         (
-            TableCell(ranked_point.point.label),
-            _make_ratio_cell(ranked_point.point.cost),
-            TableCell(approximation_errors.EXACT_TEXT)
-            if ranked_point.point.label in exact
-            else _make_estimate_cell(ranked_point.point.error),
-            TableCell(
-                status_texts[ranked_point.status] + (ranked_point.beaten_by[0] if ranked_point.beaten_by else "")
-            ),
+            TableCell(p.point.label),
+            _make_ratio_cell(p.point.cost),
+            TableCell(EXACT_TEXT) if p.point.label in exact else _make_estimate_cell(p.point.error),
+            TableCell(status_texts[p.status] + (p.beaten_by[0] if p.beaten_by else "")),
         )
-        for ranked_point in sorted(ranked, key=lambda ranked_point: ranked_point.point.cost.value)
+        for p in sorted(ranked, key=lambda p: p.point.cost.value)
     )
-    inputs = formatting.join_words(
-        dict.fromkeys(ranked_point.error_on for ranked_point in table.decisions if ranked_point.error_on)
-    )
+    inputs = formatting.join_words(dict.fromkeys(p.error_on for p in table.decisions if p.error_on))
     head = ("Mechanism", f"{against.capitalize()} over {table.baseline}'s", "Error", "Standing")
     return PaperFigure(panel, f"{panel.caption} Errors on {inputs}." if inputs else panel.caption, head, body)
 
@@ -278,7 +251,7 @@ def _make_crossover_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Ma
         body.append(
             (
                 TableCell(decision.label),
-                TableCell(tell_passing(decision.crossover)),
+                TableCell(format_crossover(decision.crossover)),
                 estimate_cell,
                 longest,
                 _make_error_cell(decision),
@@ -289,31 +262,26 @@ def _make_crossover_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Ma
 
 
 def _count_inexact_outputs(plot_rows: PlotRows) -> int:
-    return int((plot_rows.rows.groupby("label")["relative_error"].mean() >= approximation_errors.ROUNDING_ERROR).sum())
+    return int((plot_rows.rows.groupby("label")["relative_error"].mean() >= ROUNDING_ERROR).sum())
 
 
 def _rank_by_error(plot_rows: PlotRows) -> list[str]:
     """The least error first; what is exact up to rounding is not drawn."""
     means = plot_rows.rows.groupby("label")["relative_error"].mean().sort_values(kind="stable")
-    return [str(label) for label, mean in means.items() if mean >= approximation_errors.ROUNDING_ERROR]
+    return [str(label) for label, mean in means.items() if mean >= ROUNDING_ERROR]
 
 
 def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mapping[str, Look]) -> PaperFigure:
     means = plot_rows.rows.groupby("label")["relative_error"].transform("mean")
-    rows = plot_rows.rows[
-        plot_rows.rows["label"].isin(labels) | (means < approximation_errors.ROUNDING_ERROR)
-    ]  # these are named, not drawn
+    rows = plot_rows.rows[plot_rows.rows["label"].isin(labels) | (means < ROUNDING_ERROR)]  # these are named, not drawn
     get = plot_rows.config.get
     piece = select.Slice(None, get("causal"), rows, get("inputs"), get("seq_len"))
-    panel = approximation.make_dot_panel(piece, length_plots.Scene(looks, config_text=plot_rows.format_config()))
+    panel = approximation.make_dot_panel(piece, Scene(looks, config_text=plot_rows.format_config()))
     assert panel is not None
     errors = rows.groupby("label")["relative_error"].apply(list)
     body = []
     for label in labels:
-        mean, (low, high) = (
-            sum(errors[label]) / len(errors[label]),
-            approximation_errors.compute_error_interval(errors[label]),
-        )
+        mean, (low, high) = (sum(errors[label]) / len(errors[label]), compute_error_interval(errors[label]))
         body.append(
             (TableCell(label), _make_estimate_cell(Estimate(mean, low, high) if low == low else Estimate(mean)))
         )

@@ -10,7 +10,7 @@ from ... import units
 from ...errors import UsageError, unknown
 from ...spec import parse
 from .. import formatting, select
-from ..answers.decision_table import DecisionTable, make_decision_tables
+from ..answers.decision_table import Decision, DecisionTable, make_decision_tables
 from ..answers.requirements import MODES
 from ..gather import Frame
 
@@ -42,6 +42,14 @@ class PlotRows:
     rows: Frame
     baseline: str = ""
     decision_table: DecisionTable | None = None
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return tuple(self.decision_table.decisions) if self.decision_table else ()
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(self.decision_table.lengths) if self.decision_table else ()
 
     @property
     def baseline_labels(self) -> frozenset[str]:

@@ -11,20 +11,20 @@ from ...results.effects import Step, fit_effects, is_number, list_steps
 from ...results.section import Section
 from ...results.stats import Estimate
 from ...spec import label_of
-from .. import formatting, select, tables
+from .. import select
 from ..drawing import length_plots
 from ..drawing.figures import Line, Panel
 from ..drawing.style import choose_looks, make_natural_sort_key
+from ..formatting import classify_speedup, format_setting, format_slice, join_words, make_slug
 from ..gather import Frame
-from ..tables import ReportCell, ReportTable
+from ..tables import MARKS, ReportCell, ReportTable, list_row_values, show_speedup, show_time
 from .section_blocks import Chapter, SectionBlock, SectionData
 
 INTRO = (
-    "Few of all combinations were measured, balanced, so that the effect of each factor can be told from those of the "
-    "others: by what a value is multiplied from the factor's one end to its other, averaged over all else, by least "
-    "squares on logarithms with 95% intervals. Interactions were not looked at: where two factors together do more or "
-    "less than each alone, that makes the intervals wider and is not told. "
-    "Of twenty intervals one leaves out 1 by chance."
+    "A balanced subset of all combinations was measured, from which the main effect of each factor is estimated: the "
+    "factor by which a value changes from one level to another, averaged over the other factors, by least squares on "
+    "logarithms with 95% intervals. Interactions are not estimated; they make the intervals wider. About one interval "
+    "in twenty excludes 1 by chance."
 )
 HIGHLIGHTS = 4  # effects among the sentences at the page's start
 POINTS_BREADTH = 0.66  # of the room between two marks of the plot, what the points of one mark take
@@ -54,17 +54,11 @@ LEVEL_NAMES = {
     True: ("", "causal"),
 }
 LEVEL_ORDER = list(LEVEL_NAMES)  # of levels that are words, the first is what the others are compared with
-FIXED_FACTORS = (
-    "device",
-    "dtype",
-    "threads",
-    "batch",
-    "heads",
-    "head_dim",
-)  # what is told besides, where it is no factor
+# named in the heading where they do not vary
+FIXED_FACTORS = ("device", "dtype", "threads", "batch", "heads", "head_dim")
 PADDED, PACKED = "drawn", "packed"  # the same rows twice
 
-EffectsByVariant: TypeAlias = dict[str, dict[Step, Estimate]]  # by variant
+EffectsByVariant: TypeAlias = dict[str, dict[Step, Estimate]]
 
 
 @dataclass(frozen=True)
@@ -81,10 +75,9 @@ class _Design:
 
     @property
     def points(self) -> list[dict[str, Any]]:
-        """The places, as they were measured."""
-        distinct_points = dict.fromkeys(
-            tuple(_as_python_value(row[f]) for f in self.levels) for row in self.rows.to_dict("records")
-        )
+        """The measured combinations of levels, in the order of the rows."""
+        rows = self.rows.to_dict("records")
+        distinct_points = dict.fromkeys(tuple(_as_python_value(row[f]) for f in self.levels) for row in rows)
         return [dict(zip(self.levels, values, strict=True)) for values in distinct_points]
 
     def fit_column(self, column: str) -> EffectsByVariant:
@@ -103,9 +96,8 @@ def select_design_rows(section: Section, rows: Frame) -> Any:
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
-    designs = list(
-        _split_designs(section, select.filter_timed(material.rows[select_design_rows(section, material.rows)]))
-    )
+    rows = material.rows[select_design_rows(section, material.rows)]
+    designs = list(_split_designs(section, select.filter_timed(rows)))
     blocks = [
         _make_block(section, design, material, str(number) if len(designs) > 1 else "")
         for number, design in enumerate(designs, 1)
@@ -150,7 +142,7 @@ def _make_block(section: Section, design: _Design, material: SectionData, suffix
     speedups, times = design.fit_column("speedup"), design.fit_column("latency_ms")
     if not speedups:
         return None
-    block = SectionBlock(formatting.format_setting(design.key, material.cpus))
+    block = SectionBlock(format_setting(design.key, material.cpus))
     summary = _describe_design(design, material.cpus)
     effect_sentences = [_describe_effects(step, speedups, design.baseline) for step in _list_fitted_steps(speedups)]
     effect_sentences = sorted((text for text in effect_sentences if text), key=lambda text: -text[0])
@@ -171,11 +163,11 @@ def _describe_design(design: _Design, cpus: Mapping[str, str]) -> str:
     spans = [
         _format_factor_level(factor, f"{levels[0]} to {levels[-1]}")
         if is_number(levels[0])
-        else formatting.join_words(_format_factor_level(factor, level) for level in levels)
+        else join_words(_format_factor_level(factor, level) for level in levels)
         for factor, levels in design.levels.items()
     ]
     fixed = [_format_factor_level(name, key[name]) for name in FIXED_FACTORS if units.there(key.get(name))]
-    fixed += [formatting.format_slice(key.get("mode"), key.get("causal")), f"on {cpus.get(machine, machine)}"]
+    fixed += [format_slice(key.get("mode"), key.get("causal")), f"on {cpus.get(machine, machine)}"]
     count = len(design.points)
     return f"Effects over {count} points ({', '.join(fixed)}): {'; '.join(spans)}. Interactions were not looked at."
 
@@ -186,7 +178,7 @@ def _describe_effects(step: Step, fitted: EffectsByVariant, baseline: str) -> tu
     for kind, verb in (("slower", "loses"), ("faster", "gains")):
         for label, effects in fitted.items():
             effect = effects[step]
-            if formatting.classify_speedup(effect.low, effect.high) == kind:
+            if classify_speedup(effect.low, effect.high) == kind:
                 factor = units.ratio(*effect)
                 parts.append(f"{label} {verb}, {factor}" if parts else f"{label} {verb}, {becomes} {factor} as large")
                 largest = max(largest, effect.value, 1 / effect.value)
@@ -230,17 +222,17 @@ def _make_table(caption: str, fitted: EffectsByVariant, *, marked: bool) -> Repo
 
 
 def _show_effect(effect: Estimate, *, marked: bool) -> ReportCell:
-    mark = formatting.classify_speedup(effect.low, effect.high) if marked else ""
-    return ReportCell(f"{units.ratio(*effect)} {tables.MARKS.get(mark, '')}".rstrip(), effect.value, mark)
+    mark = classify_speedup(effect.low, effect.high) if marked else ""
+    return ReportCell(f"{units.ratio(*effect)} {MARKS.get(mark, '')}".rstrip(), effect.value, mark)
 
 
 def _list_points(design: _Design) -> ReportTable:
     """Every point with the speedups that were measured there."""
     labels = list(dict.fromkeys(design.rows["label"]))
     cells: dict[tuple[Any, ...], dict[str, ReportCell]] = {}
-    for row_values, row in zip(tables.list_row_values(design.rows), design.rows.to_dict("records"), strict=True):
+    for row_values, row in zip(list_row_values(design.rows), design.rows.to_dict("records"), strict=True):
         point = tuple(_as_python_value(row[factor]) for factor in design.levels)
-        time = tables.show_time(row_values) if row["is_baseline"] else tables.show_speedup(row_values)
+        time = show_time(row_values) if row["is_baseline"] else show_speedup(row_values)
         cells.setdefault(point, {})[row["label"]] = time
     head = tuple(factor.replace("_", " ") for factor in design.levels)
     body = [
@@ -268,9 +260,9 @@ def _make_panel(
         ends = (low, high) if None not in (*low, *high) else (None, None)
         lines.append(Line(label, looks[label], x, y, *ends))
     legend = "; ".join(f"{_format_tick(step)}: {_describe_step(step)}" for step in steps)
-    title = f"Effects: {formatting.format_slice(design.key.get('mode'), design.key.get('causal'))}"
+    title = f"Effects: {format_slice(design.key.get('mode'), design.key.get('causal'))}"
     return Panel(
-        name=formatting.make_slug("section", section.name, design.key.get("mode"), suffix),
+        name=make_slug("section", section.name, design.key.get("mode"), suffix),
         kind=section.name,
         title=title,
         caption=f"{title}. By what each speedup over {design.baseline} is multiplied, with 95% intervals; {legend}.",
@@ -283,7 +275,7 @@ def _make_panel(
         margin=0.5,
         mark_type="points",
         level=1.0,
-        alt=f"{title}: what each factor does to the speedups of {formatting.join_words(labels)}.",
+        alt=f"{title}: what each factor does to the speedups of {join_words(labels)}.",
     )
 
 
@@ -291,10 +283,8 @@ def _format_tick(step: Step) -> str:
     """What stands for a step below the plot."""
     if step == Step("fill", PADDED, PACKED):
         return "p/d"
-    return (
-        FACTOR_NAMES.get(step.factor, (step.factor[:2], ""))[0]
-        or LEVEL_NAMES.get(step.high, (str(step.high)[:2], ""))[0]
-    )
+    factor_mark = FACTOR_NAMES.get(step.factor, (step.factor[:2], ""))[0]
+    return factor_mark or LEVEL_NAMES.get(step.high, (str(step.high)[:2], ""))[0]
 
 
 def _as_python_value(value: Any) -> Any:

@@ -54,7 +54,7 @@ class SectionBlock:
     sentences: list[str] = field(default_factory=list)
     tables: list[tables.ReportTable] = field(default_factory=list)
     plans: list[length_plots.PlotPlan] = field(default_factory=list)
-    length_plots: list[figures.Plot] = field(default_factory=list)
+    plots: list[figures.Plot] = field(default_factory=list)
     note: str = ""
     highlights: list[str] = field(default_factory=list)
     device: str | None = None

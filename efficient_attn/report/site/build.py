@@ -21,7 +21,7 @@ class PublishedSite:
     """What was written. size: in bytes."""
 
     site: Path
-    run_pages: int
+    runs: int
     pages: int
     size: int
 

@@ -14,18 +14,15 @@ from typing import TypeAlias
 from ... import units
 from ...results.section import Section
 from ...results.stats import Estimate, mean_of
-from .. import approximation_errors, formatting, page, select
+from .. import approximation_errors, page, select
+from ..formatting import format_count, format_inputs, join_words
 from ..gather import Frame
 from ..sections import ability, generic, growth_exponents, swap, trained_scores
 from ..sections.section_blocks import SectionData
 from ..tables import ReportCell, ReportTable, drop_empty_columns
 from .site_data import SiteRun
 
-TIME_LAYOUTS = (
-    "speed",
-    "decoding",
-    "effects",
-)  # layouts of sections whose rows are times: leaderboards of suites rank them
+TIME_LAYOUTS = ("speed", "decoding", "effects")  # layouts of sections with times, which the leaderboards rank
 LOWER_IS_BETTER = " (less is better)"
 
 
@@ -63,9 +60,8 @@ _TableMaker: TypeAlias = Callable[[Frame], Iterable[ReportTable]]
 
 def _make_scoreboards(run: SiteRun, material: SectionData, rows: Frame, make: _TableMaker) -> Iterator[Scoreboard]:
     """A board a table; what would have the same name says beside which baseline it was measured."""
-    tables = [
-        (setting, drop_empty_columns(table)) for setting in select.split_settings(rows) for table in make(setting.rows)
-    ]
+    settings = select.split_settings(rows)
+    tables = [(setting, drop_empty_columns(table)) for setting in settings for table in make(setting.rows)]
     names = Counter(table.caption for _, table in tables)
     for setting, table in tables:
         against = f", beside {setting.baseline}" if names[table.caption] > 1 else ""
@@ -104,14 +100,11 @@ def _make_test_table(test: trained_scores.LearningTest) -> ReportTable:
     for name, find in ability.COMPUTED_SCORES:
         value = find(test)
         if value is not None:
-            null = [
-                ReportCell(name, name, "null"),
-                ReportCell(trained_scores.format_score(value, test.in_bits), value),
-                ReportCell("computed"),
-            ]
-            lines.append((value if test.in_bits else -value, [*null, ReportCell(units.NONE)]))
+            score = ReportCell(trained_scores.format_score(value, test.in_bits), value)
+            null = [ReportCell(name, name, "null"), score, ReportCell("computed"), ReportCell(units.NONE)]
+            lines.append((value if test.in_bits else -value, null))
     unscored = [trained.label for trained in test.results if trained.score is None]
-    note = f"Without a score: {formatting.join_words(unscored)}." if unscored else ""
+    note = f"Without a score: {join_words(unscored)}." if unscored else ""
     head = (_format_metric(test.metric, less=test.in_bits), "Mean over", "Parameters")
     return _make_table(test.name, head, lines, " ".join(filter(None, (test.describe_ranking(), note))))
 
@@ -123,7 +116,7 @@ def _make_score_line(
     size = trained.best_attempts["parameters"].dropna()
     cells = (
         trained.show_score(),
-        ReportCell(formatting.format_count(len(trained.best_attempts), "seed")),
+        ReportCell(format_count(len(trained.best_attempts), "seed")),
         ReportCell(units.whole(size.max()) if len(size) else ""),
     )
     return value if test.in_bits else -value, [_make_label_cell(trained.label, base=trained.is_baseline), *cells]
@@ -144,7 +137,7 @@ def _list_errors(rows: Frame) -> Iterator[ReportTable]:
             errors = part["relative_error"].tolist()
             mean, (low, high) = sum(errors) / len(errors), approximation_errors.compute_error_interval(errors)
             cells = [_make_estimate_cell(Estimate(mean, low, high)), _make_budget_cell(budgets[str(label)])]
-            cells.append(ReportCell(formatting.format_count(part["layer"].nunique(), "layer")))
+            cells.append(ReportCell(format_count(part["layer"].nunique(), "layer")))
             lines.append((mean, [_make_label_cell(str(label), base=bool(part["is_baseline"].any())), *cells]))
         nulls = (("null: mean of v", input_rows["mean_value_error"].mean()), ("null: zero", 1.0))
         for name, value in nulls:
@@ -160,7 +153,7 @@ def _list_errors(rows: Frame) -> Iterator[ReportTable]:
                         ],
                     )
                 )
-        where = formatting.format_inputs(piece.inputs, piece.causal, piece.length)
+        where = format_inputs(piece.inputs, piece.causal, piece.length)
         yield _make_table(where, (f"Relative error{LOWER_IS_BETTER}", "Budget", "Mean over"), lines, "")
 
 
@@ -189,7 +182,7 @@ def _make_swap_table(rows: Frame, where: str) -> ReportTable:
     summaries = list(swap.summarise_segments(rows))
     column, column_title = _choose_distance(rows)
     sort_column = "perplexity" if any(line["perplexity"] for line in summaries) else "apart"
-    sample_cell = ReportCell(formatting.format_count(rows["swap.segment"].nunique(), "segment"))
+    sample_cell = ReportCell(format_count(rows["swap.segment"].nunique(), "segment"))
     lines = []
     for line in summaries:
         score = line[sort_column]
@@ -231,10 +224,7 @@ def _make_layer_table(rows: Frame, where: str) -> ReportTable:
         if layers:
             mean = mean_of(layers)
             ends = mean.interval() or (None, None)
-            cells = [
-                _make_estimate_cell(Estimate(mean.value, *ends)),
-                ReportCell(formatting.format_count(len(layers), "layer")),
-            ]
+            cells = [_make_estimate_cell(Estimate(mean.value, *ends)), ReportCell(format_count(len(layers), "layer"))]
             lines.append((mean.value, [_make_label_cell(str(label), base=bool(part["is_baseline"].any())), *cells]))
     return _make_table(where, (f"{column_title}{LOWER_IS_BETTER}", "Mean over"), lines, "")
 
@@ -247,21 +237,12 @@ def _list_retrieval(rows: Frame) -> Iterator[ReportTable]:
             ends = (row.get(f"retrieval.accuracy_{end}") for end in ("low", "high"))
             cells = [_make_estimate_cell(Estimate(row["accuracy"], *ends), units.percent)]
             question_count = row.get("retrieval.questions")
-            cells.append(
-                ReportCell(
-                    formatting.format_count(int(question_count), "question")
-                    if units.there(question_count)
-                    else units.NONE
-                )
-            )
+            asked = units.there(question_count)
+            cells.append(ReportCell(format_count(int(question_count), "question") if asked else units.NONE))
             lines.append((-row["accuracy"], [_make_label_cell(row["label"], base=row["is_baseline"]), *cells]))
         if "retrieval.chance" in last and len(chance := last["retrieval.chance"].dropna()):
-            null = [
-                ReportCell("chance", "chance", "null"),
-                _make_estimate_cell(Estimate(chance.iloc[0]), units.percent),
-                ReportCell("computed"),
-            ]
-            lines.append((-chance.iloc[0], null))
+            value = _make_estimate_cell(Estimate(chance.iloc[0]), units.percent)
+            lines.append((-chance.iloc[0], [ReportCell("chance", "chance", "null"), value, ReportCell("computed")]))
         if len(last):
             metric = last["metric"].dropna()
             head = (_format_metric(str(metric.iloc[0]) if len(metric) else "accuracy", less=False), "Mean over")
@@ -287,7 +268,7 @@ def _list_section_tables(run: SiteRun, section: Section, material: SectionData) 
         for block in layout.make_chapter(section, replace(material, rows=rows)).blocks:
             for table in block.tables:
                 caption = f"{table.caption}: {part_text}" if part_text else table.caption
-                yield Scoreboard(run, block.place, replace(table, caption=caption), "as its section has it")
+                yield Scoreboard(run, block.config_text, replace(table, caption=caption), "as its section has it")
 
 
 def _split_ambiguous(rows: Frame, x: str | None) -> Iterator[tuple[str, Frame]]:
@@ -305,9 +286,9 @@ def _split_ambiguous(rows: Frame, x: str | None) -> Iterator[tuple[str, Frame]]:
 
 
 def _order_by_growth(table: ReportTable) -> ReportTable:
-    if "Time" not in table.head:
+    column = table.head.index("Time") if "Time" in table.head else None
+    if column is None:
         return table
-    column = table.head.index("Time")
 
     def sort_key(row: Sequence[ReportCell]) -> tuple[str, float]:
         value = row[column].sort

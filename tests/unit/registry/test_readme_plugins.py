@@ -38,7 +38,7 @@ QUICK = [c for c in testing.CHECKS if c.name in NAMES]
 
 
 def test_readme_still_says_so() -> None:
-    section = README.read_text(encoding="utf-8").partition("## Your own mechanism")[2]
+    section = README.read_text(encoding="utf-8").partition("## Add your own mechanism")[2]
     found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert found
     first = TODAY.partition('\n\n\n@ea.register("softplus"')[0].removeprefix("import torch.nn.functional as F\n\n")

@@ -144,7 +144,7 @@ def _refuse(*variants: str, rate: float) -> list[Row]:
 
 
 def test_what_is_faster_than_the_machine_can_be_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plausibility, "RECHECK_SHARE", 0)
+    monkeypatch.setattr(plausibility, "MAX_RECHECKS", 0)
     for row in _refuse("full", "linear", rate=1.0):
         assert (row.status, row.latency_ms, row.speedup, row.roofline_share) == ("invalid", None, None, None)
         assert re.search(r"at least [0-9.e+-]+ GFLOP/s, the highest ceiling is 1e-09 \(an abacus\)", row.reason or "")

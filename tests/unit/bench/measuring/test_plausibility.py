@@ -102,7 +102,7 @@ def test_a_machine_that_was_slow_is_looked_at_again() -> None:
 def test_it_is_not_looked_at_for_ever() -> None:
     conditions = _conditions()
     assert all(explain_implausible(9e11, 0, 1.0, PLACE, conditions.found) for _ in range(5))
-    assert len(conditions.engine.jobs) == plausibility.RECHECK_SHARE
+    assert len(conditions.engine.jobs) == plausibility.MAX_RECHECKS
     assert not any(job.canary for job in conditions.engine.jobs)
 
 

@@ -170,7 +170,7 @@ def test_gradients_are_compared_for_one_row_of_a_batch_where_no_shorter_length_w
     """Of the batch as a whole only shorter lengths are affordable, and those the mechanism refuses."""
     ea.register("zz_long", family="full")(_Long)
     monkeypatch.setattr(verification, "supports_rows", lambda _: False)
-    monkeypatch.setattr(verification, "AGAIN", 4 * 2 * 128**2)
+    monkeypatch.setattr(verification, "MAX_PAIRS_PER_ROUND", 4 * 2 * 128**2)
     small = Workload(planted.case("zz_long", "forward_backward", seq_len=400, batch=4))
     with pytest.raises(InvalidResult, match="gradient"):
         verification._check_small_gradients(small)

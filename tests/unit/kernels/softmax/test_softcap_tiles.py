@@ -61,7 +61,7 @@ def test_any_cut_is_one_result(
     given_ = draw(n, m, 3.0)
     valid = torch.rand(B, m) < 0.6 if hidden else None
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"TILE": tile, "ROWS": rows, "KEYS": keys}.items():
+        for name, value in {"TILE_ELEMENTS": tile, "TILE_ROWS": rows, "TILE_KEYS": keys}.items():
             patch.setattr(softcap_tiles, name, value)
         got = softcap_tiles.attend(*given_, valid, cap=cap, scale=1.0, causal=causal, start=start)
         want = plain(given_, valid, cap, causal, start)

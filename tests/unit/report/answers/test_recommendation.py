@@ -42,7 +42,7 @@ def test_the_fastest_of_those_that_keep_the_bound_is_first(known: Recommendation
     fastest = [choice.label for choice in free.choices]
     assert set(fastest) > {choice.label for choice in bound.choices} >= {"full"}
     assert free.choices[0].rank == 1
-    speeds = [choice.taken.speedup.value for choice in free.choices]
+    speeds = [choice.cost.speedup.value for choice in free.choices]
     assert speeds == sorted(speeds, reverse=True)
     for label, why in bound.left_out.items():
         assert label in fastest
@@ -50,7 +50,7 @@ def test_the_fastest_of_those_that_keep_the_bound_is_first(known: Recommendation
 
 
 def test_a_loss_is_told_with_where_it_was_measured(known: RecommendationData) -> None:
-    found = {choice.label: choice.loss for choice in _ask(known).choices}
+    found = {choice.label: choice.error_text for choice in _ask(known).choices}
     assert found["full"] == "exact"
     assert "minilm" in found[WINDOW]
     assert "N = 256" in found[WINDOW]  # not the length that is asked about
@@ -58,10 +58,10 @@ def test_a_loss_is_told_with_where_it_was_measured(known: RecommendationData) ->
 
 def test_interpolated_and_measured_never_look_alike(known: RecommendationData) -> None:
     measured, between = _ask(known), _ask(known, seq_len=2048)
-    assert {choice.taken.how for choice in measured.choices} == {"measured"}
-    assert {(choice.taken.how, choice.taken.between) for choice in between.choices} == {("interpolated", (1024, 4096))}
-    width = {c.label: c.taken.speedup.high / c.taken.speedup.low for c in measured.choices}
-    assert all(c.taken.speedup.high / c.taken.speedup.low > width[c.label] for c in between.choices)
+    assert {choice.cost.basis for choice in measured.choices} == {"measured"}
+    assert {(choice.cost.basis, choice.cost.between) for choice in between.choices} == {("interpolated", (1024, 4096))}
+    width = {c.label: c.cost.speedup.high / c.cost.speedup.low for c in measured.choices}
+    assert all(c.cost.speedup.high / c.cost.speedup.low > width[c.label] for c in between.choices)
 
 
 def test_beyond_what_was_measured_all_are_left_out(known: RecommendationData) -> None:
@@ -71,7 +71,7 @@ def test_beyond_what_was_measured_all_are_left_out(known: RecommendationData) ->
 
 
 def test_bounds_on_memory_and_time_are_surely_kept(known: RecommendationData) -> None:
-    free = {choice.label: choice.taken for choice in _ask(known).choices}
+    free = {choice.label: choice.cost for choice in _ask(known).choices}
     least, most = (f(taken.memory.value for taken in free.values()) for f in (min, max))
     assert least < most
     within = _ask(known, memory=int(least))
@@ -96,9 +96,9 @@ def test_a_task_that_nobody_learned_is_named(known: RecommendationData) -> None:
 
 def test_unlike_machines_are_never_ranked_together(known: RecommendationData) -> None:
     asked = {"seq_len": 512, "machine": None}
-    assert _ask(known, **asked).place["machine"] == "Xeon-x2-15GiB"
-    assert _ask(known, here="Other-1c-2GiB", **asked).place["machine"] == "Other-1c-2GiB"
-    assert _ask(known, seq_len=512, machine="Other").place["machine"] == "Other-1c-2GiB"
+    assert _ask(known, **asked).config["machine"] == "Xeon-x2-15GiB"
+    assert _ask(known, here="Other-1c-2GiB", **asked).config["machine"] == "Other-1c-2GiB"
+    assert _ask(known, seq_len=512, machine="Other").config["machine"] == "Other-1c-2GiB"
     assert set(_ask(known, **asked).machines) == {"Xeon-x2-15GiB", "Other-1c-2GiB"}
     with pytest.raises(UsageError, match="unknown machine 'Zen9'"):
         _ask(known, machine="Zen9")
@@ -110,11 +110,11 @@ def test_a_machine_with_one_mechanism_does_not_answer_for_all(known: Recommendat
     )
     both = RecommendationData.of(gather([runs.write_run(tmp_path, [*runs.speed(lengths=(4096,)), Record(alone)])]).rows)
     found = _ask(both, here="Lone-1c", machine=None)
-    assert found.place["machine"] == "Xeon-x2-15GiB"
+    assert found.config["machine"] == "Xeon-x2-15GiB"
     assert any(
         line.startswith("This machine, Lone-1c, has no times of two") for line in recommendation_text.list_notes(found)
     )
-    assert _ask(both, here="Lone-1c", machine="Lone").place["machine"] == "Lone-1c"
+    assert _ask(both, here="Lone-1c", machine="Lone").config["machine"] == "Lone-1c"
 
 
 def test_a_place_that_was_measured_comes_before_one_that_was_not(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_a_place_that_was_measured_comes_before_one_that_was_not(tmp_path: Path)
         record for record in runs.speed(lengths=(1024,), heads=16, kv_heads=16) if "performer" not in record.row.variant
     ]
     found = _known_of(tmp_path, [*runs.speed(lengths=(512, 2048)), *wide])
-    assert _ask(found, seq_len=1024).place["heads"] == 16  # three at that length, four around it
-    assert _ask(found, seq_len=1024, heads=4).choices[0].taken.how == "interpolated"
+    assert _ask(found, seq_len=1024).config["heads"] == 16  # three at that length, four around it
+    assert _ask(found, seq_len=1024, heads=4).choices[0].cost.basis == "interpolated"
 
 
 def test_what_is_compiled_is_not_compared_with_what_is_not(tmp_path: Path) -> None:
@@ -132,14 +132,14 @@ def test_what_is_compiled_is_not_compared_with_what_is_not(tmp_path: Path) -> No
         record.row.latency_ms *= 0.1
         record.row.case_key += "-compiled"
     found = _ask(RecommendationData.of(gather([runs.write_run(tmp_path, rows)]).rows))
-    assert not found.place["compiled"]
-    assert all(choice.taken.latency.value > 1 for choice in found.choices if choice.label == "full")
+    assert not found.config["compiled"]
+    assert all(choice.cost.latency.value > 1 for choice in found.choices if choice.label == "full")
     assert len(found.choices) == 4
 
 
 def test_decoding_holds_its_state_to_the_bound_on_memory(known: RecommendationData) -> None:
     asked = {"mode": "decode", "causal": None, "seq_len": 4096}
-    states = {choice.label: choice.taken.state.value for choice in _ask(known, **asked).choices}
+    states = {choice.label: choice.cost.state.value for choice in _ask(known, **asked).choices}
     least = min(states.values())
     kept = {choice.label for choice in _ask(known, **asked, memory=int(least)).choices}
     assert kept == {label for label, state in states.items() if state == least}
@@ -168,8 +168,8 @@ def test_ratios_count_where_hours_differ(tmp_path: Path) -> None:
         record.row.case_key += "-again"
     window = [record for record in first if record.row.variant != "linear"]
     linear = [record for record in second if record.row.variant in ("full", "linear")]
-    found = {c.label: c.taken for c in _ask(_known_of(tmp_path / "both", [*window, *linear])).choices}
-    alone = {c.label: c.taken for c in _ask(_known_of(tmp_path / "one", first)).choices}
+    found = {c.label: c.cost for c in _ask(_known_of(tmp_path / "both", [*window, *linear])).choices}
+    alone = {c.label: c.cost for c in _ask(_known_of(tmp_path / "one", first)).choices}
     ratio, true = (x[WINDOW].latency.value / x["linear"].latency.value for x in (found, alone))
     assert ratio == pytest.approx(true, rel=0.03)
 
@@ -183,7 +183,7 @@ def test_heads_that_share_keys_are_asked_for(known: RecommendationData) -> None:
     assert {choice.label for choice in _ask(known, **decode).choices} == {"full"}
     shared = _ask(known, **decode, kv_heads=1)
     assert {choice.label.partition(":")[0] for choice in shared.choices} == {"mqa"}
-    assert shared.choices[0].loss == "exact"
+    assert shared.choices[0].error_text == "exact"
 
 
 def test_what_cannot_be_told_apart_shares_a_rank(tmp_path: Path) -> None:

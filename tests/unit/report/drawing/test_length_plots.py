@@ -59,7 +59,7 @@ def test_colours_are_fixed_for_good() -> None:
 
 
 def test_unknown_names_look_the_same_in_every_process() -> None:
-    code = "from efficient_attn.report.drawing import style; print(style.colour_and_marker('my_own'))"
+    code = "from efficient_attn.report.drawing import style; print(style.choose_colour_and_marker('my_own'))"
     said = [
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True
@@ -115,7 +115,7 @@ def test_odd_values_can_be_drawn(y: tuple[float, ...], unit: str) -> None:
 @pytest.mark.parametrize("y", [(0.0,), (0.0, 0.0), (-1.0, 2.0, 0.5), (1e-9, 1e9), (3.0, 3.0000001)])
 @pytest.mark.parametrize("unit", ["time", "bytes", "share", "count", "number"])
 def test_odd_values_can_be_drawn_from_zero(y: tuple[float, ...], unit: str, drawn: str) -> None:
-    shown = panel(line("full", *y), line("linear", *y), unit=unit, drawn=drawn, log_x=False, log_y=False)
+    shown = panel(line("full", *y), line("linear", *y), unit=unit, mark_type=drawn, log_x=False, log_y=False)
     svg = figures.render_plot(shown).svg
     xml.fromstring(svg)
     assert "nan" not in svg
@@ -126,9 +126,9 @@ def test_bars_stand_beside_each_other_from_zero() -> None:
     (first, second) = figures._offset_bars(two)
     assert [b - a for a, b in zip(first.x, second.x, strict=True)] == pytest.approx([0.4, 0.4])
     assert [(a + b) / 2 for a, b in zip(first.x, second.x, strict=True)] == pytest.approx([0, 1])
-    low, high = figures._compute_bounds(panel(*two, drawn="bars", log_y=False))
+    low, high = figures._compute_bounds(panel(*two, mark_type="bars", log_y=False))
     assert low == 0 < 2 < high
-    low, high = figures._compute_bounds(panel(line("full", -1, -2), drawn="bars", log_y=False))
+    low, high = figures._compute_bounds(panel(line("full", -1, -2), mark_type="bars", log_y=False))
     assert low < -2 < 0 < high
 
 
@@ -200,7 +200,7 @@ def test_a_picture_says_what_its_numbers_hold_for() -> None:
     place = (
         "trial, cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine Xeon-x2-15GiB (Intel(R) Xeon(R) @ 2.10GHz)"
     )
-    svg = figures.render_plot(panel(line("full", 1, 4), place=place)).svg
+    svg = figures.render_plot(panel(line("full", 1, 4), config_text=place)).svg
     first, second = textwrap.wrap(place, figures.CONFIG_LETTERS)
     assert first in svg
     assert second in svg

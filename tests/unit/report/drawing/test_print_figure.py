@@ -20,7 +20,7 @@ def panel(*labels: str, **known: Any) -> Panel:
     lines = tuple(Line(n, looks[n], [1.0, 2.0, 4.0], [i + 1.0, i + 2.0, i + 3.0]) for i, n in enumerate(labels))
     base: dict[str, Any] = {
         "name": "p", "kind": "k", "title": "Speed", "caption": "c", "xlabel": "length", "ylabel": "speedup",
-        "unit": "ratio", "lines": lines, "ticks": {1.0: "1K", 2.0: "2K", 4.0: "4K"}, "place": "cpu, machine M2",
+        "unit": "ratio", "lines": lines, "ticks": {1.0: "1K", 2.0: "2K", 4.0: "4K"}, "config_text": "cpu, machine M2",
     }  # fmt: skip
     return Panel(**(base | known))
 
@@ -34,7 +34,7 @@ def rows(*labels: str) -> Panel:
         lines=lines,
         ylabel="",
         log_y=False,
-        drawn="points",
+        mark_type="points",
         bounds=(-0.6, len(labels) - 0.4),
         ticks={0.4: "0.4", 1.0: "1"},
     )

@@ -52,7 +52,12 @@ def test_the_others_can_be_chosen(run: Path) -> None:
     made = make_figure([run], FigureRequest(figure="speed", filters={"mode": "decode"}))
     assert made.config_text.startswith("decode, cpu")
     assert made.labels == ("mqa", "gqa:kv_heads=2")
-    assert table(run, figure="speed", where={"mode": "decode"})[0][1:] == ["After 1K", "After 4K", "After 16K", "Error"]
+    assert table(run, figure="speed", filters={"mode": "decode"})[0][1:] == [
+        "After 1K",
+        "After 4K",
+        "After 16K",
+        "Error",
+    ]
 
 
 def test_memory_has_the_baseline_and_decoding_its_state(run: Path) -> None:

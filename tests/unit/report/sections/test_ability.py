@@ -57,9 +57,9 @@ def test_scores_say_what_they_hold_for(tmp_path: Path) -> None:
         "Learning rates tried": "0.0005, 0.002", "Parameters": "3,000 to 3,100", "Steps": "100",
         "Examples a step": "32", "Examples of the test": "512", "Seeds": "1 to 2",
     }  # fmt: skip
-    assert "4 heads of size 16" in made.place
-    assert "batch" not in made.place  # a call's, which training does not have
-    assert all(plot.panel.place == made.place for plot in made.plots)
+    assert "4 heads of size 16" in made.config_text
+    assert "batch" not in made.config_text  # a call's, which training does not have
+    assert all(plot.panel.config_text == made.config_text for plot in made.plots)
 
 
 def swap(variant: str, divergence: float) -> Record:

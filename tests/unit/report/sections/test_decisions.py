@@ -26,7 +26,7 @@ def test_a_line_answers_from_where_how_much_and_what_it_loses(tmp_path: Path) ->
     assert cells[:2] == ["linear", "<=512"]
     assert cells[3].endswith("\u25b2")
     assert cells[4:] == ["as far from exact attention as the mean of v", "1.27x"]
-    longest, loss = table.rows[0][1].phone
+    longest, loss = table.rows[0][1].narrow_lines
     assert longest == cells[3].replace(" \u25b2", " at 8K")
     assert loss == cells[4]
     assert "minilm, bidirectional, N = 256" in table.note
@@ -42,7 +42,7 @@ def test_a_crossover_stands_below_its_bracket(tmp_path: Path) -> None:
     ((table,),) = [block.tables for block in chapter(tmp_path, records).blocks]
     cell = next(row[1] for row in table.rows if row[0].text == "linear")
     assert cell.text == f"512{TO}1K"
-    assert cell.small.startswith("about 6")
+    assert cell.subtext.startswith("about 6")
 
 
 def test_of_a_mode_and_direction_one_table_is_open(tmp_path: Path) -> None:

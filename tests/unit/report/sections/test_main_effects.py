@@ -161,7 +161,7 @@ def test_the_plot_has_a_point_with_whiskers_a_step_and_variant(tmp_path: Path) -
     assert line.low is not None
     assert line.high is not None
     assert all(low < y < high for low, y, high in zip(line.low, line.y, line.high, strict=True))
-    assert (panel.level, panel.drawn) == (1.0, "points")
+    assert (panel.level, panel.mark_type) == (1.0, "points")
     assert all(f"{mark}: " in panel.caption for mark in panel.ticks.values())
     assert len(set(panel.ticks.values())) == len(panel.ticks)
     for mark in panel.ticks.values():

@@ -36,7 +36,7 @@ def test_the_new_site_takes_the_place_of_the_old_one_whole(
     assert list(site.parent.iterdir()) == [site]
 
 
-@pytest.mark.parametrize("step", ["_write_all", "_swap", "_exchange"])
+@pytest.mark.parametrize("step", ["_write_files", "_replace_folder", "_exchange"])
 def test_whatever_ends_it_the_old_site_stays(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"
     replace_site(site, OLD)
