@@ -94,7 +94,7 @@ def test_planted_effects_are_told_and_where_they_hold(tmp_path: Path) -> None:
     where = "cpu, 1 thread, batch 1, head size 64, forward, on Intel(R) Xeon(R) @ 2.10GHz"
     assert f"Effects over 24 points ({where})" in start
     assert "length 72 to 1800; bidirectional and causal; float32 and bfloat16; 4 to 32 heads; full rows, " in start
-    assert "Interactions were not looked at." in start
+    assert "Interactions are not estimated" in start
     for loses in ("32 heads instead of 4", "bfloat16 instead of float32"):
         assert re.search(rf"{loses}: linear loses, its speedup over full becomes 0\.(4[89]|5)", text)
     assert "Length 1800 instead of 72: linear gains, its speedup over full becomes 2" in start
@@ -105,7 +105,7 @@ def test_what_chance_could_do_is_not_told(tmp_path: Path) -> None:
     assert "Causal instead of bidirectional:" not in text
     assert "| Causal instead of bidirectional |" in text  # it stands in the table
     assert "Rows half full instead of full rows: linear" not in text
-    assert "Of twenty intervals one leaves out 1 by chance." in text
+    assert "About one interval in twenty excludes 1 by chance." in text
 
 
 def test_the_table_of_times_says_who_uses_the_padding(tmp_path: Path) -> None:
