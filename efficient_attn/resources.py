@@ -11,7 +11,7 @@ from .errors import unknown
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """The attention of a model that people know. kv_heads: None where heads share none. window: keys that a position
     sees, where they are few; length: positions that it was trained for. source: where that is written."""
 
@@ -50,15 +50,15 @@ def describe_suite(name: str) -> str:
 
 
 @cache
-def list_shapes() -> tuple[Shape, ...]:
+def list_shapes() -> tuple[ModelShape, ...]:
     """All shapes, as ``suites/data/shapes.toml`` has them."""
     with (suites_folder() / "data" / "shapes.toml").open("rb") as file:
         said = tomllib.load(file)
     fields = ("heads", "kv_heads", "head_dim", "length", "window", "source")
-    return tuple(Shape(name, *(one.get(field) for field in fields)) for name, one in said.items())
+    return tuple(ModelShape(name, *(one.get(field) for field in fields)) for name, one in said.items())
 
 
-def find_shape(name: str) -> Shape:
+def find_shape(name: str) -> ModelShape:
     """The shape of a model by its name. Raises `UsageError` for one that is not known."""
     shapes = {shape.name: shape for shape in list_shapes()}
     if name not in shapes:

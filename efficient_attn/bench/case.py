@@ -78,16 +78,16 @@ class Case:
     def key(self) -> str:
         """A name that people can read, and a digest of everything that the result depends on."""
         c, p = self.group, self.group.config
-        what = f"{c.part}/{p.mode or c.task}{'' if p.layer is None else f'-layer{p.layer}'}"
-        what += "" if p.segment is None else f"-{p.inputs.partition(':')[0]}-segment{p.segment}"
-        what += "-layers" if c.of_blocks else ""
+        task_text = f"{c.part}/{p.mode or c.task}{'' if p.layer is None else f'-layer{p.layer}'}"
+        task_text += "" if p.segment is None else f"-{p.inputs.partition(':')[0]}-segment{p.segment}"
+        task_text += "-layers" if c.of_blocks else ""
         judged_at_once = p.mode is None and p.layer is None and p.segment is None
-        what += f"-{p.inputs}" if judged_at_once and p.inputs != "normal" else ""
+        task_text += f"-{p.inputs}" if judged_at_once and p.inputs != "normal" else ""
         sizes = f"n{p.seq_len}-b{p.batch}-h{p.heads}-kv{self.kv_heads}-d{p.head_dim}"
         how = f"{p.dtype}-{p.device}-t{p.threads or 'default'}-{'causal' if p.causal else 'all'}"
         unusual = {"cold": p.cache == "cold", "compiled": p.compiled, "graph": p.cuda_graph, p.fill: p.fill != "full"}
         how += "".join(f"-{name}" for name, so in unusual.items() if so)
-        return clean(f"{c.suite}/{what}/{self.variant}/{sizes}/{how}#{self.digest}")  # as rows have it
+        return clean(f"{c.suite}/{task_text}/{self.variant}/{sizes}/{how}#{self.digest}")  # as rows have it
 
     @property
     def digest(self) -> str:
@@ -121,14 +121,14 @@ class Case:
 
     def row(self) -> Row:
         """The row with everything known before measuring."""
-        cell, mine = self.group, {f.name for f in fields(Row)}
+        group, row_columns = self.group, {f.name for f in fields(Row)}
         return Row(
-            **{name: value for name, value in asdict(cell.config).items() if name in mine},
-            suite=cell.suite,
-            part=cell.part,
-            task=cell.task,
-            baseline=cell.baseline,
-            seed=cell.sampling.seed,
+            **{name: value for name, value in asdict(group.config).items() if name in row_columns},
+            suite=group.suite,
+            part=group.part,
+            task=group.task,
+            baseline=group.baseline,
+            seed=group.sampling.seed,
             case_key=self.key,
             variant=self.variant,
             backend=self.backend,
@@ -136,7 +136,7 @@ class Case:
             options=self.options,
             budget=self.budget,
             kv_heads=self.kv_heads,
-            kv_len=cell.config.seq_len,
+            kv_len=group.config.seq_len,
         )
 
 

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..instruments.disturbance import Watch
-from ..instruments.environment.gpu import gpus, sensors
-from ..instruments.environment.readings import Unknown, known
-from ..instruments.memory import canary
-from ..instruments.roofline import ceiling, timer_overhead, timer_resolution
-from ..instruments.timing import BLOCK_S
+from ..instruments.disturbance import DisturbanceWatch
+from ..instruments.environment.gpu import list_gpus, sensors
+from ..instruments.environment.readings import Unknown, value_or_none
+from ..instruments.memory import check_counter
+from ..instruments.roofline import measure_roofline_rates, timer_overhead, timer_resolution
+from ..instruments.timing import MIN_SAMPLE_S
 from ..results.exchange import round_values
-from ..results.stats import MARGIN, Estimate, paired_ratio, quantile_t, verdict
+from ..results.stats import MARGIN, Estimate, classify_ratio, paired_ratio, quantile_t
 from .case import make_case
 from .config import CaseConfig, Group, Sampling
 from .measuring.conditions import Conditions
@@ -46,29 +46,29 @@ NOISE = Task(name="noise", words=(), plan=lambda asked: (), judge=prepare_case, 
 def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "cpu") -> Diagnosis:
     """Look at the machine and try it: about 6 seconds, with ``quick`` 3. threads: as many as will be measured with."""
     count = threads or torch.get_num_threads()
-    found = [check_threads(count), check_frequency(), check_virtualisation(), check_memory(), _check_clock()]
+    findings = [check_threads(count), check_frequency(), check_virtualisation(), check_memory(), _check_clock()]
     if device == "cuda":
-        found.append(_check_gpu())
+        findings.append(_check_gpu())
     if device == "cpu" or torch.cuda.is_available():
-        found += [_check_memory_counter(device), *_check_roofline(device, count)]
-        found += [check_choices(count)] if device == "cpu" else []
-        found.append(_check_noise(device, threads, quick))
-    return Diagnosis(tuple(found))
+        findings += [_check_memory_counter(device), *_check_roofline(device, count)]
+        findings += [check_choices(count)] if device == "cpu" else []
+        findings.append(_check_noise(device, threads, quick))
+    return Diagnosis(tuple(findings))
 
 
 def _check_gpu() -> Finding:
-    names = gpus()
+    names = list_gpus()
     if not names:
         return Finding(topic="gpu", said="no CUDA device on this machine", level="problem", advice="use --device cpu")
     now = sensors()
-    said = ", ".join(f"{name} {value}" for name, value in now.items() if not isinstance(value, Unknown))
+    message = ", ".join(f"{name} {value}" for name, value in now.items() if not isinstance(value, Unknown))
     untold = next((value.reason for value in now.values() if isinstance(value, Unknown)), None)
     return Finding(
         topic="gpu",
-        said=f"{names[0]}: {said or 'no sensors'}",
+        said=f"{names[0]}: {message or 'no sensors'}",
         level="note" if untold else "ok",
         advice=f"clock, power and temperature are not told: {untold}" if untold else None,
-        numbers={name: known(value) for name, value in now.items()},
+        numbers={name: value_or_none(value) for name, value in now.items()},
     )
 
 
@@ -77,7 +77,7 @@ def _check_gpu() -> Finding:
 
 def _check_clock() -> Finding:
     overhead, resolution = timer_overhead(), timer_resolution()
-    coarse = max(overhead, resolution) > BLOCK_S / 1000
+    coarse = max(overhead, resolution) > MIN_SAMPLE_S / 1000
     return Finding(
         topic="clock",
         said=f"reading it takes {overhead * 1e9:.0f} ns, its steps are {resolution * 1e9:.0f} ns",
@@ -88,26 +88,26 @@ def _check_clock() -> Finding:
 
 
 def _check_memory_counter(device: str) -> Finding:
-    told = canary(device)
-    if told["ok"] is None:
-        return Finding(topic="counting", said=str(told["reason"]), level="note", numbers=told)
-    said = f"{told['measured_bytes']} bytes counted of {told['expected_bytes']} allocated"
-    if told["ok"]:
-        return Finding(topic="counting", said=said, numbers=told)
+    counted = check_counter(device)
+    if counted["ok"] is None:
+        return Finding(topic="counting", said=str(counted["reason"]), level="note", numbers=counted)
+    message = f"{counted['measured_bytes']} bytes counted of {counted['expected_bytes']} allocated"
+    if counted["ok"]:
+        return Finding(topic="counting", said=message, numbers=counted)
     advice = "do not use the memory columns of this machine"
-    return Finding(topic="counting", said=said, level="problem", advice=advice, numbers=told)
+    return Finding(topic="counting", said=message, level="problem", advice=advice, numbers=counted)
 
 
 def _check_roofline(device: str, threads: int) -> Iterator[Finding]:
     """The machine's best rates, and what else it was doing while they were measured."""
-    watch = Watch()
-    best = ceiling(device, DTYPE.get(device, "float32"), threads)
-    seen = watch.lap()
+    watch = DisturbanceWatch()
+    best = measure_roofline_rates(device, DTYPE.get(device, "float32"), threads)
+    disturbance = watch.read_interval()
     arithmetic, memory = best.gemm_flops_per_s, best.bytes_per_s
-    said = f"{arithmetic / 1e9:.4g} GFLOP/s in a matrix product, {memory / 1e9:.3g} GB/s from memory"
-    said += "".join(f", {cache.bytes_per_s / 1e9:.3g} from {cache.name}" for cache in best.caches[-1:])
-    yield Finding(topic="rates", said=said, numbers=asdict(best))
-    yield check_load(seen, threads if device == "cpu" else None)
+    message = f"{arithmetic / 1e9:.4g} GFLOP/s in a matrix product, {memory / 1e9:.3g} GB/s from memory"
+    message += "".join(f", {cache.bytes_per_s / 1e9:.3g} from {cache.name}" for cache in best.caches[-1:])
+    yield Finding(topic="rates", said=message, numbers=asdict(best))
+    yield check_load(disturbance, threads if device == "cpu" else None)
 
 
 class AANoise(NamedTuple):
@@ -123,22 +123,22 @@ class AANoise(NamedTuple):
 
 
 def _check_noise(device: str, threads: int | None, quick: bool) -> Finding:
-    found = _measure_aa(device, threads, quick)
-    if isinstance(found, str):
-        return Finding(topic="noise", said=f"not measured: {found}", level="problem", numbers={})
-    ratio, low, high = found.ratio
+    noise = _measure_aa(device, threads, quick)
+    if isinstance(noise, str):
+        return Finding(topic="noise", said=f"not measured: {noise}", level="problem", numbers={})
+    ratio, low, high = noise.ratio
     if low is None or high is None:
         return Finding(topic="noise", said="not measured: too few rounds", level="problem")
-    alarm = verdict(low, high) in ("faster", "slower")
-    loud = found.floor > 0.1
+    alarm = classify_ratio(low, high) in ("faster", "slower")
+    loud = noise.floor > 0.1
     advice = "measure at a quieter time, or with more rounds" if alarm or loud else None
-    said = f"the same twice: ratio {ratio:.3f} ({low:.3f} to {high:.3f}), a round's spread {found.spread:.1%}"
+    message = f"the same twice: ratio {ratio:.3f} ({low:.3f} to {high:.3f}), a round's spread {noise.spread:.1%}"
     return Finding(
         topic="noise",
-        said=f"{said}; differences below {found.floor:.1%} cannot be told from noise here",
+        said=f"{message}; differences below {noise.floor:.1%} cannot be told from noise here",
         level="problem" if alarm or loud else "ok",
         advice=advice,
-        numbers={"ratio": ratio, "low": low, "high": high, "round_spread": found.spread, "floor": found.floor},
+        numbers={"ratio": ratio, "low": low, "high": high, "round_spread": noise.spread, "floor": noise.floor},
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ..instruments.disturbance import OTHERS, Disturbance
 from ..instruments.environment import available_memory, cgroups, machine, software
-from ..instruments.environment.readings import known
+from ..instruments.environment.readings import value_or_none
 
 Level = Literal["ok", "note", "problem"]
 GOOD_GOVERNORS = (None, "performance")  # None: virtual machines often do not tell
@@ -60,59 +60,59 @@ class Diagnosis:
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        said = {"healthy": self.healthy, "warning": self.warning, "advice": list(self.advice)}
-        return said | {"findings": [asdict(f) for f in self.findings]}
+        data = {"healthy": self.healthy, "warning": self.warning, "advice": list(self.advice)}
+        return data | {"findings": [asdict(f) for f in self.findings]}
 
 
-def check_machine(seen: Disturbance | None, threads: int | None) -> Diagnosis:
+def check_machine(disturbance: Disturbance | None, threads: int | None) -> Diagnosis:
     """All looks that take no time, for the start of a run. seen: while its ceilings were measured, if they were.
 
     threads: as many as it measures with on the processor; None where it does not.
     """
-    found = [check_frequency(), check_memory()]
-    found += [check_threads(threads)] if threads else []
-    found += [check_load(seen, threads)] if seen else []
-    return Diagnosis(tuple(found))
+    findings = [check_frequency(), check_memory()]
+    findings += [check_threads(threads)] if threads else []
+    findings += [check_load(disturbance, threads)] if disturbance else []
+    return Diagnosis(tuple(findings))
 
 
 def check_threads(count: int) -> Finding:
-    usable, quota = machine.usable_cores(), known(cgroups.cpu_quota())
+    usable, quota = machine.usable_cores(), value_or_none(cgroups.cpu_quota())
     limit = min(usable, quota or usable)
     bound = software.variables().get("OMP_NUM_THREADS")
-    said = f"{count} of {usable} usable cores (of {os.cpu_count()})"
-    said += f", quota {quota:g}" if quota else ""
-    said += f", OMP_NUM_THREADS={bound}" if bound else ""
-    numbers = {"threads": count, "usable_cores": usable, "quota": quota, "affinity": known(machine.affinity())}
+    message = f"{count} of {usable} usable cores (of {os.cpu_count()})"
+    message += f", quota {quota:g}" if quota else ""
+    message += f", OMP_NUM_THREADS={bound}" if bound else ""
+    numbers = {"threads": count, "usable_cores": usable, "quota": quota, "affinity": value_or_none(machine.affinity())}
     if count > limit:
         advice = (
             f"{count} threads exceed the {limit:g} cores that may be used: set OMP_NUM_THREADS={max(1, int(limit))}"
         )
-        return Finding(topic="threads", said=said, level="problem", advice=advice, numbers=numbers)
-    return Finding(topic="threads", said=said, numbers=numbers)
+        return Finding(topic="threads", said=message, level="problem", advice=advice, numbers=numbers)
+    return Finding(topic="threads", said=message, numbers=numbers)
 
 
 def check_frequency() -> Finding:
     facts = machine.frequency()
-    governor, turbo = known(facts["governor"]), known(facts["turbo"])
-    said = f"governor {governor or 'not told'}, turbo {_format_bool(turbo)}"
+    governor, turbo = value_or_none(facts["governor"]), value_or_none(facts["turbo"])
+    message = f"governor {governor or 'not told'}, turbo {_format_bool(turbo)}"
     advice = None
     if governor not in (None, "performance"):
         advice = f"governor is {governor}: set performance (cpupower frequency-set -g performance)"
     elif turbo:
         advice = "turbo is on: the clock falls when the processor gets warm; expect the first minute to be faster"
-    numbers = {"governor": governor, "turbo": turbo, "mhz": known(facts["mhz"])}
-    return Finding(topic="frequency", said=said, level="note" if advice else "ok", advice=advice, numbers=numbers)
+    numbers = {"governor": governor, "turbo": turbo, "mhz": value_or_none(facts["mhz"])}
+    return Finding(topic="frequency", said=message, level="note" if advice else "ok", advice=advice, numbers=numbers)
 
 
 def check_virtualisation() -> Finding:
     facts = machine.virtualisation()
-    kind, container, hypervisor = known(facts["kind"]), facts["container"], known(facts["hypervisor"])
-    said = f"hypervisor {kind or _format_bool(hypervisor)}, container {container or 'no'}"
+    kind, container, hypervisor = value_or_none(facts["kind"]), facts["container"], value_or_none(facts["hypervisor"])
+    message = f"hypervisor {kind or _format_bool(hypervisor)}, container {container or 'no'}"
     advice = "hypervisor present: expect steal; repeat at another time before believing small differences"
     numbers = {"hypervisor": hypervisor, "kind": kind, "container": container}
     if hypervisor:
-        return Finding(topic="virtual", said=said, level="note", advice=advice, numbers=numbers)
-    return Finding(topic="virtual", said=said, numbers=numbers)
+        return Finding(topic="virtual", said=message, level="note", advice=advice, numbers=numbers)
+    return Finding(topic="virtual", said=message, numbers=numbers)
 
 
 def _format_bool(answer: bool | None) -> str:
@@ -120,32 +120,34 @@ def _format_bool(answer: bool | None) -> str:
 
 
 def check_memory() -> Finding:
-    total, free, limit = machine.memory_total(), available_memory(), known(cgroups.memory_limit())
-    said = f"{_format_gib(free)} available of {_format_gib(total)}" + (
+    total, free, limit = machine.memory_total(), available_memory(), value_or_none(cgroups.memory_limit())
+    message = f"{_format_gib(free)} available of {_format_gib(total)}" + (
         f", memory limit {_format_gib(limit)}" if limit else ""
     )
     numbers = {"total_bytes": total, "available_bytes": free, "limit_bytes": limit}
     if free is not None and free < 2**30:
         return Finding(
-            topic="memory", said=said, level="problem", advice="free some memory: at least 1 GiB", numbers=numbers
+            topic="memory", said=message, level="problem", advice="free some memory: at least 1 GiB", numbers=numbers
         )
-    return Finding(topic="memory", said=said, numbers=numbers)
+    return Finding(topic="memory", said=message, numbers=numbers)
 
 
 def _format_gib(size: int | None) -> str:
     return "unknown" if size is None else f"{size / 2**30:.3g} GiB"
 
 
-def check_load(seen: Disturbance, threads: int | None) -> Finding:
+def check_load(disturbance: Disturbance, threads: int | None) -> Finding:
     """What else the machine was doing. threads: those of what was measured meanwhile; with one, it should not wait."""
-    reason = seen.reason(threads)
-    busy = seen.others_cores is not None and seen.others_cores > OTHERS
-    advice = f"another program uses {seen.others_cores:.1f} cores: stop it" if busy else "wait for a quieter moment"
-    said = (reason or "nothing else ran") + ("" if seen.load is None else f", load {seen.load:.2f}")
+    reason = disturbance.reason(threads)
+    busy = disturbance.others_cores is not None and disturbance.others_cores > OTHERS
+    advice = (
+        f"another program uses {disturbance.others_cores:.1f} cores: stop it" if busy else "wait for a quieter moment"
+    )
+    message = (reason or "nothing else ran") + ("" if disturbance.load is None else f", load {disturbance.load:.2f}")
     return Finding(
         topic="quiet",
-        said=said,
+        said=message,
         level="problem" if reason else "ok",
         advice=advice if reason else None,
-        numbers=asdict(seen),
+        numbers=asdict(disturbance),
     )

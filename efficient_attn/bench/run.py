@@ -27,7 +27,7 @@ from ..results.overrides import TRIAL
 from ..results.rows import NO_FAILURE, Record
 from ..results.section import Section
 from ..results.shards import stem
-from ..results.store import Writer, about
+from ..results.store import Writer, read_about
 from .case import PROTOCOL, Case, group_cases
 from .config import Group
 from .measuring import kernel_choices
@@ -67,10 +67,10 @@ class RunOutcome:
 def default_folder(suite: str, *, now: dt.datetime | None = None) -> Path:
     """A folder that is not there yet: ``results/local/<suite>-<time>`` under the current one."""
     path = Path("results/local") / f"{suite}-{(now or dt.datetime.now()):%Y%m%d-%H%M%S}"
-    taken = 1
-    while path.with_name(path.name + (f"-{taken}" if taken > 1 else "")).exists():
-        taken += 1
-    return path.with_name(f"{path.name}-{taken}") if taken > 1 else path
+    number = 1
+    while path.with_name(path.name + (f"-{number}" if number > 1 else "")).exists():
+        number += 1
+    return path.with_name(f"{path.name}-{number}") if number > 1 else path
 
 
 def run(
@@ -92,18 +92,22 @@ def run(
     cell whose cases are timed in turns is measured whole even when some are there already, because speedups are paired;
     what was written stays as it is.
     """
-    integrity.mend()  # a plug-in's own clock or statistics are a matter of its cases, in their workers
+    integrity.restore()  # a plug-in's own clock or statistics are a matter of its cases, in their workers
     with Writer(folder, resume=resume) as writer:
-        wanted = {c.key for c in cases if _missing(writer.done.get(c.key), retry_failed)}
-        missing = [(cell, found) for cell, members in group_cases(cases) if (found := _choose(cell, members, wanted))]
+        wanted = {c.key for c in cases if _list_missing(writer.done.get(c.key), retry_failed)}
+        missing = [
+            (group, chosen_cases)
+            for group, members in group_cases(cases)
+            if (chosen_cases := _choose_cases(group, members, wanted))
+        ]
         if missing:
             _warn_of_stale(writer, wanted)
             session = _Session(loaded, writer, start_method)
             session.about[TRIAL] = list(overridden)
-            conditions = session.begin([cell for cell, _ in missing], limits)
+            conditions = session.begin([group for group, _ in missing], limits)
             done = len(cases) - len(wanted)
-            for cell, members in missing:
-                for record in measure_group(cell, members, conditions):
+            for group, members in missing:
+                for record in measure_group(group, members, conditions):
                     if record.row.case_key in wanted:
                         session.add(record)
                         done += 1
@@ -114,10 +118,10 @@ def run(
         return RunOutcome(folder, Counter(writer.done[case.key] for case in cases), tuple(writer.repairs))
 
 
-def _choose(cell: Group, members: Sequence[Case], wanted: Set[str]) -> list[Case]:
+def _choose_cases(cell: Group, members: Sequence[Case], wanted: Set[str]) -> list[Case]:
     """Those cases of a cell that have to run, for what is wanted of it to be measured."""
-    mine = [case for case in members if case.key in wanted]
-    return list(members) if mine and find_task(cell.target).work else mine
+    candidates = [case for case in members if case.key in wanted]
+    return list(members) if candidates and find_task(cell.target).work else candidates
 
 
 def _warn_of_stale(writer: Writer, wanted: set[str]) -> None:
@@ -125,8 +129,8 @@ def _warn_of_stale(writer: Writer, wanted: set[str]) -> None:
     before = {stem(key) for key in writer.done}
     if count := sum(stem(key) in before and key not in writer.done for key in wanted):
         cases = "1 case was" if count == 1 else f"{count} cases were"
-        said = f"{writer.folder}: {cases} measured from other sources, or in another way; measured again"
-        warnings.warn(said, StaleCases, stacklevel=3)
+        message = f"{writer.folder}: {cases} measured from other sources, or in another way; measured again"
+        warnings.warn(message, StaleCases, stacklevel=3)
 
 
 def _list_sections(loaded: LoadedSuite) -> list[Section]:
@@ -136,7 +140,7 @@ def _list_sections(loaded: LoadedSuite) -> list[Section]:
     return [*of_tasks, *list_sections(loaded.name, loaded.suite)]
 
 
-def _missing(status: str | None, retry_failed: bool) -> bool:
+def _list_missing(status: str | None, retry_failed: bool) -> bool:
     return status in (None, "interrupted") or (retry_failed and status not in NO_FAILURE)
 
 
@@ -166,7 +170,7 @@ class _Session:
 
     def begin(self, planned: Sequence[Group], limits: Limits) -> Conditions:
         """Say what will run, look at the machine, and settle how cells are measured."""
-        _same_machine(self.writer.folder, self.about["environment"])
+        _check_same_machine(self.writer.folder, self.about["environment"])
         self.writer.describe(self.about)
         free = available_memory()
         usable = None if free is None else int(MEMORY_SHARE * free)
@@ -196,16 +200,16 @@ class _Session:
         threads = dict.fromkeys(cell.config.threads for cell in planned if cell.config.device == "cpu")
         if not threads:
             return {}
-        found = kernel_choices.autotune(self.engine, threads, about(self.writer.folder))
-        self.about["choices"] = kernel_choices.choices_as_json(found)
-        return found
+        choices = kernel_choices.autotune(self.engine, threads, read_about(self.writer.folder))
+        self.about["choices"] = kernel_choices.choices_as_json(choices)
+        return choices
 
     def _check_machine(self, planned: Sequence[Group]) -> None:
         """Say at the start, rather than when hours have passed, that this is no moment to measure."""
         default = self.about["environment"]["threads_default"]
         threads = max((c.config.threads or default for c in planned if c.config.device == "cpu"), default=None)
-        seen = next((Disturbance(**check["seen"]) for check in self.about["checks"] if "seen" in check), None)
-        diagnosis = check_machine(seen, threads)
+        disturbance = next((Disturbance(**check["seen"]) for check in self.about["checks"] if "seen" in check), None)
+        diagnosis = check_machine(disturbance, threads)
         self.about["readiness"] = diagnosis.as_json()
         if diagnosis.warning:
             warnings.warn(f"not ready to measure: {diagnosis.warning}", NoisyMachine, stacklevel=4)
@@ -230,40 +234,40 @@ def _inspect(device: str, planned: Sequence[Group], conditions: Conditions) -> d
     settings = sorted(
         {(c.config.dtype, c.config.threads) for c in planned if c.config.device == device and c.config.mode}, key=str
     )
-    found: dict[str, Any] = {"device": device}
+    facts: dict[str, Any] = {"device": device}
     try:
-        found |= measure_roofline(device, settings, conditions, "before")
+        facts |= measure_roofline(device, settings, conditions, "before")
     except WorkerDied as death:
-        found["failed"] = death.how  # a machine that cannot be looked at can still measure
-    return found | {"ceilings": list_rooflines(device, conditions)}
+        facts["failed"] = death.how  # a machine that cannot be looked at can still measure
+    return facts | {"ceilings": list_rooflines(device, conditions)}
 
 
 def _inspect_again(check: dict[str, Any], conditions: Conditions) -> dict[str, Any]:
     """The same after the run: how fast could anything be by now?"""
     device = check["device"]
     settings = [(dtype, threads) for on, dtype, threads in conditions.rooflines if on == device]
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     try:
         if settings:
             measure_roofline(device, settings, conditions, "after")
     except WorkerDied as death:
-        found["failed"] = death.how
-    return check | found | ({"ceilings": list_rooflines(device, conditions)} if settings else {})
+        facts["failed"] = death.how
+    return check | facts | ({"ceilings": list_rooflines(device, conditions)} if settings else {})
 
 
-def _same_machine(folder: Path, now: dict[str, Any]) -> None:
+def _check_same_machine(folder: Path, now: dict[str, Any]) -> None:
     """Refuse to go on with a run of another machine: its numbers and ours would stand side by side."""
-    for session in about(folder):
+    for session in read_about(folder):
         before = session.get("environment", {})
         for name in SAME_IN_FOLDER:
             if before.get(name) not in (None, now[name]):
                 older = "" if "identity" in before else ", by a version that did not record which machine it was"
-                said = f"{folder}: measured with {name} {before[name]}{older if name == 'machine' else ''}"
-                raise UsageError(f"{said}; here it is {now[name]}; choose another --out")
+                message = f"{folder}: measured with {name} {before[name]}{older if name == 'machine' else ''}"
+                raise UsageError(f"{message}; here it is {now[name]}; choose another --out")
 
 
 def _now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
-integrity.close()
+integrity.record_integrity()

@@ -72,8 +72,8 @@ def sources(*classes: type[Attention]) -> tuple[Path, ...]:
 
 def _list_own_files(cls: type[Attention]) -> list[Path]:
     """Where a class and its bases are written, itself first."""
-    own = [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in LIBRARIES]
-    return [Path(file).resolve() for c in own if (file := inspect.getsourcefile(c))]
+    classes = [c for c in cls.__mro__ if c.__module__.partition(".")[0] not in LIBRARIES]
+    return [Path(file).resolve() for c in classes if (file := inspect.getsourcefile(c))]
 
 
 def digest(files: Iterable[Path]) -> str:
@@ -92,13 +92,13 @@ def trace(starts: Iterable[Path], package: Path = PACKAGE) -> tuple[Path, ...]:
     """All files that some files lead to, themselves included. The first one's own package is followed as ours is."""
     todo = [SourceName(file, ALL) for file in starts]
     packages = frozenset({package, _find_top(todo[0].file)})
-    seen: set[SourceName] = set()
+    visited: set[SourceName] = set()
     while todo:
         asked = todo.pop()
-        if asked not in seen:
-            seen.add(asked)
+        if asked not in visited:
+            visited.add(asked)
             todo += _follow(asked, packages)
-    return tuple(sorted({asked.file for asked in seen if not _is_finder(asked.file, packages)}))
+    return tuple(sorted({asked.file for asked in visited if not _is_finder(asked.file, packages)}))
 
 
 def _find_top(file: Path) -> Path:
@@ -116,14 +116,16 @@ def _find_top(file: Path) -> Path:
 def _follow(asked: SourceName, packages: frozenset[Path]) -> set[SourceName]:
     """What is asked of other files because something is asked of this one."""
     file, name = asked
-    found = {SourceName(init, "") for folder in packages for init in _list_packages(file, folder)}
+    names = {SourceName(init, "") for folder in packages for init in _list_packages(file, folder)}
     if file.suffix != ".py":
-        return found | {SourceName(header, ALL) for header in _list_included(file)}
+        return names | {SourceName(header, ALL) for header in _list_included(file)}
     if name:
         source, finds = _read(file), _is_finder(file, packages)
-        found.update(*(_resolve_import(one, file, source, packages) for one in _select_imports(source, asked, finds)))
-        found.update(() if finds else _resolve_calls(source, file, packages))
-    return found
+        names.update(
+            *(_resolve_import(imported, file, source, packages) for imported in _select_imports(source, asked, finds))
+        )
+        names.update(() if finds else _resolve_calls(source, file, packages))
+    return names
 
 
 def _is_finder(file: Path, packages: frozenset[Path]) -> bool:
@@ -244,8 +246,8 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 
 def _read_dotted_name(text: str) -> list[Import]:
     """The module that a text like ``efficient_attn.kernels.dense:widen`` names; what is not there leads nowhere."""
-    found = re.fullmatch(r"([A-Za-z_]\w*(?:\.\w+)+)(?::\w+)?", text)
-    return [Import(0, found[1])] if found else []
+    match = re.fullmatch(r"([A-Za-z_]\w*(?:\.\w+)+)(?::\w+)?", text)
+    return [Import(0, match[1])] if match else []
 
 
 def _imported_by_text(function: str, text: str) -> list[Import]:

@@ -14,7 +14,7 @@ from ..results.section import Section
 from .config import Group
 
 if TYPE_CHECKING:
-    from ..instruments.roofline import Ceiling
+    from ..instruments.roofline import Roofline
     from .case import Case
     from .measuring.jobs import PreparedCase
     from .measuring.workload import Workload
@@ -55,7 +55,7 @@ class Task:
     words: tuple[str, ...]
     plan: Callable[[TaskRequest], Iterable[tuple[Group, int | None]]]
     judge: Callable[[Case, Row, Callable[..., None]], Record | PreparedCase]
-    guess: Callable[[Case, Ceiling], Guess]
+    guess: Callable[[Case, Roofline], Guess]
     keys: type[Keys] = Keys
     work: Callable[[Case], Workload] | None = None
     mechanisms: bool = True

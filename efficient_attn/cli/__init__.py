@@ -29,8 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, level in QUIET.items():
         os.environ.setdefault(name, level)
     parser = make_parser()
-    given = list(sys.argv[1:] if argv is None else argv)
-    args, rest = parser.parse_known_args(given)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args, rest = parser.parse_known_args(arguments)
     try:
         if rest:
             raise unknown("option", rest[0], parser.verbs[args.verb].options, where=args.verb)

@@ -22,16 +22,16 @@ def claims(args: Namespace) -> int:
     from ..report.claims import claims_text, evidence, verdicts
 
     rows = evidence.read_evidence([Path(run) for run in args.run])
-    known = [*_list_added(), *rows.task_columns]
+    columns = [*_list_added(), *rows.task_columns]
     for entry in entries:
-        ledger.check_task_columns(entry.claim, known, entry.file)
-    found = verdicts.evaluate_claims(entries, rows)
+        ledger.check_task_columns(entry.claim, columns, entry.file)
+    verdicts_of_claims = verdicts.evaluate_claims(entries, rows)
     if args.json:
-        return print_json(claims_text.as_json(found))
+        return print_json(claims_text.as_json(verdicts_of_claims))
     from . import console
 
-    console.print_table("Claims", claims_text.COLUMNS, claims_text.as_rows(found))
-    print(*claims_text.summarise(found), sep="\n")
+    console.print_table("Claims", claims_text.COLUMNS, claims_text.as_rows(verdicts_of_claims))
+    print(*claims_text.summarise(verdicts_of_claims), sep="\n")
     return 0
 
 
@@ -39,20 +39,20 @@ def _check(args: Namespace) -> int:
     """Say of each claim which hash is right, and fail where one is not."""
     from ..report.claims.ledger import check_task_columns, list_wrong_hashes, read_source
 
-    sources, known = {file: read_source(Path(file)) for file in args.check}, _list_added()
-    for file, found in sources.items():
-        for claim in found.claim:
-            check_task_columns(claim, known, file)
+    sources, columns = {file: read_source(Path(file)) for file in args.check}, _list_added()
+    for file, source in sources.items():
+        for claim in source.claim:
+            check_task_columns(claim, columns, file)
     if args.json:
-        right = {file: {claim.id: claim.expected_hash for claim in found.claim} for file, found in sources.items()}
+        right = {file: {claim.id: claim.expected_hash for claim in source.claim} for file, source in sources.items()}
         print_json(right)
     else:
-        for file, found in sources.items():
-            wrong = list_wrong_hashes(found)
-            print(f"{file}: {len(found.claim)} claims, {len(wrong) or 'none'} with a wrong hash")
+        for file, source in sources.items():
+            wrong = list_wrong_hashes(source)
+            print(f"{file}: {len(source.claim)} claims, {len(wrong) or 'none'} with a wrong hash")
             for claim in wrong:
                 print(f'{claim.id}: hash = "{claim.expected_hash}"')
-    return 2 if any(list_wrong_hashes(found) for found in sources.values()) else 0
+    return 2 if any(list_wrong_hashes(source) for source in sources.values()) else 0
 
 
 def _list_added() -> list[str]:

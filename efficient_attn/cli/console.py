@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ..bench.case import Case
     from ..contract.traits import Traits
     from ..patterns import Pattern
-    from ..patterns.rasterize import Grid
+    from ..patterns.rasterize import PatternGrid
     from ..peers.catalogue import Peer
     from ..registry import Info
-    from ..resources import Shape
+    from ..resources import ModelShape
     from ..results.rows import Record
     from ..testing import Outcome
     from ..variants import Entry
@@ -53,7 +53,7 @@ def print_table(
 
 
 def show_catalogue(
-    entries: Sequence[Entry], suites: Mapping[str, str], shapes: Sequence[Shape], peers: Sequence[Peer]
+    entries: Sequence[Entry], suites: Mapping[str, str], shapes: Sequence[ModelShape], peers: Sequence[Peer]
 ) -> None:
     marks = [["?" if e.able is None else "yes" if word in e.able else units.NONE for word in ABLE] for e in entries]
     rows = [[e.name, e.family, *can, e.sentence] for e, can in zip(entries, marks, strict=True)]
@@ -76,13 +76,13 @@ def show_info(about: Info) -> None:
         rows += [["inputs", ", ".join(f"{name} (of each {i.side})" for name, i in about.traits.inputs.items())]]
     rows += [["parameters", str(about.parameters)], ["source", about.source]]
     print_table("", ["", " "], rows)
-    told = [[name, "yes" if claimed else "no", said] for name, (claimed, said) in about.traits.meanings().items()]
-    print_table("", ["trait", "claimed", "meaning"], told)
+    trait_rows = [[name, "yes" if claimed else "no", text] for name, (claimed, text) in about.traits.meanings().items()]
+    print_table("", ["trait", "claimed", "meaning"], trait_rows)
     if about.pattern is not None:
         from ..patterns.rasterize import views
 
-        found = views(about.pattern, directions=about.traits.directions, rows=ROWS, columns=COLUMNS)
-        print("\n".join(pattern_lines(found, plain=not _can_print(BLOCKS + BOX, sys.stdout))))
+        grids = views(about.pattern, directions=about.traits.directions, rows=ROWS, columns=COLUMNS)
+        print("\n".join(pattern_lines(grids, plain=not _can_print(BLOCKS + BOX, sys.stdout))))
 
 
 # two of these beside each other, with their frames, fit 80 columns; a character is about twice as high as wide
@@ -92,7 +92,7 @@ PLAIN_BLOCKS, PLAIN_BOX = " .:*#", "+-+|++"
 SHARES = ("1/4", "1/2", "more", "all")  # what each but the blank stands for, at most
 
 
-def pattern_lines(grids: Sequence[Grid], *, plain: bool = False) -> list[str]:
+def pattern_lines(grids: Sequence[PatternGrid], *, plain: bool = False) -> list[str]:
     """Grids beside each other, and what they keep. plain: in ASCII."""
     blocks = PLAIN_BLOCKS if plain else BLOCKS
     legend = ", ".join(f"{mark} {share}" for mark, share in zip(blocks[1:], SHARES, strict=True))
@@ -101,7 +101,7 @@ def pattern_lines(grids: Sequence[Grid], *, plain: bool = False) -> list[str]:
     return [*lines, *("  ".join(parts).rstrip() for parts in beside)]
 
 
-def _frame(grid: Grid, blocks: str, box: str) -> list[str]:
+def _frame(grid: PatternGrid, blocks: str, box: str) -> list[str]:
     """One grid with its direction above and its length and share below, all lines of one width."""
     width = grid.kept.shape[1]
     left_top, flat, right_top, side, left_bottom, right_bottom = box
@@ -116,7 +116,7 @@ def _level(share: float) -> int:
     return sum(share > most for most in (0, 0.25, 0.5)) + (share >= 1)
 
 
-def tell_kept(grid: Grid) -> str:
+def tell_kept(grid: PatternGrid) -> str:
     """``keeps 23.5% of all pairs``, or of what causality leaves of them; "about" where only some were looked at."""
     about, which = "" if grid.exact else "about ", "causal" if grid.geometry.causal else "all"
     return f"keeps {about}{units.percent(grid.share)} of {which} pairs"
@@ -146,9 +146,9 @@ def _pattern_as_json(pattern: Pattern, directions: Sequence[bool]) -> dict[str, 
     """At the length that is drawn, which share of the pairs is kept in each direction."""
     from ..patterns.rasterize import views
 
-    found = views(pattern, directions=directions, rows=ROWS, columns=COLUMNS)
-    kept = {grid.direction: grid.share for grid in found}
-    return {"length": found[0].geometry.n, "kept": kept, "exact": all(grid.exact for grid in found)}
+    grids = views(pattern, directions=directions, rows=ROWS, columns=COLUMNS)
+    shares = {grid.direction: grid.share for grid in grids}
+    return {"length": grids[0].geometry.n, "kept": shares, "exact": all(grid.exact for grid in grids)}
 
 
 def _options(options: Mapping[str, Any]) -> str:
@@ -163,9 +163,9 @@ def show_plan(cases: Sequence[Case]) -> None:
         heads = f"{p.heads} x {p.head_dim}" if kv_heads == p.heads else f"{p.heads}/{kv_heads} x {p.head_dim}"
         groups.setdefault((c.part, p.mode or c.task, p.device, p.dtype, heads, case.variant), []).append(case)
     rows = []
-    for known, members in groups.items():
+    for group_facts, members in groups.items():
         lengths = sorted({c.group.config.seq_len for c in members})
-        rows.append([*known, " ".join(map(str, lengths)), str(len(members))])
+        rows.append([*group_facts, " ".join(map(str, lengths)), str(len(members))])
     columns = ["part", "measures", "device", "dtype", "heads", "variant", "lengths", "cases"]
     print_table("Plan", columns, rows, right=["cases"])
     print(f"{len(cases)} cases")
@@ -235,13 +235,13 @@ def show_checks(outcomes: Mapping[str, Sequence[Outcome]], traits: Mapping[str, 
     """A table of checks, what to do about those that failed, and all in a line."""
     from ..testing import sum_up
 
-    for name, found in outcomes.items():
-        rows = [[o.check.name, OUTCOMES[o.status], o.reason] for o in found]
+    for name, results in outcomes.items():
+        rows = [[o.check.name, OUTCOMES[o.status], o.reason] for o in results]
         print_table(name, ["check", "outcome", "reason"], rows)
-        for o in found:
+        for o in results:
             if o.advice:
                 print(f"{o.check.name}: {_printable(o.advice, sys.stdout)}")
-        print(f"{name}: {sum_up(found, traits[name])} (seed {seed})")
+        print(f"{name}: {sum_up(results, traits[name])} (seed {seed})")
 
 
 def outcome_as_json(outcome: Outcome) -> dict[str, Any]:

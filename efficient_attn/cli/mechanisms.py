@@ -30,9 +30,9 @@ def list_(args: Namespace) -> int:
             }
             for e in entries
         ]
-        told = {"mechanisms": mechanisms, "suites": suites, "shapes": [asdict(shape) for shape in list_shapes()]}
-        told |= {"peers": [peer._asdict() for peer in PEERS]}
-        return print_json(told | drawn)
+        data = {"mechanisms": mechanisms, "suites": suites, "shapes": [asdict(shape) for shape in list_shapes()]}
+        data |= {"peers": [peer._asdict() for peer in PEERS]}
+        return print_json(data | drawn)
     from . import console
 
     console.show_catalogue(entries, {name: describe_suite(name) for name in suites}, list_shapes(), PEERS)
@@ -69,7 +69,7 @@ def check(args: Namespace) -> int:
     how = {"device": args.device, "dtype": args.dtype, "seed": args.seed}
     outcomes = {name: run_checks(name, backend=args.backend, **how) for name in names}
     if args.json:
-        print_json({name: [console.outcome_as_json(o) for o in found] for name, found in outcomes.items()})
+        print_json({name: [console.outcome_as_json(o) for o in results] for name, results in outcomes.items()})
     else:
         console.show_checks(outcomes, {name: Subject(name, backend=args.backend).traits for name in names}, args.seed)
-    return 1 if any(o.status == "failed" for found in outcomes.values() for o in found) else 0
+    return 1 if any(o.status == "failed" for results in outcomes.values() for o in results) else 0

@@ -9,8 +9,8 @@ from typing import Any
 
 
 def print_files(written: Mapping[str, str | Path]) -> None:
-    for what, file in written.items():
-        print(f"{what}: {file}")
+    for label, file in written.items():
+        print(f"{label}: {file}")
 
 
 def write_file(file: Path, content: str | bytes) -> None:

@@ -44,8 +44,8 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def error(self, message: str) -> NoReturn:
-        if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
-            near = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1)
+        if match := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            near = difflib.get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), n=1)
             message += f"; did you mean {near[0]!r}?" if near else ""
         print(f"{self.prog}: {message}", file=sys.stderr)
         sys.exit(2)
@@ -62,30 +62,32 @@ class _Version(argparse.Action):
 def make_parser() -> Parser:
     parser = Parser(prog="efficient-attn", description="Attention mechanisms, proved right, then measured honestly.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    known = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
-    parser.verbs = known.choices  # type: ignore[assignment]
-    _list(_verb(known, "list", mechanisms.list_, "show every mechanism and suite"))
-    _info(_verb(known, "info", mechanisms.info, "describe a mechanism with its options"))
-    _check(_verb(known, "check", mechanisms.check, "hold a mechanism to what it claims"))
-    _doctor(_verb(known, "doctor", verbs.doctor, "say how well this machine can measure now"))
-    _suite(_verb(known, "plan", verbs.plan, "show what a suite would run, and what that would take"))
-    _run(_verb(known, "run", verbs.run, "run a suite and write its page"))
-    _report(_verb(known, "report", verbs.report, "make a page, a Markdown file and plots of runs"))
-    _compare(_verb(known, "compare", verbs.compare, "say what became faster or slower from one run to another"))
-    _claims(_verb(known, "claims", claims.claims, "hold published claims to what runs measured"))
-    plot.add_options(_verb(known, "plot", plot.plot, "draw a figure for a paper, or write its table in LaTeX"))
-    publish.add_options(_verb(known, "publish", publish.publish, "make a site of runs that people can put anywhere"))
-    recommend.add_options(
-        _verb(known, "recommend", recommend.recommend, "say which mechanism to take, by what runs measured")
+    subparsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+    parser.verbs = subparsers.choices  # type: ignore[assignment]
+    _list(_verb(subparsers, "list", mechanisms.list_, "show every mechanism and suite"))
+    _info(_verb(subparsers, "info", mechanisms.info, "describe a mechanism with its options"))
+    _check(_verb(subparsers, "check", mechanisms.check, "hold a mechanism to what it claims"))
+    _doctor(_verb(subparsers, "doctor", verbs.doctor, "say how well this machine can measure now"))
+    _suite(_verb(subparsers, "plan", verbs.plan, "show what a suite would run, and what that would take"))
+    _run(_verb(subparsers, "run", verbs.run, "run a suite and write its page"))
+    _report(_verb(subparsers, "report", verbs.report, "make a page, a Markdown file and plots of runs"))
+    _compare(_verb(subparsers, "compare", verbs.compare, "say what became faster or slower from one run to another"))
+    _claims(_verb(subparsers, "claims", claims.claims, "hold published claims to what runs measured"))
+    plot.add_options(_verb(subparsers, "plot", plot.plot, "draw a figure for a paper, or write its table in LaTeX"))
+    publish.add_options(
+        _verb(subparsers, "publish", publish.publish, "make a site of runs that people can put anywhere")
     )
-    runs.add_options(_verb(known, "runs", runs.runs, "list local runs"), removes=False)
+    recommend.add_options(
+        _verb(subparsers, "recommend", recommend.recommend, "say which mechanism to take, by what runs measured")
+    )
+    runs.add_options(_verb(subparsers, "runs", runs.runs, "list local runs"), removes=False)
     text = "take away what can be made again: pages, and what ended runs left to go on from"
-    runs.add_options(_verb(known, "clean", runs.clean, text), removes=True)
+    runs.add_options(_verb(subparsers, "clean", runs.clean, text), removes=True)
     return parser
 
 
-def _verb(known: Any, name: str, call: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-    verb = known.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+def _verb(subparsers: Any, name: str, call: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    verb = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     verb.set_defaults(call=call)
     verb.add_argument("--json", action="store_true", help="print JSON for programs")
     verb.add_argument(

@@ -77,8 +77,8 @@ def plot(args: Namespace) -> int:
     made = make_figure([Path(run) for run in args.run], request)
     write_file(out, made.data)
     if args.json:
-        said = {"file": str(out), "caption": made.caption, "place": made.config_text, "shown": made.labels}
-        return print_json(said | {"left_out": made.left_out, "others": made.alternatives})
+        data = {"file": str(out), "caption": made.caption, "place": made.config_text, "shown": made.labels}
+        return print_json(data | {"left_out": made.left_out, "others": made.alternatives})
     print(f"{'table' if form == 'tex' else 'figure'}: {out}", f"caption: {made.caption}", sep="\n")
     if made.left_out:
         print(f"left out: {', '.join(made.left_out)}; choose with --only")
@@ -92,6 +92,6 @@ def _choose_file(args: Namespace) -> tuple[FileFormat, Path]:
     ending = args.out.suffix.lower().removeprefix(".") if args.out else ""
     form = args.format or ending or "pdf"
     if form not in FORMATS or (ending and ending != form):
-        told = f"plot: --out {args.out}: its ending has to be .{args.format or ', .'.join(FORMATS)}"
-        raise UsageError(told)
+        message = f"plot: --out {args.out}: its ending has to be .{args.format or ', .'.join(FORMATS)}"
+        raise UsageError(message)
     return cast("FileFormat", form), args.out or Path(f"{args.figure}.{form}")

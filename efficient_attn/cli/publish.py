@@ -42,10 +42,10 @@ def publish(args: Namespace) -> int:
 
 
 def _find_published() -> list[Path]:
-    found = sorted({file.parent for file in RESULTS.glob("*/rows*.jsonl*")})
-    if not found:
+    folders = sorted({file.parent for file in RESULTS.glob("*/rows*.jsonl*")})
+    if not folders:
         raise UsageError("publish: no runs in results/ here; name some: efficient-attn publish RUN...")
-    return found
+    return folders
 
 
 def _describe(name: str) -> MechanismDetails:
@@ -63,7 +63,7 @@ def _describe(name: str) -> MechanismDetails:
         options={key: str(value) for key, value in about.options.items()},
         time=about.growth.time,
         memory=about.growth.memory,
-        features=tuple(said for claimed, said in about.traits.meanings().values() if claimed),
+        features=tuple(text for claimed, text in about.traits.meanings().values() if claimed),
         limits=about.traits.unclaimed,
         backends=tuple(about.backends),
         summary=" ".join(about.doc.partition("\n\n")[0].split()),

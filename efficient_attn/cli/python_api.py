@@ -49,8 +49,8 @@ class Run:
 
         from ..report.claims import claims_text, evidence, ledger, verdicts
 
-        found = verdicts.evaluate_claims(ledger.load_ledger([]), evidence.read_evidence([self.folder]))
-        return pd.DataFrame(claims_text.as_json(found))
+        verdicts_of_claims = verdicts.evaluate_claims(ledger.load_ledger([]), evidence.read_evidence([self.folder]))
+        return pd.DataFrame(claims_text.as_json(verdicts_of_claims))
 
     def recommend(self, **asked: Any) -> Recommendation:
         """The mechanisms that keep what is asked, the fastest first; keywords as of `questions.Question`.
@@ -59,18 +59,18 @@ class Run:
         from ..report.answers.requirements import Requirements
         from ..report.gather import gather
 
-        known = RecommendationData.of(gather([self.folder]).rows)
-        check_rows(known)
-        return recommend(known, Requirements(**asked))
+        data = RecommendationData.of(gather([self.folder]).rows)
+        check_rows(data)
+        return recommend(data, Requirements(**asked))
 
     def _repr_html_(self) -> str:
         """A table for notebooks: the first rows' most used columns."""
         rows = self.frame
         columns = [name for name in SHOWN if name in rows and bool(rows[name].notna().to_numpy().any())]
-        shown = rows[columns].head(MOST_SHOWN)
+        table = rows[columns].head(MOST_SHOWN)
         more = f" The first {MOST_SHOWN} are shown." if len(rows) > MOST_SHOWN else ""
-        told = f"{html.escape(str(self.folder))}: {len(rows)} rows.{more}"
-        return f"<p>{told}</p>{shown.to_html(index=False, na_rep=units.NONE, float_format='{:.4g}'.format)}"
+        caption = f"{html.escape(str(self.folder))}: {len(rows)} rows.{more}"
+        return f"<p>{caption}</p>{table.to_html(index=False, na_rep=units.NONE, float_format='{:.4g}'.format)}"
 
 
 def run(
@@ -119,8 +119,8 @@ def run(
     )
     cases = make_plan(loaded, overrides)
     folder = Path(out) if out else running.default_folder(loaded.name)
-    told = overrides.described
-    outcome = running.run(loaded, cases, folder, resume=resume, overridden=told, progress=progress)
+    described = overrides.described
+    outcome = running.run(loaded, cases, folder, resume=resume, overridden=described, progress=progress)
     if not any(outcome.statuses.values()):
         raise UsageError(f"run: {loaded.name} has no cases")
     return Run(outcome.folder)
@@ -133,9 +133,9 @@ def _check_axes(axes: dict[str, list[Any]]) -> dict[str, Any]:
     from ..bench.planning.suite_schema import AxesTable
     from ..bench.planning.validation import format_problem
 
-    given = axes | {"dtype": [SHORT.get(one, one) for one in axes["dtype"]]} if "dtype" in axes else axes
+    axis_values = axes | {"dtype": [SHORT.get(dtype, dtype) for dtype in axes["dtype"]]} if "dtype" in axes else axes
     try:
-        return AxesTable.model_validate(given).model_dump(exclude_none=True)
+        return AxesTable.model_validate(axis_values).model_dump(exclude_none=True)
     except ValidationError as error:
         raise format_problem("run", error, lambda table: AxesTable.model_fields) from error
 

@@ -62,35 +62,38 @@ def recommend(args: Namespace) -> int:
     least = dict(args.min_accuracy)
     if len(least) < len(args.min_accuracy):
         raise UsageError("recommend: --min-accuracy names a task twice")
-    given = {name: getattr(args, name) for name in asked}
+    arguments = {name: getattr(args, name) for name in asked}
     for name, value in (args.shape.axes if args.shape else {}).items():
-        given[name] = value if given[name] is None else given[name]
-    question = Requirements(**given, min_accuracy=least, latency_ms=args.latency)
-    known = RecommendationData.of(gather(_find_runs(args.run)).rows)
-    check_rows(known)
-    found = answer(known, question, local_machine=name_machine())
+        arguments[name] = value if arguments[name] is None else arguments[name]
+    question = Requirements(**arguments, min_accuracy=least, latency_ms=args.latency)
+    data = RecommendationData.of(gather(_find_runs(args.run)).rows)
+    check_rows(data)
+    recommendation = answer(data, question, local_machine=name_machine())
     if args.json:
-        print_json(recommendation_text.as_json(found))
-        return 0 if found.choices else 1
+        print_json(recommendation_text.as_json(recommendation))
+        return 0 if recommendation.choices else 1
     from . import console
 
     print(f"{question.describe()}\n")
-    if found.choices:
+    if recommendation.choices:
         console.print_table(
-            "", recommendation_text.COLUMNS, recommendation_text.as_rows(found), right=recommendation_text.RIGHT
+            "",
+            recommendation_text.COLUMNS,
+            recommendation_text.as_rows(recommendation),
+            right=recommendation_text.RIGHT,
         )
-    print(*recommendation_text.list_notes(found), sep="\n")
-    if not found.choices:
+    print(*recommendation_text.list_notes(recommendation), sep="\n")
+    if not recommendation.choices:
         print("To know more:", *recommendation_text.list_commands(question), sep="\n  ")
-    return 0 if found.choices else 1
+    return 0 if recommendation.choices else 1
 
 
 def _find_runs(named: list[str]) -> list[Path]:
     """The runs that were named, or else all of the folder of results."""
     if named:
         return [Path(run) for run in named]
-    found = sorted({file.parent for file in RESULTS.glob("*/rows.jsonl*")} | {*RESULTS.glob("local/*/")})
-    found = [run for run in found if any(run.glob("rows.jsonl*"))]
-    if not found:
+    folders = sorted({file.parent for file in RESULTS.glob("*/rows.jsonl*")} | {*RESULTS.glob("local/*/")})
+    folders = [run for run in folders if any(run.glob("rows.jsonl*"))]
+    if not folders:
         raise UsageError("recommend: no runs in results/ here; name some: efficient-attn recommend RUN...")
-    return found
+    return folders

@@ -23,19 +23,19 @@ def runs(args: Namespace) -> int:
     from ..report.run_folders import list_runs
     from . import console
 
-    found = list(list_runs(args.folder))
+    run_folders = list(list_runs(args.folder))
     if args.json:
-        return print_json([kept.as_data() for kept in found])
+        return print_json([run_folder.as_data() for run_folder in run_folders])
     rows = [
         [
-            str(kept.folder),
-            kept.suite,
-            kept.started[:16].replace("T", " "),
-            "yes" if kept.finished else "no: --resume goes on",
-            ", ".join(f"{count} {status}" for status, count in sorted(kept.statuses.items())),
-            units.size(kept.size),
+            str(run_folder.folder),
+            run_folder.suite,
+            run_folder.started[:16].replace("T", " "),
+            "yes" if run_folder.finished else "no: --resume goes on",
+            ", ".join(f"{count} {status}" for status, count in sorted(run_folder.statuses.items())),
+            units.size(run_folder.size),
         ]
-        for kept in found
+        for run_folder in run_folders
     ]
     console.print_table("", COLUMNS, rows, right=("size",))
     return 0
@@ -45,19 +45,19 @@ def clean(args: Namespace) -> int:
     """Take away what can be made again: pages, plots, tables, and what ended runs left to go on from."""
     from ..report.run_folders import find_removable_files, list_runs, remove_derived_files
 
-    found = {}
-    for kept in list_runs(args.folder):
-        paths = find_removable_files(kept)
+    removable = {}
+    for run_folder in list_runs(args.folder):
+        paths = find_removable_files(run_folder)
         freed = sum(path.lstat().st_size for path in paths)
         if paths and not args.dry_run:
-            paths = remove_derived_files(kept)
+            paths = remove_derived_files(run_folder)
         if paths:
-            found[str(kept.folder)] = {"files": [str(path) for path in paths], "bytes": freed}
+            removable[str(run_folder.folder)] = {"files": [str(path) for path in paths], "bytes": freed}
     if args.json:
-        return print_json({"dry_run": args.dry_run, "runs": found})
+        return print_json({"dry_run": args.dry_run, "runs": removable})
     would = "would go" if args.dry_run else "gone"
-    for folder, told in found.items():
-        print(f"{folder}: {len(told['files'])} files {would}, {units.size(told['bytes'])}")
-    total = units.size(sum(told["bytes"] for told in found.values())) if found else "nothing"
+    for folder, facts in removable.items():
+        print(f"{folder}: {len(facts['files'])} files {would}, {units.size(facts['bytes'])}")
+    total = units.size(sum(facts["bytes"] for facts in removable.values())) if removable else "nothing"
     print(f"{total} {would}; rows stay, and `efficient-attn report RUN` makes pages again")
     return 0

@@ -30,7 +30,7 @@ def show_results(rows: Any, *, trial: Sequence[str] = ()) -> None:
     _show_learned(rows, mark)
     asked = ok[ok.task == "retrieval"]
     for inputs, part in asked.groupby([name.rpartition(":")[0] for name in asked.inputs], sort=False):
-        _show_found(part, f"{inputs}{mark}")
+        _show_retrieval(part, f"{inputs}{mark}")
     for (inputs, length, single), part in swapped.groupby(["inputs", "seq_len", swapped["layer"].notna()], sort=False):
         _show_swapped(part, f"{'one layer of ' if single else ''}{inputs}, {length} tokens{mark}")
     real = ok[ok.task == "fidelity"]
@@ -57,12 +57,12 @@ def _show_learned(rows: Any, mark: str) -> None:
     ]
     cells = []
     for label in order_labels(tests):
-        shown = [[one.show_score().text for one in test.results if one.label == label] for test in tests]
-        cells.append([label, *(texts[0] if texts else units.NONE for texts in shown)])
+        scores = [[result.show_score().text for result in test.results if result.label == label] for test in tests]
+        cells.append([label, *(texts[0] if texts else units.NONE for texts in scores)])
     columns = ["variant", *(test.heading for test in tests)]
     print_table(f"learned, mean over seeds with its 95% interval{mark}", columns, cells, right=columns[1:])
-    for told in filter(None, (test.describe_ranking() for test in tests)):
-        print(told)
+    for sentence in filter(None, (test.describe_ranking() for test in tests)):
+        print(sentence)
 
 
 SWAPPED = {
@@ -77,20 +77,20 @@ SWAPPED = {
 
 def _show_swapped(rows: Any, title: str) -> None:
     """What swapping loses and saves, mean over segments, and over layers where they were swapped one at a time."""
-    shown = [name for name in SWAPPED if name in rows and rows[name].notna().any()]
-    means = rows.groupby("variant", sort=False)[shown].mean()
+    measured = [name for name in SWAPPED if name in rows and rows[name].notna().any()]
+    means = rows.groupby("variant", sort=False)[measured].mean()
     cells = [[str(name), *map(units.number, row)] for name, row in zip(means.index, means.to_numpy(), strict=True)]
-    columns = ["variant", *(SWAPPED[name] for name in shown)]
+    columns = ["variant", *(SWAPPED[name] for name in measured)]
     print_table(f"swapped into {title}", columns, cells, right=columns[1:])
 
 
-def _show_found(rows: Any, title: str) -> None:
+def _show_retrieval(rows: Any, title: str) -> None:
     """Shares of right answers by kind of needles and length, with their intervals."""
     places = list(dict.fromkeys(zip(rows["retrieval.needles"], rows.seq_len, strict=True)))
     cells = []
-    for variant, own in rows.groupby("variant", sort=False):
-        known = {(r["retrieval.needles"], r.seq_len): r for _, r in own.iterrows()}
-        cells.append([str(variant), *(_share(known.get(place)) for place in places)])
+    for variant, variant_rows in rows.groupby("variant", sort=False):
+        row_by_key = {(r["retrieval.needles"], r.seq_len): r for _, r in variant_rows.iterrows()}
+        cells.append([str(variant), *(_share(row_by_key.get(place)) for place in places)])
     columns = ["variant", *(f"{needles} {length}" for needles, length in places)]
     print_table(f"right answers, {title} (chance is 10%)", columns, cells, right=columns[1:])
 
@@ -111,8 +111,8 @@ def _names(rows: Any) -> list[str]:
     several = rows.groupby("variant")[list(APART)].transform("nunique") > 1
     names = []
     for variant, place in zip(rows.variant, rows.index, strict=True):
-        told = ", ".join(f"{name}={rows.at[place, name]}" for name in APART if several.at[place, name])
-        names.append(f"{variant} ({told})" if told else str(variant))
+        options = ", ".join(f"{name}={rows.at[place, name]}" for name in APART if several.at[place, name])
+        names.append(f"{variant} ({options})" if options else str(variant))
     return names
 
 
@@ -133,6 +133,6 @@ def show_rounds(rows: Any) -> None:
     share = compute_disturbed_share(rows)
     if share is None:
         return
-    said = f"{share:.0%} disturbed by something else on the machine" if share else "none disturbed"
+    message = f"{share:.0%} disturbed by something else on the machine" if share else "none disturbed"
     noisy = "; too many to trust small differences: measure again when it is quiet" if share > NOISY_SHARE else ""
-    print(f"rounds: {int(rows.rounds[rows.status == 'ok'].sum())}, {said}{noisy}")
+    print(f"rounds: {int(rows.rounds[rows.status == 'ok'].sum())}, {message}{noisy}")

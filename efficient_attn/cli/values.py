@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, unknown
-from ..resources import Shape, find_shape
+from ..resources import ModelShape, find_shape
 from ..units import parse_size
 
 
@@ -41,10 +41,10 @@ def truth(text: str) -> bool:
     return text.lower() == "true"
 
 
-def one_of(what: str, choices: Sequence[str]) -> Callable[[str], str]:
+def one_of(label: str, choices: Sequence[str]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
-            raise argparse.ArgumentTypeError(str(unknown(what, text, choices)))
+            raise argparse.ArgumentTypeError(str(unknown(label, text, choices)))
         return text
 
     return parse
@@ -108,10 +108,10 @@ def bound(text: str) -> float:
 
 def least(text: str) -> tuple[str, float]:
     """``TASK=SHARE``."""
-    task, mark, said = text.partition("=")
+    task, mark, value = text.partition("=")
     if not mark or not task:
         raise argparse.ArgumentTypeError(f"{text!r} is not TASK=SHARE, such as mqar=.95")
-    return task, bound(said)
+    return task, bound(value)
 
 
 def milliseconds(text: str) -> float:
@@ -135,7 +135,7 @@ def inches(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not a width such as 3.3in, 8.4cm, 84mm or 240pt")
 
 
-def shape(text: str) -> Shape:
+def shape(text: str) -> ModelShape:
     """A model's shape by its name."""
     try:
         return find_shape(text)
@@ -145,10 +145,10 @@ def shape(text: str) -> Shape:
 
 def setting(text: str) -> tuple[str, Any]:
     """``KEY=VALUE``, the value as TOML has it; several values with commas between them; any other text as it is."""
-    name, mark, said = text.partition("=")
-    if not mark or not name or not said:
+    name, mark, value = text.partition("=")
+    if not mark or not name or not value:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    parts = [_toml(part.strip()) for part in said.split(",")] if said[0] not in "['\"" else [_toml(said)]
+    parts = [_toml(part.strip()) for part in value.split(",")] if value[0] not in "['\"" else [_toml(value)]
     return name.strip(), parts if len(parts) > 1 else parts[0]
 
 

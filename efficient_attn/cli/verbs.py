@@ -97,12 +97,12 @@ def _run(args: Namespace) -> int:
     from ..report import write_report
     from ..results.frames import load
     from ..results.overrides import gather_overrides
-    from ..results.store import about
+    from ..results.store import read_about
 
-    written, trial = write_report([folder], folder), gather_overrides(about(folder))
+    written, trial = write_report([folder], folder), gather_overrides(read_about(folder))
     if args.json:
-        told = {"folder": str(folder), "page": str(written.page), "statuses": dict(outcome.statuses)}
-        print_json(told | {"trial": list(trial)})
+        data = {"folder": str(folder), "page": str(written.page), "statuses": dict(outcome.statuses)}
+        print_json(data | {"trial": list(trial)})
     else:
         rows = load(folder)
         summary.show_results(rows, trial=trial)
@@ -134,7 +134,7 @@ def _read_overrides(args: Namespace) -> Overrides:
     keys = dict(args.set or ()) | {name: getattr(args, name) for name in flags}
     axes = {name: [value] for name, value in (args.shape.axes if args.shape else {}).items()}
     axes |= {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
-    said = {
+    values = {
         "shape": args.shape and args.shape.name,
         "tasks": args.task or (),
         "parts": () if args.part is None else (args.part,),  # cut where names are known, as they may hold commas
@@ -142,7 +142,7 @@ def _read_overrides(args: Namespace) -> Overrides:
         "seed": args.seed,
         "quick": args.quick,
     }
-    return Overrides(axes=axes, keys=keys, flags=flags, **said)
+    return Overrides(axes=axes, keys=keys, flags=flags, **values)
 
 
 # -- results -------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def compare(args: Namespace) -> int:
 
     if args.out and Path(args.out).resolve() in (Path(args.base).resolve(), Path(args.new).resolve()):
         raise UsageError(f"compare: --out {args.out} is one of the two that are compared; name another file")
-    found = compare(
+    comparison = compare(
         read_run(Path(args.base)),
         read_run(Path(args.new)),
         by=args.by,
@@ -215,15 +215,15 @@ def compare(args: Namespace) -> int:
     )
     form = "json" if args.json else args.format
     if form == "json":
-        text = as_text(comparison_text.as_json(found))
+        text = as_text(comparison_text.as_json(comparison))
     else:
         show = comparison_text.as_markdown if form == "markdown" else comparison_text.as_text
-        text = show(found, include_all=args.all)
+        text = show(comparison, include_all=args.all)
     if args.out:
         write_file(Path(args.out), file_marks.add_mark(text, form))
-        print(*comparison_text.summarise_comparison(found), f"comparison: {args.out}", sep="\n")
+        print(*comparison_text.summarise_comparison(comparison), f"comparison: {args.out}", sep="\n")
     else:
         print(text, end="")
-    if args.fail_on_regression and found.regressed:
+    if args.fail_on_regression and comparison.regressed:
         return 1
-    return 3 if args.fail_if_blind and found.blind else 0
+    return 3 if args.fail_if_blind and comparison.blind else 0

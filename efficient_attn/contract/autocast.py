@@ -34,14 +34,14 @@ def run_cast(
     to = dtype or torch.get_autocast_dtype(device)
     distinct = {id(x): x for x in (q, k, v, *inputs.values()) if x is not None}
     done = {i: _cast(x, to) for i, x in distinct.items()}  # what is one tensor stays one
-    given = {name: done[id(x)] for name, x in inputs.items()}
+    cast_inputs = {name: done[id(x)] for name, x in inputs.items()}
     with torch.autocast(device, enabled=False):
-        return run(done[id(q)], done[id(k)], None if v is None else done[id(v)], *rest, **given)
+        return run(done[id(q)], done[id(k)], None if v is None else done[id(v)], *rest, **cast_inputs)
 
 
-def step_cast(run: Callable[..., Any], q: Tensor, *given: Any, inputs: Mapping[str, Tensor], dtype: Any) -> Any:
+def step_cast(run: Callable[..., Any], q: Tensor, *tensors: Any, inputs: Mapping[str, Tensor], dtype: Any) -> Any:
     """`run_cast` of a decode step. dtype: that of the state, which keeps it; the output has autocast's."""
-    out, state = run_cast(run, q, *given, inputs=inputs, dtype=dtype)
+    out, state = run_cast(run, q, *tensors, inputs=inputs, dtype=dtype)
     return _cast(cast(Tensor, out), torch.get_autocast_dtype(q.device.type)), state
 
 

@@ -59,7 +59,7 @@ class Budget:
 
     def features(self, each: int = 1) -> int:
         """How many directions of ``each`` features have sums as large as the keys and their values."""
-        found = self.keys * 2 * self.head_dim // (each * (self.head_dim + 1))
-        if found < 1:
+        n_features = self.keys * 2 * self.head_dim // (each * (self.head_dim + 1))
+        if n_features < 1:
             raise UsageError(f"a budget of {self.keys} keys has no room for {each} features")
-        return found
+        return n_features

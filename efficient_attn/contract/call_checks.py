@@ -20,17 +20,19 @@ if TYPE_CHECKING:
 KEPT = 4  # calls that an instance remembers: forward and a decode step, at two geometries each
 
 
-class Admitted(NamedTuple):
+class AcceptedCall(NamedTuple):
     """A call that may be served, and all that this was judged by. bare: it has neither padding, nor packed sequences,
     nor inputs of its own, nor anything empty, so that there is nothing to do but to run it."""
 
     facts: tuple[Any, ...]
     shape: Shape
     traits: Traits
-    bare: bool = False
+    is_plain: bool = False
 
 
-def look_at(attn: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]) -> Admitted:
+def find_accepted(
+    attn: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
+) -> AcceptedCall:
     """`admit` with the sizes of the call; what was admitted lately is not judged again, only masks' tensors are.
 
     The judgement takes as long as a tenth of a short call. Compiled code has it in its guards instead, and tensors that
@@ -39,23 +41,23 @@ def look_at(attn: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs
     plain = type(mask) is Mask and type(q) is type(k) is Tensor and not torch.compiler.is_compiling()
     if not plain:
         shape = attn.shape_of(q, k, v)
-        return Admitted((), shape, admit(attn, shape, mask, inputs, q))
-    facts = _read_facts(attn, q, k, v, mask, inputs)
-    for known in attn.admitted:
-        if known.facts == facts:
-            if known.bare:
-                return known
-            mask.check(known.shape.batch, known.shape.n, known.shape.m, q.device)
-            return known
+        return AcceptedCall((), shape, check_call_features(attn, shape, mask, inputs, q))
+    facts = _read_call_facts(attn, q, k, v, mask, inputs)
+    for accepted in attn.admitted:
+        if accepted.facts == facts:
+            if accepted.is_plain:
+                return accepted
+            mask.check(accepted.shape.batch, accepted.shape.n, accepted.shape.m, q.device)
+            return accepted
     shape = attn.shape_of(q, k, v)
-    traits = admit(attn, shape, mask, inputs, q)
+    traits = check_call_features(attn, shape, mask, inputs, q)
     bare = not (mask.holds_tensors or inputs) and traits.gradient and q.numel() > 0 and shape.m > 0
-    found = Admitted(facts, shape, traits, bare)
-    attn.admitted = (found, *attn.admitted[: KEPT - 1])  # in one assignment, for the sake of threads
-    return found
+    accepted_call = AcceptedCall(facts, shape, traits, bare)
+    attn.admitted = (accepted_call, *attn.admitted[: KEPT - 1])  # in one assignment, for the sake of threads
+    return accepted_call
 
 
-def _read_facts(
+def _read_call_facts(
     attn: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> tuple[Any, ...]:
     """What `admit` and `shape_of` judge by, what differs most often first."""
@@ -66,7 +68,7 @@ def _read_facts(
     return *of_tensors, *of_mask, attn.backend, attn.dropping, *declared
 
 
-def admit(attn: Attention, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], q: Tensor) -> Traits:
+def check_call_features(attn: Attention, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], q: Tensor) -> Traits:
     """The traits of an instance that may serve a call; otherwise `UnsupportedError` or `UsageError` says why not."""
     traits, device = attn.traits, q.device
     plain = type(mask) is Mask and attn.known_mask_fields is MASK_FIELDS  # then there is nothing not to know
@@ -78,7 +80,7 @@ def admit(attn: Attention, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor
     check_dtype(attn, q.dtype)
     check_dropout(attn, traits, attn.dropping)
     aligned = mask.start(shape.n, shape.m) == 0 and shape.n == shape.m
-    for wrong, what in (
+    for wrong, message in (
         (mask.causal and not traits.causal, "a causal mask"),
         (not mask.causal and not traits.bidirectional, "a mask that is not causal"),
         (mask.pads_keys and not traits.padding, "padding"),
@@ -86,7 +88,7 @@ def admit(attn: Attention, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor
         (shape.kv_heads != shape.heads and not traits.grouped, "fewer key-value heads than heads"),
     ):
         if wrong:
-            raise UnsupportedError(f"{attn.label} does not support {what}")
+            raise UnsupportedError(f"{attn.label} does not support {message}")
     if inputs.keys() != traits.inputs.keys():
         raise UsageError(f"{attn.label} takes the inputs {sorted(traits.inputs)}, got {sorted(inputs)}")
     attn.dims.check(shape, kv_heads=attn.kv_heads, who=lambda: attn.label)

@@ -10,7 +10,10 @@ from ..errors import UsageError
 from .decode_state import state_bytes
 from .mechanism import Attention
 
-FAR, APART = 2**30, 2**10  # a state of the same size at two lengths that far out, and that far apart, does not grow
+MAX_CONTEXT, APART = (
+    2**30,
+    2**10,
+)  # a state of the same size at two lengths that far out, and that far apart, does not grow
 
 
 def longest_context(
@@ -32,7 +35,7 @@ def longest_context(
         raise UsageError(f"longest_context: {attn.label} allocates its decode state in its first step; {_advice(attn)}")
     end = 1
     while size(end) <= budget_bytes:
-        if end >= FAR and size(end) == size(end // APART):
+        if end >= MAX_CONTEXT and size(end) == size(end // APART):
             return None
         end *= 2
     return bisect_right(range(1, end), budget_bytes, key=size)
@@ -40,6 +43,6 @@ def longest_context(
 
 def _advice(attn: Attention) -> str:
     """Which dims would tell the sizes beforehand."""
-    known = {"heads": attn.kv_heads or attn.dims.heads, "head_dim": attn.dims.head_dim}
-    missing = [name for name, value in known.items() if value is None]
+    known_dims = {"heads": attn.kv_heads or attn.dims.heads, "head_dim": attn.dims.head_dim}
+    missing = [name for name, value in known_dims.items() if value is None]
     return f"create it with dims that say {' and '.join(missing)}" if missing else "no dims tell its size beforehand"

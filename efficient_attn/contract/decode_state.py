@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedError, UsageError
 from .mask import Mask, blank
-from .row_starts import Starts, mask_of
+from .row_starts import RowStarts, mask_of
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class KVCache:
     keys: Tensor | None = None
     values: Tensor | None = None
     length: int = 0
-    starts: Starts | None = None
+    starts: RowStarts | None = None
 
     @property
     def slots(self) -> int:
@@ -56,7 +56,7 @@ class LatentCache:
     capacity: int
     rows: Tensor | None = None
     length: int = 0
-    starts: Starts | None = None
+    starts: RowStarts | None = None
 
     @property
     def mask(self) -> Mask:
@@ -67,9 +67,9 @@ class LatentCache:
         """Write T positions after the last."""
         end = _end(self.length, rows, self.capacity)
         rows = hide(self, rows)
-        kept = allocate(self.rows, rows, self.capacity)
-        kept[:, :, self.length : end] = rows
-        return replace(self, rows=kept, length=end)
+        rows_buffer = allocate(self.rows, rows, self.capacity)
+        rows_buffer[:, :, self.length : end] = rows
+        return replace(self, rows=rows_buffer, length=end)
 
     def filled(self) -> Tensor:
         """The rows so far, as a view."""
@@ -90,7 +90,7 @@ class RollingCache:
     keys: Tensor | None = None
     values: Tensor | None = None
     length: int = 0  # positions seen so far, those overwritten included
-    starts: Starts | None = None
+    starts: RowStarts | None = None
 
     @property
     def slots(self) -> int:
@@ -181,8 +181,8 @@ def preallocate(cache: Cache, sizes: tuple[int | None, ...], dtype: torch.dtype,
 
 def cache_dtype(state: Any) -> torch.dtype | None:
     """The dtype in which a cache keeps positions; None where it is empty, or no cache."""
-    kept = state.rows if isinstance(state, LatentCache) else getattr(state, "keys", None)
-    return kept.dtype if isinstance(kept, Tensor) else None
+    stored = state.rows if isinstance(state, LatentCache) else getattr(state, "keys", None)
+    return stored.dtype if isinstance(stored, Tensor) else None
 
 
 def state_bytes(state: Any) -> int:

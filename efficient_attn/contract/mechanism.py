@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from ..errors import UnsupportedError, UsageError
 from .autocast import autocasts, keep_on_graph, run_cast, step_cast
 from .budget import Budget
-from .call_checks import Admitted, check_dropout, check_dtype, look_at
+from .call_checks import AcceptedCall, check_dropout, check_dtype, find_accepted
 from .decode_state import cache_dtype
 from .mask import CAUSAL, EVERYTHING, MASK_FIELDS, Mask, blank
 from .origin import Origin
-from .packed_sequences import run_alone
+from .packed_sequences import run_each_sequence
 from .row_starts import advance_begun, make_starts, put_starts
 from .shapes import Dims, Sample, Shape, Values, ask_nothing, draw_sample, held_bytes
 from .traits import Growth, Traits
@@ -39,7 +39,7 @@ class Attention(nn.Module):
     _backend: str | None = None
     _dropout: float = 0.0
     _first_able: str | None = None
-    admitted: tuple[Admitted, ...] = ()  # the last calls that passed the gate
+    admitted: tuple[AcceptedCall, ...] = ()  # the last calls that passed the gate
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,9 +144,9 @@ class Attention(nn.Module):
 
     def why_not_dtype(self, dtype: torch.dtype) -> str | None:
         """Why the backend that runs does not take a dtype; None when it does."""
-        taken = self.only_dtypes.get(self.backend, (dtype,))
-        told = f"backend {self.backend!r} takes {' and '.join(map(str, taken))} only, not {dtype}"
-        return None if dtype in taken else told
+        supported = self.only_dtypes.get(self.backend, (dtype,))
+        message = f"backend {self.backend!r} takes {' and '.join(map(str, supported))} only, not {dtype}"
+        return None if dtype in supported else message
 
     # -- what users call ----------------------------------------------------------------------------------------
     @property
@@ -228,24 +228,24 @@ class Attention(nn.Module):
         if autocasts(q):
             return run_cast(partial(Attention.forward, self), q, k, v, mask, inputs=inputs)
         mask = EVERYTHING if mask is None else mask
-        _, shape, traits, bare = look_at(self, q, k, v, mask, inputs)
-        given = (q, k) if v is None else (q, k, v)
+        _, shape, traits, bare = find_accepted(self, q, k, v, mask, inputs)
+        tensors = (q, k) if v is None else (q, k, v)
         if bare:
-            return keep_on_graph(self.run(q, k, v, mask), *given)
-        sources = () if traits.gradient else (*given, *inputs.values(), *self.parameters())
+            return keep_on_graph(self.run(q, k, v, mask), *tensors)
+        sources = () if traits.gradient else (*tensors, *inputs.values(), *self.parameters())
         if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
             raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
         if mask.cu_seqlens is not None:
-            return run_alone(partial(Attention.forward, self), q, k, v, mask, inputs)
+            return run_each_sequence(partial(Attention.forward, self), q, k, v, mask, inputs)
         if shape.m == 0 or q.numel() == 0:
-            return keep_on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *given)
+            return keep_on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *tensors)
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
         if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
             k, v = blank(k, key_valid), None if v is None else blank(v, key_valid)
         q = q if query_valid is None else blank(q, query_valid)
         valid = {"key": key_valid, "query": query_valid}
         inputs = {name: blank(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
-        out = keep_on_graph(self.run(q, k, v, mask, **inputs), *given)
+        out = keep_on_graph(self.run(q, k, v, mask, **inputs), *tensors)
         return blank(out, query_valid)
 
     def init_state(
@@ -279,7 +279,7 @@ class Attention(nn.Module):
             return step_cast(self.step, q, k, v, state, inputs=inputs, dtype=cache_dtype(state))
         if q.ndim == k.ndim == 4 and not (n := q.shape[2]) == (m := k.shape[2]) > 0:
             raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {n} and {m}")
-        look_at(self, q, k, v, CAUSAL, inputs)
+        find_accepted(self, q, k, v, CAUSAL, inputs)
         return advance_begun(self.advance, q, k, v, state, inputs)
 
     def sample(

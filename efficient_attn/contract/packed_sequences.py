@@ -13,7 +13,7 @@ from .mask import Mask
 from .shapes import Values
 
 
-def run_alone(
+def run_each_sequence(
     run: Callable[..., Tensor], q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> Tensor:
     """What ``run(q, k, v, mask, **inputs)`` gives for each sequence that ``mask.cu_seqlens`` packs, packed again.
@@ -36,8 +36,8 @@ def run_alone(
     stacks = {i: _stack(x, lengths, groups) for i, x in distinct.items()}
     rows: dict[int, Tensor] = {}
     for at, group in enumerate(groups):
-        given = {name: stacks[id(x)][at] for name, x in inputs.items()}
-        out = run(*(None if x is None else stacks[id(x)][at] for x in (q, k, v)), alone, **given)
+        sequence_inputs = {name: stacks[id(x)][at] for name, x in inputs.items()}
+        out = run(*(None if x is None else stacks[id(x)][at] for x in (q, k, v)), alone, **sequence_inputs)
         if len(groups) == 1:
             return out.transpose(0, 1).flatten(1, 2)[None]
         rows.update(zip(group, out.unbind(), strict=True))

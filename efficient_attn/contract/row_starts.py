@@ -20,7 +20,7 @@ WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True)
-class Starts:
+class RowStarts:
     """The first position of each row, ``first [B]``; what stands before is padding. last: no row begins later, known to
     the host, so that steps beyond it need no mask."""
 
@@ -36,21 +36,21 @@ class Starts:
         return None if at >= self.last else self.valid(at, size)
 
 
-def make_starts(starts: Tensor, batch: int, max_len: int, device: torch.device | str) -> Starts:
+def make_starts(starts: Tensor, batch: int, max_len: int, device: torch.device | str) -> RowStarts:
     """Starts that were checked. Raises `UsageError` for others than ``batch`` whole numbers from 0 to below max_len."""
     if not isinstance(starts, Tensor) or starts.dtype not in WHOLE or starts.shape != (batch,):
         raise UsageError(
             f"init_state: starts must be {batch} whole numbers in a tensor, the first position of each row"
         )
     if starts.is_meta:
-        return Starts(starts, max_len)
+        return RowStarts(starts, max_len)
     low, high = (int(x) for x in starts.aminmax())
     if low < 0 or high >= max_len:
         raise UsageError(f"init_state: starts lie in [0, {max_len}), got {low if low < 0 else high}")
-    return Starts(starts.to(device, torch.int64), high)
+    return RowStarts(starts.to(device, torch.int64), high)
 
 
-def put_starts(attn: Attention, state: Any, starts: Starts) -> Any:
+def put_starts(attn: Attention, state: Any, starts: RowStarts) -> Any:
     """A state that knows where its rows begin. Raises `UnsupportedError` where the mechanism does not serve that."""
     if reason := why_no_starts(attn, state):
         raise UnsupportedError(f"{attn.label} takes no starts: {reason}")
@@ -70,7 +70,7 @@ def why_no_starts(attn: Attention, state: Any) -> str | None:
     return None if keeps else f"its {type(state).__name__} has no place for them"
 
 
-def mask_of(starts: Starts | None, length: int, first: int = 0) -> Mask:
+def mask_of(starts: RowStarts | None, length: int, first: int = 0) -> Mask:
     """The mask of a step over the keys at positions from ``first`` to before ``length``."""
     hidden = None if starts is None else starts.hidden(first, length - first)
     return CAUSAL if hidden is None else Mask(causal=True, key_mask=hidden)
@@ -90,6 +90,6 @@ def advance_begun(
     if valid is None:
         return advance(q, k, v, state, **inputs)
     blanked = {id(x): blank(x, valid) for x in (q, k, v, *inputs.values()) if x is not None}  # one tensor stays one
-    given = {name: blanked[id(x)] for name, x in inputs.items()}
-    out, after = advance(blanked[id(q)], blanked[id(k)], None if v is None else blanked[id(v)], state, **given)
+    blanked_inputs = {name: blanked[id(x)] for name, x in inputs.items()}
+    out, after = advance(blanked[id(q)], blanked[id(k)], None if v is None else blanked[id(v)], state, **blanked_inputs)
     return blank(out, valid), after

@@ -77,13 +77,13 @@ class Traits:
     def meanings(self) -> dict[str, tuple[bool, str]]:
         """Of each trait that is a yes or a no, which of the two, and what that means."""
         flags = {f.name: (getattr(self, f.name), f.metadata) for f in fields(self) if f.metadata}
-        return {name: (value, said[value]) for name, (value, said) in flags.items()}
+        return {name: (value, texts[value]) for name, (value, texts) in flags.items()}
 
     @property
     def unclaimed(self) -> tuple[str, ...]:
         """What it does not promise, in words: of a mechanism that promises little, little is checked."""
-        told = self.meanings()
-        return tuple(told[name][1] for name in PROMISES if not told[name][0])
+        meanings = self.meanings()
+        return tuple(meanings[name][1] for name in PROMISES if not meanings[name][0])
 
 
 @dataclass(frozen=True)

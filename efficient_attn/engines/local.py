@@ -57,20 +57,20 @@ class LocalEngine:
     def carry_out(self, job: Job) -> Iterator[Any]:
         """Run a job in a worker of its own and yield what it tells. Raises `Died` when that does not come back."""
         if self.method == "inline":
-            yield from self._run_here(job)
+            yield from self._run_inline(job)
             return
         self.start()
         with tempfile.TemporaryDirectory(prefix="efficient-attn-") as folder:
-            yield from self._run_apart(job, mp.get_context(self.method), Path(folder) / "trace")
+            yield from self._run_in_process(job, mp.get_context(self.method), Path(folder) / "trace")
 
-    def _run_here(self, job: Job) -> Iterator[Any]:
-        told: list[Any] = []
+    def _run_inline(self, job: Job) -> Iterator[Any]:
+        messages: list[Any] = []
         start = time.perf_counter()
-        job.run(StageBoard([0.0, 0.0, 0.0]), told.append)
+        job.run(StageBoard([0.0, 0.0, 0.0]), messages.append)
         self.account.working_s += time.perf_counter() - start
-        yield from told
+        yield from messages
 
-    def _run_apart(self, job: Job, context: Any, trace: Path) -> Iterator[Any]:
+    def _run_in_process(self, job: Job, context: Any, trace: Path) -> Iterator[Any]:
         ours, theirs = context.Pipe(duplex=False)
         fields = context.RawArray("d", [-1, 0, time.monotonic() + START_S])  # no case yet
         board, killed_before, start = StageBoard(fields), _count_oom_kills(), time.perf_counter()
@@ -149,9 +149,9 @@ def _read_location(trace: Path) -> str:
     """The innermost line of Python of a trace that belongs neither to Python itself nor to torch."""
     lines = trace.read_text(errors="replace").splitlines() if trace.is_file() else []
     frames = [line.strip() for line in lines if line.startswith("  File ")]
-    own = [f for f in frames if "site-packages" not in f and f"{os.sep}lib{os.sep}python3" not in f]
-    if not (own or frames):
+    frames_of_ours = [f for f in frames if "site-packages" not in f and f"{os.sep}lib{os.sep}python3" not in f]
+    if not (frames_of_ours or frames):
         return ""
-    file, _, rest = (own or frames)[0].removeprefix('File "').partition('", line ')
+    file, _, rest = (frames_of_ours or frames)[0].removeprefix('File "').partition('", line ')
     number, _, function = rest.partition(" in ")
     return f", in {function} ({Path(file).name}:{number})"

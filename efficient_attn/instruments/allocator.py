@@ -13,8 +13,8 @@ OWN = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOL
 
 def settings() -> dict[str, int | str]:
     """What `keep_pages` does in this environment, for the record."""
-    if own := [name for name in OWN if name in os.environ]:
-        return {"left alone": f"{', '.join(own)} set"}
+    if set_variables := [name for name in OWN if name in os.environ]:
+        return {"left alone": f"{', '.join(set_variables)} set"}
     if sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"):
         return {"left alone": "not glibc"}
     return {name: value for name, (_, value) in OPTIONS.items()}

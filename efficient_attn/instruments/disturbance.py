@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .environment import cgroups, load
-from .environment.readings import ROOT, known, number, table
-from .timing import WAITED
+from .environment.readings import ROOT, read_number, read_table, value_or_none
+from .timing import DISTURBED_RATIO
 
 SHORTEST = 0.2  # seconds; the kernel counts in ticks of 10 ms, which say too little of a shorter time
 OTHERS = 0.25  # processors that others may take on average
@@ -38,22 +38,22 @@ class Disturbance:
 
         threads: those that the measured code uses; with one, it should have computed all the time.
         """
-        said = []
+        reasons = []
         if self.others_cores is not None and self.others_cores > OTHERS:
-            said.append(f"other programs used {self.others_cores:.1f} cores")
+            reasons.append(f"other programs used {self.others_cores:.1f} cores")
         if self.steal_share is not None and self.steal_share > STEAL:
-            said.append(f"the hypervisor kept {self.steal_share:.0%} of the processor time")
+            reasons.append(f"the hypervisor kept {self.steal_share:.0%} of the processor time")
         if self.throttled:
-            said.append(f"the processor was throttled {self.throttled} times")
-        if threads == 1 and self.own_cpu_s > 0 and self.wall_s / self.own_cpu_s > WAITED:
-            said.append(
+            reasons.append(f"the processor was throttled {self.throttled} times")
+        if threads == 1 and self.own_cpu_s > 0 and self.wall_s / self.own_cpu_s > DISTURBED_RATIO:
+            reasons.append(
                 f"its one thread waited: wall time is {self.wall_s / self.own_cpu_s:.2f} times its processor time"
             )
-        return "; ".join(said) or None
+        return "; ".join(reasons) or None
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _Counters:
     """Counters at one moment: seconds, and ticks summed over all processors."""
 
     wall_s: float
@@ -63,28 +63,28 @@ class _Reading:
     throttled: int | None
 
 
-class Watch:
+class DisturbanceWatch:
     """Looks at the counters when it is made, and again at every `lap`: about 0.1 ms each time on a small machine."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
         self._last = _read(root)
 
-    def lap(self) -> Disturbance:
+    def read_interval(self) -> Disturbance:
         """What happened since the last lap, or since the watch was made."""
         before, self._last = self._last, _read(self._root)
         return _between(before, self._last)
 
 
-def _between(a: _Reading, b: _Reading) -> Disturbance:
-    wall, own = b.wall_s - a.wall_s, b.own_cpu_s - a.own_cpu_s
+def _between(a: _Counters, b: _Counters) -> Disturbance:
+    wall, own_cpu = b.wall_s - a.wall_s, b.own_cpu_s - a.own_cpu_s
     busy, stolen = _since(a.busy, b.busy), _since(a.stolen, b.stolen)
     averages = load()
     fine = wall >= SHORTEST
     return Disturbance(
         wall_s=wall,
-        own_cpu_s=own,
-        others_cores=max(0.0, busy / _ticks() - own) / wall if fine and busy is not None else None,
+        own_cpu_s=own_cpu,
+        others_cores=max(0.0, busy / _ticks() - own_cpu) / wall if fine and busy is not None else None,
         steal_share=stolen / max(1, busy + stolen) if fine and busy is not None and stolen is not None else None,
         throttled=_since(a.throttled, b.throttled),
         load=averages[0] if averages else None,
@@ -100,14 +100,14 @@ def _ticks() -> int:
     return os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
-def _read(root: Path) -> _Reading:
+def _read(root: Path) -> _Counters:
     busy, stolen = _processors(root)
-    return _Reading(time.perf_counter(), time.process_time(), busy, stolen, _throttled(root))
+    return _Counters(time.perf_counter(), time.process_time(), busy, stolen, _throttled(root))
 
 
 def _processors(root: Path) -> tuple[int | None, int | None]:
     """Ticks in which processors worked, for anyone, and in which the hypervisor kept them waiting."""
-    total = (known(table(root / "proc/stat")) or {}).get("cpu")
+    total = (value_or_none(read_table(root / "proc/stat")) or {}).get("cpu")
     if total is None:
         return None, None
     user, nice, system, _idle, _iowait, irq, softirq, *rest = (int(ticks) for ticks in total.split())
@@ -117,6 +117,6 @@ def _processors(root: Path) -> tuple[int | None, int | None]:
 def _throttled(root: Path) -> int | None:
     """Times that a control group's quota or the temperature slowed processors down since the machine started."""
     folders = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle"))
-    heat = [known(number(f / "core_throttle_count")) for f in folders]
+    heat = [value_or_none(read_number(f / "core_throttle_count")) for f in folders]
     counts = [count for count in (*heat, cgroups.throttled(root)) if count is not None]
     return sum(counts) if counts else None

@@ -6,18 +6,18 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .timing import Timed, synchronize
+from .timing import TimedCall, synchronize
 
 LEAST_S = 0.5  # the counter moves every 20 to 100 ms
 
 
-class Meter(Protocol):
+class EnergyMeter(Protocol):
     """Joules that a device has used up to now."""
 
     def __call__(self) -> float: ...
 
 
-def meter(device: str) -> Meter | None:
+def find_meter(device: str) -> EnergyMeter | None:
     """The device's energy counter; None where there is none, or NVML's Python package is not installed."""
     if device != "cuda":
         return None
@@ -34,7 +34,7 @@ def _uuid() -> str:
     return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
 
 
-def _nvml_meter(nvml: Any, uuid: str) -> Meter | None:
+def _nvml_meter(nvml: Any, uuid: str) -> EnergyMeter | None:
     """By the device's own number: NVML counts devices that this process may not see."""
     try:
         nvml.nvmlInit()
@@ -46,7 +46,7 @@ def _nvml_meter(nvml: Any, uuid: str) -> Meter | None:
 
 
 def joules_a_call(
-    subject: Timed, calls: int, read: Meter, *, device: str, clock: Callable[[], float] = time.perf_counter
+    subject: TimedCall, calls: int, read: EnergyMeter, *, device: str, clock: Callable[[], float] = time.perf_counter
 ) -> float | None:
     """The mean over passes repeated for half a second and more, with nothing between them.
 
@@ -56,7 +56,7 @@ def joules_a_call(
     synchronize(device)
     before, start, made = read(), clock(), 0
     while clock() - start < LEAST_S:
-        if made + calls > subject.limit:
+        if made + calls > subject.max_calls:
             return None
         subject.run(calls)
         synchronize(device)

@@ -14,25 +14,25 @@ from torch import Tensor
 from . import integrity
 
 
-class Meddled(Exception):
+class GlobalStateChanged(Exception):
     """A mechanism changed what is not its own."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class GlobalSetting:
     """Something that holds for the whole process. say: what was done to it, of its value before and now."""
 
     read: Callable[[], Any]
     write: Callable[[Any], object]
-    say: Callable[[Any, Any], str]
+    describe: Callable[[Any, Any], str]
 
 
-def _turned(what: str) -> Callable[[Any, Any], str]:
-    return lambda before, now: f"it turned {what} {'on' if now else 'off'} and left them so"
+def _describe_switch(label: str) -> Callable[[Any, Any], str]:
+    return lambda before, now: f"it turned {label} {'on' if now else 'off'} and left them so"
 
 
-def _changed(what: str) -> Callable[[Any, Any], str]:
-    return lambda before, now: f"it changed {what} from {before} to {now}"
+def _describe_change(label: str) -> Callable[[Any, Any], str]:
+    return lambda before, now: f"it changed {label} from {before} to {now}"
 
 
 _TINY = torch.tensor(1e-40)
@@ -48,35 +48,39 @@ def _set_niceness(value: int) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, value)
 
 
-def _settings() -> Iterator[Setting]:
-    yield Setting(torch.get_num_threads, torch.set_num_threads, _changed("the number of threads"))
-    yield Setting(torch.get_default_dtype, torch.set_default_dtype, _changed("the default dtype"))
-    yield Setting(torch.is_grad_enabled, torch.set_grad_enabled, _turned("gradients"))
+def _settings() -> Iterator[GlobalSetting]:
+    yield GlobalSetting(torch.get_num_threads, torch.set_num_threads, _describe_change("the number of threads"))
+    yield GlobalSetting(torch.get_default_dtype, torch.set_default_dtype, _describe_change("the default dtype"))
+    yield GlobalSetting(torch.is_grad_enabled, torch.set_grad_enabled, _describe_switch("gradients"))
     deterministic = torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms
-    yield Setting(*deterministic, _turned("deterministic algorithms"))
+    yield GlobalSetting(*deterministic, _describe_switch("deterministic algorithms"))
     precision = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-    yield Setting(*precision, _changed("the precision of matrix products"))
-    yield Setting(_flushes, torch.set_flush_denormal, _turned("the flushing of denormal numbers"))
-    yield Setting(torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, _turned("oneDNN's kernels"))
+    yield GlobalSetting(*precision, _describe_change("the precision of matrix products"))
+    yield GlobalSetting(_flushes, torch.set_flush_denormal, _describe_switch("the flushing of denormal numbers"))
+    yield GlobalSetting(
+        torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, _describe_switch("oneDNN's kernels")
+    )
     if hasattr(os, "sched_getaffinity"):
         affinity = lambda: os.sched_getaffinity(0), lambda cpus: os.sched_setaffinity(0, cpus)
-        yield Setting(*affinity, _changed("the processors that it may use"))
+        yield GlobalSetting(*affinity, _describe_change("the processors that it may use"))
     if hasattr(os, "getpriority"):
-        yield Setting(lambda: os.getpriority(os.PRIO_PROCESS, 0), _set_niceness, _changed("the process's niceness"))
+        yield GlobalSetting(
+            lambda: os.getpriority(os.PRIO_PROCESS, 0), _set_niceness, _describe_change("the process's niceness")
+        )
 
 
 SETTINGS = tuple(_settings())
 
 
 @dataclass(frozen=True)
-class Globals:
+class GlobalState:
     """The process's settings at one moment, in the order of `SETTINGS`, and the state of torch's random numbers."""
 
     values: tuple[Any, ...]
     random: Tensor
 
     @classmethod
-    def now(cls) -> Globals:
+    def capture(cls) -> GlobalState:
         return cls(tuple(setting.read() for setting in SETTINGS), torch.get_rng_state())
 
     def restore(self) -> None:
@@ -84,16 +88,16 @@ class Globals:
             if setting.read() != value:
                 setting.write(value)
         torch.set_rng_state(self.random)
-        integrity.mend()
+        integrity.restore()
 
     def changed(self) -> str | None:
         """What differs now, in words; None when nothing does."""
-        if reason := integrity.broken():
+        if reason := integrity.find_changed():
             return reason
-        now = Globals.now()
+        now = GlobalState.capture()
         for setting, a, b in zip(SETTINGS, self.values, now.values, strict=True):
             if a != b:
-                return setting.say(a, b)
+                return setting.describe(a, b)
         if not torch.equal(now.random, self.random):
             return "it drew from torch's global random numbers, so results depend on what ran before"
         return None
@@ -105,14 +109,14 @@ def watched(tensors: Sequence[Tensor] = ()) -> Iterator[None]:
 
     The settings are put back in any case, so that the mechanisms that follow are not touched.
     """
-    before, versions = Globals.now(), [t._version for t in tensors]
+    before, versions = GlobalState.capture(), [t._version for t in tensors]
     try:
         yield
         reason = before.changed()
         if reason is None and versions != [t._version for t in tensors]:
             reason = "it wrote into its inputs"
         if reason is not None:
-            raise Meddled(reason)
+            raise GlobalStateChanged(reason)
     finally:
         if before.changed():
             before.restore()

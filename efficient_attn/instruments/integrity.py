@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-ROOMS = ("instruments", "engines", "bench", "results", "contract", "kernels.dense")
-OURS = tuple(f"{__name__.partition('.')[0]}.{room}" for room in ROOMS)
+SEALED_PACKAGES = ("instruments", "engines", "bench", "results", "contract", "kernels.dense")
+OWN_MODULES = tuple(f"{__name__.partition('.')[0]}.{room}" for room in SEALED_PACKAGES)
 CLOCKS = ("perf_counter", "perf_counter_ns", "process_time", "thread_time", "monotonic", "time")
 TORCH = ("equal", "isfinite", "cat", "zeros_like", "no_grad", "set_grad_enabled", "get_num_threads", "get_rng_state")
 METHODS = (
@@ -25,7 +25,7 @@ METHODS = (
 )  # fmt: skip
 
 
-class Part(NamedTuple):
+class SealedPart(NamedTuple):
     """A name of a module or a class, its owner's names as they are now, what it stood for, and that function's code."""
 
     owner: Any
@@ -35,21 +35,21 @@ class Part(NamedTuple):
     code: Any
 
 
-_parts: dict[tuple[int, str], Part] = {}
+_parts: dict[tuple[int, str], SealedPart] = {}
 
 
-def close() -> None:
+def record_integrity() -> None:
     """Remember what is there now, and was not remembered before."""
     others = (torch.autograd, ("grad",)), (torch.cuda, ("synchronize",))
     for owner, names in ((time, CLOCKS), (torch, TORCH), (Tensor, METHODS), *others):
         for name in names:
             _remember(owner, name, getattr(owner, name))
-    for module in [m for n, m in list(sys.modules.items()) if n.startswith(OURS) and isinstance(m, ModuleType)]:
+    for module in [m for n, m in list(sys.modules.items()) if n.startswith(OWN_MODULES) and isinstance(m, ModuleType)]:
         for owner, name, value in _members(module):
             _remember(owner, name, value)
 
 
-def broken() -> str | None:
+def find_changed() -> str | None:
     """What stands for something else now, and whose it is; None when all is as it was."""
     for owner, name, names, value, code in _parts.values():
         now = names.get(name, value)  # what a class inherits is not among its own names
@@ -58,7 +58,7 @@ def broken() -> str | None:
     return None
 
 
-def mend() -> None:
+def restore() -> None:
     """Put back what was replaced."""
     for owner, name, names, value, code in _parts.values():
         if names.get(name, value) is not value:
@@ -77,7 +77,7 @@ def _members(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _remember(owner: Any, name: str, value: Any) -> None:
-    part = Part(owner, name, vars(owner), value, value.__code__ if isinstance(value, FunctionType) else None)
+    part = SealedPart(owner, name, vars(owner), value, value.__code__ if isinstance(value, FunctionType) else None)
     _parts.setdefault((id(owner), name), part)
 
 

@@ -55,7 +55,7 @@ def footprint(call: Callable[[], Any], *, device: str) -> Footprint:
         mark()
 
     if device not in COUNTED:
-        return _silent(device)
+        return _quiet_profiler(device)
     peak, (retained, rest), kernels = _trace(steps, device)
     output = retained - rest
     return Footprint(peak=peak, retained=retained, output=output, workspace=peak - output, kernels=kernels)
@@ -80,28 +80,28 @@ def training_footprint(forward: Callable[[], Tensor], backward: Callable[[Tensor
         del gradients
 
     if device not in COUNTED:
-        return _silent(device)
-    peak, (kept, ended, retained), kernels = _trace(steps, device)
+        return _quiet_profiler(device)
+    peak, (retained_parts, ended, retained), kernels = _trace(steps, device)
     output = ended - retained
-    saved = kept - output
-    found = Footprint(peak=peak, retained=retained, output=output, saved=saved, kernels=kernels)
-    return replace(found, workspace=peak - output - saved)
+    saved = retained_parts - output
+    footprint = Footprint(peak=peak, retained=retained, output=output, saved=saved, kernels=kernels)
+    return replace(footprint, workspace=peak - output - saved)
 
 
-def canary(device: str, *, size: int = 64 * 2**20) -> dict[str, Any]:
+def check_counter(device: str, *, size: int = 64 * 2**20) -> dict[str, Any]:
     """Whether one known allocation of ``size`` bytes is counted right: ``ok``, None where the device cannot tell."""
-    found = footprint(lambda: torch.empty(size, dtype=torch.uint8, device=device), device=device)
-    right = found.peak == found.retained == found.output == size
+    counted = footprint(lambda: torch.empty(size, dtype=torch.uint8, device=device), device=device)
+    right = counted.peak == counted.retained == counted.output == size
     return {
         "device": device,
         "expected_bytes": size,
-        "measured_bytes": found.peak,
-        "ok": None if found.peak is None else right,
-        "reason": found.reason,
+        "measured_bytes": counted.peak,
+        "ok": None if counted.peak is None else right,
+        "reason": counted.reason,
     }
 
 
-def _silent(device: str) -> Footprint:
+def _quiet_profiler(device: str) -> Footprint:
     return Footprint(reason=f"{device} has no counter of peak memory")
 
 
@@ -113,12 +113,12 @@ def _trace(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, ...]]:
 
     The warm-up runs under the same trace: what the measured call releases of it is then known by its size.
     """
-    counters = _Counters()
+    counters = _MemoryCounters()
     with no_collection(), profile(activities=[ProfilerActivity.CPU], profile_memory=device == "cpu") as trace:
         steps(_mark if device == "cpu" else counters.mark)
     events: list[Any] = trace.profiler.kineto_results.events()  # type: ignore[union-attr]
     kernels = tuple(sorted(name for name in {e.name() for e in events} if any(part in name for part in KERNELS)))
-    peak, held = _added_up(events) if device == "cpu" else (counters.peak, counters.held)
+    peak, held = _sum_events(events) if device == "cpu" else (counters.peak, counters.held)
     return peak, held, kernels
 
 
@@ -127,7 +127,7 @@ def _mark() -> None:
         pass
 
 
-def _added_up(events: list[Any]) -> tuple[int, list[int]]:
+def _sum_events(events: list[Any]) -> tuple[int, list[int]]:
     """The peak and what was held at each mark after the first, from the trace of a CPU."""
     ordered = sorted((e for e in events if e.name() in ("[memory]", MARK)), key=lambda e: e.start_ns())
     first = next(i for i, e in enumerate(ordered) if e.name() == MARK)
@@ -135,7 +135,7 @@ def _added_up(events: list[Any]) -> tuple[int, list[int]]:
     return max(held), [sum_ for sum_, e in zip(held, ordered[first:], strict=True) if e.name() == MARK][1:]
 
 
-class _Counters:
+class _MemoryCounters:
     """The CUDA allocator's counters, read at every mark."""
 
     def __init__(self) -> None:

@@ -25,10 +25,10 @@ REPEATS = 7  # of the products that were fastest
 MEMORY_REPEATS = 3  # of each call that reads
 CACHE_REPEATS = 30  # reads of a small cache: short, and easily disturbed
 CACHE_READ = 2**30  # bytes that each call reads from a cache in all, so that large ones are read fewer times
-FINALISTS = 3  # products that are timed again and again, of all that were tried
+N_FINALISTS = 3  # products that are timed again and again, of all that were tried
 
 
-class Best(NamedTuple):
+class MeasuredRate(NamedTuple):
     """The highest rate of several ways, and by which: a library or a call, and its shape or size."""
 
     rate: float
@@ -36,7 +36,7 @@ class Best(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cache:
+class CacheLevel:
     """A cache, with its size over all threads in bytes, and the best rate at which it was read."""
 
     name: str
@@ -46,7 +46,7 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Ceiling:
+class Roofline:
     """The best rates found: floating-point operations a second of a matrix product, bytes a second from memory.
 
     gemm_by, read_by: which library and shape, and which call, that was. caches: the larger ones, smallest first.
@@ -56,7 +56,7 @@ class Ceiling:
     bytes_per_s: float
     gemm_by: str = ""
     read_by: str = ""
-    caches: tuple[Cache, ...] = ()
+    caches: tuple[CacheLevel, ...] = ()
 
     def read_seconds(self, size: int, *, cold: bool = False) -> float:
         """The least time to read so many bytes: what the caches can hold at their rates, the rest from memory.
@@ -69,7 +69,7 @@ class Ceiling:
             seconds, size = seconds + held / cache.bytes_per_s, size - held
         return seconds + size / self.bytes_per_s
 
-    def find_holder(self, size: int, *, cold: bool = False) -> str:
+    def find_memory_level(self, size: int, *, cold: bool = False) -> str:
         """Where so many bytes lie when they are read again and again: a cache's name, or ``memory``."""
         for cache in () if cold else self.caches:
             if size <= cache.size:
@@ -78,7 +78,7 @@ class Ceiling:
         return "memory"
 
 
-def ceiling(device: str, dtype: str, threads: int | None = None, *, rough: bool = False) -> Ceiling:
+def measure_roofline_rates(device: str, dtype: str, threads: int | None = None, *, rough: bool = False) -> Roofline:
     """Measure the rates, for about half a second. threads: as many as the measured code uses, else torch's own.
 
     rough: torch's own square product and memory alone, for a tenth of that, and perhaps 20% off.
@@ -88,36 +88,38 @@ def ceiling(device: str, dtype: str, threads: int | None = None, *, rough: bool 
     with _threads(threads), torch.no_grad():
         if rough:
             read = _read_memory(device, 1, BUFFER // 4)
-            return Ceiling(_multiply_roughly(device, torch.float32 if half else kind).rate, read.rate)
+            return Roofline(_multiply_roughly(device, torch.float32 if half else kind).rate, read.rate)
         best = _multiply(device, torch.float32 if half else kind)
         if half and _multiply_roughly(device, kind).rate > best.rate / 2:
             best = max(best, _multiply(device, kind))
         read = _read_memory(device, MEMORY_REPEATS, BUFFER)
-        return Ceiling(best.rate, read.rate, best.by, read.by, _read_caches(device, read.rate))
+        return Roofline(best.rate, read.rate, best.by, read.by, _read_caches(device, read.rate))
 
 
-def highest(looks: Sequence[Ceiling]) -> Ceiling:
+def merge_highest(looks: Sequence[Roofline]) -> Roofline:
     """The best of several looks at one machine."""
     product = max(looks, key=lambda look: look.gemm_flops_per_s)
     memory = max(looks, key=lambda look: look.bytes_per_s)
-    held: dict[str, Cache] = {}
+    held: dict[str, CacheLevel] = {}
     for cache in sorted((c for look in looks for c in look.caches), key=lambda c: c.bytes_per_s):
         held[cache.name] = cache  # the fastest comes last
     by_size = tuple(sorted(held.values(), key=lambda cache: cache.size))
-    return Ceiling(product.gemm_flops_per_s, memory.bytes_per_s, product.gemm_by, memory.read_by, by_size)
+    return Roofline(product.gemm_flops_per_s, memory.bytes_per_s, product.gemm_by, memory.read_by, by_size)
 
 
-def spread(looks: Sequence[Ceiling]) -> dict[str, float]:
+def spread(looks: Sequence[Roofline]) -> dict[str, float]:
     """How far each rate's lowest look lies below its highest, as a share."""
     rates: dict[str, list[float]] = {}
     for look in looks:
-        found = {"gemm": look.gemm_flops_per_s, "memory": look.bytes_per_s}
-        for name, rate in (found | {cache.name: cache.bytes_per_s for cache in look.caches}).items():
+        values = {"gemm": look.gemm_flops_per_s, "memory": look.bytes_per_s}
+        for name, rate in (values | {cache.name: cache.bytes_per_s for cache in look.caches}).items():
             rates.setdefault(name, []).append(rate)
     return {name: 1 - min(all_) / max(all_) for name, all_ in rates.items()}
 
 
-def share(flops: float, bytes_moved: int, seconds: float, best: Ceiling, *, cold: bool = False) -> float:
+def compute_roofline_share(
+    flops: float, bytes_moved: int, seconds: float, best: Roofline, *, cold: bool = False
+) -> float:
     """The roofline share: the least time that the machine allows for this work over the time that it took."""
     return max(flops / best.gemm_flops_per_s, best.read_seconds(bytes_moved, cold=cold)) / seconds
 
@@ -130,8 +132,8 @@ def timer_overhead() -> float:
 
 def timer_resolution() -> float:
     """The smallest step of the clock that was seen, in seconds."""
-    seen = sorted({time.perf_counter() for _ in range(2000)})
-    return min(b - a for a, b in pairwise(seen))
+    times = sorted({time.perf_counter() for _ in range(2000)})
+    return min(b - a for a, b in pairwise(times))
 
 
 # -- arithmetic ----------------------------------------------------------------------------------------------------
@@ -140,17 +142,17 @@ def timer_resolution() -> float:
 Shape = tuple[int, int, int]  # rows, inner, columns
 
 
-def _multiply(device: str, dtype: torch.dtype) -> Best:
+def _multiply(device: str, dtype: torch.dtype) -> MeasuredRate:
     """The best rate of several products, square and skinny, each through all libraries that multiply here."""
     tried = {}
     for shape in _shapes(device, dtype):
         for name in _libraries(device, dtype):
             tried[_product(name, shape, 1, device, dtype)] = name, shape
-    fastest = [tried[found] for found in sorted(tried, reverse=True)[:FINALISTS]]
+    fastest = [tried[rate] for rate in sorted(tried, reverse=True)[:N_FINALISTS]]
     return max(_product(name, shape, REPEATS, device, dtype) for name, shape in fastest)
 
 
-def _multiply_roughly(device: str, dtype: torch.dtype) -> Best:
+def _multiply_roughly(device: str, dtype: torch.dtype) -> MeasuredRate:
     n = _find_size(device, dtype)
     return _product("torch.mm", (n, n, n), 2, device, dtype)
 
@@ -177,7 +179,7 @@ def _libraries(device: str, dtype: torch.dtype) -> list[str]:
     return ["torch.mm", *(["oneDNN", "oneDNN (transposed)"] if reaches else [])]
 
 
-def _product(library: str, shape: Shape, repeats: int, device: str, dtype: torch.dtype) -> Best:
+def _product(library: str, shape: Shape, repeats: int, device: str, dtype: torch.dtype) -> MeasuredRate:
     rows, inner, columns = shape
     a, b = (torch.ones(size, dtype=dtype, device=device) for size in ((rows, inner), (inner, columns)))
     out = torch.empty(rows, columns, dtype=dtype, device=device)
@@ -190,27 +192,27 @@ def _product(library: str, shape: Shape, repeats: int, device: str, dtype: torch
 
     kind = str(dtype).removeprefix("torch.")
     by = f"{library} {rows}x{inner}x{columns} {kind}"
-    return Best(2 * rows * inner * columns / _time_best(call, repeats, device), by)
+    return MeasuredRate(2 * rows * inner * columns / _time_best(call, repeats, device), by)
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-def _read_memory(device: str, repeats: int, least: int) -> Best:
+def _read_memory(device: str, repeats: int, least: int) -> MeasuredRate:
     """The best rate of reading a buffer that no cache holds; off the CPU, of a copy, which reads and writes."""
     size = max(least, 2 * max(caches().values(), default=0)) if device == "cpu" else 4 * least
     left = torch.cuda.mem_get_info()[0] if device == "cuda" else available_memory()
     return _read(device, size if left is None else min(size, left // 8), repeats)
 
 
-def _read_caches(device: str, slowest: float) -> tuple[Cache, ...]:
+def _read_caches(device: str, slowest: float) -> tuple[CacheLevel, ...]:
     """The caches beyond a core's first, each read at parts of its size. None is slower than what lies after it."""
-    found: list[Cache] = []
+    caches: list[CacheLevel] = []
     for name, size in sorted(_list_caches(device).items(), key=lambda named: -named[1]):
         best = max(_read(device, size // part, _count_reads(size // part)) for part in (2, 4, 8))
         slowest = max(best.rate, slowest)
-        found.insert(0, Cache(name, size, slowest, best.by))
-    return tuple(found)
+        caches.insert(0, CacheLevel(name, size, slowest, best.by))
+    return tuple(caches)
 
 
 def _count_reads(size: int) -> int:
@@ -226,7 +228,7 @@ def _list_caches(device: str) -> dict[str, int]:
     return {name: size * min(threads, copies.get(name, 1)) for name, size in sizes.items()}
 
 
-def _read(device: str, size: int, repeats: int) -> Best:
+def _read(device: str, size: int, repeats: int) -> MeasuredRate:
     """The best rate at which a buffer is read, of several calls that do little else; off the CPU, at which it is copied
     to another that shares its size."""
     if device == "cpu":
@@ -236,7 +238,7 @@ def _read(device: str, size: int, repeats: int) -> Best:
         x, target = (torch.ones(size // 8, device=device) for _ in range(2))
         calls = {"copy": lambda: target.copy_(x)}
     return max(
-        Best(size / _time_best(call, repeats, device), f"{name} of {size / 2**20:.4g} MiB")
+        MeasuredRate(size / _time_best(call, repeats, device), f"{name} of {size / 2**20:.4g} MiB")
         for name, call in calls.items()
     )
 

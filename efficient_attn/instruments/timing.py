@@ -16,21 +16,21 @@ from typing import NamedTuple
 import torch
 
 from .garbage import no_collection
-from .global_state import Meddled
+from .global_state import GlobalStateChanged
 
-PASSES = 3  # passes of a mechanism in a round, at least, unless the budget does not allow it
-MOST_PASSES = 15
-BLOCK_S = 0.002  # a pass repeats a fast call until it takes this long, far above the timer's own cost
+SAMPLES_PER_ROUND = 3  # passes of a mechanism in a round, at least, unless the budget does not allow it
+MAX_SAMPLES_PER_ROUND = 15
+MIN_SAMPLE_S = 0.002  # a pass repeats a fast call until it takes this long, far above the timer's own cost
 ROUND_S = 0.25  # rounds of fast cells get more passes until they take this long: shorter ones see one moment only
 WARM_S = 1.0  # a call that takes this long needs no other one to warm it up
-WAITED = 1.05  # wall over processor time, from which on something else has used this processor
-RETRIES = 2  # passes that are repeated in a round for each mechanism, at most
-AT_ONCE = 1.25  # processor over wall time, from which on more than one thread has worked, if for
-LEAST_S = 0.001  # so many seconds of the pass at least
+DISTURBED_RATIO = 1.05  # wall over processor time, from which on something else has used this processor
+MAX_RETRIES = 2  # passes that are repeated in a round for each mechanism, at most
+PARALLEL_RATIO = 1.25  # processor over wall time, from which on more than one thread has worked, if for
+MIN_CHECKED_S = 0.001  # so many seconds of the pass at least
 
 
 @dataclass
-class Timed:
+class TimedCall:
     """Something to time. run(count) makes least <= count <= limit calls; reset(count), untimed, goes before each pass.
 
     judge, untimed too, goes after a pass of each round that is drawn: it raises where a call was not what it should be.
@@ -39,44 +39,44 @@ class Timed:
 
     run: Callable[[int], None]
     reset: Callable[[int], None] = lambda count: None
-    judge: Callable[[], object] = lambda: None
-    forget: Callable[[], None] = lambda: None
-    limit: int = 1_000_000
-    least: int = 1
+    verify: Callable[[], object] = lambda: None
+    release: Callable[[], None] = lambda: None
+    max_calls: int = 1_000_000
+    min_calls: int = 1
 
 
 @dataclass(frozen=True)
-class Pace:
+class CallRate:
     """How fast a subject is: calls a pass, the seconds that these take, and those that setting them up takes."""
 
     calls: int
-    block_s: float
+    sample_s_target: float
     reset_s: float = 0.0
 
     @property
-    def pass_s(self) -> float:
-        return self.block_s + self.reset_s
+    def sample_s(self) -> float:
+        return self.sample_s_target + self.reset_s
 
     @property
     def warm_up_s(self) -> float:
         """What making it warm costs in each process."""
-        return self.pass_s if self.block_s < WARM_S else 0.0
+        return self.sample_s if self.sample_s_target < WARM_S else 0.0
 
 
 @dataclass(frozen=True)
-class Turn:
+class SamplingPlan:
     """A subject's part in a round."""
 
-    pace: Pace
-    passes: int
+    rate: CallRate
+    samples: int
 
-    def affordable(self, left_s: float) -> int:
+    def count_affordable_rounds(self, left_s: float) -> int:
         """Rounds of one more sitting that fit into so many seconds."""
-        return max(0, int((left_s - self.pace.warm_up_s) / (self.passes * self.pace.pass_s)))
+        return max(0, int((left_s - self.rate.warm_up_s) / (self.samples * self.rate.sample_s)))
 
 
 @dataclass
-class Round:
+class RoundSamples:
     """Milliseconds a call by subject, one number a pass; how many passes waited for the processor; what failed."""
 
     samples: dict[str, list[float]] = field(default_factory=dict)
@@ -88,40 +88,46 @@ class TooSlow(Exception):
     """One call alone takes longer than the budget."""
 
 
-def first_call(subject: Timed, *, budget_s: float, device: str) -> float:
+def first_call(subject: TimedCall, *, budget_s: float, device: str) -> float:
     """Seconds of a first call. Raises `TooSlow` when it does not fit the budget."""
-    seconds = _time(subject, 1, device).wall
+    seconds = _time_sample(subject, 1, device).wall
     if seconds > budget_s:
         raise TooSlow(f"one call takes {seconds:.3g} s, the budget is {budget_s:.3g} s")
     return seconds
 
 
-def calibrate(subject: Timed, *, budget_s: float, device: str) -> Pace:
+def calibrate(subject: TimedCall, *, budget_s: float, device: str) -> CallRate:
     """Find out how many calls make a pass. The subject is warm already."""
     begun = perf_counter()
-    once = _time(subject, 1, device).wall
+    once = _time_sample(subject, 1, device).wall
     reset = perf_counter() - begun - once
     if once < budget_s / 4 and once < WARM_S:
-        once = min(once, _time(subject, 1, device).wall)
+        once = min(once, _time_sample(subject, 1, device).wall)
     once = max(once, 1e-7)  # a coarse clock may see nothing at all
-    calls = max(subject.least, min(math.ceil(BLOCK_S / once), subject.limit))
-    return Pace(calls, once * calls, reset)
+    calls = max(subject.min_calls, min(math.ceil(MIN_SAMPLE_S / once), subject.max_calls))
+    return CallRate(calls, once * calls, reset)
 
 
-def share_turns(paces: Mapping[str, Pace], *, rounds: int, processes: int, budget_s: float) -> dict[str, Turn]:
+def plan_samples(
+    paces: Mapping[str, CallRate], *, rounds: int, processes: int, budget_s: float
+) -> dict[str, SamplingPlan]:
     """Every subject's part in a round, so that rounds are long enough and each one's own budget holds."""
-    together = sum(pace.pass_s for pace in paces.values())
-    wanted = min(MOST_PASSES, max(PASSES, math.ceil(ROUND_S / together))) if together else PASSES
-    found = {}
+    together = sum(pace.sample_s for pace in paces.values())
+    wanted = (
+        min(MAX_SAMPLES_PER_ROUND, max(SAMPLES_PER_ROUND, math.ceil(ROUND_S / together)))
+        if together
+        else SAMPLES_PER_ROUND
+    )
+    plans = {}
     for name, pace in paces.items():
-        fitting = int((budget_s - processes * pace.warm_up_s) / pace.pass_s / rounds)
-        found[name] = Turn(pace, max(1, min(wanted, fitting)))
-    return found
+        fitting = int((budget_s - processes * pace.warm_up_s) / pace.sample_s / rounds)
+        plans[name] = SamplingPlan(pace, max(1, min(wanted, fitting)))
+    return plans
 
 
-def take_rounds(
-    subjects: Mapping[str, Timed],
-    takes: Mapping[str, Turn],
+def run_rounds(
+    subjects: Mapping[str, TimedCall],
+    takes: Mapping[str, SamplingPlan],
     rounds: Mapping[str, int],
     *,
     seed: int,
@@ -129,7 +135,7 @@ def take_rounds(
     alone: bool = False,
     at: Callable[[str], None] = lambda name: None,
     after: Callable[[], None] = lambda: None,
-) -> Iterator[Round]:
+) -> Iterator[RoundSamples]:
     """Warm every subject up and take the rounds, each in an order shuffled anew from the seed.
 
     rounds: how many each one takes part in. alone: one thread of a CPU, where wall time beyond processor time means
@@ -140,90 +146,92 @@ def take_rounds(
     with no_collection():
         failed = _warm_up(subjects, takes, device, at)
         for number in range(max(rounds.values(), default=0)):
-            result = Round(failed=failed)
+            result = RoundSamples(failed=failed)
             out |= failed.keys()
-            names = [n for n, count in rounds.items() if number < count for _ in range(takes[n].passes)]
+            names = [n for n, count in rounds.items() if number < count for _ in range(takes[n].samples)]
             order.shuffle(names)
-            judged = {name: drawn.randrange(takes[name].passes) for name in sorted(set(names))}
+            judged = {name: drawn.randrange(takes[name].samples) for name in sorted(set(names))}
             for name in names:
                 if name not in out:
                     at(name)
                     judged[name] -= 1
-                    _one_pass(name, subjects[name], takes[name], result, device, alone, after, judged[name] == -1)
+                    _take_sample(name, subjects[name], takes[name], result, device, alone, after, judged[name] == -1)
                     out |= result.failed.keys()
             failed = {}
             yield result
 
 
 def _warm_up(
-    subjects: Mapping[str, Timed], takes: Mapping[str, Turn], device: str, at: Callable[[str], None]
+    subjects: Mapping[str, TimedCall], takes: Mapping[str, SamplingPlan], device: str, at: Callable[[str], None]
 ) -> dict[str, Exception]:
     failed: dict[str, Exception] = {}
     for name, subject in subjects.items():
-        if takes[name].pace.warm_up_s:
+        if takes[name].rate.warm_up_s:
             at(name)
             try:
-                _time(subject, takes[name].pace.calls, device)
+                _time_sample(subject, takes[name].rate.calls, device)
             except Exception as error:
                 failed[name] = error
     return failed
 
 
-def _one_pass(
+def _take_sample(
     name: str,
-    subject: Timed,
-    turn: Turn,
-    result: Round,
+    subject: TimedCall,
+    turn: SamplingPlan,
+    result: RoundSamples,
     device: str,
     alone: bool,
     after: Callable[[], None],
     judged: bool,
 ) -> None:
     """One pass, and another one for as long as the processor was taken away meanwhile and repeats are left."""
-    taken = result.samples.setdefault(name, [])
+    samples = result.samples.setdefault(name, [])
     while True:
         try:
-            took = _time(subject, turn.pace.calls, device)
+            took = _time_sample(subject, turn.rate.calls, device)
             if judged:
-                subject.judge()
+                subject.verify()
                 judged = False
             else:
-                subject.forget()
+                subject.release()
             after()
             if alone:
-                _check_threads(took, turn.pace.calls)
+                _check_one_thread(took, turn.rate.calls)
         except Exception as error:
             result.failed[name] = error
             return
-        taken.append(took.wall * 1e3)
-        if not alone or took.wall <= WAITED * took.cpu:
+        samples.append(took.wall * 1e3)
+        if not alone or took.wall <= DISTURBED_RATIO * took.cpu:
             return
         result.waited[name] = result.waited.get(name, 0) + 1
-        if result.waited[name] > RETRIES:
+        if result.waited[name] > MAX_RETRIES:
             return
 
 
-class Took(NamedTuple):
+class Elapsed(NamedTuple):
     """Seconds a call, by the clock and of the processor."""
 
     wall: float
     cpu: float
 
 
-def _check_threads(took: Took, calls: int) -> None:
+def _check_one_thread(took: Elapsed, calls: int) -> None:
     """`Meddled` where several threads worked at once and one was asked for."""
-    if took.cpu > AT_ONCE * took.wall and (took.cpu - took.wall) * calls > LEAST_S:
-        raise Meddled(f"{took.cpu / took.wall:.1f} processors worked at once for it, where one thread is asked for")
+    if took.cpu > PARALLEL_RATIO * took.wall and (took.cpu - took.wall) * calls > MIN_CHECKED_S:
+        raise GlobalStateChanged(
+            f"{took.cpu / took.wall:.1f} processors worked at once for it, where one thread is asked for"
+        )
 
 
-def _time(subject: Timed, calls: int, device: str) -> Took:
+def _time_sample(subject: TimedCall, calls: int, device: str) -> Elapsed:
     subject.reset(calls)
     synchronize(device)
     cpu, start = process_time(), perf_counter()
     subject.run(calls)
     synchronize(device)
     wall, cpu = perf_counter() - start, process_time() - cpu
-    return Took(wall / calls, cpu / calls)
+    return Elapsed(wall / calls, cpu / calls)
 
 
 def synchronize(device: str) -> None:

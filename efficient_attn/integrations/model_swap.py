@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..contract.decode_state import state_bytes
-from ..instruments.disturbance import Watch
+from ..instruments.disturbance import DisturbanceWatch
 from ..instruments.memory import footprint
 from .bundled import LoadedModel, load
 from .segments import compare_with_own, cut_segment
@@ -83,10 +83,10 @@ def run_pass(loaded_model: LoadedModel, spec: str, tokens: Tensor, *, steps: int
     cache = StateCache(model, max_len=tokens.shape[1] + steps + 1) if is_decoder else None
     options: dict[str, Any] = {"past_key_values": cache, "use_cache": True} if is_decoder else {}
     with torch.inference_mode(), watch() as meter:
-        disturbance_watch, start = Watch(), time.perf_counter()
+        disturbance_watch, start = DisturbanceWatch(), time.perf_counter()
         output = model(tokens, **options)
         seconds = time.perf_counter() - start
-        disturbance = disturbance_watch.lap().reason(torch.get_num_threads())
+        disturbance = disturbance_watch.read_interval().reason(torch.get_num_threads())
     meter.check(model, spec)
     fields: dict[str, Any] = {"seconds": seconds, "attention_s": meter.seconds, "calls": meter.calls.total()}
     fields["disturbance"] = disturbance

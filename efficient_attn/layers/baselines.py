@@ -155,8 +155,8 @@ class LSTMN(Baseline):
             hidden, memory = (weights @ tape.hidden)[:, 0], (weights @ tape.memory)[:, 0]
         i, f, g, o = (torch.cat([hidden, now], -1) @ self.gates.T + self.bias).chunk(4, -1)
         new = f.sigmoid() * memory + i.sigmoid() * g.tanh()
-        shown = o.sigmoid() * new.tanh()
-        return Tape(torch.cat([tape.hidden, shown[:, None]], 1), torch.cat([tape.memory, new[:, None]], 1), hidden)
+        new_hidden = o.sigmoid() * new.tanh()
+        return Tape(torch.cat([tape.hidden, new_hidden[:, None]], 1), torch.cat([tape.memory, new[:, None]], 1), hidden)
 
 
 class Convolution(Baseline):
@@ -181,8 +181,10 @@ class Convolution(Baseline):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         self.check(x)
-        seen = torch.cat([state, x], 1)
-        return self._convolve(seen.mT), seen[:, seen.shape[1] - self.kernel + 1 :].clone()  # a view would keep all
+        window = torch.cat([state, x], 1)
+        return self._convolve(window.mT), window[
+            :, window.shape[1] - self.kernel + 1 :
+        ].clone()  # a view would keep all
 
     def _convolve(self, x: Tensor) -> Tensor:
         return F.conv1d(x, self.weight, self.bias).mT

@@ -24,7 +24,7 @@ EPSILON = 1e-6  # of mean squares, where queries and keys are divided by their r
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedRows:
     """A layer's decode state, how many positions it has seen, and the first one of each row."""
 
     state: Any
@@ -156,7 +156,7 @@ class MultiHeadAttention(nn.Module):
         late = {} if starts is None else {"starts": starts}
         state = self.attn.init_state(batch, max_len, dtype, like.device, **late)
         first = None if starts is None else starts.to(like.device)
-        return Placed(state, starts=first) if self.positions else state
+        return PlacedRows(state, starts=first) if self.positions else state
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Attend from T >= 1 new positions ``[B, T, d_model]`` to all so far; returns their rows and the next state.
@@ -164,8 +164,8 @@ class MultiHeadAttention(nn.Module):
         The rows equal those of the causal forward pass. The state given may be updated in place: keep the returned one.
         """
         self._check("x", x)
-        seen = state.next if self.positions else 0
-        q, k, v, inputs = self._project(x, x, seen, seen)
+        n_seen = state.next if self.positions else 0
+        q, k, v, inputs = self._project(x, x, n_seen, n_seen)
         if not self.positions:
             out, state = self.attn.step(q, k, v, state, **inputs)
             return self._join(out, x), state
@@ -180,21 +180,21 @@ class MultiHeadAttention(nn.Module):
         embed_dim.
         """
         size = module.embed_dim
-        for wrong, what in (
+        for wrong, message in (
             (module.bias_k is not None, "add_bias_kv"),
             (module.add_zero_attn, "add_zero_attn"),
             (module.kdim != size or module.vdim != size, "kdim or vdim other than embed_dim"),
         ):
             if wrong:
-                raise UnsupportedError(f"from_torch: MultiHeadAttention has no counterpart of {what}")
+                raise UnsupportedError(f"from_torch: MultiHeadAttention has no counterpart of {message}")
         like = module.out_proj.weight
         layer = cls(size, module.num_heads, bias=module.in_proj_bias is not None, dropout=module.dropout)
         layer = layer.to(like.device, like.dtype)
         with torch.no_grad():
-            for name, given in _weights_of(module):
-                mine = layer.get_parameter(name)
-                mine.copy_(given)
-                mine.requires_grad_(given.requires_grad)
+            for name, weight in _weights_of(module):
+                parameter = layer.get_parameter(name)
+                parameter.copy_(weight)
+                parameter.requires_grad_(weight.requires_grad)
         return layer.train(module.training)
 
     def extra_repr(self) -> str:
@@ -217,8 +217,8 @@ class MultiHeadAttention(nn.Module):
         v = None if self.v_proj is None else apart(self.v_proj(context), self.kv_heads, self.value_dim)
         inputs = {}
         for name, wanted in self.attn.traits.inputs.items():
-            found = self.get_submodule(f"{name}_proj")(x if wanted.side == "query" else context)
-            inputs[name] = apart(found, self._heads_of(wanted), *wanted.tail)
+            projected = self.get_submodule(f"{name}_proj")(x if wanted.side == "query" else context)
+            inputs[name] = apart(projected, self._heads_of(wanted), *wanted.tail)
         return q, k, v, inputs
 
     def _join(self, out: Tensor, x: Tensor) -> Tensor:
@@ -230,8 +230,8 @@ class MultiHeadAttention(nn.Module):
 
     def _keys_are_queries(self) -> bool:
         """Mechanisms that want k = q say so by what they draw: one tensor for both."""
-        one = Shape(1, self.heads, self.kv_heads, 1, 1, self.head_dim, self.value_dim)
-        drawn = self.attn.sample(one, generator=torch.Generator())
+        shape = Shape(1, self.heads, self.kv_heads, 1, 1, self.head_dim, self.value_dim)
+        drawn = self.attn.sample(shape, generator=torch.Generator())
         return drawn.k is drawn.q
 
     def _check(self, name: str, x: Tensor, *, batch: int | None = None) -> None:

@@ -35,10 +35,10 @@ def is_baseline(text: str) -> bool:
 
 def check_layer(text: str) -> None:
     """Raises `UsageError` for a spec that names neither a baseline nor a mechanism."""
-    known, spec = [*BASELINES, *registry.names()], parse(text)
+    names, spec = [*BASELINES, *registry.names()], parse(text)
     for name in spec.names:
-        if name not in known:
-            raise unknown("layer", name, known)
+        if name not in names:
+            raise unknown("layer", name, names)
         if name in BASELINES and not isinstance(spec, Spec):
             raise UsageError(f"{text}: only patterns can be joined by '|'; {name} is not one")
 
@@ -75,6 +75,6 @@ def make_layer(
     if cls is None:
         sizes = {"kv_heads": kv_heads, "max_len": length, "seed": seed}
         return MultiHeadAttention(d_model, heads, variant=text, **sizes)  # pyright: ignore
-    given = {"length": length, "causal": causal, "seed": seed}
-    taken = {name: value for name, value in given.items() if name in inspect.signature(cls).parameters}
-    return cls(d_model, **baseline_options(text), **taken)
+    options = {"length": length, "causal": causal, "seed": seed}
+    accepted = {name: value for name, value in options.items() if name in inspect.signature(cls).parameters}
+    return cls(d_model, **baseline_options(text), **accepted)

@@ -69,11 +69,11 @@ class Encoding(nn.Module):
             raise UsageError(f"{type(self).__name__}: made for a width of {self.width}, x has {x.shape[-1]}")
         at = torch.arange(start, start + x.shape[-2], device=x.device)
         if starts is None:
-            found = self.encode(at).to(x.dtype)
+            encoding = self.encode(at).to(x.dtype)
         else:
-            own = (at - starts[:, None]).clamp(min=0)
-            found = self.encode(own.flatten()).to(x.dtype).unflatten(0, own.shape)
-        return x + found if self.how == "add" else torch.cat([x, found.expand(*x.shape[:-1], -1)], -1)
+            row_positions = (at - starts[:, None]).clamp(min=0)
+            encoding = self.encode(row_positions.flatten()).to(x.dtype).unflatten(0, row_positions.shape)
+        return x + encoding if self.how == "add" else torch.cat([x, encoding.expand(*x.shape[:-1], -1)], -1)
 
     def extra_repr(self) -> str:
         return f"{self.width}, how={self.how!r}"

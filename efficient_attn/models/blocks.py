@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..contract.mask import Mask
-from ..contract.row_starts import Starts, make_starts
+from ..contract.row_starts import RowStarts, make_starts
 from ..layers.multi_head import MultiHeadAttention
 from ..layers.weights import draw_evenly, projection
 from .config import Config, require
@@ -50,8 +50,8 @@ class ShortConvolution(nn.Module):
 
     def forward(self, x: Tensor, before: Tensor | None = None) -> Tensor:
         """before: what came before x, ``[B, reach, d_model]``; nothing did where it is None."""
-        seen = F.pad(x, (0, 0, self.reach, 0)) if before is None else torch.cat([before, x], 1)
-        return x + F.conv1d(seen.mT, self.weight, groups=x.shape[2]).mT
+        window = F.pad(x, (0, 0, self.reach, 0)) if before is None else torch.cat([before, x], 1)
+        return x + F.conv1d(window.mT, self.weight, groups=x.shape[2]).mT
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class BlockState:
 
     attention: Any
     before: Tensor | None = None
-    starts: Starts | None = None
+    starts: RowStarts | None = None
     length: int = 0
 
 
@@ -107,7 +107,7 @@ class Block(nn.Module):
         self, x: Tensor, state: BlockState, context: Tensor | None = None, context_mask: Mask | None = None
     ) -> tuple[Tensor, BlockState]:
         """The rows of new positions ``[B, T, d_model]`` after the block, and the state after them."""
-        found: list[BlockState] = []
+        states: list[BlockState] = []
 
         def attend(y: Tensor) -> Tensor:
             before, late = state.before, state.starts
@@ -115,13 +115,13 @@ class Block(nn.Module):
             y = y if hidden is None else y.masked_fill(~hidden[..., None], 0)  # a convolution would carry padding on
             out, inner = self.attention.step(self._convolve(y, before), state.attention)
             if before is not None:
-                seen = torch.cat([before, y], 1)
-                before = seen[:, seen.shape[1] - before.shape[1] :].clone()  # a view would keep all of it
-            found.append(BlockState(inner, before, late, state.length + y.shape[1]))
+                sequence = torch.cat([before, y], 1)
+                before = sequence[:, sequence.shape[1] - before.shape[1] :].clone()  # a view would keep all of it
+            states.append(BlockState(inner, before, late, state.length + y.shape[1]))
             return out
 
         x = self._add(0, x, attend)
-        return self._finish(x, context, context_mask), found[0]
+        return self._finish(x, context, context_mask), states[0]
 
     def _finish(self, x: Tensor, context: Tensor | None, context_mask: Mask | None) -> Tensor:
         """What follows self-attention, of each position by itself."""

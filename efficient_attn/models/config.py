@@ -61,11 +61,11 @@ class Config:
         """One spec a layer."""
         if isinstance(self.attention, str):
             return (self.attention,) * self.layers
-        given = len(self.attention)
-        if given == self.layers or (self.cycle and 0 < given < self.layers):
-            return tuple(self.attention[n % given] for n in range(self.layers))
-        hint = "; cycle=True repeats them" if 0 < given < self.layers else ""
-        raise UsageError(f"Config: attention names {given} mechanisms for {self.layers} layers{hint}")
+        n_given = len(self.attention)
+        if n_given == self.layers or (self.cycle and 0 < n_given < self.layers):
+            return tuple(self.attention[n % n_given] for n in range(self.layers))
+        hint = "; cycle=True repeats them" if 0 < n_given < self.layers else ""
+        raise UsageError(f"Config: attention names {n_given} mechanisms for {self.layers} layers{hint}")
 
     @property
     def placing(self) -> Positions | None:
@@ -84,7 +84,7 @@ def require(model: str, attn: Attention, *traits: str) -> None:
     """Refuse a mechanism that lacks what a model needs; both are named."""
     meanings = attn.traits.meanings()
     for name in traits:
-        has, said = meanings[name]
+        has, meaning = meanings[name]
         if not has:
             wanted = Traits.__dataclass_fields__[name].metadata[True]
-            raise UnsupportedError(f"{model} needs a mechanism that {wanted}; {attn.label}: {said}")
+            raise UnsupportedError(f"{model} needs a mechanism that {wanted}; {attn.label}: {meaning}")

@@ -18,16 +18,16 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
     """How many parameters a model has, by part: ``attention`` (its projections, and what mechanisms learn),
     ``embeddings`` (of tokens and positions), ``mixer`` (all else: feed-forward parts, convolutions, recurrence, norms,
     heads)."""
-    found = Counter({"attention": 0, "embeddings": 0, "mixer": 0})
-    _count(model, "mixer", found, set())
-    return dict(found)
+    counts = Counter({"attention": 0, "embeddings": 0, "mixer": 0})
+    _count(model, "mixer", counts, set())
+    return dict(counts)
 
 
-def _count(module: nn.Module, part: str, found: Counter[str], seen: set[int]) -> None:
+def _count(module: nn.Module, part: str, counts: Counter[str], counted_ids: set[int]) -> None:
     part = "attention" if isinstance(module, ATTENTION) else "embeddings" if isinstance(module, EMBEDDINGS) else part
     for parameter in module.parameters(recurse=False):
-        if id(parameter) not in seen:
-            seen.add(id(parameter))
-            found[part] += parameter.numel()
+        if id(parameter) not in counted_ids:
+            counted_ids.add(id(parameter))
+            counts[part] += parameter.numel()
     for child in module.children():
-        _count(child, part, found, seen)
+        _count(child, part, counts, counted_ids)

@@ -55,11 +55,11 @@ def generate(
         return _write(model, prompts, None, steps, draw)
     lengths = [len(prompt) for prompt in prompts]
     whole = len(set(lengths)) < 2 or (min(lengths) > 0 and _takes_starts(model))
-    found: dict[int, Tensor] = {}
+    outputs: dict[int, Tensor] = {}
     for block in [list(range(len(prompts)))] if whole and prompts else _group(lengths):
         written = _write(model, *_pad([prompts[i] for i in block]), steps, draw)
-        found |= dict(zip(block, written, strict=True))
-    return [found[i] for i in range(len(prompts))]
+        outputs |= dict(zip(block, written, strict=True))
+    return [outputs[i] for i in range(len(prompts))]
 
 
 def _takes_starts(model: Decoder) -> bool:
@@ -96,8 +96,8 @@ def _write(model: Decoder, prompt: Tensor, starts: Tensor | None, steps: int, dr
         raise UsageError(f"generate: a prompt of {prompt.shape[1]} and {steps} steps are beyond max_len={most}")
     generator = torch.Generator(prompt.device).manual_seed(draw.seed)
     logits, state = model.step(prompt, model.init_state(len(prompt), length, starts=starts))
-    found = [draw.take(logits[:, -1], generator)]
+    tokens = [draw.take(logits[:, -1], generator)]
     for _ in range(steps - 1):
-        logits, state = model.step(found[-1][:, None], state)
-        found.append(draw.take(logits[:, -1], generator))
-    return torch.stack(found, 1)
+        logits, state = model.step(tokens[-1][:, None], state)
+        tokens.append(draw.take(logits[:, -1], generator))
+    return torch.stack(tokens, 1)

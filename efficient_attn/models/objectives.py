@@ -44,8 +44,8 @@ def predict_patches(predicted: Tensor, patches: Tensor, hidden: Tensor) -> Tenso
     """Mean squared error of hidden patches, each scaled to mean 0 and variance 1: predicted and patches ``[B, P, W]``,
     hidden ``[B, P]`` bool (masked autoencoders, He et al. 2021, arXiv:2111.06377)."""
     if predicted.shape != patches.shape or hidden.shape != patches.shape[:2]:
-        told = ", ".join(str(list(x.shape)) for x in (predicted, patches, hidden))
-        raise UsageError(f"predict_patches: predicted, patches [B, P, W] and hidden [B, P] do not fit: {told}")
+        shapes = ", ".join(str(list(x.shape)) for x in (predicted, patches, hidden))
+        raise UsageError(f"predict_patches: predicted, patches [B, P, W] and hidden [B, P] do not fit: {shapes}")
     if not hidden.any():
         raise UsageError("predict_patches: no patch is hidden, so nothing is asked")
     variance, mean = torch.var_mean(patches, -1, keepdim=True)

@@ -75,18 +75,18 @@ class Seq2Seq(nn.Module):
         follows it. source_lengths: ``[B]``, where sources are padded at their ends."""
         check_tokens("Seq2Seq", target, self.targets.num_embeddings)
         read, state = self.read(source, source_lengths)
-        found = []
+        outputs = []
         for token in target.unbind(1):
             logits, state = self.write(token, state, read)
-            found.append(logits)
-        return torch.stack(found, 1)
+            outputs.append(logits)
+        return torch.stack(outputs, 1)
 
     def read(self, source: Tensor, lengths: Tensor | None = None) -> tuple[Read, Tensor]:
         """What is known of sources, and the writer's first state ``[B, width]``."""
         check_tokens("Seq2Seq", source, self.sources.num_embeddings)
         x = self.sources(source)
-        given = torch.full((len(x),), x.shape[1]) if lengths is None else lengths.cpu()
-        packed = nn.utils.rnn.pack_padded_sequence(x, given, batch_first=True, enforce_sorted=False)
+        source_lengths = torch.full((len(x),), x.shape[1]) if lengths is None else lengths.cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(x, source_lengths, batch_first=True, enforce_sorted=False)
         rows, last = self.reader(packed)
         rows, _ = nn.utils.rnn.pad_packed_sequence(rows, batch_first=True, total_length=x.shape[1])
         return Read(rows, Mask(key_lengths=lengths)), self.bridge(torch.cat([*last], -1)).tanh()
@@ -97,10 +97,10 @@ class Seq2Seq(nn.Module):
         if self.how == "bahdanau":
             x = torch.cat([x, self._look(state, read)], -1)
         state = self.writer(x, state)
-        shown = state
+        output = state
         if self.join is not None:
-            shown = self.join(torch.cat([state, self._look(state, read)], -1)).tanh()
-        return self.head(shown), state
+            output = self.join(torch.cat([state, self._look(state, read)], -1)).tanh()
+        return self.head(output), state
 
     def _look(self, state: Tensor, read: Read) -> Tensor:
         """What attention finds in the source by a state ``[B, width]``: ``[B, 2 width]``."""
@@ -113,9 +113,9 @@ class Seq2Seq(nn.Module):
         """The likeliest tokens one after another, ``[B, steps]``, after ``begin``."""
         with torch.no_grad():
             read, state = self.read(source, source_lengths)
-            token, found = source.new_full((len(source),), begin), []
+            token, tokens = source.new_full((len(source),), begin), []
             for _ in range(steps):
                 logits, state = self.write(token, state, read)
                 token = logits.argmax(-1)
-                found.append(token)
-        return torch.stack(found, 1)
+                tokens.append(token)
+        return torch.stack(tokens, 1)

@@ -42,19 +42,19 @@ class Stack(nn.Module):
     def layers(self) -> tuple[Block, ...]:
         return tuple(cast(Block, block) for block in self.blocks)
 
-    def read(self, given: Tensor, start: int = 0, starts: Tensor | None = None) -> Tensor:
+    def read(self, inputs: Tensor, start: int = 0, starts: Tensor | None = None) -> Tensor:
         """What the first block reads. starts: ``[B]``, where rows count from. Raises `UsageError` for tokens that there
         are none of, and beyond max_len."""
         name = type(self).__name__
-        if start + given.shape[1] > self.config.max_len:
-            raise UsageError(f"{name}: {start + given.shape[1]} positions, max_len is {self.config.max_len}")
+        if start + inputs.shape[1] > self.config.max_len:
+            raise UsageError(f"{name}: {start + inputs.shape[1]} positions, max_len is {self.config.max_len}")
         if self.embedding is None:
-            if given.ndim != 3 or given.shape[2] != self.config.d_model:
-                raise UsageError(f"{name}: rows must be [B, N, {self.config.d_model}], got {list(given.shape)}")
-            x = given
+            if inputs.ndim != 3 or inputs.shape[2] != self.config.d_model:
+                raise UsageError(f"{name}: rows must be [B, N, {self.config.d_model}], got {list(inputs.shape)}")
+            x = inputs
         else:
-            check_tokens(name, given, self.embedding.num_embeddings)
-            x = self.embedding(given)
+            check_tokens(name, inputs, self.embedding.num_embeddings)
+            x = self.embedding(inputs)
         return self.dropout(x if self.encoding is None else self.encoding(x, start, starts))
 
     def finish(self, x: Tensor) -> Tensor:
@@ -79,9 +79,9 @@ class Encoder(Stack):
 
     causal = False
 
-    def forward(self, given: Tensor, mask: Mask | None = None) -> Tensor:
+    def forward(self, inputs: Tensor, mask: Mask | None = None) -> Tensor:
         """Tokens ``[B, N]`` or rows to rows ``[B, N, d_model]``. mask: of padding."""
-        x = self.read(given)
+        x = self.read(inputs)
         for block in self.layers:
             x = block(x, mask or Mask())
         return self.finish(x)
@@ -139,11 +139,11 @@ class Decoder(Stack):
         self, tokens: Tensor, state: DecoderState, *, context: Tensor | None = None, context_mask: Mask | None = None
     ) -> tuple[Tensor, DecoderState]:
         """The logits of T new tokens ``[B, T]``, and the state after them."""
-        x, found = self.read(tokens, state.length, state.starts), []
-        for block, own in zip(self.layers, state.blocks, strict=True):
-            x, after = block.step(x, own, context, context_mask)
-            found.append(after)
-        return self.head(self.finish(x)), replace(state, blocks=tuple(found), length=state.length + tokens.shape[1])
+        x, states = self.read(tokens, state.length, state.starts), []
+        for block, block_state in zip(self.layers, state.blocks, strict=True):
+            x, after = block.step(x, block_state, context, context_mask)
+            states.append(after)
+        return self.head(self.finish(x)), replace(state, blocks=tuple(states), length=state.length + tokens.shape[1])
 
 
 class EncoderDecoder(nn.Module):
@@ -179,9 +179,9 @@ class EncoderDecoder(nn.Module):
         with torch.no_grad():
             context = self.encoder(source, mask)
             state = self.decoder.init_state(len(source), steps)
-            token, found = source.new_full((len(source), 1), begin), []
+            token, tokens = source.new_full((len(source), 1), begin), []
             for _ in range(steps):
                 logits, state = self.decoder.step(token, state, context=context, context_mask=mask)
                 token = logits[:, -1:].argmax(-1)
-                found.append(token)
-        return torch.cat(found, 1)
+                tokens.append(token)
+        return torch.cat(tokens, 1)

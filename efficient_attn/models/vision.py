@@ -74,6 +74,6 @@ class MaskedPatches(VisionTransformer):
         ``[B, patches, C * patch * patch]``."""
         x = self.patches(self.cut(images))
         if hidden.shape != x.shape[:2] or hidden.dtype != torch.bool:
-            told = f"{list(hidden.shape)} {hidden.dtype}"
-            raise UsageError(f"MaskedPatches: hidden must be {list(x.shape[:2])} bool, got {told}")
+            shape_text = f"{list(hidden.shape)} {hidden.dtype}"
+            raise UsageError(f"MaskedPatches: hidden must be {list(x.shape[:2])} bool, got {shape_text}")
         return self.head(self._encode(torch.where(hidden[..., None], self.blank, x))[:, 1:])

@@ -161,10 +161,10 @@ class Blocks(_Joins):
 
     def allows(self, i: Any, j: Any, g: Geometry) -> Any:
         a, b = i // self.size, j // self.size
-        seen = a == b
+        visible = a == b
         for choice in self.draws(a, g):
-            seen = seen | (choice == b)
-        return seen & (i >= 0)
+            visible = visible | (choice == b)
+        return visible & (i >= 0)
 
     def draws(self, a: Any, g: Geometry) -> list[Any]:
         """The blocks drawn for query blocks ``a``: values of its kind, at most ``count``, -1 where none is left."""
@@ -174,9 +174,9 @@ class Blocks(_Joins):
         return draw(self.seed, a, among, min(self.count, most))
 
     def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
-        mine = range(max(first, 0) // self.size, last // self.size + 1)
-        seen = {b for a in mine for b in (a, *self.draws(a, g)) if b >= 0}
-        return (c for b in seen for c in range(b * self.size // size, ((b + 1) * self.size - 1) // size + 1))
+        row_blocks = range(max(first, 0) // self.size, last // self.size + 1)
+        key_blocks = {b for a in row_blocks for b in (a, *self.draws(a, g)) if b >= 0}
+        return (c for b in key_blocks for c in range(b * self.size // size, ((b + 1) * self.size - 1) // size + 1))
 
     @property
     def reach(self) -> Reach | None:

@@ -26,7 +26,7 @@ SPARSE = 0.3  # of the pairs: what keeps more looks like a filled square
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class PatternGrid:
     """How many pairs of each cell are kept, and how many the cell has. exact: every pair was looked at."""
 
     geometry: Geometry
@@ -51,26 +51,26 @@ class Grid:
         return "causal" if self.geometry.causal else "bidirectional"
 
 
-def share_grid(allows: Allows, g: Geometry, *, rows: int, columns: int, budget: int = BUDGET) -> Grid:
+def share_grid(allows: Allows, g: Geometry, *, rows: int, columns: int, budget: int = BUDGET) -> PatternGrid:
     """The pattern over so many rows and columns of cells; fewer where there are fewer queries or keys."""
     down, across = _edges(g.n, rows), _edges(g.m, columns)
     most = max(1, budget // (g.m * (len(down) - 1)))
     queries = [_some(first, end, most) for first, end in pairwise(down)]
     ends = np.cumsum([len(q) for q in queries])
     every = np.concatenate(queries)
-    found = np.empty((len(every), len(across) - 1))
+    counts = np.empty((len(every), len(across) - 1))
     step = max(1, STRIP // g.m)
     for at in range(0, len(every), step):
-        found[at : at + step] = _count(allows, every[at : at + step], across, g)
+        counts[at : at + step] = _count(allows, every[at : at + step], across, g)
     heights = np.diff(down)
     looked_at = np.diff(ends, prepend=0)
-    kept = np.add.reduceat(found, ends - looked_at, axis=0) * (heights / looked_at)[:, None]
-    return Grid(g, kept, np.outer(heights, np.diff(across)), len(every) == g.n)
+    sums = np.add.reduceat(counts, ends - looked_at, axis=0) * (heights / looked_at)[:, None]
+    return PatternGrid(g, sums, np.outer(heights, np.diff(across)), len(every) == g.n)
 
 
 def views(
     pattern: Pattern, *, directions: Sequence[bool], rows: int, columns: int, length: int | None = None
-) -> list[Grid]:
+) -> list[PatternGrid]:
     """A grid for each direction (causal or not), all of one length: the one that shows the pattern, or a given one."""
     n = length or fitting_length(pattern, causal=directions[0])
     geometries = [Geometry(n, n, 0, causal) for causal in directions]
@@ -122,6 +122,6 @@ def _some(first: int, end: int, most: int) -> Array:
 def _count(allows: Allows, queries: Array, across: Array, g: Geometry) -> Array:
     """Kept pairs of each of these queries, by columns of cells."""
     i, j = queries[:, None] + g.start, np.arange(g.m)[None, :]
-    seen = np.broadcast_to(allows(i, j, g), (len(queries), g.m))
-    seen = seen & (j <= i) if g.causal else seen
-    return np.add.reduceat(seen, across[:-1], axis=1, dtype=np.int64)
+    visible = np.broadcast_to(allows(i, j, g), (len(queries), g.m))
+    visible = visible & (j <= i) if g.causal else visible
+    return np.add.reduceat(visible, across[:-1], axis=1, dtype=np.int64)

@@ -74,14 +74,14 @@ def class_of(name: str) -> type[Attention]:
         return _registered[name][1]
     module, _, attribute = entry.target.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except Exception as error:
         if name in {e.name for e in CATALOGUE}:
             raise
         raise UsageError(f"{name}: the entry point {entry.target} failed: {type(error).__name__}: {error}") from error
-    return found
+    return target
 
 
 def load_plugin(target: str) -> list[str]:
@@ -98,8 +98,8 @@ def load_plugin(target: str) -> list[str]:
     except Exception as error:
         raise UsageError(f"--plugin {target}: import failed: {type(error).__name__}: {error}") from error
     _plugins[str(path.resolve()) if is_file else target] = None
-    mine = [n for n, (_, cls) in _registered.items() if cls.__module__ == module.__name__]
-    return mine or sorted(set(_registered) - before)
+    names = [n for n, (_, cls) in _registered.items() if cls.__module__ == module.__name__]
+    return names or sorted(set(_registered) - before)
 
 
 def plugins() -> tuple[str, ...]:

@@ -51,10 +51,10 @@ def _make(spec: Spec, dims: Dims, seed: int) -> Attention:
             raise unknown("option", option, [p for p in parameters if p not in RESERVED], where=spec.name)
     typed = {name: convert(cls, spec.name, name, value) for name, value in spec.options.items()}
     defaults = {p.name: p.default for p in parameters.values() if p.name not in RESERVED}
-    told = rename_backend(Spec(spec.name, typed, spec.backend))
-    origin = Origin(spec=told, options={**defaults, **typed}, dims=dims, seed=seed)
+    renamed_spec = rename_backend(Spec(spec.name, typed, spec.backend))
+    origin = Origin(spec=renamed_spec, options={**defaults, **typed}, dims=dims, seed=seed)
     reserved = {name: value for name, value in (("dims", dims), ("seed", seed)) if name in parameters}
-    return cls.made_from(origin, backend=told.backend, **typed, **reserved)
+    return cls.made_from(origin, backend=renamed_spec.backend, **typed, **reserved)
 
 
 def _join(union: Union, dims: Dims, seed: int, backend: str | None) -> Attention:
@@ -73,11 +73,11 @@ def _join(union: Union, dims: Dims, seed: int, backend: str | None) -> Attention
 
 
 def _parameters(cls: type[Attention]) -> list[inspect.Parameter]:
-    own = list(inspect.signature(cls).parameters.values())
-    loose = [p.name for p in own if p.kind is not p.KEYWORD_ONLY or p.default is p.empty]
+    parameters = list(inspect.signature(cls).parameters.values())
+    loose = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY or p.default is p.empty]
     if loose:
         raise UsageError(f"{cls.__name__}: options must be keyword-only with defaults, {loose[0]!r} is not")
-    return own
+    return parameters
 
 
 def convert(cls: type, name: str, option: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from .. import units
 from ..errors import UsageError
-from ..results.stats import mean_of
+from ..results.stats import estimate_mean
 from ..spec import parse
 from . import formatting, select
 from .gather import Frame
@@ -129,7 +129,7 @@ def _list_errors(rows: Frame) -> Mapping[_SpecKey, Sequence[_SpecError]]:
 
 def compute_error_interval(errors: Sequence[float]) -> tuple[float, float]:
     """The 95% interval of the mean over layers, but not below the least of them; NaN for one layer."""
-    interval = mean_of(errors).interval()
+    interval = estimate_mean(errors).interval()
     return (max(interval[0], min(errors)), interval[1]) if interval else (float("nan"), float("nan"))
 
 

@@ -134,7 +134,7 @@ def _drop_repeated_runs(runs: Iterable[Path]) -> list[Path]:
 def _read_sessions(folder: Path) -> list[dict[str, Any]]:
     """What a folder says of its sessions. One that ended is described again at its end: the last word counts."""
     latest_by_run: dict[Any, dict[str, Any]] = {}
-    for number, session in enumerate(store.about(folder)):
+    for number, session in enumerate(store.read_about(folder)):
         latest_by_run[session.get("run_id") or number] = clean_all({**session, "run": folder.resolve().name})
     return list(latest_by_run.values())
 
@@ -159,7 +159,9 @@ def _find_baseline_heads(records: Sequence[Record], baselines: Sequence[str | No
     for name, record, baseline in zip(groups, records, baselines, strict=True):
         row = record.row
         if row.variant == baseline and row.kv_heads is not None:
-            heads_by_group[name] = max(heads_by_group.get(name, (False, 0)), (frames.is_one(row), row.kv_heads))
+            heads_by_group[name] = max(
+                heads_by_group.get(name, (False, 0)), (frames.is_baseline_record(row), row.kv_heads)
+            )
     return [heads_by_group[name][1] if name in heads_by_group else None for name in groups]
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import UsageError
 from ..results import file_marks, store
-from ..results.compression import check_whole, pack
-from ..results.shards import shards
+from ..results.compression import check_complete, pack
+from ..results.shards import list_shards
 from . import markdown, page
 from .command_line import format_command
 from .drawing.figures import Plot
@@ -44,13 +44,13 @@ def update_published(folder: Path) -> list[Path]:
     Returns the runs. All are looked at before one is touched. Raises `UsageError` for a folder without runs, and for a
     run that has not finished or whose rows are damaged.
     """
-    runs = sorted(path for path in folder.glob("*") if path.is_dir() and not path.is_symlink() and shards(path))
+    runs = sorted(path for path in folder.glob("*") if path.is_dir() and not path.is_symlink() and list_shards(path))
     if not runs:
         raise UsageError(f"{folder}: holds no runs; name the folder that holds the runs' folders")
     file_marks.check_free(folder / INDEX_FILE)
     for run in runs:
         _check_finished(run)
-        check_whole(run)
+        check_complete(run)
         check_report(run)
     lines = []
     for run in runs:
@@ -63,7 +63,7 @@ def update_published(folder: Path) -> list[Path]:
 
 
 def _check_finished(run: Path) -> None:
-    sessions = store.about(run)
+    sessions = store.read_about(run)
     if not sessions or not sessions[-1].get("finished"):
         raise UsageError(f"{run}: has not finished; go on with it first: run SUITE --resume --out {run}")
     changed_commits = [git for git in map(_get_git_info, sessions) if git.get("digest")]

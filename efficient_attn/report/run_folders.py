@@ -12,7 +12,7 @@ from ..errors import UsageError
 from ..results import checkpoints, frames, store
 from ..results.lock import HOLDER, LOCK, FolderLock
 from ..results.sanitize import clean
-from ..results.shards import shards
+from ..results.shards import list_shards
 from . import write
 
 
@@ -37,13 +37,13 @@ def list_runs(root: Path) -> Iterator[RunFolder]:
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder; runs of yours go to results/local")
     run_folders = [
-        describe_run(path) for path in root.iterdir() if path.is_dir() and not path.is_symlink() and shards(path)
+        describe_run(path) for path in root.iterdir() if path.is_dir() and not path.is_symlink() and list_shards(path)
     ]
     yield from sorted(run_folders, key=lambda run_folder: run_folder.started, reverse=True)
 
 
 def describe_run(folder: Path) -> RunFolder:
-    sessions = store.about(folder)
+    sessions = store.read_about(folder)
     last_session = sessions[-1] if sessions else {}
     suite = last_session.get("suite")
     name = suite.get("name") if isinstance(suite, dict) else None

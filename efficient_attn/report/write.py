@@ -82,7 +82,7 @@ def check_report(out: Path, names: Sequence[str] = (PAGE_FILE, MARKDOWN_FILE, TA
 def find_report(out: Path) -> set[str]:
     """The files of the earlier report here: what it shows, where that is ours; nobody else's."""
     markdown_path = out / MARKDOWN_FILE
-    if markdown_path.is_symlink() or not markdown_path.is_file() or not file_marks.is_ours(markdown_path):
+    if markdown_path.is_symlink() or not markdown_path.is_file() or not file_marks.is_generated(markdown_path):
         return set()
     plot_names = re.findall(rf"\({PLOTS_FOLDER}/([\w.-]+)\.png\)", markdown_path.read_text("utf-8", "replace"))
     names = {f"{PLOTS_FOLDER}/{name}.{kind}" for name in plot_names for kind in ("png", "svg")} | {
@@ -94,5 +94,7 @@ def find_report(out: Path) -> set[str]:
     # pictures of earlier versions bear no mark, nor do reports that show them
     marked = file_marks.is_marked(markdown_path)
     return {
-        name for name in existing if file_marks.is_ours(out / name) or (name.startswith(PLOTS_FOLDER) and not marked)
+        name
+        for name in existing
+        if file_marks.is_generated(out / name) or (name.startswith(PLOTS_FOLDER) and not marked)
     }

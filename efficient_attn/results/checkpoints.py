@@ -28,7 +28,7 @@ def goes_on(status: Status) -> bool:
     return status not in (*NO_FAILURE, "invalid")
 
 
-def clear(folder: Path, kept: Collection[str] = (), *, digest: str | None = None) -> None:
+def clear(folder: Path, kept_keys: Collection[str] = (), *, digest: str | None = None) -> None:
     """Take away the checkpoints in a run's folder but those of the digests ``kept``; with ``digest`` that one alone.
 
     A folder that is empty goes with them. What is not ours stays, and so does what the disk does not let go of, which
@@ -39,7 +39,7 @@ def clear(folder: Path, kept: Collection[str] = (), *, digest: str | None = None
         return
     with suppress(OSError):
         for path in sorted(place.iterdir()):
-            found = _NAMED.fullmatch(path.name)
-            if found and found[1] not in kept and digest in (None, found[1]):
+            match = _NAMED.fullmatch(path.name)
+            if match and match[1] not in kept_keys and digest in (None, match[1]):
                 path.unlink(missing_ok=True)
         place.rmdir()  # refused where anything is left

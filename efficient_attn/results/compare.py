@@ -12,16 +12,23 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import UsageError
-from .differences import By, Entry, compare_speedups, measure_difference, pair_with_baselines, tell_disturbance
-from .exchange import LIKENESS, Run
-from .stats import MARGIN, Mean, Verdict, quantile_t, step_down, verdict
+from .differences import (
+    By,
+    PairedRecord,
+    compare_speedups,
+    describe_disturbance,
+    measure_difference,
+    pair_with_baselines,
+)
+from .exchange import MACHINE_FIELDS, ImportedRun
+from .stats import MARGIN, Mean, RatioVerdict, adjust_holm, classify_ratio, quantile_t
 
-Kind = Verdict | Literal["broken", "fixed"]
+Kind = RatioVerdict | Literal["broken", "fixed"]
 KINDS: tuple[Kind, ...] = ("broken", "slower", "faster", "fixed", "inconclusive", "same")  # what matters most first
 DRIFT = 0.02  # relative standard deviation of one measurement between two runs on one machine
 TOLERANCE = 0.1  # what is surely within is the same; what cannot show as much is blind
-FOUND = 0.95  # of the differences that a case could show, it shows so many
-LONE = "a single round gives no interval"
+MIN_FOUND_SHARE = 0.95  # of the differences that a case could show, it shows so many
+LONE_ROUND_ERROR = "a single round gives no interval"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +82,8 @@ class Comparison:
 
     @property
     def counts(self) -> dict[Kind, int]:
-        found = Counter(change.kind for change in self.changes)
-        return {kind: found[kind] for kind in KINDS}
+        counts = Counter(change.kind for change in self.changes)
+        return {kind: counts[kind] for kind in KINDS}
 
     @property
     def regressed(self) -> bool:
@@ -97,8 +104,8 @@ class Comparison:
 
 
 def compare(
-    base: Run,
-    new: Run,
+    base: ImportedRun,
+    new: ImportedRun,
     *,
     by: By = "speedup",
     confidence: float = 0.95,
@@ -114,7 +121,7 @@ def compare(
     """
     if tolerance < margin:
         raise UsageError(f"--tolerance {tolerance:g} is below --margin {margin:g}: what is overlooked cannot be shown")
-    different = unlike(base, new)
+    different = list_differences(base, new)
     if different and not across_machines:
         raise UsageError(f"unlike machines: {'; '.join(different)}; add --across-machines to compare all the same")
     old, now = pair_with_baselines(base.records), pair_with_baselines(new.records)
@@ -122,7 +129,7 @@ def compare(
     if not both:
         raise UsageError(f"{base.name} and {new.name} share no case; runs of one suite can be compared")
     timed = [_measure(name, old[name], now[name], by, drift) for name in both if old[name].timed and now[name].timed]
-    changes = _judge(timed, confidence, margin, tolerance)
+    changes = _list_changes(timed, confidence, margin, tolerance)
     changes += [Change(name=n, kind="broken", reason=now[n].failure) for n in both if old[n].ok and not now[n].ok]
     changes += [Change(name=n, kind="fixed", reason=old[n].failure) for n in both if now[n].ok and not old[n].ok]
     return Comparison(
@@ -142,18 +149,18 @@ def compare(
     )
 
 
-def unlike(base: Run, new: Run) -> tuple[str, ...]:
+def list_differences(base: ImportedRun, new: ImportedRun) -> tuple[str, ...]:
     """What is not the same in all sessions of both runs; a run that does not say counts as ``unknown``."""
-    found = []
-    for name in LIKENESS:
-        sides = [sorted({str(_said(e, name)) for e in run.environments or [{}]}) for run in (base, new)]
+    differences = []
+    for name in MACHINE_FIELDS:
+        sides = [sorted({str(_format_difference(e, name)) for e in run.environments or [{}]}) for run in (base, new)]
         if len({value for side in sides for value in side}) > 1 or not (base.environments and new.environments):
             here, there = (" and ".join(side) for side in sides)
-            found.append(f"{name.replace('_', ' ')} {here} in {base.name}, {there} in {new.name}")
-    return tuple(found)
+            differences.append(f"{name.replace('_', ' ')} {here} in {base.name}, {there} in {new.name}")
+    return tuple(differences)
 
 
-def _said(environment: Mapping[str, Any], name: str) -> Any:
+def _format_difference(environment: Mapping[str, Any], name: str) -> Any:
     value = environment.get(name)
     return "unknown" if value is None else value
 
@@ -162,23 +169,25 @@ def _said(environment: Mapping[str, Any], name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class _Timed:
+class _TimedCase:
     """A case that both runs timed: how much they differ, and why that says nothing, if so."""
 
     name: str
-    old: Entry
-    new: Entry
+    old: PairedRecord
+    new: PairedRecord
     by: By
     mean: Mean
     spoilt: str | None
 
 
-def _measure(name: str, old: Entry, new: Entry, by: By, drift: float) -> _Timed:
+def _measure(name: str, old: PairedRecord, new: PairedRecord, by: By, drift: float) -> _TimedCase:
     used, mean = measure_difference(old, new, by, drift)
-    return _Timed(name, old, new, used, mean, tell_disturbance(old, new, used) if mean.degrees else LONE)
+    return _TimedCase(
+        name, old, new, used, mean, describe_disturbance(old, new, used) if mean.degrees else LONE_ROUND_ERROR
+    )
 
 
-def _judge(timed: Sequence[_Timed], confidence: float, margin: float, tolerance: float) -> list[Change]:
+def _list_changes(timed: Sequence[_TimedCase], confidence: float, margin: float, tolerance: float) -> list[Change]:
     """The verdicts, which hold together.
 
     A difference that counts is called at the risk that Holm's procedure allows it; all else is held against its
@@ -187,47 +196,47 @@ def _judge(timed: Sequence[_Timed], confidence: float, margin: float, tolerance:
     judged = [case for case in timed if case.spoilt is None]
     count = max(1, len(judged))
     each = (1 - confidence) / count
-    steps = step_down([case.mean.p_value for case in judged], 1 - confidence)
+    steps = adjust_holm([case.mean.p_value for case in judged], 1 - confidence)
     risks = {
         case.name: risk if abs(case.mean.value) > math.log1p(margin) else each
         for case, risk in zip(judged, steps, strict=True)
     }
-    found = []
+    changes = []
     for case in timed:
-        known = _describe(case, margin)
+        fields = _describe(case, margin)
         if ends := case.mean.interval(1 - risks.get(case.name, each)):
-            known |= {"low": _exp(ends[0]), "high": _exp(ends[1])}
+            fields |= {"low": _exp(ends[0]), "high": _exp(ends[1])}
         if case.spoilt is None:
-            known |= _conclude(case.mean, known["low"], known["high"], confidence, margin, tolerance)
+            fields |= _classify(case.mean, fields["low"], fields["high"], confidence, margin, tolerance)
         else:
-            known |= {"kind": "inconclusive", "reason": case.spoilt, "blind": True}
-        found.append(Change(**known))
-    return found
+            fields |= {"kind": "inconclusive", "reason": case.spoilt, "blind": True}
+        changes.append(Change(**fields))
+    return changes
 
 
-def _describe(case: _Timed, margin: float) -> dict[str, Any]:
+def _describe(case: _TimedCase, margin: float) -> dict[str, Any]:
     before, after = case.old.record.row, case.new.record.row
-    known: dict[str, Any] = {"name": case.name, "by": case.by, "ratio": _exp(case.mean.value)}
-    known |= {"base_ms": before.latency_ms, "new_ms": after.latency_ms}
+    fields: dict[str, Any] = {"name": case.name, "by": case.by, "ratio": _exp(case.mean.value)}
+    fields |= {"base_ms": before.latency_ms, "new_ms": after.latency_ms}
     if speedups := compare_speedups(case.old, case.new):
-        known |= {"base_speedup": speedups[0], "new_speedup": speedups[1]}
+        fields |= {"base_speedup": speedups[0], "new_speedup": speedups[1]}
     peaks = before.peak_memory_bytes, after.peak_memory_bytes
     if peaks[0] and peaks[1] and abs(math.log(peaks[0] / peaks[1])) > math.log1p(margin):
-        known |= {"base_bytes": peaks[0], "new_bytes": peaks[1]}
-    return known
+        fields |= {"base_bytes": peaks[0], "new_bytes": peaks[1]}
+    return fields
 
 
-def _conclude(
+def _classify(
     mean: Mean, low: float, high: float, confidence: float, margin: float, tolerance: float
 ) -> dict[str, Any]:
     """The verdict of an interval, the smallest difference that it could show, and what slowdown it rules out."""
-    kind = verdict(low, high, margin=margin, tolerance=tolerance)
-    least = math.log(high / low) / 2 + quantile_t(FOUND, mean.degrees) * mean.error
-    known: dict[str, Any] = {"kind": kind, "least": _exp(least) - 1}
-    if kind == "inconclusive" and known["least"] > tolerance:
-        return known | {"blind": True}
+    kind = classify_ratio(low, high, margin=margin, tolerance=tolerance)
+    least = math.log(high / low) / 2 + quantile_t(MIN_FOUND_SHARE, mean.degrees) * mean.error
+    fields: dict[str, Any] = {"kind": kind, "least": _exp(least) - 1}
+    if kind == "inconclusive" and fields["least"] > tolerance:
+        return fields | {"blind": True}
     slower = quantile_t(confidence, mean.degrees) * mean.error - mean.value
-    return known | {"slower_by_at_most": max(0.0, _exp(slower) - 1)}
+    return fields | {"slower_by_at_most": max(0.0, _exp(slower) - 1)}
 
 
 def _exp(x: float) -> float:

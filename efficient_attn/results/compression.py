@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import UsageError
 from . import checkpoints, durable
 from .lock import FolderLock
-from .shards import PACKED, Damage, scan, shards
+from .shards import PACKED, Damage, list_shards, scan
 from .store import refuse_links
 
 
@@ -22,20 +22,20 @@ def pack(folder: Path) -> list[Path]:
     refuse_links(folder)
     lock = FolderLock(folder)
     try:
-        check_whole(folder)
-        packed = list(dict.fromkeys(_pack_one(path) for path in shards(folder)))
+        check_complete(folder)
+        packed = list(dict.fromkeys(_pack_one(path) for path in list_shards(folder)))
         checkpoints.clear(folder)
         return packed
     finally:
         lock.release()
 
 
-def check_whole(folder: Path) -> None:
+def check_complete(folder: Path) -> None:
     """`UsageError` for damaged rows: once they are compressed they cannot be repaired."""
-    for path in shards(folder):
-        for _, found in scan(path):
-            if isinstance(found, Damage):
-                raise UsageError(f"{found}; repair the run first: run SUITE --resume --out {folder}")
+    for path in list_shards(folder):
+        for _, line in scan(path):
+            if isinstance(line, Damage):
+                raise UsageError(f"{line}; repair the run first: run SUITE --resume --out {folder}")
 
 
 def _pack_one(path: Path) -> Path:

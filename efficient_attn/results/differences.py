@@ -14,16 +14,16 @@ from typing import Literal
 
 from .exchange import latest, name_cell, round_values
 from .rows import Record, Row
-from .stats import Mean, mean_of
+from .stats import Mean, estimate_mean
 
 By = Literal["speedup", "latency"]
-CERTAIN = 10**6  # degrees of freedom of an error that is known, not estimated
-MOSTLY = 0.5  # of the rounds: when more of them were disturbed, in either run, the times are about something else
+CERTAIN_ERROR = 10**6  # degrees of freedom of an error that is known, not estimated
+MOST_ROUNDS = 0.5  # of the rounds: when more of them were disturbed, in either run, the times are about something else
 UNEVEN = 0.25  # of the rounds: when more of one run's were disturbed than of the other's, their times say nothing
 
 
 @dataclass(frozen=True)
-class Entry:
+class PairedRecord:
     """A case of one run, with its cell's baseline as that was measured beside it."""
 
     record: Record
@@ -43,26 +43,26 @@ class Entry:
         return f"{row.status}: {row.reason}" if row.reason else row.status
 
 
-def pair_with_baselines(records: Iterable[Record]) -> dict[str, Entry]:
+def pair_with_baselines(records: Iterable[Record]) -> dict[str, PairedRecord]:
     """Cases by name. Only what one session measured in one cell was measured side by side.
 
     The baseline is the row whose speedup over itself is exactly 1: it says what the samples were paired with, where
     a suite's file says what was meant, and each of its parts may mean another.
     """
-    found = latest(records)
+    latest_records = latest(records)
     baselines: dict[tuple[str, str | None], list[Record]] = defaultdict(list)
-    for record in found.values():
+    for record in latest_records.values():
         row = record.row
         if row.status == "ok" and row.speedup == row.speedup_low == row.speedup_high == 1:
             baselines[name_cell(record), row.run_id].append(record)
     entries = {}
-    for name, record in found.items():
+    for name, record in latest_records.items():
         beside = baselines[name_cell(record), record.row.run_id]
-        entries[name] = Entry(record, beside[0] if len(beside) == 1 and beside[0] is not record else None)
+        entries[name] = PairedRecord(record, beside[0] if len(beside) == 1 and beside[0] is not record else None)
     return entries
 
 
-def compare_speedups(old: Entry, new: Entry) -> tuple[float, float] | None:
+def compare_speedups(old: PairedRecord, new: PairedRecord) -> tuple[float, float] | None:
     """The speedups over the baseline in both runs, where they are over the same one."""
     before, after = old.record.row.speedup, new.record.row.speedup
     if before is None or after is None or not _share_baseline(old, new):
@@ -70,17 +70,17 @@ def compare_speedups(old: Entry, new: Entry) -> tuple[float, float] | None:
     return before, after
 
 
-def measure_difference(old: Entry, new: Entry, by: By, drift: float) -> tuple[By, Mean]:
+def measure_difference(old: PairedRecord, new: PairedRecord, by: By, drift: float) -> tuple[By, Mean]:
     """The logarithm of the ratio of the times, by speedup where both runs allow it."""
     if by == "speedup" and _share_baseline(old, new):
         relative = minus(_relative(old), _relative(new))
         if relative.degrees:
             return "speedup", relative
-    latency = take_rounds if round_values(old.record) and round_values(new.record) else _by_summary
+    latency = select_rounds if round_values(old.record) and round_values(new.record) else _by_summary
     return "latency", minus(latency(old.record), latency(new.record), drift=drift)
 
 
-def _share_baseline(old: Entry, new: Entry) -> bool:
+def _share_baseline(old: PairedRecord, new: PairedRecord) -> bool:
     """Whether both were timed beside a baseline, of one mechanism, its key-value heads included."""
     if old.baseline is None or new.baseline is None:
         return False
@@ -95,12 +95,14 @@ def minus(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:
         return Mean(difference, math.inf, 0)
     variance = a.error**2 + b.error**2 + 2 * drift**2
     spread = a.error**4 / a.degrees + b.error**4 / b.degrees
-    return Mean(difference, math.sqrt(variance), int(min(variance**2 / spread, CERTAIN)) if spread else CERTAIN)
+    return Mean(
+        difference, math.sqrt(variance), int(min(variance**2 / spread, CERTAIN_ERROR)) if spread else CERTAIN_ERROR
+    )
 
 
-def take_rounds(record: Record) -> Mean:
+def select_rounds(record: Record) -> Mean:
     """The mean of log(milliseconds) over a case's rounds."""
-    return mean_of([math.log(v) for v in round_values(record)], record.samples.get("process"))
+    return estimate_mean([math.log(v) for v in round_values(record)], record.samples.get("process"))
 
 
 def _by_summary(record: Record) -> Mean:
@@ -112,49 +114,49 @@ def _by_summary(record: Record) -> Mean:
     return Mean(math.log(mean), error, max(0, rounds - 1))
 
 
-def _relative(entry: Entry) -> Mean:
+def _relative(entry: PairedRecord) -> Mean:
     """The mean of log(variant / baseline) over the rounds that both have."""
     assert entry.baseline is not None
-    return relate(entry.record, entry.baseline)
+    return estimate_log_ratio(entry.record, entry.baseline)
 
 
-def relate(one: Record, other: Record) -> Mean:
+def estimate_log_ratio(numerator: Record, denominator: Record) -> Mean:
     """The mean of log(one / other) over the rounds that both have, which a session measured in one cell."""
-    mine, theirs = list_rounds(one), list_rounds(other)
-    shared = [at for at in mine if at in theirs]
+    rounds, other_rounds = list_rounds(numerator), list_rounds(denominator)
+    shared = [at for at in rounds if at in other_rounds]
     if not shared:
         return Mean(0.0, math.inf, 0)
-    return mean_of([math.log(mine[at] / theirs[at]) for at in shared], [process for process, _ in shared])
+    return estimate_mean([math.log(rounds[at] / other_rounds[at]) for at in shared], [process for process, _ in shared])
 
 
 def list_rounds(record: Record) -> dict[tuple[int, int], float]:
     """Round values by process and their place in it, so that a variant with fewer rounds still finds its partners."""
-    values, seen = round_values(record), Counter[int]()
-    found = {}
+    values, counts = round_values(record), Counter[int]()
+    rounds = {}
     for process, value in zip(record.samples.get("process") or [0] * len(values), values, strict=False):
-        found[process, seen[process]] = value
-        seen[process] += 1
-    return found
+        rounds[process, counts[process]] = value
+        counts[process] += 1
+    return rounds
 
 
 # -- what spoils it ------------------------------------------------------------------------------------------------
 
 
-def tell_disturbance(old: Entry, new: Entry, by: By) -> str | None:
+def describe_disturbance(old: PairedRecord, new: PairedRecord, by: By) -> str | None:
     """Why the times of a case, or of the baseline that they are held against, say nothing of its code; None where they
     do.
 
     What else ran on the machine does not slow all mechanisms alike, so that no pairing takes it out.
     """
-    reason = _tell_disturbed(old.record.row, new.record.row)
+    reason = _describe_disturbed(old.record.row, new.record.row)
     if reason is None and by == "speedup" and old.baseline and new.baseline:
-        beside = _tell_disturbed(old.baseline.row, new.baseline.row)
+        beside = _describe_disturbed(old.baseline.row, new.baseline.row)
         reason = beside and f"its baseline was {beside}"
     return reason
 
 
-def _tell_disturbed(before: Row, after: Row) -> str | None:
+def _describe_disturbed(before: Row, after: Row) -> str | None:
     (a, of_a), (b, of_b) = ((row.contaminated or 0, row.rounds or 1) for row in (before, after))
-    if max(a / of_a, b / of_b) <= MOSTLY and abs(a / of_a - b / of_b) <= UNEVEN:
+    if max(a / of_a, b / of_b) <= MOST_ROUNDS and abs(a / of_a - b / of_b) <= UNEVEN:
         return None
     return f"disturbed: {a} of {of_a} rounds in base, {b} of {of_b} in new"

@@ -14,7 +14,7 @@ Levels = Mapping[str, Sequence[Any]]  # each factor with the values that it has,
 Point = Mapping[str, Any]
 
 
-class Step(NamedTuple):
+class EffectStep(NamedTuple):
     """From a factor's lowest level to its highest; of words, from the first to another."""
 
     factor: str
@@ -32,43 +32,43 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def list_steps(levels: Levels) -> list[Step]:
+def list_steps(levels: Levels) -> list[EffectStep]:
     """The steps of all factors that vary: one for numbers, for words one to each level after the first."""
-    found: list[Step] = []
+    steps: list[EffectStep] = []
     for factor, values in levels.items():
         low, *others = values
-        found += [Step(factor, low, high) for high in (others[-1:] if is_number(low) else others)]
-    return found
+        steps += [EffectStep(factor, low, high) for high in (others[-1:] if is_number(low) else others)]
+    return steps
 
 
-def code(points: Sequence[Point], steps: Sequence[Step]) -> np.ndarray:
+def encode_levels(points: Sequence[Point], steps: Sequence[EffectStep]) -> np.ndarray:
     """A row a point: 1, then its share of each step."""
     return np.array([[1.0, *(step.share(point[step.factor]) for step in steps)] for point in points])
 
 
-def can_tell(points: Sequence[Point], steps: Sequence[Step]) -> bool:
+def is_estimable(points: Sequence[Point], steps: Sequence[EffectStep]) -> bool:
     """Whether these points tell the effects of all steps from each other."""
-    return len(points) > len(steps) and int(np.linalg.matrix_rank(code(points, steps))) == len(steps) + 1
+    return len(points) > len(steps) and int(np.linalg.matrix_rank(encode_levels(points, steps))) == len(steps) + 1
 
 
 def fit_effects(
-    points: Sequence[Point], values: Sequence[float], steps: Sequence[Step], *, confidence: float = 0.95
-) -> dict[Step, Estimate] | None:
+    points: Sequence[Point], values: Sequence[float], steps: Sequence[EffectStep], *, confidence: float = 0.95
+) -> dict[EffectStep, Estimate] | None:
     """By which factor each step multiplies a positive value, all else equal: least squares on logarithms, t-intervals.
 
     None where the points cannot tell the steps apart. Where several factors together do more or less than each of them
     (an interaction), that is part of what is left over, and so of the intervals. No intervals without points to spare.
     """
-    if not can_tell(points, steps):
+    if not is_estimable(points, steps):
         return None
-    x, y = code(points, steps), np.log(np.asarray(values, dtype=float))
+    x, y = encode_levels(points, steps), np.log(np.asarray(values, dtype=float))
     spread = np.linalg.inv(x.T @ x)
-    found = spread @ x.T @ y
+    coefficients = spread @ x.T @ y
     degrees = len(y) - x.shape[1]
     if degrees < 1:
-        return {step: Estimate(math.exp(value)) for step, value in zip(steps, found[1:], strict=True)}
-    left = y - x @ found
+        return {step: Estimate(math.exp(value)) for step, value in zip(steps, coefficients[1:], strict=True)}
+    left = y - x @ coefficients
     errors = np.sqrt(np.diag(spread) * float(left @ left) / degrees)
     half = quantile_t(0.5 + confidence / 2, degrees) * errors
-    ends = zip(steps, found[1:], half[1:], strict=True)
+    ends = zip(steps, coefficients[1:], half[1:], strict=True)
     return {step: Estimate(*(math.exp(v) for v in (value, value - h, value + h))) for step, value, h in ends}

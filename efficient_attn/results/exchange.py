@@ -15,15 +15,15 @@ from ..errors import UsageError
 from .rows import COLUMNS, Record, Row
 from .shards import is_shard
 from .shards import stem as stem_of
-from .stats import middle
-from .store import about, read
+from .stats import median
+from .store import read, read_about
 
 NOT_MEASURED = ("skipped", "interrupted")  # says nothing about the case: as if it were not there
-LIKENESS = ("machine", "torch", "threads_default")  # of an environment: what two runs must share to be compared
+MACHINE_FIELDS = ("machine", "torch", "threads_default")  # of an environment: what two runs must share to be compared
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ImportedRun:
     """What was measured: what to call it, its records, and the environments of the sessions that wrote them."""
 
     name: str
@@ -31,15 +31,15 @@ class Run:
     environments: Sequence[Mapping[str, Any]]
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> ImportedRun:
     """A run's folder (or its ``rows.jsonl``), or a pytest-benchmark JSON file. Raises `UsageError` for neither."""
     if path.suffix == ".json":
         return from_pytest_benchmark(path)
     folder = path.parent if is_shard(path) else path
-    return Run(
+    return ImportedRun(
         name=str(path),
         records=tuple(read(path)),
-        environments=[session.get("environment") or {} for session in about(folder)],
+        environments=[session.get("environment") or {} for session in read_about(folder)],
     )
 
 
@@ -61,13 +61,13 @@ def latest(records: Iterable[Record]) -> dict[str, Record]:
 
 def round_values(record: Record) -> list[float]:
     """Milliseconds a call, one value a round: the `middle` of its passes. None of them where there are no samples."""
-    return [middle(passes) for passes in record.samples.get("latency_ms") or () if passes]
+    return [median(passes) for passes in record.samples.get("latency_ms") or () if passes]
 
 
 # -- pytest-benchmark ----------------------------------------------------------------------------------------------
 
 
-def from_pytest_benchmark(path: Path) -> Run:
+def from_pytest_benchmark(path: Path) -> ImportedRun:
     """The benchmarks of a pytest-benchmark JSON file.
 
     Rounds come from ``stats.data``, which is there after ``--benchmark-save-data``; without it the sample called
@@ -75,20 +75,20 @@ def from_pytest_benchmark(path: Path) -> Run:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        records = [_imported(benchmark) for benchmark in content["benchmarks"]]
+        records = [_import_benchmark(benchmark) for benchmark in content["benchmarks"]]
         environment = _environment(content["machine_info"])
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: not pytest-benchmark's JSON: {type(error).__name__}: {error}") from error
-    return Run(name=str(path), records=records, environments=[environment])
+    return ImportedRun(name=str(path), records=records, environments=[environment])
 
 
-def _imported(benchmark: Mapping[str, Any]) -> Record:
+def _import_benchmark(benchmark: Mapping[str, Any]) -> Record:
     stats, extra = benchmark["stats"], benchmark.get("extra_info") or {}
-    mine = {name: value for name, value in extra.items() if name in COLUMNS} if "case_key" in extra else {}
-    known = {"case_key": benchmark["fullname"], "variant": benchmark["name"], "task": "speed"} | mine
-    row = Row(**known | {"latency_ms": stats["median"] * 1e3})
+    row_values = {name: value for name, value in extra.items() if name in COLUMNS} if "case_key" in extra else {}
+    row_fields = {"case_key": benchmark["fullname"], "variant": benchmark["name"], "task": "speed"} | row_values
+    row = Row(**row_fields | {"latency_ms": stats["median"] * 1e3})
     samples: dict[str, Any] = {"summary": [stats["mean"] * 1e3, stats["stddev"] * 1e3, stats["rounds"]]}
     times = stats.get("data") or []
     if times and min(times) > 0:  # a coarse clock may have seen no time pass
@@ -107,7 +107,7 @@ def _environment(info: Mapping[str, Any]) -> dict[str, Any]:
 def to_pytest_benchmark(folder: Path) -> dict[str, Any]:
     """A run as pytest-benchmark saves it: a benchmark a timed case, its group the cell, its rounds' values as data."""
     run = read_run(folder)
-    session = (about(folder) or [{}])[-1]
+    session = (read_about(folder) or [{}])[-1]
     environment = session.get("environment") or {}
     git = environment.get("git") or {}
     return {
@@ -116,28 +116,28 @@ def to_pytest_benchmark(folder: Path) -> dict[str, Any]:
             "system": environment.get("os"),
             "python_version": environment.get("python"),
             "cpu": {"brand_raw": environment.get("cpu"), "count": environment.get("cores")},
-            "efficient_attn": {name: environment.get(name) for name in LIKENESS},
+            "efficient_attn": {name: environment.get(name) for name in MACHINE_FIELDS},
         },
         "commit_info": {"id": git.get("revision"), "dirty": git.get("changed"), "project": "efficient-attn"},
-        "benchmarks": [_exported(record) for record in _timed(run)],
+        "benchmarks": [_export_record(record) for record in _list_timed(run)],
         "datetime": session.get("started"),
         "version": "5.0.0",  # the version of pytest-benchmark whose layout this is
     }
 
 
-def _timed(run: Run) -> list[Record]:
+def _list_timed(run: ImportedRun) -> list[Record]:
     return [r for r in latest(run.records).values() if r.row.status == "ok" and round_values(r)]
 
 
-def _exported(record: Record) -> dict[str, Any]:
-    known = {name: value for name, value in vars(record.row).items() if value not in (None, {})}
+def _export_record(record: Record) -> dict[str, Any]:
+    row_fields = {name: value for name, value in vars(record.row).items() if value not in (None, {})}
     return {
         "group": name_cell(record),
         "name": record.row.variant,
         "fullname": stem(record),
         "params": None,
         "param": None,
-        "extra_info": known | {"process": record.samples.get("process")},
+        "extra_info": row_fields | {"process": record.samples.get("process")},
         "options": {},
         "stats": _stats([ms / 1e3 for ms in round_values(record)], record.samples.get("calls") or 1),
     }
@@ -165,16 +165,16 @@ def _stats(data: list[float], iterations: int) -> dict[str, Any]:
 
 def to_github_action(folder: Path) -> list[dict[str, Any]]:
     """A run as github-action-benchmark's tool ``customSmallerIsBetter`` reads it: a time a case."""
-    return [_entry(record) for record in _timed(read_run(folder))]
+    return [_make_entry(record) for record in _list_timed(read_run(folder))]
 
 
-def _entry(record: Record) -> dict[str, Any]:
+def _make_entry(record: Record) -> dict[str, Any]:
     row = record.row
     entry: dict[str, Any] = {"name": stem(record), "unit": "ms", "value": row.latency_ms}
     if row.latency_ms and row.latency_ms_low is not None and row.latency_ms_high is not None:
         entry["range"] = f"\u00b1 {(row.latency_ms_high - row.latency_ms_low) / 2 / row.latency_ms:.1%}"
-    said = [f"{row.speedup:.3g}x the baseline's speed" if row.speedup is not None else "", f"machine {row.machine}"]
-    return entry | {"extra": "\n".join(filter(None, said))}
+    notes = [f"{row.speedup:.3g}x the baseline's speed" if row.speedup is not None else "", f"machine {row.machine}"]
+    return entry | {"extra": "\n".join(filter(None, notes))}
 
 
 EXPORTS = {"pytest-benchmark": to_pytest_benchmark, "github-action": to_github_action}

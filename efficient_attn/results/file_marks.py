@@ -8,13 +8,13 @@ from pathlib import Path
 
 from ..errors import UsageError
 from . import durable
-from .shards import shards
+from .shards import list_shards
 from .store import is_own
 
 MARK = "Made by efficient-attn"  # stands in every file that we make and may replace
 
 # how files are known that have no room for it, or had none in earlier versions
-FORMS = (
+KNOWN_FORMATS = (
     re.compile(rb"run_id,suite,case_key,variant,"),  # rows.csv
     re.compile(rb"# .*^## All rows$", re.MULTILINE | re.DOTALL),  # report.md
     re.compile(rb'\{.*"project": "efficient-attn"', re.DOTALL),  # an export for pytest-benchmark
@@ -34,15 +34,15 @@ def is_marked(path: Path) -> bool:
     return MARK.encode() in path.read_bytes()
 
 
-def is_ours(path: Path) -> bool:
+def is_generated(path: Path) -> bool:
     """Whether we made a file, by its mark or by its form."""
     data = path.read_bytes()
-    return MARK.encode() in data or any(form.match(data) for form in FORMS)
+    return MARK.encode() in data or any(form.match(data) for form in KNOWN_FORMATS)
 
 
 def is_of_run(path: Path) -> bool:
     """Whether this is, or would be, one of the files that a run lives on."""
-    return is_own(path) and bool(shards(path.parent))
+    return is_own(path) and bool(list_shards(path.parent))
 
 
 def check_free(path: Path) -> None:
@@ -54,9 +54,9 @@ def check_free(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(kind):
-        what = "a link" if stat.S_ISLNK(kind) else "a folder" if stat.S_ISDIR(kind) else "not a plain file"
-        raise UsageError(f"{path}: cannot be written: {what}; name another file")
-    if not is_ours(path):
+        kind_name = "a link" if stat.S_ISLNK(kind) else "a folder" if stat.S_ISDIR(kind) else "not a plain file"
+        raise UsageError(f"{path}: cannot be written: {kind_name}; name another file")
+    if not is_generated(path):
         raise UsageError(f"{path}: there already, and not made by efficient-attn; move it away, or name another file")
 
 

@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..spec import names_in
 from .rows import Record, Row, Value
 from .shards import Damage, warn
-from .store import about, read, rows_path
+from .store import read, read_about, rows_path
 
 # a column's type follows from the row's annotation; whole numbers and truth values keep theirs beside empty cells
 _PANDAS = {"str": "string", "Status": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
@@ -40,19 +40,19 @@ def read_records(run: Path, *, damaged: Callable[[Damage], object] = warn) -> li
     """
     records = read(run, damaged=damaged)
     unsaid = [record.row for record in records if record.row.baseline is None]
-    own = {record.row.part: record.row.variant for record in records if is_one(record.row)}
-    if any(row.part not in own for row in unsaid):
+    baseline_by_part = {record.row.part: record.row.variant for record in records if is_baseline_record(record.row)}
+    if any(row.part not in baseline_by_part for row in unsaid):
         suite = find_suites_baseline(rows_path(run).parent)
         named = {
             row.part: row.variant for row in reversed(unsaid) if suite in (row.variant, "|".join(names_in(row.variant)))
         }
-        own = named | own
+        baseline_by_part = named | baseline_by_part
     for row in unsaid:
-        row.baseline = own.get(row.part)
+        row.baseline = baseline_by_part.get(row.part)
     return records
 
 
-def is_one(row: Row) -> bool:
+def is_baseline_record(row: Row) -> bool:
     """Whether a row was paired with itself: its part's baseline."""
     return (row.speedup, row.speedup_low, row.speedup_high) == (1, 1, 1)
 
@@ -60,7 +60,7 @@ def is_one(row: Row) -> bool:
 def find_suites_baseline(folder: Path) -> str | None:
     """The baseline of the suite that a run's description names; None, with a warning, where it cannot be read."""
     try:
-        suites = [session.get("suite") or {} for session in about(folder)]
+        suites = [session.get("suite") or {} for session in read_about(folder)]
     except UsageError as error:
         warnings.warn(f"{error}; the baselines of its older rows stay empty", DamagedDescription, stacklevel=3)
         return None

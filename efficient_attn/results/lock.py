@@ -27,10 +27,10 @@ class FolderLock:
         try:
             self._lock.acquire(blocking=False)
         except Timeout as error:
-            told = f"in use by {_read_holder(folder)}; wait for it, or choose another --out"
-            raise UsageError(f"{folder}: {told}") from error
+            message = f"in use by {_read_holder(folder)}; wait for it, or choose another --out"
+            raise UsageError(f"{folder}: {message}") from error
         try:
-            _say_who(folder)
+            _format_holder(folder)
         except BaseException:
             self.release()
             raise
@@ -40,7 +40,7 @@ class FolderLock:
         self._lock.release()
 
 
-def _say_who(folder: Path) -> None:
+def _format_holder(folder: Path) -> None:
     since = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     text = json.dumps({"pid": os.getpid(), "host": platform.node(), "since": since}) + "\n"
     with open(folder / HOLDER, "w", encoding="utf-8", opener=durable.open_itself) as file:

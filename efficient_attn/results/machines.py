@@ -44,8 +44,8 @@ def _name(facts: Mapping[str, Any]) -> str | None:
     """``AMD-Zen5-2c-24GiB`` where the facts leave but one design; None where they do not."""
     cache = _table(facts["cache_bytes"]).get("L1d")
     design = next((name for size, name in DESIGNS.items() if size == cache), None)
-    said = facts["cpu_capability"] == "AVX512" and str(facts["cpu"]).startswith("AMD") and facts["memory_gib"]
-    if not (design and said) or facts["gpus"]:
+    is_zen = facts["cpu_capability"] == "AVX512" and str(facts["cpu"]).startswith("AMD") and facts["memory_gib"]
+    if not (design and is_zen) or facts["gpus"]:
         return None
     return f"AMD-{design}-{facts['cores']}c-{facts['memory_gib']}GiB"
 

@@ -14,9 +14,9 @@ BESIDES = ("--out", "--plugin", "--timeout", "--memory-limit", "--start-method",
 
 def list_overrides(session: Mapping[str, Any]) -> tuple[str, ...]:
     """What a session changed in its suite, ``("--quick", "--seq-len 64,128")``; of an older one by its command."""
-    said = session.get(TRIAL)
-    if isinstance(said, list):
-        return tuple(map(str, said))
+    overrides = session.get(TRIAL)
+    if isinstance(overrides, list):
+        return tuple(map(str, overrides))
     command = session.get("command") or []
     words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
     return tuple(_read(words[2:])) if words[1:2] == ["run"] else ()
@@ -24,7 +24,7 @@ def list_overrides(session: Mapping[str, Any]) -> tuple[str, ...]:
 
 def gather_overrides(sessions: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """What any session of a run changed, each change once."""
-    return tuple(dict.fromkeys(said for session in sessions for said in list_overrides(session)))
+    return tuple(dict.fromkeys(override for session in sessions for override in list_overrides(session)))
 
 
 def _read(words: list[str]) -> Iterable[str]:

@@ -20,13 +20,13 @@ def repair(folder: Path, paths: Sequence[Path]) -> tuple[list[Record], list[str]
     All shards are read before one is touched: a newer version's records stop it, and then nothing was altered. Damage
     is safe in the quarantine before it is cut out, so that a crash in between loses nothing.
     """
-    found = {path: list(scan(path)) for path in paths}
-    damages = [it for lines in found.values() for _, it in lines if isinstance(it, Damage)]
+    lines_by_path = {path: list(scan(path)) for path in paths}
+    damages = [it for lines in lines_by_path.values() for _, it in lines if isinstance(it, Damage)]
     if damages:
         _quarantine(folder / QUARANTINE, damages)
     for path in dict.fromkeys(damage.path for damage in damages):
-        _cut_out(path, found[path])
-    records = [it for lines in found.values() for _, it in lines if isinstance(it, Record)]
+        _cut_out(path, lines_by_path[path])
+    records = [it for lines in lines_by_path.values() for _, it in lines if isinstance(it, Record)]
     return records, [f"{damage}; moved to {QUARANTINE}, the case is measured again" for damage in damages]
 
 

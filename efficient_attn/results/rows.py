@@ -174,8 +174,8 @@ def _to_8(body: dict[str, Any]) -> dict[str, Any]:
 
 
 # from each older schema to the next
-STEPS = _to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = dict(enumerate(STEPS, start=1))
+MIGRATION_STEPS = _to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = dict(enumerate(MIGRATION_STEPS, start=1))
 
 
 class NewerSchemaError(ValueError):
@@ -211,7 +211,7 @@ class Record:
             raise ValueError("not a complete record")
         if zlib.crc32((text + "}").encode()) != int(crc[:-1]):
             raise ValueError("the checksum does not match: the record was altered")
-        body = _migrated(json.loads(text + "}"))
+        body = _migrate(json.loads(text + "}"))
         if body.keys() != _MEMBERS:
             name = min(body.keys() ^ _MEMBERS)
             raise ValueError(f"{'unknown' if name in body else 'missing'} column {name}")
@@ -251,14 +251,14 @@ def _check_extra(extra: Any) -> None:
             raise ValueError(f"extra: {name!r} is neither a number, nor text, nor true or false: {value!r}")
 
 
-def _migrated(body: Any) -> dict[str, Any]:
+def _migrate(body: Any) -> dict[str, Any]:
     """A record's members as this version has them."""
     schema = body.get("schema") if isinstance(body, dict) else None
     if type(schema) is not int:
         raise ValueError("no schema: not a record")
     if schema > SCHEMA:
-        told = f"schema {schema} is newer than this version reads ({SCHEMA})"
-        raise NewerSchemaError(f"{told}; upgrade efficient-attn")
+        message = f"schema {schema} is newer than this version reads ({SCHEMA})"
+        raise NewerSchemaError(f"{message}; upgrade efficient-attn")
     while schema < SCHEMA:
         if schema not in MIGRATIONS:
             raise ValueError(f"unknown schema {schema}")

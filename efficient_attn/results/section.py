@@ -55,47 +55,49 @@ class Section:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, said: Any) -> Section:
+    def from_json(cls, data: Any) -> Section:
         """Read what `as_json` wrote. Raises ValueError for what is no section.
 
         Of a later version, keys are left out, an unknown unit is a plain number's, and an unknown kind a line.
         """
         try:
-            own = _known(cls, said)
-            own["columns"] = tuple(_column(one) for one in _list(own.get("columns", ())))
-            own["sentences"] = tuple(_line(one) for one in _list(own.get("sentences", ())))
-            own |= {name: _line(own[name]) for name in ("name", "task", "title", "layout") if name in own}
-            own |= {name: _line(own[name]) for name in ("x", "y", "suite", "part") if own.get(name) is not None}
-            return cls(**own | {"kind": _one_of(Kind, own.get("kind"), "line")})
+            fields = _select_fields(cls, data)
+            fields["columns"] = tuple(_read_column(item) for item in _read_list(fields.get("columns", ())))
+            fields["sentences"] = tuple(_read_line(item) for item in _read_list(fields.get("sentences", ())))
+            fields |= {name: _read_line(fields[name]) for name in ("name", "task", "title", "layout") if name in fields}
+            fields |= {
+                name: _read_line(fields[name]) for name in ("x", "y", "suite", "part") if fields.get(name) is not None
+            }
+            return cls(**fields | {"kind": _read_choice(Kind, fields.get("kind"), "line")})
         except TypeError as error:
             raise ValueError(str(error)) from error
 
 
-def _column(said: Any) -> Column:
-    own = _known(Column, said)
-    texts = {name: _line(own[name]) for name in ("name", "heading") if name in own}
-    return Column(**texts, unit=_one_of(Unit, own.get("unit"), "number"))
+def _read_column(data: Any) -> Column:
+    fields = _select_fields(Column, data)
+    texts = {name: _read_line(fields[name]) for name in ("name", "heading") if name in fields}
+    return Column(**texts, unit=_read_choice(Unit, fields.get("unit"), "number"))
 
 
-def _known(kind: type, said: Any) -> dict[str, Any]:
+def _select_fields(kind: type, data: Any) -> dict[str, Any]:
     """What a class knows of a table's keys."""
-    if not isinstance(said, Mapping):
-        raise ValueError(f"expected a table of keys, got {said!r}")
-    return {f.name: said[f.name] for f in fields(kind) if f.name in said}
+    if not isinstance(data, Mapping):
+        raise ValueError(f"expected a table of keys, got {data!r}")
+    return {f.name: data[f.name] for f in fields(kind) if f.name in data}
 
 
-def _list(said: Any) -> list[Any] | tuple[Any, ...]:
-    if not isinstance(said, list | tuple):
-        raise ValueError(f"expected a list, got {said!r}")
-    return said
+def _read_list(data: Any) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(data, list | tuple):
+        raise ValueError(f"expected a list, got {data!r}")
+    return data
 
 
-def _line(said: Any) -> str:
+def _read_line(data: Any) -> str:
     """A text in one line."""
-    if not isinstance(said, str):
-        raise ValueError(f"expected a text, got {said!r}")
-    return " ".join(said.split())
+    if not isinstance(data, str):
+        raise ValueError(f"expected a text, got {data!r}")
+    return " ".join(data.split())
 
 
-def _one_of(choices: Any, said: Any, usual: str) -> Any:
-    return said if said in get_args(choices) else usual
+def _read_choice(choices: Any, value: Any, usual: str) -> Any:
+    return value if value in get_args(choices) else usual

@@ -44,17 +44,17 @@ class Damage:
 
 def warn(damage: Damage) -> None:
     """Tell a reader what was left out."""
-    told = "" if damage.path.suffix == PACKED else " (`--resume` measures it again)"
-    warnings.warn(f"{damage}; left out{told}", DamagedRecord, stacklevel=3)
+    remedy = "" if damage.path.suffix == PACKED else " (`--resume` measures it again)"
+    warnings.warn(f"{damage}; left out{remedy}", DamagedRecord, stacklevel=3)
 
 
-def shards(run: Path) -> list[Path]:
+def list_shards(run: Path) -> list[Path]:
     """A run's files of rows by name, ``rows.jsonl`` first: what a later one holds is later. ``run`` may be one file."""
     if is_shard(run) and run.is_file():
         return [run]
     named = ((ROWS_NAME.fullmatch(path.name), path) for path in run.glob("rows*"))
-    found = [(name[1], not name[2], path) for name, path in named if name and path.is_file()]
-    return [path for *_, path in sorted(found)]
+    numbered = [(name[1], not name[2], path) for name, path in named if name and path.is_file()]
+    return [path for *_, path in sorted(numbered)]
 
 
 def is_shard(path: Path) -> bool:

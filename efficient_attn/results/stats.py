@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-Verdict = Literal["faster", "slower", "same", "inconclusive"]
+RatioVerdict = Literal["faster", "slower", "same", "inconclusive"]
 MARGIN = 0.02  # differences of up to 2% are nobody's business
 
 
@@ -51,7 +51,7 @@ class Mean(NamedTuple):
         return 2 * share_below_t(-abs(self.value) / self.error, self.degrees)
 
 
-def mean_of(values: Sequence[float], groups: Sequence[int] | None = None) -> Mean:
+def estimate_mean(values: Sequence[float], groups: Sequence[int] | None = None) -> Mean:
     """The mean of one value a round, and how far it may be off. groups: the process that measured each round.
 
     A neighbour's load comes and goes over seconds, so rounds of one process resemble each other more than rounds of
@@ -70,14 +70,16 @@ def mean_of(values: Sequence[float], groups: Sequence[int] | None = None) -> Mea
     return Mean(center, math.sqrt(between / n), len(parts) - 1) if between > within else plain
 
 
-def typical(values: Sequence[float], groups: Sequence[int] | None = None, *, confidence: float = 0.95) -> Estimate:
+def estimate_typical(
+    values: Sequence[float], groups: Sequence[int] | None = None, *, confidence: float = 0.95
+) -> Estimate:
     """The geometric mean of positive values (one a round), with Student's t-interval over their logarithms.
 
     Logarithms, because what disturbs a timing multiplies it. Raises ValueError for none, or for values not positive.
     """
     if not len(values) or min(values) <= 0:
         raise ValueError("typical: needs positive values")
-    mean = mean_of([math.log(v) for v in values], groups)
+    mean = estimate_mean([math.log(v) for v in values], groups)
     ends = mean.interval(confidence) or (None, None)
     return Estimate(math.exp(mean.value), *(end if end is None else math.exp(end) for end in ends))
 
@@ -90,10 +92,10 @@ def paired_ratio(
     Pairing takes out whatever slowed a whole round. Rounds that only one series has are left out.
     """
     ratios = [a / b for a, b in zip(top, bottom, strict=False)]
-    return typical(ratios, None if groups is None else groups[: len(ratios)], confidence=confidence)
+    return estimate_typical(ratios, None if groups is None else groups[: len(ratios)], confidence=confidence)
 
 
-def verdict(low: float, high: float, *, margin: float = MARGIN, tolerance: float | None = None) -> Verdict:
+def classify_ratio(low: float, high: float, *, margin: float = MARGIN, tolerance: float | None = None) -> RatioVerdict:
     """What an interval of the ratio old / new time allows to say: above 1 the new one is faster.
 
     A difference is called when the interval leaves out 1 and its middle lies beyond the margin; sameness when all of
@@ -107,7 +109,7 @@ def verdict(low: float, high: float, *, margin: float = MARGIN, tolerance: float
     return "same" if -edge <= low and high <= edge else "inconclusive"
 
 
-def share_of(hits: int, count: int, *, confidence: float = 0.95) -> Estimate:
+def estimate_share(hits: int, count: int, *, confidence: float = 0.95) -> Estimate:
     """The share of hits among independent trials, with Wilson's interval (1927), which holds for few trials and for
     shares of 0 and 1 too. Raises ValueError where nothing was tried."""
     if not count:
@@ -119,19 +121,19 @@ def share_of(hits: int, count: int, *, confidence: float = 0.95) -> Estimate:
     return Estimate(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)))  # but for rounding
 
 
-def step_down(p_values: Sequence[float], risk: float) -> list[float]:
+def adjust_holm(p_values: Sequence[float], risk: float) -> list[float]:
     """The risk at which Holm's procedure judges each of several claims, so that all together hold but for ``risk``.
 
     The smallest p-value stands against risk / m, the next against risk / (m - 1), until one is not below its own; that
     one and all after it are judged at risk / m, and their intervals hold together.
     """
     count = len(p_values)
-    found = [risk / max(1, count)] * count
+    adjusted = [risk / max(1, count)] * count
     for place, at in enumerate(sorted(range(count), key=lambda i: p_values[i])):
         if p_values[at] > risk / (count - place):
             break
-        found[at] = risk / (count - place)
-    return found
+        adjusted[at] = risk / (count - place)
+    return adjusted
 
 
 def exponent(lengths: Sequence[float], values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
@@ -149,7 +151,7 @@ def exponent(lengths: Sequence[float], values: Sequence[float], *, confidence: f
     return Estimate(slope, slope - half, slope + half)
 
 
-def middle(values: Sequence[float]) -> float:
+def median(values: Sequence[float]) -> float:
     """The median, of an even number of values the upper one: a value that was really measured."""
     return statistics.median_high(values)
 

@@ -22,7 +22,7 @@ from .lock import HOLDER, LOCK, FolderLock
 from .machines import find_new_names, rename
 from .repair import QUARANTINE, repair
 from .rows import Record, Status
-from .shards import PACKED, ROWS, ROWS_NAME, Damage, DamagedRecord, scan, shards, stem, warn
+from .shards import PACKED, ROWS, ROWS_NAME, Damage, DamagedRecord, list_shards, scan, stem, warn
 
 RUN = "run.json"
 
@@ -60,9 +60,9 @@ class Writer:
 
     def _open(self, shard: Path) -> int:
         """Take up what the folder holds already, then the shard for writing."""
-        records, self.repairs = repair(self.folder, shards(self.folder))
+        records, self.repairs = repair(self.folder, list_shards(self.folder))
         for record in records:
-            self._note(record)
+            self._append_session(record)
         return durable.open_to_append(shard)
 
     def write(self, record: Record) -> None:
@@ -70,7 +70,7 @@ class Writer:
         line = record.to_line().encode()
         with self._kept():
             durable.append(self._file, line)
-        self._note(record)
+        self._append_session(record)
 
     def describe(self, session: dict[str, Any]) -> None:
         """Keep what ran and where: beside those of earlier sessions, in place of this one's."""
@@ -82,7 +82,7 @@ class Writer:
     @property
     def sessions(self) -> list[dict[str, Any]]:
         """What is known of the sessions that wrote here so far."""
-        return about(self.folder)
+        return read_about(self.folder)
 
     def close(self) -> None:
         try:
@@ -98,7 +98,7 @@ class Writer:
     ) -> None:
         self.close()
 
-    def _note(self, record: Record) -> None:
+    def _append_session(self, record: Record) -> None:
         """A case counts as done by its latest record, whatever its sources were before."""
         key = record.row.case_key
         self.done.pop(self._keys.get(stem(key), key), None)
@@ -110,9 +110,9 @@ class Writer:
         try:
             yield
         except OSError as error:
-            said = f"{self.folder}: {error.strerror or error}"
-            told = "what was written so far is kept; make room and go on with --resume"
-            raise StoreError(f"{said}; {told}") from error
+            message = f"{self.folder}: {error.strerror or error}"
+            remedy = "what was written so far is kept; make room and go on with --resume"
+            raise StoreError(f"{message}; {remedy}") from error
 
 
 def read(run: Path, *, damaged: Callable[[Damage], object] = warn) -> list[Record]:
@@ -122,17 +122,17 @@ def read(run: Path, *, damaged: Callable[[Damage], object] = warn) -> list[Recor
     """
     names = _find_names(rows_path(run).parent)
     latest: dict[str, Record] = {}
-    for path in shards(run):
-        for _, found in scan(path):
-            if isinstance(found, Damage):
-                damaged(found)
+    for path in list_shards(run):
+        for _, line in scan(path):
+            if isinstance(line, Damage):
+                damaged(line)
             else:
-                found.row.machine = names.get((found.row.run_id, found.row.machine), found.row.machine)
-                latest[stem(found.row.case_key)] = found
+                line.row.machine = names.get((line.row.run_id, line.row.machine), line.row.machine)
+                latest[stem(line.row.case_key)] = line
     return list(latest.values())
 
 
-def about(folder: Path) -> list[dict[str, Any]]:
+def read_about(folder: Path) -> list[dict[str, Any]]:
     """The descriptions of the sessions that wrote a run: suite, command line, environment, machine."""
     return [rename(session) for session in _read_sessions(folder)]
 
@@ -159,10 +159,10 @@ def _read_sessions(folder: Path) -> list[dict[str, Any]]:
 
 def rows_path(run: Path) -> Path:
     """Where a run's rows begin; `UsageError` when the folder holds none."""
-    found = shards(run)
-    if not found:
+    shard_paths = list_shards(run)
+    if not shard_paths:
         raise UsageError(f"{run}: no run here (no {ROWS})")
-    return found[0]
+    return shard_paths[0]
 
 
 def is_own(path: Path) -> bool:
@@ -174,8 +174,8 @@ def refuse_links(folder: Path) -> None:
     """`UsageError` where a run's own file would be written somewhere else."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink() and is_own(path):
-            told = "a link, and nothing is written through one"
-            raise UsageError(f"{path}: {told}; put the file itself there, or choose another folder")
+            reason = "a link, and nothing is written through one"
+            raise UsageError(f"{path}: {reason}; put the file itself there, or choose another folder")
 
 
 def _refuse_foreign(folder: Path, resume: bool) -> None:
@@ -183,8 +183,8 @@ def _refuse_foreign(folder: Path, resume: bool) -> None:
     holds = sorted(path.name for path in folder.iterdir() if path.name not in (LOCK, HOLDER))
     if holds and not resume:
         raise UsageError(f"{folder}: not empty (holds {holds[0]}); choose another --out, or add --resume")
-    if holds and not shards(folder):
+    if holds and not list_shards(folder):
         raise UsageError(f"{folder}: holds no run to resume (no {ROWS}); choose another --out")
-    if packed := [path for path in shards(folder) if path.suffix == PACKED]:
-        told = f"published, its rows are compressed ({packed[0].name})"
-        raise UsageError(f"{folder}: {told}; choose another --out, or unpack them first: gzip -d {packed[0]}")
+    if packed := [path for path in list_shards(folder) if path.suffix == PACKED]:
+        reason = f"published, its rows are compressed ({packed[0].name})"
+        raise UsageError(f"{folder}: {reason}; choose another --out, or unpack them first: gzip -d {packed[0]}")

@@ -19,12 +19,12 @@ from ..errors import UsageError
 from ..integrations.haystacks import N_ANSWERS, N_NEEDLES, Haystack, NeedleFamily, make_haystack
 from ..results.rows import Record, Row
 from ..results.section import Column, Section
-from ..results.stats import share_of
+from ..results.stats import estimate_share
 from .trained import EXACT_SPEC, GEMM_EFFICIENCY, check_axes
 
 if TYPE_CHECKING:
     from ..bench.case import Case
-    from ..instruments.roofline import Ceiling
+    from ..instruments.roofline import Roofline
     from ..integrations.bundled import LoadedModel
     from ..integrations.haystack_scoring import HaystackResult
 
@@ -94,7 +94,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 def find_skip_reason(results: Sequence[HaystackResult]) -> str | None:
     """Why nothing is learned where the model itself answers like this; None where something is."""
     outcomes = [answer.is_right for result in results for answer in result.answers]
-    chance, accuracy = 1 / N_ANSWERS, share_of(sum(outcomes), len(outcomes))
+    chance, accuracy = 1 / N_ANSWERS, estimate_share(sum(outcomes), len(outcomes))
     if (accuracy.low or 0.0) > MIN_CHANCE_RATIO * chance:
         return None
     value, low, high, by_chance = (f"{share:.0%}" for share in (*accuracy, chance))
@@ -105,7 +105,7 @@ def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
     """What was answered, as the row's columns, and each question among the samples."""
     answers = [(number, answer) for number, result in enumerate(results) for answer in result.answers]
     outcomes = [answer.is_right for _, answer in answers]
-    accuracy = share_of(sum(outcomes), len(outcomes))
+    accuracy = estimate_share(sum(outcomes), len(outcomes))
     row.metric, row.accuracy = "share of right answers", accuracy.value
     row.state_bytes = max(result.bytes for result in results)
     row.extra |= {"questions": len(outcomes), "accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
@@ -153,7 +153,7 @@ def _answer_with_exact_attention(cell: Group) -> tuple[HaystackResult, ...]:
     return _answer_questions(cell, EXACT_SPEC)
 
 
-def guess(case: Case, best: Ceiling) -> Guess:
+def guess(case: Case, best: Roofline) -> Guess:
     """Of each haystack a pass without logits, and its questions on copies of the states; of memory those copies."""
     from ..bench.planning.cost_estimate import CALLS
     from ..integrations.model_info import describe_model

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..bench.case import Case
     from ..bench.measuring.jobs import PreparedCase
     from ..bench.measuring.workload import Workload
-    from ..instruments.roofline import Ceiling
+    from ..instruments.roofline import Roofline
 
 MODES = ("forward", "forward_backward", "prefill", "decode")
 AXES = ("threads", "batch", "heads", "kv_heads", "head_dim", "causal", "cache", "compiled", "cuda_graph", "fill")
@@ -76,7 +76,7 @@ def make_workload(case: Case) -> Workload:
     return Workload(case)
 
 
-def guess(case: Case, best: Ceiling) -> Guess:
+def guess(case: Case, best: Roofline) -> Guess:
     from ..bench.planning.cost_estimate import estimate_call
 
     return estimate_call(case, best)

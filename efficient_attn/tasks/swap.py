@@ -21,7 +21,7 @@ from .trained import EXACT_SPEC, GEMM_EFFICIENCY, check_axes
 
 if TYPE_CHECKING:
     from ..bench.case import Case
-    from ..instruments.roofline import Ceiling
+    from ..instruments.roofline import Roofline
     from ..integrations.model_swap import SegmentModel
     from ..integrations.single_layer import LayerSwap
 
@@ -126,7 +126,7 @@ def _load_layer_swap(cell: Group) -> LayerSwap:
     return LayerSwap.load(keys["model"][0], keys["text"], place.seq_len, place.segment or 0, EXACT_SPEC, place.layer)
 
 
-def guess(case: Case, best: Ceiling) -> Guess:
+def guess(case: Case, best: Roofline) -> Guess:
     """The model's products, attention's pairs, and the losses; of memory the weights and two passes' logits."""
     from ..bench.planning.cost_estimate import CALLS
     from ..integrations.model_info import describe_model

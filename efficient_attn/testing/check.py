@@ -12,7 +12,7 @@ from .subject import Subject
 Status = Literal["passed", "failed", "not_claimed"]
 
 
-class Broken(AssertionError):
+class CheckFailure(AssertionError):
     """A law that does not hold. traits: those that would have to be claimed otherwise, say ``grouped=False``."""
 
     def __init__(self, message: str, traits: tuple[str, ...] = ()) -> None:
@@ -84,12 +84,12 @@ def run_check(check: Check, subject: Subject) -> Outcome:
             return Outcome(check, "not_claimed", reason)
         return Outcome(check, "passed", check.run(subject) or "")
     except Exception as error:
-        told = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-        return Outcome(check, "failed", told, _advise(check, error))
+        reason = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        return Outcome(check, "failed", reason, _advise(check, error))
 
 
 def _advise(check: Check, error: Exception) -> str:
     """Make the law true, or give up the claim that asks for it."""
-    switches = tuple(dict.fromkeys((*(error.traits if isinstance(error, Broken) else ()), *check.switches)))
+    switches = tuple(dict.fromkeys((*(error.traits if isinstance(error, CheckFailure) else ()), *check.switches)))
     law = f"the law: {check.meaning}"
     return f"{law} Where it is not meant to hold, say {' or '.join(f'`{s}`' for s in switches)}." if switches else law

@@ -45,5 +45,5 @@ def sum_up(outcomes: Sequence[Outcome], traits: Traits) -> str:
     """What came of all checks in a line: never a plain ok for a mechanism of which little could be asked."""
     counts = Counter(o.status for o in outcomes)
     words = {"passed": "passed", "failed": "failed", "not_claimed": "do not apply"}
-    told = ", ".join(f"{counts[status]} {word}" for status, word in words.items() if counts[status])
-    return f"{told}; claims {', '.join(traits.unclaimed)}" if traits.unclaimed else told
+    counts_text = ", ".join(f"{counts[status]} {word}" for status, word in words.items() if counts[status])
+    return f"{counts_text}; claims {', '.join(traits.unclaimed)}" if traits.unclaimed else counts_text

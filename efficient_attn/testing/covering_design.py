@@ -32,8 +32,8 @@ def cover(
     pool = [case for case in drawn if allowed(case)]
     features = [_features(case, levels, together) for case in pool]
     holders = defaultdict(list)
-    for index, found in enumerate(features):
-        for feature in found:
+    for index, feature_set in enumerate(features):
+        for feature in feature_set:
             holders[feature].append(index)
     missing, chosen = set(holders), []
     while missing:

@@ -22,7 +22,7 @@ FAR = 2**20  # a state of the same size for so many positions and for half of th
 PATIENCE_S = 5.0  # that one answer of an oracle may take
 
 
-class Room(NamedTuple):
+class StateCapacity(NamedTuple):
     """How many positions a decode state holds before it forgets some; None where it cannot be asked, and why."""
 
     positions: int | None
@@ -30,7 +30,7 @@ class Room(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def find_room(subject: Subject) -> Room:
+def find_room(subject: Subject) -> StateCapacity:
     """Counted from the state's bytes at growing lengths, on torch's meta device, where they take no memory."""
     attn = subject.make(subject.shape(4, batch=1))
 
@@ -40,12 +40,12 @@ def find_room(subject: Subject) -> Room:
     try:
         near, half, far = size(1), size(FAR // 2), size(FAR)
     except Exception as error:
-        return Room(None, f"its state has no capacity to ask ({type(error).__name__})")
+        return StateCapacity(None, f"its state has no capacity to ask ({type(error).__name__})")
     if near == far:
-        return Room(None, "its state has no capacity to ask: its bytes do not depend on max_len")
+        return StateCapacity(None, "its state has no capacity to ask: its bytes do not depend on max_len")
     if half < far:
-        return Room(None, "its state keeps every position")
-    return Room(bisect_left(range(1, FAR), far, key=size) + 1)
+        return StateCapacity(None, "its state keeps every position")
+    return StateCapacity(bisect_left(range(1, FAR), far, key=size) + 1)
 
 
 @lru_cache(maxsize=64)
@@ -101,14 +101,16 @@ def other_instances(subject: Subject) -> Iterator[Subject]:
     shape = subject.shape(33)
     call = subject.draw(shape)
     with torch.no_grad():
-        mine = call.run(subject.oracle(shape))
+        expected = call.run(subject.oracle(shape))
         for name, value in subject.attn.origin.options.items():
             for other in _other_values(value):
                 with suppress(UsageError, UnsupportedError):
-                    told = str(Spec(spec.name, {**spec.options, name: other}, spec.backend))
-                    found = Subject(told, backend=subject.backend, device=subject.device, dtype=subject.dtype)
-                    if not torch.equal(call.run(found.oracle(shape)), mine):
-                        yield found
+                    spec_text = str(Spec(spec.name, {**spec.options, name: other}, spec.backend))
+                    subject_of_other = Subject(
+                        spec_text, backend=subject.backend, device=subject.device, dtype=subject.dtype
+                    )
+                    if not torch.equal(call.run(subject_of_other.oracle(shape)), expected):
+                        yield subject_of_other
                         break
 
 

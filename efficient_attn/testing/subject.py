@@ -114,8 +114,8 @@ class Call:
             generator = torch.Generator().manual_seed(1)
             weight = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
         sources = {**call.tensors, **{name: p for name, p in attn.named_parameters() if p.requires_grad}}
-        found = torch.autograd.grad((out * weight)[:, :, rows].sum(), list(sources.values()), allow_unused=True)
-        zeroed = [torch.zeros_like(x) if g is None else g for g, x in zip(found, sources.values(), strict=True)]
+        grads = torch.autograd.grad((out * weight)[:, :, rows].sum(), list(sources.values()), allow_unused=True)
+        zeroed = [torch.zeros_like(x) if g is None else g for g, x in zip(grads, sources.values(), strict=True)]
         return out.detach(), dict(zip(sources, zeroed, strict=True))
 
 
@@ -187,9 +187,9 @@ class Subject:
         """Lengths (N, M) worth trying."""
         return [(n, n) for n in SQUARE] + list(CROSS if self.traits.cross else ())
 
-    def assert_alike(self, got: Tensor, want: Tensor, what: str) -> None:
+    def assert_alike(self, got: Tensor, want: Tensor, label: str) -> None:
         """Bit for bit the same, or as close as a mechanism comes that does not repeat its bits."""
-        (assert_same if self.traits.deterministic else assert_close)(got, want, what)
+        (assert_same if self.traits.deterministic else assert_close)(got, want, label)
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
@@ -224,8 +224,8 @@ class Subject:
         """A fresh instance for these dims, as the registry or the factory makes it."""
         backend = backend or self.backend
         if isinstance(self.source, str):
-            given = parse(self.source).backend  # a backend inside the spec stands, and may not be given twice
-            return create(self.source, dims=dims, seed=seed, backend=None if given else backend)
+            spec_backend = parse(self.source).backend  # a backend inside the spec stands, and may not be given twice
+            return create(self.source, dims=dims, seed=seed, backend=None if spec_backend else backend)
         attn = self.source(dims, seed, backend)
         if attn.dims == Dims():
             attn.dims = dims

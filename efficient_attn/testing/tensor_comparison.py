@@ -16,15 +16,15 @@ EPSILONS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 6e-2, tor
 SLOPES = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 1e-1, torch.float16: 2e-2}
 
 
-def assert_close(got: Tensor, want: Tensor, what: str, *, tolerance: float | None = None) -> None:
+def assert_close(got: Tensor, want: Tensor, label: str, *, tolerance: float | None = None) -> None:
     """The largest difference, measured against the largest expected value or 1, is within the tolerance.
 
     Without one it is that of a gradient in the dtype that is expected.
     """
     tolerance = SLOPES[want.dtype] if tolerance is None else tolerance
-    assert got.shape == want.shape, f"{what}: shape {list(got.shape)}, expected {list(want.shape)}"
+    assert got.shape == want.shape, f"{label}: shape {list(got.shape)}, expected {list(want.shape)}"
     got, want = got.detach().to(want.dtype), want.detach()
-    assert_finite(got, what)
+    assert_finite(got, label)
     if not got.numel():
         return
     off = (got - want).abs()
@@ -32,34 +32,34 @@ def assert_close(got: Tensor, want: Tensor, what: str, *, tolerance: float | Non
     if not worst <= tolerance:
         at = _place(off)
         raise AssertionError(
-            f"{what}: off by {worst:.3g} (tolerance {tolerance:.3g}), "
+            f"{label}: off by {worst:.3g} (tolerance {tolerance:.3g}), "
             f"at {list(at)} got {got[at].item():.9g}, expected {want[at].item():.9g}"
         )
 
 
-def assert_same(got: Tensor, want: Tensor, what: str) -> None:
+def assert_same(got: Tensor, want: Tensor, label: str) -> None:
     """Bit for bit the same."""
-    assert got.shape == want.shape, f"{what}: shape {list(got.shape)}, expected {list(want.shape)}"
+    assert got.shape == want.shape, f"{label}: shape {list(got.shape)}, expected {list(want.shape)}"
     if not torch.equal(got, want):
         off = (got.detach().double() - want.detach().double()).abs().nan_to_num(torch.inf, torch.inf)
         at = _place(off)
         raise AssertionError(
-            f"{what}: not the same bits, at {list(at)} got {got[at].item():.17g}, "
+            f"{label}: not the same bits, at {list(at)} got {got[at].item():.17g}, "
             f"expected {want[at].item():.17g} ({int((off > 0).sum())} of {off.numel()} entries differ)"
         )
 
 
-def assert_zero(got: Tensor, what: str) -> None:
+def assert_zero(got: Tensor, label: str) -> None:
     """Exactly zero everywhere."""
-    assert_same(got, torch.zeros_like(got), f"{what} must be exactly 0")
+    assert_same(got, torch.zeros_like(got), f"{label} must be exactly 0")
 
 
-def assert_finite(got: Tensor, what: str) -> None:
+def assert_finite(got: Tensor, label: str) -> None:
     """No NaN and no infinity."""
     bad = ~torch.isfinite(got)
     if bad.any():
         at = _place(bad.int())
-        raise AssertionError(f"{what}: not finite, at {list(at)} got {got[at].item()}")
+        raise AssertionError(f"{label}: not finite, at {list(at)} got {got[at].item()}")
 
 
 def describe(mask: Mask) -> str:
@@ -76,8 +76,8 @@ def describe(mask: Mask) -> str:
 class refuses:
     """Context: the call inside must raise this error, with a message; anything else is an `AssertionError`."""
 
-    def __init__(self, error: type[UsageError | UnsupportedError], what: str) -> None:
-        self.error, self.what = error, what
+    def __init__(self, error: type[UsageError | UnsupportedError], label: str) -> None:
+        self.error, self.what = error, label
 
     def __enter__(self) -> None:
         return None

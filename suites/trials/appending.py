@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from efficient_attn.contract.decode_state import KVCache, RollingCache
-from efficient_attn.instruments.timing import Timed, calibrate, share_turns, take_rounds
-from efficient_attn.results.stats import Estimate, exponent, middle, paired_ratio, typical
+from efficient_attn.instruments.timing import TimedCall, calibrate, plan_samples, run_rounds
+from efficient_attn.results.stats import Estimate, estimate_typical, exponent, median, paired_ratio
 
 LENGTHS = tuple(2**n for n in range(10, 17))
 HEADS, WIDTH, WINDOW = 8, 64, 128
@@ -42,12 +42,12 @@ def ways(length: int) -> dict[str, Callable[[], object]]:
     return dict(zip(WAYS, calls, strict=True))
 
 
-def subject(call: Callable[[], object]) -> Timed:
+def subject(call: Callable[[], object]) -> TimedCall:
     def run(count: int) -> None:
         for _ in range(count):
             call()
 
-    return Timed(run)
+    return TimedCall(run)
 
 
 def microseconds(rounds: int) -> dict[tuple[str, int], list[float]]:
@@ -58,13 +58,13 @@ def microseconds(rounds: int) -> dict[tuple[str, int], list[float]]:
     for timed in subjects.values():
         timed.run(2)
     paces = {name: calibrate(timed, budget_s=BUDGET_S, device="cpu") for name, timed in subjects.items()}
-    takes = share_turns(paces, rounds=rounds, processes=1, budget_s=BUDGET_S)
+    takes = plan_samples(paces, rounds=rounds, processes=1, budget_s=BUDGET_S)
     found: dict[tuple[str, int], list[float]] = {key: [] for key in keys.values()}
-    for each in take_rounds(subjects, takes, dict.fromkeys(subjects, rounds), seed=0, device="cpu", alone=True):
+    for each in run_rounds(subjects, takes, dict.fromkeys(subjects, rounds), seed=0, device="cpu", alone=True):
         if each.failed:
             raise next(iter(each.failed.values()))
         for name, samples in each.samples.items():
-            found[keys[name]].append(middle(samples) * 1e3)
+            found[keys[name]].append(median(samples) * 1e3)
     return found
 
 
@@ -78,10 +78,10 @@ def main(rounds: int) -> None:
     values = microseconds(rounds)
     print(f"{'context':>9}" + "".join(f"{f'{way}, us':>32}" for way in WAYS) + f"{'cat / append':>32}")
     for length in LENGTHS:
-        cells = [told(typical(values[way, length])) for way in WAYS]
+        cells = [told(estimate_typical(values[way, length])) for way in WAYS]
         cells.append(told(paired_ratio(values["cat", length], values["append", length])))
         print(f"{length:9}" + "".join(f"{cell:>32}" for cell in cells))
-    growth = [exponent(LENGTHS, [typical(values[way, length]).value for length in LENGTHS]) for way in WAYS]
+    growth = [exponent(LENGTHS, [estimate_typical(values[way, length]).value for length in LENGTHS]) for way in WAYS]
     print(f"{'exponent':>9}" + "".join(f"{told(each, 3):>32}" for each in growth))
 
 

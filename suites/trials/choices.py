@@ -22,7 +22,7 @@ from efficient_attn.kernels.autotuning.candidates import Tunable, TuningPoint
 from efficient_attn.kernels.half_precision import HALF
 from efficient_attn.kernels.products import PRODUCTS
 from efficient_attn.kernels.softmax.decode import DECODE
-from efficient_attn.results.stats import typical
+from efficient_attn.results.stats import estimate_typical
 
 MOST = 2**28  # multiply-adds of a drawn call
 
@@ -63,7 +63,7 @@ def judge(
         ):
             logs[who].append(float(times[form] / best))
     for who, ratios in logs.items():
-        mean = typical(ratios)
+        mean = estimate_typical(ratios)
         print(f"  {who:8s} takes {mean.value:.3f}x the best form's time ({mean.low:.3f}-{mean.high:.3f})", end="")
         print(f", at worst {max(ratios):.2f}", flush=True)
 

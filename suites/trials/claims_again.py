@@ -16,7 +16,7 @@ from pathlib import Path
 from efficient_attn.report.claims.evidence import read_evidence
 from efficient_attn.report.claims.ledger import load_ledger
 from efficient_attn.report.claims.verdicts import ClaimVerdict, evaluate_claims
-from efficient_attn.results.stats import share_of
+from efficient_attn.results.stats import estimate_share
 
 DECIDED = ("reproduced", "contradicted")
 MEASURED = (*DECIDED, "inconclusive")
@@ -67,7 +67,7 @@ def main(given: Sequence[str] | None = None) -> int:
     decided = counts["same"] + counts["turned round"] + counts["first open"]
     print(f"{counts['measured by both']} claims measured by both, {decided} decided by the second run")
     if decided:
-        share = share_of(counts["same"], decided)
+        share = estimate_share(counts["same"], decided)
         print(f"same verdict: {counts['same']} of {decided}, {share.value:.3f} ({share.low:.3f}-{share.high:.3f})")
     for what in ("turned round", "first open", "second open"):
         print(f"{what}: {counts[what]}")

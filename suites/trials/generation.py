@@ -20,7 +20,7 @@ import efficient_attn as ea
 from efficient_attn.models.config import Config
 from efficient_attn.models.generate import generate
 from efficient_attn.models.stacks import Decoder
-from efficient_attn.results.stats import Estimate, paired_ratio, typical
+from efficient_attn.results.stats import Estimate, estimate_typical, paired_ratio
 
 SPECS = ["full", "gqa:kv_heads=1", "sliding_window:window=256", "linear"]
 VOCAB, CHECKED = 256, 6
@@ -77,11 +77,11 @@ def main() -> None:
             writer.write(prompt, given.steps)
     first = next(iter(writers.values()))
     for spec, writer in writers.items():
-        rate = typical([1 / seconds for seconds in writer.steps])
+        rate = estimate_typical([1 / seconds for seconds in writer.steps])
         faster = paired_ratio(first.steps, writer.steps)
         print(
             f"{spec:28} {told(rate, 0)} tokens/s, {told(faster, 2)} of {given.specs[0]}'s; "
-            f"prompt {told(typical(writer.prompts), 2)} s; state {writer.bytes / 2**20:.2f} MiB"
+            f"prompt {told(estimate_typical(writer.prompts), 2)} s; state {writer.bytes / 2**20:.2f} MiB"
         )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from efficient_attn.bench.measuring.conditions import PRELOAD
 from efficient_attn.engines.job import StageBoard
 from efficient_attn.engines.local import LocalEngine
-from efficient_attn.results.stats import typical
+from efficient_attn.results.stats import estimate_typical
 
 STARTS = 30
 
@@ -48,7 +48,7 @@ def starts() -> list[float]:
 
 
 def main(suite: str, options: list[str]) -> None:
-    each = typical(starts())
+    each = estimate_typical(starts())
     print(f"a worker that does nothing, start to end: {each.value:.1f} ms ({each.low:.1f}-{each.high:.1f})")
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from turns import call_of, make, take_turns
 
-from efficient_attn.results.stats import typical
+from efficient_attn.results.stats import estimate_typical
 
 SPECS = [
     *("full", "gqa:kv_heads=2", "mqa", "mla", "sliding_window:window=128", "longformer:window=128:n_global=64"),
@@ -45,7 +45,7 @@ def compare(spec: str, shape: list[int], causal: bool, gradient: bool, rounds: i
     said = f"{spec:40s} {'causal' if causal else 'both':6s} {'with gradients' if gradient else 'forward':14s}"
     said += f" {np.median(times['float32']) * 1e3:8.2f} ms"
     for half in ("bfloat16", "float16"):
-        ratio = typical((times[half] / times["float32"]).tolist())
+        ratio = estimate_typical((times[half] / times["float32"]).tolist())
         said += f"   {half} {ratio.value:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
     return said
 

@@ -26,7 +26,7 @@ from efficient_attn.report.answers.recommendation import Recommendation, Recomme
 from efficient_attn.report.answers.requirements import SHAPE, Requirements
 from efficient_attn.report.gather import gather
 from efficient_attn.report.select import add_labels
-from efficient_attn.results.differences import MOSTLY
+from efficient_attn.results.differences import MOST_ROUNDS
 from efficient_attn.spec import parse
 
 ERRORS = (None, 0.3, 0.4, 0.5, 0.75, 0.9)
@@ -72,7 +72,7 @@ def list_cells(rows: Any, known: RecommendationData) -> list[Cell]:
     for one in timed.to_dict("records"):
         row = {name: value if units.there(value) else None for name, value in one.items()}
         at = places.get(tuple(row[name] for name in CONFIG_COLUMNS))
-        calm = (row["contaminated"] or 0) <= MOSTLY * (row["rounds"] or 1)
+        calm = (row["contaminated"] or 0) <= MOST_ROUNDS * (row["rounds"] or 1)
         if at is not None and calm and row["fill"] in (None, "full"):
             found[at, int(row["seq_len"]), row["run_id"], row["part"]][make_mechanism_key(row)] = row
     return [Cell(at, length, own) for (at, length, *_), own in found.items() if len(own) >= FEWEST]

@@ -15,7 +15,7 @@ from turns import Run, take_turns, timed
 
 import efficient_attn as ea
 from efficient_attn.layers.positions import Rotary
-from efficient_attn.results.stats import paired_ratio, typical
+from efficient_attn.results.stats import estimate_typical, paired_ratio
 
 HEADS, WIDTH = 4, 256
 SPECS = ["full", "sliding_window:window=256", "linear"]
@@ -37,7 +37,7 @@ def tell(spec: str, length: int, gradient: bool, rounds: int) -> str:
     x = torch.randn(1, length, WIDTH, generator=torch.Generator().manual_seed(0))
     runs = {"plain": run_of(spec, None, x, gradient), "rotary": run_of(spec, Rotary(), x, gradient)}
     found = {name: values.tolist() for name, values in take_turns(runs, rounds=rounds).items()}
-    ratio, plain = paired_ratio(found["rotary"], found["plain"]), typical(found["plain"])
+    ratio, plain = paired_ratio(found["rotary"], found["plain"]), estimate_typical(found["plain"])
     way = "with gradients" if gradient else "forward"
     return (
         f"{spec:28} N = {length}, {way:14} {plain.value * 1e3:8.1f} ms without, "

@@ -15,7 +15,7 @@ import torch
 from turns import Run, call_of, make, second_of
 
 import efficient_attn as ea
-from efficient_attn.results.stats import typical
+from efficient_attn.results.stats import estimate_typical
 
 SPECS = [
     *("full", "gqa:kv_heads=2", "sliding_window:window=128", "longformer:window=128:n_global=64", "strided", "bigbird"),
@@ -67,7 +67,7 @@ def tell(name: str, run: Run, given: argparse.Namespace) -> str:
             run()  # threads are awake and read what they read before; in the first turn forms are chosen
             if turn:
                 seconds.append(second_of(run))
-    gains = typical((np.array(times[1]) / np.array(times[given.threads])).tolist())
+    gains = estimate_typical((np.array(times[1]) / np.array(times[given.threads])).tolist())
     one = np.median(times[1]) * 1e3
     return f"{name:60s} {one:9.2f} ms on one, {gains.value:.2f}x on {given.threads} ({gains.low:.2f}-{gains.high:.2f})"
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from turns import call_of, make, take_turns, timed
 
 import efficient_attn as ea
-from efficient_attn.results.stats import typical
+from efficient_attn.results.stats import estimate_typical
 from efficient_attn.variants.shared_kv.mla import MultiHeadLatent
 
 HEADS, WIDTH, ROUNDS, LEAST_S = 4, 64, 25, 0.002
@@ -101,7 +101,7 @@ def project(q: Tensor, latents: Tensor, attn: MultiHeadLatent, causal: bool) -> 
 
 
 def tell(name: str, own: np.ndarray, bare: np.ndarray, what: str) -> str:
-    ratio = typical((own / bare).tolist())
+    ratio = estimate_typical((own / bare).tolist())
     above = np.median(own - bare) * 1e6
     return (
         f"{name:45s} {np.median(own) * 1e6:8.0f} us, {above:+7.0f} above {what:12s} "

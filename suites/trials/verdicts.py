@@ -21,7 +21,7 @@ from efficient_attn.bench.planning.suite import parse_suite
 from efficient_attn.registry import load_plugin
 from efficient_attn.results.exchange import round_values
 from efficient_attn.results.rows import Record
-from efficient_attn.results.stats import paired_ratio, verdict
+from efficient_attn.results.stats import classify_ratio, paired_ratio
 from efficient_attn.tasks import TABLE
 
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -45,7 +45,7 @@ def judge(base: Record, other: Record, counts: Counter[tuple[str, str]]) -> None
     assert None not in (*sure, *plain)
     name = other.row.variant
     counts[name, "cells"] += 1
-    counts[name, verdict(sure.low, sure.high)] += 1
+    counts[name, classify_ratio(sure.low, sure.high)] += 1
     counts[name, "held"] += plain.low <= TRUTH[name] <= plain.high
     counts[name, "half width, 0.01%"] += round(plain.half_width * 10_000)
     counts[name, "contaminated"] += (other.row.contaminated or 0) > 0

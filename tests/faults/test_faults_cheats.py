@@ -16,7 +16,7 @@ from efficient_attn.bench.measuring.output_comparison import InvalidResult
 from efficient_attn.bench.measuring.samples import make_timed, verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.instruments import integrity
-from efficient_attn.instruments.global_state import Meddled, watched
+from efficient_attn.instruments.global_state import GlobalStateChanged, watched
 
 SAYS = {  # what is said of it in a run; nothing of the one that is never wrong and gains nothing
     "pointer": "not the oracle's",
@@ -73,7 +73,7 @@ def registered() -> Iterator[None]:
     with planted.undone():
         ea.load_plugin(str(CHEATS))
         yield
-    integrity.mend()
+    integrity.restore()
 
 
 def _keep_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def _keep_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     real = inputs.RowPool.write
     monkeypatch.setattr(inputs.RowPool, "write", lambda self, *_: real(self, 0, 0, 0))
     monkeypatch.setattr(inputs, "MIN_INPUT_SETS", 1)
-    monkeypatch.setattr(samples, "SETS", 1)
+    monkeypatch.setattr(samples, "MAX_INPUT_SETS", 1)
 
 
 def _compare_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +126,8 @@ def _look(name: str, passes_taken: int = 40) -> str | None:
             for _ in range(passes_taken):
                 subject.reset(3)
                 subject.run(3)
-                subject.judge()
-    except (InvalidResult, Meddled) as found:
+                subject.verify()
+    except (InvalidResult, GlobalStateChanged) as found:
         return str(found)
     return None
 
@@ -152,7 +152,7 @@ def test_a_memory_of_all_contents_is_of_no_use(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(20):
             subject.reset(10)
             subject.run(10)
-            subject.judge()
+            subject.verify()
         return len(w.attn.known)  # pyright: ignore
 
     assert computed() >= 0.95 * 200

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from efficient_attn.results.compare import Change, Comparison, compare
-from efficient_attn.results.exchange import Run
+from efficient_attn.results.exchange import ImportedRun
 from efficient_attn.results.rows import Record, Row
 from efficient_attn.results.store import Writer
 
@@ -74,8 +74,8 @@ def measured(
     return found
 
 
-def run(records: Sequence[Record], name: str = "base", **environment: Any) -> Run:
-    return Run(name=name, records=records, environments=[ENVIRONMENT | environment])
+def run(records: Sequence[Record], name: str = "base", **environment: Any) -> ImportedRun:
+    return ImportedRun(name=name, records=records, environments=[ENVIRONMENT | environment])
 
 
 def write(folder: Path, records: Sequence[Record], **environment: Any) -> Path:

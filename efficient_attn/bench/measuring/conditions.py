@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ...engines.job import Engine
 from ...engines.local import LocalEngine
-from ...instruments.roofline import Ceiling
+from ...instruments.roofline import Roofline
 from .kernel_choices import Choices
 
 Setting: TypeAlias = tuple[str, str, int | None]  # device, dtype and threads
@@ -28,6 +28,6 @@ class Conditions:
     available_bytes: int | None = None
     engine: Engine = field(default_factory=lambda: LocalEngine(preload=PRELOAD))
     choices: Choices = field(default_factory=dict)
-    rooflines: dict[Setting, Ceiling] = field(default_factory=dict)
+    rooflines: dict[Setting, Roofline] = field(default_factory=dict)
     folder: Path | None = None
-    inspections: dict[Setting, list[tuple[str, Ceiling]]] = field(default_factory=dict)
+    inspections: dict[Setting, list[tuple[str, Roofline]]] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...engines.job import WorkerDied
 from ...instruments.environment.devices import why_absent
-from ...instruments.timing import share_turns
+from ...instruments.timing import plan_samples
 from ...results.rows import Record
 from ..case import Case
 from ..config import Group
@@ -26,18 +26,18 @@ def measure_group(group: Group, cases: Sequence[Case], conditions: Conditions) -
         return
     records: dict[str, Record] = {}
     prepared: dict[str, tuple[PreparedCase, float]] = {}
-    given = 0
-    for key, found, seconds in _prepare_all(group, cases, conditions):
-        if isinstance(found, Record):
-            records[key] = found
+    n_yielded = 0
+    for key, outcome, seconds in _prepare_all(group, cases, conditions):
+        if isinstance(outcome, Record):
+            records[key] = outcome
         else:
-            prepared[key] = found, seconds
-        while given < len(cases) and (record := records.get(cases[given].key)):
-            given += 1
+            prepared[key] = outcome, seconds
+        while n_yielded < len(cases) and (record := records.get(cases[n_yielded].key)):
+            n_yielded += 1
             yield record
     if prepared:
         records |= _time_cases([case for case in cases if case.key in prepared], prepared, conditions)
-    yield from (records[case.key] for case in cases[given:])
+    yield from (records[case.key] for case in cases[n_yielded:])
 
 
 def _time_cases(
@@ -45,14 +45,14 @@ def _time_cases(
 ) -> dict[str, Record]:
     """The records of a cell's cases that have a pace: they are timed in turns."""
     cell, effort = cases[0].group, cases[0].group.sampling
-    paces = {key: found.pace for key, (found, _) in prepared.items()}
-    takes = share_turns(paces, rounds=effort.rounds, processes=effort.processes, budget_s=effort.budget_s)
+    paces = {key: prepared_case.pace for key, (prepared_case, _) in prepared.items()}
+    takes = plan_samples(paces, rounds=effort.rounds, processes=effort.processes, budget_s=effort.budget_s)
     timed_cases: dict[str, TimedCase] = {}
     for case in cases:
-        found, seconds = prepared[case.key]
+        prepared_case, seconds = prepared[case.key]
         left = conditions.timeout_s - seconds
         budget = min(effort.budget_s, left)
-        timed_cases[case.key] = TimedCase(case, found.row, found.samples, takes[case.key], budget, left)
+        timed_cases[case.key] = TimedCase(case, prepared_case.row, prepared_case.samples, takes[case.key], budget, left)
     return ProcessRuns(cell, timed_cases, conditions).run()
 
 
@@ -78,9 +78,9 @@ def _prepare_all(
         )
         done: set[str] = set()
         try:
-            for told in conditions.engine.carry_out(job):
-                done.add(batch[told.case].key)
-                yield batch[told.case].key, told.outcome, told.seconds
+            for result in conditions.engine.carry_out(job):
+                done.add(batch[result.case].key)
+                yield batch[result.case].key, result.outcome, result.seconds
         except WorkerDied as death:
             to_blame = death.case == 0 or (death.case > 0 and death.status == "timeout")
             for case in batch if death.case < 0 else [batch[death.case]] if to_blame else []:

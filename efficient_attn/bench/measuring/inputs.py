@@ -62,12 +62,12 @@ class RowPool:
         Written past the version counters, which tell nobody.
         """
         self.stretches = (0, cut, first), (cut, len(self.memory), rest)
-        for mine, drawn in self._list_regions():
-            mine.data.copy_(drawn)
+        for target, drawn in self._list_regions():
+            target.data.copy_(drawn)
 
     def is_intact(self) -> bool:
         """Whether the pool still holds what was put there."""
-        return all(torch.equal(mine, drawn) for mine, drawn in self._list_regions())
+        return all(torch.equal(current, drawn) for current, drawn in self._list_regions())
 
     def _list_regions(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The pool piece by piece, each with the drawn rows that belong there."""

@@ -15,13 +15,13 @@ from ...engines.job import StageBoard
 from ...engines.worker import limit_memory
 from ...errors import UnsupportedError
 from ...instruments import integrity
-from ...instruments.disturbance import Watch
-from ...instruments.energy import joules_a_call, meter
+from ...instruments.disturbance import DisturbanceWatch
+from ...instruments.energy import find_meter, joules_a_call
 from ...instruments.environment.gpu import sensors
-from ...instruments.global_state import Globals, Meddled
-from ...instruments.memory import canary
-from ...instruments.roofline import Ceiling, ceiling
-from ...instruments.timing import Pace, TooSlow, Turn, take_rounds
+from ...instruments.global_state import GlobalState, GlobalStateChanged
+from ...instruments.memory import check_counter
+from ...instruments.roofline import Roofline, measure_roofline_rates
+from ...instruments.timing import CallRate, SamplingPlan, TooSlow, run_rounds
 from ...results.rows import Record, Row, Status
 from ..case import Case
 from ..config import Group
@@ -49,7 +49,7 @@ class PreparedCase:
     """A case that has passed its gate: its row so far, and its pace."""
 
     row: Row
-    pace: Pace
+    pace: CallRate
     samples: dict[str, Any] = field(default_factory=dict)
 
 
@@ -133,7 +133,7 @@ class MeasureRounds:
 
     group: Group
     cases: tuple[Case, ...]
-    sampling_plans: tuple[Turn, ...]
+    sampling_plans: tuple[SamplingPlan, ...]
     rounds: tuple[int, ...]
     seed: int
     timeout_s: tuple[float, ...]
@@ -152,8 +152,8 @@ class MeasureRounds:
             board.set_stage(place, MAKING_INPUTS, self.timeout_s[place])
             works.append(make(case))
             works[-1].warm()
-        before, watch = Globals.now(), Watch()
-        rounds = take_rounds(
+        before, watch = GlobalState.capture(), DisturbanceWatch()
+        rounds = run_rounds(
             {str(i): make_timed(work, seed=self.seed) for i, work in enumerate(works)},
             {str(i): turn for i, turn in enumerate(self.sampling_plans)},
             {str(i): count for i, count in enumerate(self.rounds)},
@@ -166,7 +166,10 @@ class MeasureRounds:
         for r in rounds:
             ends = {int(n): explain_failure(e) for n, e in r.failed.items()}
             send(RoundResult(_by_index(r.samples), _by_index(r.waited), ends))
-        disturbance, waits = watch.lap(), threads if device == "cpu" else None  # for a GPU a thread may well wait
+        disturbance, waits = (
+            watch.read_interval(),
+            threads if device == "cpu" else None,
+        )  # for a GPU a thread may well wait
         observations = asdict(disturbance) | (
             {"gpu": {n: str(v) for n, v in sensors().items()}} if device == "cuda" else {}
         )
@@ -180,10 +183,10 @@ class MeasureRounds:
         )
 
     def _energy(self, works: Sequence[Workload]) -> dict[int, float | None]:
-        read = meter(self.group.config.device) if self.energy else None
+        read = find_meter(self.group.config.device) if self.energy else None
         if read is None:
             return {}
-        calls = [turn.pace.calls for turn in self.sampling_plans]
+        calls = [turn.rate.calls for turn in self.sampling_plans]
         return {
             i: joules_a_call(make_timed(w, seed=self.seed), calls[i], read, device=self.group.config.device)
             for i, w in enumerate(works)
@@ -205,12 +208,12 @@ class InspectMachine:
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         board.set_stage(0, MAKING_INPUTS, self.limit_s)
         if self.canary:
-            send(canary(self.device))
-        default, watch = _default_threads(), Watch()
+            send(check_counter(self.device))
+        default, watch = _default_threads(), DisturbanceWatch()
         for dtype, threads in self.settings:
-            roofline: Ceiling = ceiling(self.device, dtype, threads or default)
+            roofline: Roofline = measure_roofline_rates(self.device, dtype, threads or default)
             send((dtype, threads, roofline))
-        send(watch.lap())
+        send(watch.read_interval())
 
 
 def _by_index(by_name: Mapping[str, Any]) -> dict[int, Any]:
@@ -228,10 +231,10 @@ def _default_threads() -> int:
     return torch.get_num_threads()
 
 
-def _check_global_state(before: Globals) -> None:
+def _check_global_state(before: GlobalState) -> None:
     if reason := before.changed():
         before.restore()
-        raise Meddled(reason)
+        raise GlobalStateChanged(reason)
 
 
 # -- how a case fails ----------------------------------------------------------------------------------------------
@@ -241,7 +244,7 @@ def explain_failure(error: BaseException) -> tuple[Status, str]:
     """The status and the reason of a case that raised."""
     if isinstance(error, UnsupportedError):
         return "unsupported", str(error)
-    if isinstance(error, InvalidResult | Meddled):
+    if isinstance(error, InvalidResult | GlobalStateChanged):
         return "invalid", str(error)
     if isinstance(error, TooSlow):
         return "timeout", str(error)
@@ -261,4 +264,4 @@ def end_failed(row: Row, error: BaseException) -> Record:
     return Record(row)
 
 
-integrity.close()  # whoever runs a job has imported this module before any plug-in
+integrity.record_integrity()  # whoever runs a job has imported this module before any plug-in

@@ -39,7 +39,9 @@ def autotune(engine: Engine, threads: Iterable[int | None], sessions: Sequence[M
     """The tables of a session: those of earlier ``sessions`` of its folder, so that all of a run's rows agree, or else
     those of this machine. None where a worker died of it: rules then decide.
     """
-    found = {count: table for session in sessions for count, table in read_choices(session.get("choices", {})).items()}
+    tables_by_threads = {
+        count: table for session in sessions for count, table in read_choices(session.get("choices", {})).items()
+    }
     try:
         settled = dict(engine.carry_out(AutotuneKernels(threads=tuple(dict.fromkeys(threads)))))
     except WorkerDied as death:
@@ -47,7 +49,7 @@ def autotune(engine: Engine, threads: Iterable[int | None], sessions: Sequence[M
         settled = {
             count: dict.fromkeys((c.name for c in TUNABLES), TimingTable(source=reason)) for count in threads if count
         }
-    return {count: {**tables, **found.get(count, {})} for count, tables in settled.items()}
+    return {count: {**tables, **tables_by_threads.get(count, {})} for count, tables in settled.items()}
 
 
 def apply_choices(choices: Choices) -> None:
@@ -76,11 +78,11 @@ def read_choices(stored: Mapping[str, Any]) -> Choices:
     return {
         int(count): {
             name: TimingTable(
-                tuple((TuningPoint(kind, tuple(sizes)), times) for kind, sizes, times in told["timings"]),
-                told["source"],
-                told["seconds"],
+                tuple((TuningPoint(kind, tuple(sizes)), times) for kind, sizes, times in stored_table["timings"]),
+                stored_table["source"],
+                stored_table["seconds"],
             )
-            for name, told in tables.items()
+            for name, stored_table in tables.items()
         }
         for count, tables in stored.items()
     }
@@ -95,6 +97,6 @@ def check_choices(threads: int) -> Finding:
     if not any(table.timings for table in tables.values()):
         return Finding(topic="choices", said="; ".join(odd), level="note", numbers=numbers)
     points = sum(len(table.timings) for table in tables.values())
-    said = f"forms of {', '.join(tables)} timed at {points} points in {seconds:.1f} s"
-    said += f"; {'; '.join(odd)}" if odd else f", kept in {cache.folder()}"
-    return Finding(topic="choices", said=said, level="note" if odd else "ok", numbers=numbers)
+    message = f"forms of {', '.join(tables)} timed at {points} points in {seconds:.1f} s"
+    message += f"; {'; '.join(odd)}" if odd else f", kept in {cache.folder()}"
+    return Finding(topic="choices", said=message, level="note" if odd else "ok", numbers=numbers)

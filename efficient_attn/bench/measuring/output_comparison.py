@@ -177,22 +177,22 @@ def _check_shape(w: Workload, out: Tensor) -> Tensor:
     return out
 
 
-def check_same(w: Workload, out: Tensor, oracle: Tensor, what: str = "the output") -> float:
+def check_same(w: Workload, out: Tensor, oracle: Tensor, label: str = "the output") -> float:
     """The error of a result, if it has the oracle's shape and dtype and is near enough to it; else `Invalid`."""
     if out.shape != oracle.shape or out.dtype != oracle.dtype:
         raise InvalidResult(
-            f"{what} is {out.dtype} {list(out.shape)}, the oracle's {oracle.dtype} {list(oracle.shape)}"
+            f"{label} is {out.dtype} {list(out.shape)}, the oracle's {oracle.dtype} {list(oracle.shape)}"
         )
     if not torch.isfinite(oracle).all():
-        raise InvalidResult(f"{what} of the oracle holds values that are not finite")
+        raise InvalidResult(f"{label} of the oracle holds values that are not finite")
     if not torch.isfinite(out).all():
-        raise InvalidResult(f"{what} holds values that are not finite")
-    return check_error(relative_error(out, oracle), w.case.group.config.dtype, what)
+        raise InvalidResult(f"{label} holds values that are not finite")
+    return check_error(relative_error(out, oracle), w.case.group.config.dtype, label)
 
 
-def check_error(error: float, dtype: str, what: str = "the output") -> float:
+def check_error(error: float, dtype: str, label: str = "the output") -> float:
     """The error, if it is one that the dtype allows; else `Invalid`."""
     limit = TOLERANCE[dtype]
     if not error <= limit:  # nor may it be no number
-        raise InvalidResult(f"{what} is not the oracle's: relative error {error:.2e}, allowed {limit:.0e}")
+        raise InvalidResult(f"{label} is not the oracle's: relative error {error:.2e}, allowed {limit:.0e}")
     return error

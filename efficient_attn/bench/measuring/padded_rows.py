@@ -37,13 +37,13 @@ def make_mask(case: Case, shape: Shape) -> Mask:
 def select_rows(sample: Sample, mask: Mask, place: slice, sides: Mapping[str, Input]) -> CheckedRows:
     """The rows at a place, alone; of packed sequences those that belong to the first one there."""
     if mask.cu_seqlens is None:
-        found = _slice_mask(sample, place, slice(None), sides)
-        return CheckedRows(place, found, mask.rows(place, sample.q.shape[2], sample.k.shape[2]))
+        cut_sample = _slice_mask(sample, place, slice(None), sides)
+        return CheckedRows(place, cut_sample, mask.rows(place, sample.q.shape[2], sample.k.shape[2]))
     ends = mask.cu_seqlens.tolist()
     first, end = max(x for x in ends if x <= place.start), min(x for x in ends if x > place.start)
-    place, own = slice(place.start, min(place.stop, end)), slice(first, end)
+    place, row_keys = slice(place.start, min(place.stop, end)), slice(first, end)
     alone = Mask(causal=mask.causal, query_start=place.start - first)
-    return CheckedRows(place, _slice_mask(sample, place, own, sides), alone)
+    return CheckedRows(place, _slice_mask(sample, place, row_keys, sides), alone)
 
 
 def _slice_mask(sample: Sample, queries: slice, keys: slice, sides: Mapping[str, Input]) -> Sample:

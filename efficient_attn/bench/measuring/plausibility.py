@@ -8,7 +8,7 @@ from typing import Any
 
 from ...engines.job import WorkerDied
 from ...instruments.disturbance import Disturbance
-from ...instruments.roofline import Ceiling, highest, spread
+from ...instruments.roofline import Roofline, merge_highest, spread
 from ..config import CaseConfig
 from .conditions import Conditions, Setting
 from .jobs import InspectMachine
@@ -26,24 +26,24 @@ def measure_roofline(
     Returns what was ``seen`` of the machine meanwhile, and what the memory's counter said (``canary``), which is asked
     ``before`` the run. Raises `Died` like every job.
     """
-    told: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     job = InspectMachine(device=device, settings=tuple(settings), limit_s=LIMIT_S, canary=when == "before")
-    for found in conditions.engine.carry_out(job):
-        if isinstance(found, dict):
-            told["canary"] = found
-        elif isinstance(found, Disturbance):
-            told["seen"] = asdict(found)
+    for message in conditions.engine.carry_out(job):
+        if isinstance(message, dict):
+            facts["canary"] = message
+        elif isinstance(message, Disturbance):
+            facts["seen"] = asdict(message)
         else:
-            dtype, threads, best = found
+            dtype, threads, best = message
             add_roofline((device, dtype, threads), when, best, conditions)
-    return told
+    return facts
 
 
-def add_roofline(setting: Setting, when: str, found: Ceiling, conditions: Conditions) -> None:
+def add_roofline(setting: Setting, when: str, measured: Roofline, conditions: Conditions) -> None:
     """Keep a look at the machine."""
-    known = conditions.rooflines.get(setting)
-    conditions.inspections.setdefault(setting, []).append((when, found))
-    conditions.rooflines[setting] = highest([known, found]) if known else found
+    earlier = conditions.rooflines.get(setting)
+    conditions.inspections.setdefault(setting, []).append((when, measured))
+    conditions.rooflines[setting] = merge_highest([earlier, measured]) if earlier else measured
 
 
 def list_rooflines(device: str, conditions: Conditions) -> list[dict[str, Any]]:
@@ -51,8 +51,8 @@ def list_rooflines(device: str, conditions: Conditions) -> list[dict[str, Any]]:
     return [
         {"dtype": dtype, "threads": threads}
         | asdict(conditions.rooflines[on, dtype, threads])
-        | {"spread": spread([found for _, found in looks])}
-        | {"looks": [{"when": when} | asdict(found) for when, found in looks]}
+        | {"spread": spread([measured for _, measured in looks])}
+        | {"looks": [{"when": when} | asdict(measured) for when, measured in looks]}
         for (on, dtype, threads), looks in conditions.inspections.items()
         if on == device
     ]
@@ -79,7 +79,7 @@ def explain_implausible(
 
 
 def _compare_with_roofline(
-    flops: float, bytes_moved: int, seconds: float, best: Ceiling, config: CaseConfig
+    flops: float, bytes_moved: int, seconds: float, best: Roofline, config: CaseConfig
 ) -> str | None:
     cold = config.cache == "cold"
     arithmetic, reading = flops / best.gemm_flops_per_s, best.read_seconds(bytes_moved, cold=cold)
@@ -89,7 +89,10 @@ def _compare_with_roofline(
         rates, by = (flops / seconds / 1e9, best.gemm_flops_per_s / 1e9), best.gemm_by
         unit, did = "GFLOP/s", "computes"
     else:
-        rates, by = (bytes_moved / seconds / 1e9, bytes_moved / reading / 1e9), best.find_holder(bytes_moved, cold=cold)
+        rates, by = (
+            (bytes_moved / seconds / 1e9, bytes_moved / reading / 1e9),
+            best.find_memory_level(bytes_moved, cold=cold),
+        )
         unit, did = "GB/s", "reads"
-    said = f"faster than this machine {did}: at least {rates[0]:.4g} {unit}, the highest ceiling is {rates[1]:.4g}"
-    return f"{said}{f' ({by})' if by else ''}, and {MAX_ROOFLINE_SHARE} times that is allowed"
+    message = f"faster than this machine {did}: at least {rates[0]:.4g} {unit}, the highest ceiling is {rates[1]:.4g}"
+    return f"{message}{f' ({by})' if by else ''}, and {MAX_ROOFLINE_SHARE} times that is allowed"

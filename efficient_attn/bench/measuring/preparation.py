@@ -49,20 +49,20 @@ def prepare_case(
             _count_capacity(workload, row, memory_budget)
         at(COUNTING_MEMORY)
         autotuner.clear_choices()  # what the gate chose, perhaps at another length
-        samples = _count_memory(workload, row, steps, told=peak_memory)
+        samples = _count_memory(workload, row, steps, with_kernels=peak_memory)
         row.choices = autotuner.list_choices() or None
         at(CALIBRATING)
         pace = calibrate(subject, budget_s=budget_s, device=place.device)
     return PreparedCase(row, pace, samples | {"bytes_moved": row.bytes_moved})
 
 
-def _count_memory(workload: Workload, row: Row, steps: TimedSteps | None, *, told: bool) -> dict[str, Any]:
+def _count_memory(workload: Workload, row: Row, steps: TimedSteps | None, *, with_kernels: bool) -> dict[str, Any]:
     """One call under the profiler: the kernels that it really ran, and its bytes where the suite asks for them."""
-    found = workload.footprint(steps and steps.next_token)
-    if told:
-        row.peak_memory_bytes, row.retained_bytes, row.reason = found.peak, found.retained, found.reason
-        row.output_bytes, row.saved_bytes, row.workspace_bytes = found.output, found.saved, found.workspace
-    return {"kernels": list(found.kernels)}
+    footprint = workload.footprint(steps and steps.next_token)
+    if with_kernels:
+        row.peak_memory_bytes, row.retained_bytes, row.reason = footprint.peak, footprint.retained, footprint.reason
+        row.output_bytes, row.saved_bytes, row.workspace_bytes = footprint.output, footprint.saved, footprint.workspace
+    return {"kernels": list(footprint.kernels)}
 
 
 def _count_work(workload: Workload, row: Row) -> None:

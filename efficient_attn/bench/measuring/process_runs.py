@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...engines.job import WorkerDied
-from ...instruments.roofline import share
-from ...instruments.timing import PASSES, Turn
+from ...instruments.roofline import compute_roofline_share
+from ...instruments.timing import SAMPLES_PER_ROUND, SamplingPlan
 from ...results.rows import Record, Row
-from ...results.stats import Estimate, middle, paired_ratio, typical
+from ...results.stats import Estimate, estimate_typical, median, paired_ratio
 from ..case import Case
 from ..config import Group
 from .conditions import Conditions
@@ -29,7 +29,7 @@ class TimedCase:
     case: Case
     row: Row
     samples: dict[str, Any]
-    sampling_plan: Turn
+    sampling_plan: SamplingPlan
     remaining_s: float  # of its budget
     until_timeout_s: float
     rounds: list[list[float]] = field(default_factory=list)
@@ -40,13 +40,13 @@ class TimedCase:
     @property
     def medians(self) -> list[float]:
         """One value a round."""
-        return [middle(passes) for passes in self.rounds]
+        return [median(passes) for passes in self.rounds]
 
     def add_round(self, samples: list[float], waited: int, process: int) -> None:
         self.rounds.append(samples)
         self.process.append(process)
         self.waited.append(waited)
-        self._spend(sum(samples) / 1e3 * self.sampling_plan.pace.calls + len(samples) * self.sampling_plan.pace.reset_s)
+        self._spend(sum(samples) / 1e3 * self.sampling_plan.rate.calls + len(samples) * self.sampling_plan.rate.reset_s)
 
     def _spend(self, seconds: float) -> None:
         self.remaining_s -= seconds
@@ -54,11 +54,11 @@ class TimedCase:
 
     def plan_rounds(self, per_run: int) -> int:
         """How many rounds of the next sitting it can afford; its warm-up is paid for if that is any."""
-        count = min(per_run, self.sampling_plan.affordable(self.remaining_s))
+        count = min(per_run, self.sampling_plan.count_affordable_rounds(self.remaining_s))
         if not self.rounds:
             count = max(count, 1)  # a case whose single call fits the budget gets a number
         if count:
-            self._spend(self.sampling_plan.pace.warm_up_s)
+            self._spend(self.sampling_plan.rate.warm_up_s)
         self.exhausted = count < per_run
         return count
 
@@ -176,7 +176,8 @@ class ProcessRuns:
             e for e in self.timed_cases.values() if not e.exhausted and (e is not base or len(self.timed_cases) == 1)
         ]
         widths = [
-            _estimate_speedup(base, e) if base and e is not base else typical(e.medians, e.process) for e in going
+            _estimate_speedup(base, e) if base and e is not base else estimate_typical(e.medians, e.process)
+            for e in going
         ]
         return all(width.half_width <= self.group.sampling.half_width for width in widths)
 
@@ -185,7 +186,7 @@ class ProcessRuns:
         with it."""
         for key, entrant in list(self.timed_cases.items()):
             row, place = entrant.row, self.group.config
-            slowest_ms = typical(entrant.medians, entrant.process).high or max(entrant.medians)
+            slowest_ms = estimate_typical(entrant.medians, entrant.process).high or max(entrant.medians)
             reason = explain_implausible(row.flops, row.bytes_moved, slowest_ms / 1e3, place, self.conditions)
             if reason:
                 self.records[key] = Record(replace(entrant.case.row(), status="invalid", reason=reason))
@@ -194,7 +195,7 @@ class ProcessRuns:
     def _make_record(self, timed: TimedCase) -> Record:
         row, base = timed.row, self._baseline
         _fill_row(timed, base, self.conditions)
-        limited = timed.exhausted or timed.sampling_plan.passes < PASSES
+        limited = timed.exhausted or timed.sampling_plan.samples < SAMPLES_PER_ROUND
         row.stop_reason = "budget" if limited else self.reason
         flagged = [bool(w) or p in self.disturbed for w, p in zip(timed.waited, timed.process, strict=True)]
         row.rounds, row.processes, row.contaminated = len(flagged), len(set(timed.process)), sum(flagged)
@@ -202,7 +203,7 @@ class ProcessRuns:
         timed.samples |= {
             "latency_ms": timed.rounds,
             "process": timed.process,
-            "calls": timed.sampling_plan.pace.calls,
+            "calls": timed.sampling_plan.rate.calls,
             "order_seed": self.seed,
             "input_seed": self.seed,
             "waited": timed.waited,
@@ -225,7 +226,7 @@ def _estimate_speedup(base: TimedCase, other: TimedCase) -> Estimate:
 
 def _fill_row(timed: TimedCase, baseline: TimedCase | None, conditions: Conditions) -> None:
     row, group, medians = timed.row, timed.case.group, timed.medians
-    latency, about = middle(medians), typical(medians, timed.process)
+    latency, about = median(medians), estimate_typical(medians, timed.process)
     row.latency_ms = latency
     row.latency_ms_low = about.low and min(about.low, latency)
     row.latency_ms_high = about.high and max(about.high, latency)
@@ -235,9 +236,9 @@ def _fill_row(timed: TimedCase, baseline: TimedCase | None, conditions: Conditio
     ceiling = conditions.rooflines.get((group.config.device, group.config.dtype, group.config.threads))
     if ceiling is not None and row.bytes_moved is not None:
         cold = group.config.cache == "cold"
-        row.read_from = ceiling.find_holder(row.bytes_moved, cold=cold)
+        row.read_from = ceiling.find_memory_level(row.bytes_moved, cold=cold)
         row.bandwidth_share = ceiling.read_seconds(row.bytes_moved, cold=cold) / seconds
         if row.flops is not None:
-            row.roofline_share = share(row.flops, row.bytes_moved, seconds, ceiling, cold=cold)
+            row.roofline_share = compute_roofline_share(row.flops, row.bytes_moved, seconds, ceiling, cold=cold)
     if baseline is not None:
         row.speedup, row.speedup_low, row.speedup_high = _estimate_speedup(baseline, timed)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ...contract.shapes import Sample
 from ...errors import UnsupportedError
-from ...instruments.global_state import Meddled
-from ...instruments.timing import Timed
+from ...instruments.global_state import GlobalStateChanged
+from ...instruments.timing import TimedCall
 from ..config import MAX_DECODE_STEPS
 from .inputs import MAX_INPUT_SETS, ChangingInputs, make_inputs
 from .output_comparison import InvalidResult, check_call, check_gradients, check_step
@@ -29,12 +29,12 @@ BACKGROUND_WORK_S = 0.002  # after a pass that is looked at: what a call left to
 GRAPH_INPUT_SETS = 3  # captured graphs read where they were captured: so many sets of inputs
 
 
-def make_timed(workload: Workload, *, seed: int) -> Timed:
+def make_timed(workload: Workload, *, seed: int) -> TimedCall:
     """What a workload's mode times, under the conditions that its cell asks for. seed: of all that is drawn for it."""
     place = workload.case.group.config
     passes = TimedSteps(workload, seed) if place.mode == "decode" else TimedCalls(workload, seed)
-    limits = {"limit": MAX_DECODE_STEPS - WARMUP_STEPS, "least": MIN_STEPS} if place.mode == "decode" else {}
-    subject = Timed(passes.run, passes.reset, passes.verify, passes.release, **limits)
+    limits = {"max_calls": MAX_DECODE_STEPS - WARMUP_STEPS, "min_calls": MIN_STEPS} if place.mode == "decode" else {}
+    subject = TimedCall(passes.run, passes.reset, passes.verify, passes.release, **limits)
     return subject if place.cache == "warm" else flush_caches(subject, place.device)
 
 
@@ -135,13 +135,13 @@ class TimedSteps:
         return self.step(self.taken[-1])
 
     def run(self, calls: int) -> None:
-        taken, watched = self.taken[WARMUP_STEPS:], self.watched
+        tokens, watched = self.taken[WARMUP_STEPS:], self.watched
         for number in range(calls - 1):
             if number == watched:
-                self.kept = self.step(taken[number % len(taken)])
+                self.kept = self.step(tokens[number % len(tokens)])
             else:
-                self.step(taken[number % len(taken)])
-        self.last = self.step(taken[(calls - 1) % len(taken)])
+                self.step(tokens[number % len(tokens)])
+        self.last = self.step(tokens[(calls - 1) % len(tokens)])
 
     def verify(self) -> float:
         """Hold the kept step to the row that the oracle gives for it: the error, if it is none too large."""
@@ -173,10 +173,10 @@ def check_finished(last: Tensor) -> None:
 def check_inputs(inputs: ChangingInputs) -> None:
     """`Meddled` where the contents of an input are not what they were made, whatever its version counter says."""
     if name := inputs.find_modified():
-        raise Meddled(f"it wrote into its input {name}")
+        raise GlobalStateChanged(f"it wrote into its input {name}")
 
 
-def flush_caches(timed: Timed, device: str) -> Timed:
+def flush_caches(timed: TimedCall, device: str) -> TimedCall:
     """The same with its data driven out of the caches before every call, which is then timed alone."""
     # several times what last-level caches hold today; the larger ones of GPUs have 50 MiB
     other = torch.zeros(FLUSH_BYTES // 4, device=device)
@@ -185,7 +185,7 @@ def flush_caches(timed: Timed, device: str) -> Timed:
         timed.reset(calls)
         other.add_(1)
 
-    return Timed(timed.run, reset, timed.judge, timed.forget, limit=1)
+    return TimedCall(timed.run, reset, timed.verify, timed.release, max_calls=1)
 
 
 def replay(call: Callable[[], Any]) -> Callable[[], Any]:

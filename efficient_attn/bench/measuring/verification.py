@@ -71,13 +71,13 @@ def check_plain(
 ) -> None:
     """`Invalid` for what is no tensor of its own: a subclass, on another device, in somebody else's memory."""
     device = w.sample.q.device
-    for what, x in zip(("output", *["gradient"] * (len(results) - 1)), results, strict=True):
+    for label, x in zip(("output", *["gradient"] * (len(results) - 1)), results, strict=True):
         if type(x) is not Tensor:
-            raise InvalidResult(f"the {what} is a {type(x).__name__}, not a plain tensor")
+            raise InvalidResult(f"the {label} is a {type(x).__name__}, not a plain tensor")
         if x.device != device:
-            raise InvalidResult(f"the {what} is on {x.device}, not on {device}")
+            raise InvalidResult(f"the {label} is on {x.device}, not on {device}")
         if name := owner(x):
-            raise InvalidResult(f"the {what} shares its memory with the input {name}")
+            raise InvalidResult(f"the {label} shares its memory with the input {name}")
     memory = results[0].untyped_storage().data_ptr()
     if earlier is not None and earlier.untyped_storage().data_ptr() == memory:
         raise InvalidResult("the output shares its memory with that of an earlier call")

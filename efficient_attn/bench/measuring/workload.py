@@ -14,7 +14,7 @@ from ...contract.decode_state import state_bytes
 from ...contract.mechanism import Attention
 from ...contract.shapes import Sample, Shape
 from ...errors import UnsupportedError
-from ...instruments.global_state import Meddled
+from ...instruments.global_state import GlobalStateChanged
 from ...instruments.memory import Footprint, footprint, training_footprint
 from ..case import Case
 from .inputs import draw_inputs, list_tensors
@@ -74,10 +74,10 @@ class Workload:
         """The keys and values that the newest position sees: of a whole past a strided pattern reads few."""
         m, attn = self.shape.m, self.attn
         pairs = attn.pairs(1, m, True)
-        seen = min(attn.growth.step_cost(m), math.inf if pairs is None else pairs)
+        visible_keys = min(attn.growth.step_cost(m), math.inf if pairs is None else pairs)
         keys = (self.sample.k, self.sample.v)
         position = sum(x.numel() // m for x in keys if x is not None) * self.sample.q.element_size()
-        return math.ceil(seen * position)
+        return math.ceil(visible_keys * position)
 
     def footprint(self, step: Callable[[], object] | None = None) -> Footprint:
         """What one call allocates, and the kernels that it runs. step: the call, when decoding."""
@@ -108,7 +108,7 @@ class Workload:
         with torch.no_grad():
             out = self.call(q, k, v, self.mask, **inputs)
             if torch.is_grad_enabled():  # seen only here: what is outside is put back on the way out
-                raise Meddled("it turned gradients on and left them so")
+                raise GlobalStateChanged("it turned gradients on and left them so")
         return out
 
     def forward_backward(self, sample: Sample, upstream: Tensor | None = None) -> tuple[Tensor, ...]:

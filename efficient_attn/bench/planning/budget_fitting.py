@@ -36,8 +36,8 @@ def _fit(cell: Group, text: str, kv_heads: int | None, budget: str) -> str:
     heads = kv_heads or place.heads
     sizes = {"length": place.seq_len, "kv_heads": heads, "head_dim": place.head_dim}
     try:
-        found = Budget.parse(budget, **sizes, dtype=place.dtype, causal=place.causal)
-        fitted = str(spec.given(class_of(spec.name).fit(found)))
+        parsed_budget = Budget.parse(budget, **sizes, dtype=place.dtype, causal=place.causal)
+        fitted = str(spec.given(class_of(spec.name).fit(parsed_budget)))
     except UnsupportedError as error:
         raise UsageError(f"budget {budget}: {error}; leave {text} out, or name its options without a budget") from error
     except UsageError as error:
@@ -47,19 +47,19 @@ def _fit(cell: Group, text: str, kv_heads: int | None, budget: str) -> str:
     return fitted
 
 
-def _check_state(cell: Group, fitted: str, kv_heads: int | None, budget: str) -> None:
+def _check_state(group: Group, fitted: str, kv_heads: int | None, budget: str) -> None:
     """Refuse a mechanism whose state is larger than the keys that a query reads."""
     import torch
 
     from ...contract.decode_state import state_bytes
     from ...units import parse_size
 
-    attn = make_mechanism(cell, fitted, kv_heads or cell.config.heads)
+    attn = make_mechanism(group, fitted, kv_heads or group.config.heads)
     if not attn.traits.decode:
         raise UsageError(f"budget {budget}: {fitted} has no decode state; give a budget of keys")
-    taken = state_bytes(attn.init_state(1, cell.config.seq_len, getattr(torch, cell.config.dtype), "meta"))
-    if taken > BUDGET_TOLERANCE * parse_size(budget):
+    state_size = state_bytes(attn.init_state(1, group.config.seq_len, getattr(torch, group.config.dtype), "meta"))
+    if state_size > BUDGET_TOLERANCE * parse_size(budget):
         raise UsageError(
-            f"budget {budget}: {fitted} keeps {size(taken)} after {cell.config.seq_len} positions, more than a query "
+            f"budget {budget}: {fitted} keeps {size(state_size)} after {group.config.seq_len} positions, more than a query "
             "reads; give a budget of keys"
         )

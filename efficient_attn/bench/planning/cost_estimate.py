@@ -13,8 +13,8 @@ from ...contract.decode_state import state_bytes
 from ...contract.mechanism import Attention
 from ...errors import UnsupportedError
 from ...instruments.environment.devices import why_absent
-from ...instruments.roofline import Ceiling, ceiling, highest
-from ...instruments.timing import BLOCK_S, Pace, share_turns
+from ...instruments.roofline import Roofline, measure_roofline_rates, merge_highest
+from ...instruments.timing import MIN_SAMPLE_S, CallRate, plan_samples
 from ..case import Case, group_cases
 from ..config import Group
 from ..measuring.inputs import draw_inputs
@@ -56,10 +56,10 @@ class CostEstimate:
     absent: Mapping[str, str] = field(default_factory=dict)
 
 
-def estimate_cost(cases: Sequence[Case], *, best: Ceiling | None = None) -> CostEstimate:
+def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> CostEstimate:
     """The cost of running cases here. best: the machine's rates, measured for less than a second where not given."""
-    rates: dict[tuple[str, str, int | None], Ceiling] = {}
-    found: dict[str, tuple[float, int]] = {}
+    rates: dict[tuple[str, str, int | None], Roofline] = {}
+    costs: dict[str, tuple[float, int]] = {}
     devices = {device: why_absent(device) for device in {case.group.config.device for case in cases}}
     absent = {device: reason for device, reason in sorted(devices.items()) if reason}
     peak = 0
@@ -68,21 +68,23 @@ def estimate_cost(cases: Sequence[Case], *, best: Ceiling | None = None) -> Cost
             continue
         setting = cell.config.device, cell.config.dtype, cell.config.threads
         if setting not in rates:
-            rates[setting] = best or highest([ceiling(*setting, rough=True) for _ in range(QUICK_LOOKS)])
+            rates[setting] = best or merge_highest(
+                [measure_roofline_rates(*setting, rough=True) for _ in range(QUICK_LOOKS)]
+            )
         guesses = {case.key: estimate_case(case, rates[setting]) for case in members}
         seconds = _seconds(cell, guesses, rates[setting])
-        found |= {key: (seconds[key], HELD * g.input_bytes + g.call_bytes) for key, g in guesses.items()}
+        costs |= {key: (seconds[key], HELD * g.input_bytes + g.call_bytes) for key, g in guesses.items()}
         # a sitting holds the inputs of all its cases, and the decode states; calls come one after the other
         held, calls = HELD * sum(g.input_bytes for g in guesses.values()), [g.call_bytes for g in guesses.values()]
         peak = max(peak, held + (sum(calls) if cell.config.mode == "decode" else max(calls)))
-    wall = sum(seconds for seconds, _ in found.values())
-    return CostEstimate(wall + SESSION_S if wall else 0.0, peak, found, absent)
+    wall = sum(seconds for seconds, _ in costs.values())
+    return CostEstimate(wall + SESSION_S if wall else 0.0, peak, costs, absent)
 
 
 # -- one case ------------------------------------------------------------------------------------------------------
 
 
-def estimate_case(case: Case, best: Ceiling) -> Guess:
+def estimate_case(case: Case, best: Roofline) -> Guess:
     """What the case's task expects; nothing where the mechanism does not support it, or declares no growth."""
     try:
         return find_task(case.group.target).guess(case, best)
@@ -90,7 +92,7 @@ def estimate_case(case: Case, best: Ceiling) -> Guess:
         return Guess(0.0, 0, 0)
 
 
-def estimate_call(case: Case, best: Ceiling) -> Guess:
+def estimate_call(case: Case, best: Roofline) -> Guess:
     """What one call of a case's mechanism takes."""
     place, s, attn = case.group.config, case.shape, case.create()
     size = getattr(torch, place.dtype).itemsize
@@ -135,38 +137,40 @@ def _measured_state(case: Case, attn: Attention, length: int) -> int:
 # -- a cell --------------------------------------------------------------------------------------------------------
 
 
-def _seconds(cell: Group, guesses: Mapping[str, Guess], best: Ceiling) -> dict[str, float]:
+def _seconds(cell: Group, guesses: Mapping[str, Guess], best: Roofline) -> dict[str, float]:
     """Seconds of each case, with its part of what the cell's workers cost."""
     timed = find_task(cell.target).work is not None
     sittings = cell.sampling.processes if timed else 0
     starts = (START_S * (1 + sittings) + PROFILER_S) / len(guesses)
-    found = {key: starts + FIXED_S + CALLS * g.call_s for key, g in guesses.items()}
+    seconds = {key: starts + FIXED_S + CALLS * g.call_s for key, g in guesses.items()}
     if not timed:
-        return found
+        return seconds
     paces = {key: _estimate_pace(cell, g) for key, g in guesses.items() if 0 < g.call_s <= cell.sampling.budget_s}
     rounds = math.sqrt(cell.sampling.rounds * cell.sampling.max_rounds)  # noise decides where between the two it ends
-    parts = share_turns(paces, rounds=cell.sampling.rounds, processes=sittings, budget_s=cell.sampling.budget_s)
+    parts = plan_samples(paces, rounds=cell.sampling.rounds, processes=sittings, budget_s=cell.sampling.budget_s)
     for key, g in guesses.items():
         if key not in paces:  # it is stopped in its first call
-            found[key] = starts + FIXED_S + min(g.call_s, cell.sampling.budget_s)
+            seconds[key] = starts + FIXED_S + min(g.call_s, cell.sampling.budget_s)
             continue
-        pace, passes = paces[key], parts[key].passes * rounds
+        pace, passes = paces[key], parts[key].samples * rounds
         inputs = DRAW_S * g.input_bytes / getattr(torch, cell.config.dtype).itemsize
-        found[key] += (inputs + pace.warm_up_s + g.compile_s) * (1 + sittings)
-        found[key] += min(passes * pace.block_s, cell.sampling.budget_s) + passes * _interpolate(cell, g, best)
-        found[key] += rounds * INSPECT_S
-    return found
+        seconds[key] += (inputs + pace.warm_up_s + g.compile_s) * (1 + sittings)
+        seconds[key] += min(passes * pace.sample_s_target, cell.sampling.budget_s) + passes * _interpolate(
+            cell, g, best
+        )
+        seconds[key] += rounds * INSPECT_S
+    return seconds
 
 
-def _interpolate(cell: Group, g: Guess, best: Ceiling) -> float:
+def _interpolate(cell: Group, g: Guess, best: Roofline) -> float:
     """Seconds before every pass that are not counted: new inputs, a context set up anew, caches emptied."""
     renewed = REWRITE * g.input_bytes + (SET_UP * g.call_bytes if cell.config.mode == "decode" else 0)
     return (renewed + (2 * FLUSH_BYTES if cell.config.cache == "cold" else 0)) / best.bytes_per_s
 
 
-def _estimate_pace(cell: Group, g: Guess) -> Pace:
+def _estimate_pace(cell: Group, g: Guess) -> CallRate:
     """How many calls make a pass, and how long it takes."""
     if cell.config.cache == "cold":
-        return Pace(1, g.call_s)
-    calls = max(math.ceil(BLOCK_S / max(g.call_s, LAUNCH_S)), MIN_STEPS if cell.config.mode == "decode" else 1)
-    return Pace(calls, calls * g.call_s)
+        return CallRate(1, g.call_s)
+    calls = max(math.ceil(MIN_SAMPLE_S / max(g.call_s, LAUNCH_S)), MIN_STEPS if cell.config.mode == "decode" else 1)
+    return CallRate(calls, calls * g.call_s)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...errors import UsageError
-from ...results.effects import Step, can_tell, list_steps
+from ...results.effects import EffectStep, is_estimable, list_steps
 from ...results.section import Column, Section
 from .suite import Suite
 
@@ -39,7 +39,7 @@ def choose_points(every: Sequence[Point], levels: Levels, count: int, seed: int)
     for _ in range(STARTS):
         loss, chosen = _search(table, weights, draw.sample(range(len(every)), count))
         points = [every[i] for i in sorted(chosen)]
-        if (best is None or loss < best[0]) and can_tell(points, steps):
+        if (best is None or loss < best[0]) and is_estimable(points, steps):
             best = loss, points
     if best is None:
         raise UsageError(
@@ -77,7 +77,7 @@ def count_effects(levels: Levels) -> int:
     return len(_list_contrasts(levels))
 
 
-def _list_contrasts(levels: Levels) -> list[Step]:
+def _list_contrasts(levels: Levels) -> list[EffectStep]:
     """Numbers in order; words as the suite has them."""
     return list_steps(
         {f: values if isinstance(values[0], str) else sorted(values) for f, values in levels.items() if len(values) > 1}

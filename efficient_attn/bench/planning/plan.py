@@ -48,7 +48,7 @@ class Overrides:
         """Each change as the command line says it, ``--seq-len 64,128``; none for the suite as it is written."""
         axes = {f"--{name.replace('_', '-')}": values for name, values in self.axes.items()}
         keys = {self.flags.get(name, f"--set {name}"): value for name, value in self.keys.items()}
-        said = {
+        flags = {
             "--task": self.tasks or None,
             "--part": self.parts or None,
             "--variant": self.variants or None,
@@ -56,9 +56,9 @@ class Overrides:
             "--seed": self.seed,
         }
         quick = ("--quick",) if self.quick else ()
-        told = (f"{flag} {_format_toml(value)}" for flag, value in said.items() if value is not None)
+        parts = (f"{flag} {_format_toml(value)}" for flag, value in flags.items() if value is not None)
         set_ = (f"{flag}{'=' if ' ' in flag else ' '}{_format_toml(value)}" for flag, value in keys.items())
-        return (*quick, *told, *set_)
+        return (*quick, *parts, *set_)
 
 
 def _format_toml(value: Any) -> str:
@@ -85,12 +85,14 @@ def make_plan(loaded: LoadedSuite, overrides: Overrides = Overrides()) -> list[C
         except UsageError as error:
             raise UsageError(f"{loaded.name}, part {part.name!r}: {error}") from error
     if not cases:
-        told = ", ".join(overrides.variants) or "a mechanism"
-        raise UsageError(f"{loaded.name}: no part has key-value heads that {told} takes")
+        requested = ", ".join(overrides.variants) or "a mechanism"
+        raise UsageError(f"{loaded.name}: no part has key-value heads that {requested} takes")
     _check_overrides(loaded.name, overrides, cases)
-    seen: dict[str, Case] = {}
+    case_by_key: dict[str, Case] = {}
     for case in cases:
-        same = seen.setdefault(case.digest, case)  # the key shows options as they were written, the digest all of them
+        same = case_by_key.setdefault(
+            case.digest, case
+        )  # the key shows options as they were written, the digest all of them
         if same is not case:
             raise UsageError(f"{loaded.name}: {case.variant} and {same.variant} are the same case; drop one")
     return cases
@@ -146,22 +148,22 @@ def _plan_part(
             # what is asked for by name stands in every part whose key-value heads it takes; a suite's own has to fit
             named = blocks if cell.of_blocks else specs
             choosy = overrides.variants or overrides.shape
-            mine = [s for s in named if not choosy or accepts_kv_heads(cell, s, kv_heads)]
-            unfit |= dict.fromkeys(s for s in named if s not in mine and not overrides.variants)
+            accepted = [s for s in named if not choosy or accepts_kv_heads(cell, s, kv_heads)]
+            unfit |= dict.fromkeys(s for s in named if s not in accepted and not overrides.variants)
             budgets = grids[0]["budget"] if task.mechanisms else (None,)
-            fitted = fit_all(cell, mine if task.mechanisms else [want.task], kv_heads, budgets)
+            fitted = fit_all(cell, accepted if task.mechanisms else [want.task], kv_heads, budgets)
             cases += [make_case(cell, spec, kv_heads, budget) for spec, budget in fitted]
     if unfit:
-        told = f"left out of part {part.name!r}: {', '.join(unfit)}"
-        warnings.warn(f"--shape {overrides.shape}: {told}: other key-value heads than the model's", stacklevel=2)
+        message = f"left out of part {part.name!r}: {', '.join(unfit)}"
+        warnings.warn(f"--shape {overrides.shape}: {message}: other key-value heads than the model's", stacklevel=2)
     return _set_baselines(cases)
 
 
-def _drop_foreign_keys(task: Task, given: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_foreign_keys(task: Task, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Those keys that are the task's. One value of a key that takes several is a list of one."""
-    fields = {name: f for name, f in task.keys.model_fields.items() if name in given}
+    fields = {name: f for name, f in task.keys.model_fields.items() if name in keys}
     several = {name for name, f in fields.items() if get_origin(f.annotation) in (tuple, list)}
-    return {k: [given[k]] if k in several and not isinstance(given[k], list) else given[k] for k in fields}
+    return {k: [keys[k]] if k in several and not isinstance(keys[k], list) else keys[k] for k in fields}
 
 
 def _set_baselines(cases: Sequence[Case]) -> list[Case]:
@@ -178,16 +180,16 @@ def get_spec(variant: VariantTable) -> str:
     return str(rename_backend(parse(variant.name).given(variant.options, variant.backend)))
 
 
-def _choose_variants(given: Sequence[VariantTable] | None, wanted: Sequence[str]) -> list[str]:
+def _choose_variants(tables: Sequence[VariantTable] | None, wanted: Sequence[str]) -> list[str]:
     """A part's variants or blocks; when some are asked for, those: by name as the suite has them, else as they are
     written."""
-    own = [get_spec(v) for v in given or ()]
-    if not wanted or given is None:
-        return own
+    specs = [get_spec(v) for v in tables or ()]
+    if not wanted or tables is None:
+        return specs
     chosen: list[str] = []
     for text in wanted:
         spec = get_spec(VariantTable(name=text))
-        same = [s for s in own if parse(s).answers_to(text) or s == spec]
+        same = [s for s in specs if parse(s).answers_to(text) or s == spec]
         chosen += [s for s in (same or [spec]) if s not in chosen]
     return chosen
 
@@ -198,34 +200,34 @@ def _find_baseline(part: SuitePart, specs: Sequence[str]) -> str | None:
 
 
 def _check_tasks(loaded: LoadedSuite, names: Sequence[str]) -> None:
-    known = list(dict.fromkeys(want.task for wanted in loaded.task_keys for want in wanted))
+    task_names = list(dict.fromkeys(want.task for wanted in loaded.task_keys for want in wanted))
     for name in names:
-        if name not in known:
-            raise unknown("task", name, known, where=f"--task: {loaded.name}")
+        if name not in task_names:
+            raise unknown("task", name, task_names, where=f"--task: {loaded.name}")
 
 
 def _check_baselines(name: str, parts: Sequence[SuitePart]) -> None:
-    known = {
+    names = {
         text for part in parts for v in (*(part.variant or ()), *(part.block or ())) for text in (v.name, get_spec(v))
     }
     for part in parts:
-        if part.baseline is not None and part.baseline not in known:
-            raise unknown("baseline", part.baseline, known, where=name)
+        if part.baseline is not None and part.baseline not in names:
+            raise unknown("baseline", part.baseline, names, where=name)
 
 
-def _find_parts(suite: str, asked: Sequence[str], known: Sequence[str]) -> set[str]:
+def _find_parts(suite: str, asked: Sequence[str], part_names: Sequence[str]) -> set[str]:
     """The parts that were asked for, by texts that each hold a name, or several with commas between them. A name may
     hold commas too, as ``growth, causal`` does: of all that fit, the longest is taken."""
-    whole, found = {normalise_name(name): name for name in known}, set[str]()
+    whole, chosen = {normalise_name(name): name for name in part_names}, set[str]()
     for text in asked:
         left = normalise_name(text).split(", ")
         while left:
             fitting = [end for end in range(len(left), 0, -1) if ", ".join(left[:end]) in whole]
             if not fitting:
-                raise unknown("part", left[0], known, where=f"--part: {suite}")
-            found.add(whole[", ".join(left[: fitting[0]])])
+                raise unknown("part", left[0], part_names, where=f"--part: {suite}")
+            chosen.add(whole[", ".join(left[: fitting[0]])])
             left = left[fitting[0] :]
-    return found
+    return chosen
 
 
 def normalise_name(name: str) -> str:
@@ -237,14 +239,14 @@ def _check_overrides(name: str, overrides: Overrides, cases: Sequence[Case]) -> 
     """Every key that was set on the command line means something to some cell."""
     cells = {case.group for case in cases}
     fields = {f for cell in cells for f in find_task(cell.target).keys.model_fields}
-    told = {key for cell in cells for key, value in cell.keys if value is not None}
+    supported = {key for cell in cells for key, value in cell.keys if value is not None}
     for fields_of in {
         find_task(cell.target).keys for cell in cells
     }:  # cells need not tell what is as it would be anyway
-        told |= {n for n, f in fields_of.model_fields.items() if f.default == overrides.keys.get(n)}
+        supported |= {n for n, f in fields_of.model_fields.items() if f.default == overrides.keys.get(n)}
     for key, value in overrides.keys.items():
         axis = isinstance(value, list | tuple)  # of which each cell has one value
-        if key not in fields or (key not in told and not axis):
+        if key not in fields or (key not in supported and not axis):
             near = difflib.get_close_matches(key, fields - {key}, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             flag = overrides.flags.get(key, f"--set {key}")

@@ -44,8 +44,8 @@ class AxisGrid:
         """Every combination of devices, their dtypes, and these axes that is measured, as keyword arguments."""
         if self.points is not None:
             wanted = ("device", "dtype", *names)
-            found = dict.fromkeys(tuple(point[name] for name in wanted) for point in self.points)
-            return [dict(zip(wanted, values, strict=True)) for values in found]
+            combinations = dict.fromkeys(tuple(point[name] for name in wanted) for point in self.points)
+            return [dict(zip(wanted, values, strict=True)) for values in combinations]
         return [
             {"device": device, "dtype": dtype, **dict(zip(names, values, strict=True))}
             for device in self["device"]

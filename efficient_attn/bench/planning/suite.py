@@ -50,8 +50,8 @@ class Suite(GridTable):
             where = f"part {grid.name!r}: " if isinstance(grid, SuitePart) else ""
             shapes = grid.shapes or self.shapes or ()
             sizes = {name for shape in shapes for name in shape.model_dump(exclude_none=True)}
-            said = grid.axes.model_dump(exclude_none=True).keys() | grid.dims.model_dump(exclude_none=True).keys()
-            if twice := sorted(sizes & said):
+            varied = grid.axes.model_dump(exclude_none=True).keys() | grid.dims.model_dump(exclude_none=True).keys()
+            if twice := sorted(sizes & varied):
                 raise ValueError(f"{where}shapes say {twice[0]}, so axes and dims beside them may not")
             if shapes and (grid.design or self.design):
                 raise ValueError(f"{where}a design chooses from axes, so there can be no shapes beside it")
@@ -59,19 +59,19 @@ class Suite(GridTable):
 
     def parts(self) -> tuple[SuitePart, ...]:
         """The grids, each with what it takes from the top level filled in."""
-        given = self.part or (SuitePart(name="all"),)
+        parts = self.part or (SuitePart(name="all"),)
         whole, merged = ("measure", "baseline", "shapes", "design"), ("axes", "quick", "dims")
 
         def fill(part: SuitePart) -> SuitePart:
-            found = {name: getattr(part, name) or getattr(self, name) for name in whole}
-            own = part if part.variant or part.block else self
-            found |= {"variant": own.variant, "block": own.block}
+            fields = {name: getattr(part, name) or getattr(self, name) for name in whole}
+            source = part if part.variant or part.block else self
+            fields |= {"variant": source.variant, "block": source.block}
             for name in merged:
-                said = getattr(part, name).model_dump(exclude_none=True)
-                found[name] = getattr(self, name).model_copy(update=said)
-            return SuitePart(name=part.name, **found)
+                values = getattr(part, name).model_dump(exclude_none=True)
+                fields[name] = getattr(self, name).model_copy(update=values)
+            return SuitePart(name=part.name, **fields)
 
-        return tuple(map(fill, given))
+        return tuple(map(fill, parts))
 
 
 @dataclass(frozen=True)
@@ -120,28 +120,28 @@ def parse_suite(
     """
     file = f"{name}.toml"
     try:
-        said = tomllib.loads(text)
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{file}: not valid TOML: {error}") from error
-    for plugin in _as_list(said.get("plugins")):
+    for plugin in _as_list(data.get("plugins")):
         load(str(folder / plugin) if plugin.endswith(".py") else plugin)
     table = list_tasks(tasks)
-    grids = {"": said} | {f"part.{i}.": part for i, part in enumerate(_as_tables(said.get("part")))}
+    grids = {"": data} | {f"part.{i}.": part for i, part in enumerate(_as_tables(data.get("part")))}
     measured = [find_words(_as_list(g.get("measure")), table, where=f"{file}: {at}measure") for at, g in grids.items()]
     fields = {f for task in {*tasks, *chain(*measured)} for f in find_task(table[task]).keys.model_fields}
     if clash := sorted(fields & Suite.model_fields.keys()):
         raise UsageError(f"{file}: a task that it measures has a key {clash[0]!r}, which is the suite's own; rename it")
-    own, theirs = _split_part(said, fields)
-    parts = [_split_part(part, fields) for part in _as_tables(own.get("part"))]
-    if parts and len(parts) == len(own["part"]):
-        own["part"] = [part for part, _ in parts]
+    suite_keys, task_values = _split_part(data, fields)
+    parts = [_split_part(part, fields) for part in _as_tables(suite_keys.get("part"))]
+    if parts and len(parts) == len(suite_keys["part"]):
+        suite_keys["part"] = [part for part, _ in parts]
     try:
-        suite = Suite.model_validate(own)
+        suite = Suite.model_validate(suite_keys)
     except ValidationError as error:
         raise format_problem(file, error, lambda table: _list_keys(table, fields)) from error
     wanted = []
     for part, keys in zip(suite.parts(), [keys for _, keys in parts] or [{}], strict=True):
-        wanted.append(_list_task_keys(file, part, keys, theirs, table))
+        wanted.append(_list_task_keys(file, part, keys, task_values, table))
     return LoadedSuite(name, text, suite, tuple(wanted))
 
 
@@ -160,26 +160,26 @@ def _list_task_keys(
     """What a part wants of each task that it measures; its own keys go before those at the top level."""
     if not part.measure:
         raise UsageError(f"{file}: part {part.name!r} has no measure; add it there or at the top level")
-    found = []
+    task_keys = []
     for name, words in find_words(part.measure, table).items():
         task = find_task(table[name])
         if task.mechanisms and not (part.variant or (part.block and task.blocks)):
             raise UsageError(f"{file}: part {part.name!r} has no variant; add it there or at the top level")
         if part.block and not task.blocks:
             raise UsageError(f"{file}: part {part.name!r} has a block, but {name} measures mechanisms alone; drop it")
-        mine = {key: value for key, value in {**above, **keys}.items() if key in task.keys.model_fields}
-        check_keys(table[name], mine, file)
-        found.append(TaskKeys(name, table[name], words, mine))
-    taken = {key for wanted in found for key in wanted.keys}
-    if idle := sorted(keys.keys() - taken):
+        values = {key: value for key, value in {**above, **keys}.items() if key in task.keys.model_fields}
+        check_keys(table[name], values, file)
+        task_keys.append(TaskKeys(name, table[name], words, values))
+    used_keys = {key for wanted in task_keys for key in wanted.keys}
+    if idle := sorted(keys.keys() - used_keys):
         raise UsageError(f"{file}: part {part.name!r} measures nothing that takes {idle[0]}; drop it")
-    return tuple(found)
+    return tuple(task_keys)
 
 
-def _split_part(said: Mapping[str, Any], fields: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_part(data: Mapping[str, Any], fields: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """A table in two: what is the suite's own, and what is the tasks'."""
-    theirs = {key: value for key, value in said.items() if key in fields}
-    return {key: value for key, value in said.items() if key not in theirs}, theirs
+    theirs = {key: value for key, value in data.items() if key in fields}
+    return {key: value for key, value in data.items() if key not in theirs}, theirs
 
 
 def _as_list(value: Any) -> list[str]:

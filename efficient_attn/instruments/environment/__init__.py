@@ -13,7 +13,7 @@ from typing import Any
 
 from . import cgroups, machine
 from .identity import identify, name_machine
-from .readings import ROOT, known, settle
+from .readings import ROOT, resolve_unknowns, value_or_none
 
 __all__ = ["available_memory", "environment", "load", "name_machine"]
 
@@ -27,7 +27,7 @@ def environment() -> dict[str, Any]:
 
     from . import gpu, software
 
-    gpus = gpu.gpus()
+    gpus = gpu.list_gpus()
     identity = identify(gpus)
     facts = {
         "machine": f"{identity['name']}#{identity['digest']}",
@@ -60,7 +60,7 @@ def environment() -> dict[str, Any]:
         "packages": software.packages(),
         "git": software.git(),
     }
-    values, reasons = settle(facts)
+    values, reasons = resolve_unknowns(facts)
     return values | {"unknown": reasons}
 
 
@@ -71,5 +71,5 @@ def load() -> list[float] | None:
 
 def available_memory(root: Path = ROOT) -> int | None:
     """Bytes that this process may still take: the least of what the machine has and what control groups leave."""
-    found = (known(machine.meminfo("MemAvailable", root)), known(cgroups.memory_left(root)))
-    return min((bytes_ for bytes_ in found if bytes_ is not None), default=None)
+    candidates = (value_or_none(machine.meminfo("MemAvailable", root)), value_or_none(cgroups.memory_left(root)))
+    return min((bytes_ for bytes_ in candidates if bytes_ is not None), default=None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .readings import ROOT, Unknown, known, number, table, text
+from .readings import ROOT, Unknown, read_number, read_table, read_text, value_or_none
 
 UNLIMITED = 2**60  # version 1 writes "no limit" as a number about this large
 
 
-def groups(controller: str, root: Path = ROOT) -> list[Path]:
+def list_groups(controller: str, root: Path = ROOT) -> list[Path]:
     """The folders of this process's group and of all groups above it, the own one first; empty without any."""
-    members = text(root / "proc/self/cgroup")
+    members = read_text(root / "proc/self/cgroup")
     if isinstance(members, Unknown):
         return []
     mount = root / "sys/fs/cgroup"
@@ -26,42 +26,45 @@ def groups(controller: str, root: Path = ROOT) -> list[Path]:
 
 def _upwards(mount: Path, path: str) -> list[Path]:
     """From a group to its mount. A container may see its host's path and not the folders of it."""
-    own = mount / path.lstrip("/")
-    chain = [own, *own.parents]
+    folder = mount / path.lstrip("/")
+    chain = [folder, *folder.parents]
     return [folder for folder in chain if folder.is_relative_to(mount) and folder.is_dir()]
 
 
 def cpu_quota(root: Path = ROOT) -> float | Unknown:
     """Processors that the groups allow on average: the least of their quotas."""
-    found = [q for folder in groups("cpu", root) if (q := _quota(folder)) is not None]
-    return min(found) if found else Unknown("no control group limits the processors")
+    quotas = [q for folder in list_groups("cpu", root) if (q := _quota(folder)) is not None]
+    return min(quotas) if quotas else Unknown("no control group limits the processors")
 
 
 def _quota(folder: Path) -> float | None:
-    limit = known(text(folder / "cpu.max"))
+    limit = value_or_none(read_text(folder / "cpu.max"))
     if limit is not None:  # "200000 100000" or "max 100000"
         quota, _, period = limit.partition(" ")
         return None if quota == "max" else int(quota) / int(period or 100_000)
-    quota, period = known(number(folder / "cpu.cfs_quota_us")), known(number(folder / "cpu.cfs_period_us"))
+    quota, period = (
+        value_or_none(read_number(folder / "cpu.cfs_quota_us")),
+        value_or_none(read_number(folder / "cpu.cfs_period_us")),
+    )
     return quota / period if quota is not None and quota > 0 and period else None
 
 
 def memory_limit(root: Path = ROOT) -> int | Unknown:
     """Bytes that the groups allow: the least of their limits."""
-    found = [limit for folder in groups("memory", root) if (limit := _limit(folder)) is not None]
-    return min(found) if found else Unknown("no control group limits the memory")
+    limits = [limit for folder in list_groups("memory", root) if (limit := _limit(folder)) is not None]
+    return min(limits) if limits else Unknown("no control group limits the memory")
 
 
 def memory_left(root: Path = ROOT) -> int | Unknown:
     """Bytes that may still be taken before a limit ends it. Cached files do not count: they give way."""
     left = []
-    for folder in groups("memory", root):
+    for folder in list_groups("memory", root):
         limit = _limit(folder)
-        used = known(number(folder / "memory.current"))
-        used = known(number(folder / "memory.usage_in_bytes")) if used is None else used
+        used = value_or_none(read_number(folder / "memory.current"))
+        used = value_or_none(read_number(folder / "memory.usage_in_bytes")) if used is None else used
         if limit is None or used is None:
             continue
-        held = known(table(folder / "memory.stat")) or {}
+        held = value_or_none(read_table(folder / "memory.stat")) or {}
         cached = held.get("total_inactive_file") or held.get("inactive_file") or "0"
         left.append(max(0, limit - used + min(used, int(cached))))
     return min(left) if left else Unknown("no control group limits the memory")
@@ -69,14 +72,14 @@ def memory_left(root: Path = ROOT) -> int | Unknown:
 
 def _limit(folder: Path) -> int | None:
     for name in ("memory.max", "memory.limit_in_bytes"):
-        found = known(number(folder / name))  # "max" is no number
-        if found is not None and 0 <= found < UNLIMITED:
-            return found
+        limit = value_or_none(read_number(folder / name))  # "max" is no number
+        if limit is not None and 0 <= limit < UNLIMITED:
+            return limit
     return None
 
 
 def throttled(root: Path = ROOT) -> int | None:
     """How often the groups have held this process back so far; None where nothing counts it."""
-    stats = [known(table(folder / "cpu.stat")) or {} for folder in groups("cpu", root)]
+    stats = [value_or_none(read_table(folder / "cpu.stat")) or {} for folder in list_groups("cpu", root)]
     counts = [int(stat["nr_throttled"]) for stat in stats if "nr_throttled" in stat]
     return sum(counts) if counts else None

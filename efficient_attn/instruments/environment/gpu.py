@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from .readings import Unknown, attempt
-from .software import ask
+from .readings import Unknown, try_reading
+from .software import run_command
 
 QUERIES = "driver_version,clocks.max.sm,clocks.max.memory,power.limit,persistence_mode,mig.mode.current"
 SENSORS = {
@@ -18,7 +18,7 @@ SENSORS = {
 }
 
 
-def gpus() -> list[str]:
+def list_gpus() -> list[str]:
     """Their names."""
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
@@ -31,8 +31,12 @@ def gpu_details() -> list[dict[str, Any]]:
 def _details(index: int) -> dict[str, Any]:
     about = torch.cuda.get_device_properties(index)
     uuid = getattr(about, "uuid", None)  # nvidia-smi counts all devices, torch those that are visible
-    told = ask("nvidia-smi", f"--query-gpu={QUERIES}", "--format=csv,noheader", f"--id=GPU-{uuid}") if uuid else None
-    values = [v.strip() for v in told.splitlines()[0].split(",")] if told else []
+    answer = (
+        run_command("nvidia-smi", f"--query-gpu={QUERIES}", "--format=csv,noheader", f"--id=GPU-{uuid}")
+        if uuid
+        else None
+    )
+    values = [v.strip() for v in answer.splitlines()[0].split(",")] if answer else []
     driver: dict[str, Any] = dict(zip(QUERIES.split(","), values, strict=False))
     if not driver:
         driver["driver_version"] = Unknown("nvidia-smi does not tell")
@@ -41,7 +45,7 @@ def _details(index: int) -> dict[str, Any]:
         "memory_bytes": about.total_memory,
         "capability": f"{about.major}.{about.minor}",
         "multiprocessors": about.multi_processor_count,
-        "cudnn": attempt(torch.backends.cudnn.version, Exception),
+        "cudnn": try_reading(torch.backends.cudnn.version, Exception),
         **driver,
     }
 
@@ -51,4 +55,4 @@ def sensors(index: int = 0) -> dict[str, int | Unknown]:
     if not torch.cuda.is_available():
         return dict.fromkeys(SENSORS, Unknown("no CUDA device on this machine"))
     # NVML's own errors are classes of a package that may not be there
-    return {name: attempt(lambda f=f: getattr(torch.cuda, f)(index), Exception) for name, f in SENSORS.items()}
+    return {name: try_reading(lambda f=f: getattr(torch.cuda, f)(index), Exception) for name, f in SENSORS.items()}

@@ -52,9 +52,9 @@ def identify(gpus: Sequence[str] = (), root: Path = ROOT) -> dict[str, Any]:
     vendor = about.get("vendor_id") or about.get("CPU implementer")
     facts: dict[str, Any] = {
         "vendor": VENDORS.get(vendor or "", vendor) or Unknown("/proc/cpuinfo names no vendor"),
-        "family": _number(about, "cpu family", "CPU architecture"),
-        "model": _number(about, "model", "CPU part"),
-        "stepping": _number(about, "stepping", "CPU revision"),
+        "family": _parse_number(about, "cpu family", "CPU architecture"),
+        "model": _parse_number(about, "model", "CPU part"),
+        "stepping": _parse_number(about, "stepping", "CPU revision"),
         "cpu": cpu_name(root),
         "cache_bytes": caches(root),
         "flags": [name for name in FLAGS if name in flags],
@@ -74,7 +74,7 @@ def name_machine(root: Path = ROOT) -> str:
     drivers = (root / "proc/driver/nvidia", root / "dev/kfd")  # NVIDIA's, AMD's
     gpus: Sequence[str] = ()
     if sys.platform == "win32" or any(driver.exists() for driver in drivers):
-        from .gpu import gpus as list_gpus
+        from .gpu import list_gpus as list_gpus
 
         gpus = list_gpus()
     identity = identify(gpus, root)
@@ -99,11 +99,11 @@ def find_design(vendor: str, family: int, model: int) -> str | None:
     return next((name for first, last, name in models if first <= model <= last), None)
 
 
-def _number(about: Mapping[str, str], *names: str) -> int | Unknown:
+def _parse_number(about: Mapping[str, str], *names: str) -> int | Unknown:
     """The first of these lines that is there; ARM's are in hexadecimal digits."""
-    said = next((about[name] for name in names if name in about), "")
-    if re.fullmatch("[0-9]+|0x[0-9a-fA-F]+", said):
-        return int(said, 0 if said.startswith("0x") else 10)
+    value = next((about[name] for name in names if name in about), "")
+    if re.fullmatch("[0-9]+|0x[0-9a-fA-F]+", value):
+        return int(value, 0 if value.startswith("0x") else 10)
     return Unknown(f"/proc/cpuinfo has no number for {names[0]}")
 
 

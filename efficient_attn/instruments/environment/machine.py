@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .readings import ROOT, Unknown, known, number, table, text
-from .software import ask
+from .readings import ROOT, Unknown, read_number, read_table, read_text, value_or_none
+from .software import run_command
 
 CPUS = "sys/devices/system/cpu"
 CONTAINER = "container"  # the variable that systemd, and others after it, set inside
@@ -19,8 +19,8 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 def cpu_name(root: Path = ROOT) -> str:
     """The processor's own name, where the system says it."""
-    found = cpuinfo(root).get("model name")
-    return found or platform.processor() or platform.machine()
+    name = cpuinfo(root).get("model name")
+    return name or platform.processor() or platform.machine()
 
 
 def usable_cores() -> int:
@@ -32,10 +32,10 @@ def affinity() -> str | Unknown:
     """Their numbers, runs as ``first-last``."""
     if not hasattr(os, "sched_getaffinity"):
         return Unknown(f"{platform.system()} does not tell")
-    return as_runs(sorted(os.sched_getaffinity(0)))
+    return format_ranges(sorted(os.sched_getaffinity(0)))
 
 
-def as_runs(numbers: list[int]) -> str:
+def format_ranges(numbers: list[int]) -> str:
     """``0-3,8`` for 0, 1, 2, 3 and 8; the numbers ascend."""
     runs: list[list[int]] = []
     for n in numbers:
@@ -53,8 +53,8 @@ def topology(root: Path = ROOT) -> dict[str, Any]:
     """Sockets, physical cores, threads a core, memory nodes, and the size in bytes of one cache of each level."""
     untold = Unknown(f"no processors under /{CPUS}")
     places = [cpu / "topology" for cpu in _numbered(root / CPUS, "cpu") if (cpu / "topology").is_dir()]
-    sockets = {known(number(place / "physical_package_id")) for place in places}
-    cores = {known(text(place / "thread_siblings_list")) for place in places}
+    sockets = {value_or_none(read_number(place / "physical_package_id")) for place in places}
+    cores = {value_or_none(read_text(place / "thread_siblings_list")) for place in places}
     nodes = _numbered(root / "sys/devices/system/node", "node")
     return {
         "sockets": len(sockets) if places else untold,
@@ -67,12 +67,12 @@ def topology(root: Path = ROOT) -> dict[str, Any]:
 
 def caches(root: Path = ROOT) -> dict[str, int]:
     """Bytes of each cache that the first processor sees, by name: L1d, L1i, L2, L3."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for name, place in _list_caches(root / CPUS / "cpu0"):
-        match = re.fullmatch(r"(\d+)([KMG]?)", known(text(place / "size")) or "")
+        match = re.fullmatch(r"(\d+)([KMG]?)", value_or_none(read_text(place / "size")) or "")
         if match:
-            found[name] = int(match[1]) * UNITS[match[2]]
-    return found
+            sizes[name] = int(match[1]) * UNITS[match[2]]
+    return sizes
 
 
 def cache_copies(root: Path = ROOT) -> dict[str, int]:
@@ -80,22 +80,22 @@ def cache_copies(root: Path = ROOT) -> dict[str, int]:
     shared: dict[str, set[str]] = {}
     for cpu in _numbered(root / CPUS, "cpu"):
         for name, place in _list_caches(cpu):
-            shared.setdefault(name, set()).add(known(text(place / "shared_cpu_list")) or "all")
+            shared.setdefault(name, set()).add(value_or_none(read_text(place / "shared_cpu_list")) or "all")
     return {name: len(lists) for name, lists in shared.items()}
 
 
 def _list_caches(cpu: Path) -> Iterator[tuple[str, Path]]:
     """The caches of a processor, each with its folder."""
     for place in _numbered(cpu / "cache", "index"):
-        level, kind = (known(text(place / name)) for name in ("level", "type"))
+        level, kind = (value_or_none(read_text(place / name)) for name in ("level", "type"))
         if level:
             yield f"L{level}" + {"Data": "d", "Instruction": "i"}.get(kind or "", ""), place
 
 
 def _numbered(folder: Path, prefix: str) -> list[Path]:
     """``cpu0``, ``cpu1``, .. in a folder, by number."""
-    found = [path for path in folder.glob(f"{prefix}[0-9]*") if path.name[len(prefix) :].isdigit()]
-    return sorted(found, key=lambda path: int(path.name[len(prefix) :]))
+    folders = [path for path in folder.glob(f"{prefix}[0-9]*") if path.name[len(prefix) :].isdigit()]
+    return sorted(folders, key=lambda path: int(path.name[len(prefix) :]))
 
 
 # -- what may change the speed -------------------------------------------------------------------------------------
@@ -104,12 +104,12 @@ def _numbered(folder: Path, prefix: str) -> list[Path]:
 def frequency(root: Path = ROOT) -> dict[str, Any]:
     """Who chooses the clock, and whether it may go beyond its rated speed; MHz."""
     cpus = root / CPUS
-    governors = {known(text(cpu / "cpufreq/scaling_governor")) for cpu in _numbered(cpus, "cpu")} - {None}
-    limit = number(cpus / "cpu0/cpufreq/cpuinfo_max_freq")
+    governors = {value_or_none(read_text(cpu / "cpufreq/scaling_governor")) for cpu in _numbered(cpus, "cpu")} - {None}
+    limit = read_number(cpus / "cpu0/cpufreq/cpuinfo_max_freq")
     now = cpuinfo(root).get("cpu MHz")
     return {
-        "governor": "+".join(sorted(filter(None, governors))) or text(cpus / "cpu0/cpufreq/scaling_governor"),
-        "driver": text(cpus / "cpu0/cpufreq/scaling_driver"),
+        "governor": "+".join(sorted(filter(None, governors))) or read_text(cpus / "cpu0/cpufreq/scaling_governor"),
+        "driver": read_text(cpus / "cpu0/cpufreq/scaling_driver"),
         "turbo": turbo(root),
         "max_mhz": limit if isinstance(limit, Unknown) else limit / 1e3,
         "mhz": float(now) if now else Unknown("/proc/cpuinfo names no clock"),
@@ -118,7 +118,10 @@ def frequency(root: Path = ROOT) -> dict[str, Any]:
 
 def turbo(root: Path = ROOT) -> bool | Unknown:
     """Whether the processor may raise its clock for a while: such times do not last."""
-    none, boost = known(number(root / CPUS / "intel_pstate/no_turbo")), known(number(root / CPUS / "cpufreq/boost"))
+    none, boost = (
+        value_or_none(read_number(root / CPUS / "intel_pstate/no_turbo")),
+        value_or_none(read_number(root / CPUS / "cpufreq/boost")),
+    )
     if none is not None:
         return none == 0
     return Unknown(f"no boost or no_turbo under /{CPUS}") if boost is None else boost == 1
@@ -127,11 +130,11 @@ def turbo(root: Path = ROOT) -> bool | Unknown:
 def virtualisation(root: Path = ROOT) -> dict[str, Any]:
     """Whether a hypervisor or a container stands between us and the machine."""
     flags = cpuinfo(root).get("flags")
-    kind = ask("systemd-detect-virt", "--vm", codes=(0, 1)) if root == ROOT else None
+    kind = run_command("systemd-detect-virt", "--vm", codes=(0, 1)) if root == ROOT else None
     return {
         "hypervisor": "hypervisor" in flags.split() if flags else Unknown("/proc/cpuinfo lists no flags"),
         "kind": kind or Unknown("systemd-detect-virt does not tell"),
-        "product": text(root / "sys/class/dmi/id/product_name"),
+        "product": read_text(root / "sys/class/dmi/id/product_name"),
         "container": container(root),
     }
 
@@ -146,7 +149,7 @@ def container(root: Path = ROOT) -> str | None:
 
 def cpuinfo(root: Path) -> dict[str, str]:
     """The first processor's entry; empty where the system has none."""
-    return known(table(root / "proc/cpuinfo", ":")) or {}
+    return value_or_none(read_table(root / "proc/cpuinfo", ":")) or {}
 
 
 # -- memory --------------------------------------------------------------------------------------------------------
@@ -162,7 +165,7 @@ def memory_total() -> int | None:
 
 def memory(root: Path = ROOT) -> dict[str, Any]:
     """Bytes that were available and swap when this was asked, and whether the kernel gives out huge pages."""
-    choice = text(root / "sys/kernel/mm/transparent_hugepage/enabled")  # "always [madvise] never"
+    choice = read_text(root / "sys/kernel/mm/transparent_hugepage/enabled")  # "always [madvise] never"
     return {
         "available_bytes": meminfo("MemAvailable", root),
         "swap_bytes": meminfo("SwapTotal", root),
@@ -173,7 +176,7 @@ def memory(root: Path = ROOT) -> dict[str, Any]:
 
 def meminfo(name: str, root: Path = ROOT) -> int | Unknown:
     """Bytes of a line of /proc/meminfo."""
-    rows = table(root / "proc/meminfo", ":")
+    rows = read_table(root / "proc/meminfo", ":")
     if isinstance(rows, Unknown):
         return rows
     amount, _, unit = rows.get(name, "").partition(" ")

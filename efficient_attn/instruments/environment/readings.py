@@ -17,7 +17,7 @@ class Unknown(NamedTuple):
     reason: str
 
 
-def text(path: Path) -> str | Unknown:
+def read_text(path: Path) -> str | Unknown:
     """A small file's content without the line end."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip("\0\n ")
@@ -25,27 +25,27 @@ def text(path: Path) -> str | Unknown:
         return Unknown(f"{path}: {os.strerror(error.errno) if error.errno else error}")
 
 
-def number(path: Path) -> int | Unknown:
+def read_number(path: Path) -> int | Unknown:
     """A file that holds one whole number."""
-    found = text(path)
-    if isinstance(found, Unknown):
-        return found
-    return int(found) if found.lstrip("-").isdigit() else Unknown(f"{path} holds no whole number: {found[:40]!r}")
+    value = read_text(path)
+    if isinstance(value, Unknown):
+        return value
+    return int(value) if value.lstrip("-").isdigit() else Unknown(f"{path} holds no whole number: {value[:40]!r}")
 
 
-def table(path: Path, separator: str | None = None) -> dict[str, str] | Unknown:
+def read_table(path: Path, separator: str | None = None) -> dict[str, str] | Unknown:
     """A file of ``name value`` or ``name: value`` lines; of a name that comes again, the first."""
-    found = text(path)
-    if isinstance(found, Unknown):
-        return found
+    content = read_text(path)
+    if isinstance(content, Unknown):
+        return content
     rows: dict[str, str] = {}
-    for line in found.splitlines():
+    for line in content.splitlines():
         name, _, value = line.partition(separator or " ")
         rows.setdefault(name.strip(), value.strip())
     return rows
 
 
-def attempt(ask: Callable[[], Any], *errors: type[Exception]) -> Any:
+def try_reading(ask: Callable[[], Any], *errors: type[Exception]) -> Any:
     """What a question gives, or why it could not be answered: one of the errors named."""
     try:
         return ask()
@@ -53,12 +53,12 @@ def attempt(ask: Callable[[], Any], *errors: type[Exception]) -> Any:
         return Unknown(f"{type(error).__name__}: {' '.join(str(error).split())}"[:200])
 
 
-def known(fact: T | Unknown) -> T | None:
+def value_or_none(fact: T | Unknown) -> T | None:
     """The value, None where there is none."""
     return None if isinstance(fact, Unknown) else fact
 
 
-def settle(facts: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, str]]:
+def resolve_unknowns(facts: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, str]]:
     """Facts as plain values, None for what is not known, and the reasons for each None by its dotted name."""
     values: dict[str, Any] = {}
     reasons: dict[str, str] = {}
@@ -67,7 +67,7 @@ def settle(facts: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], dic
         if isinstance(fact, Unknown):
             values[name], reasons[dotted] = None, fact.reason
         elif isinstance(fact, dict):
-            values[name], inner = settle(fact, f"{dotted}.")
+            values[name], inner = resolve_unknowns(fact, f"{dotted}.")
             reasons |= inner
         else:
             values[name] = fact

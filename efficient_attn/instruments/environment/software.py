@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .readings import ROOT, Unknown, known, text
+from .readings import ROOT, Unknown, read_text, value_or_none
 
 PACKAGES = (
     *("efficient-attn", "torch", "numpy", "pandas", "matplotlib", "scipy", "triton"),
@@ -30,11 +30,11 @@ VARIABLES = (
 
 def variables() -> dict[str, str]:
     """Environment variables that change what is measured."""
-    return {name: value for name, value in sorted(os.environ.items()) if _steers(name)}
+    return {name: value for name, value in sorted(os.environ.items()) if _is_relevant(name)}
 
 
-def _steers(name: str) -> bool:
-    return any(name == own or (own.endswith("_") and name.startswith(own)) for own in VARIABLES)
+def _is_relevant(name: str) -> bool:
+    return any(name == variable or (variable.endswith("_") and name.startswith(variable)) for variable in VARIABLES)
 
 
 def packages() -> dict[str, str | None]:
@@ -77,8 +77,8 @@ def blas() -> str | Unknown:
     """The library that computes torch's matrix products on the CPU."""
     import torch
 
-    _, found, rest = torch.__config__.show().partition("BLAS_INFO=")
-    return rest.partition(",")[0].strip() if found else Unknown("torch's build settings name no BLAS_INFO")
+    _, separator, rest = torch.__config__.show().partition("BLAS_INFO=")
+    return rest.partition(",")[0].strip() if separator else Unknown("torch's build settings name no BLAS_INFO")
 
 
 def threads() -> dict[str, int]:
@@ -90,8 +90,8 @@ def threads() -> dict[str, int]:
 
 def runtime(root: Path = ROOT) -> dict[str, Any]:
     """The C library, and the allocators and OpenMP libraries that this process has loaded."""
-    maps = text(root / "proc/self/maps")
-    names = sorted({Path(line.split()[-1]).name for line in (known(maps) or "").splitlines() if ".so" in line})
+    maps = read_text(root / "proc/self/maps")
+    names = sorted({Path(line.split()[-1]).name for line in (value_or_none(maps) or "").splitlines() if ".so" in line})
 
     def loaded(*parts: str) -> list[str] | Unknown:
         return maps if isinstance(maps, Unknown) else [n for n in names if any(p in n for p in parts)]
@@ -112,17 +112,17 @@ def git() -> dict[str, Any] | None:
     None for an installed package.
     """
     here = Path(__file__).parent
-    revision = ask("git", "rev-parse", "HEAD", folder=here)
-    if revision is None or ask("git", "ls-files", "--error-unmatch", __file__, folder=here) is None:
+    revision = run_command("git", "rev-parse", "HEAD", folder=here)
+    if revision is None or run_command("git", "ls-files", "--error-unmatch", __file__, folder=here) is None:
         return None
     package = ":/efficient_attn"  # new files elsewhere, results say, are no change of the source
-    changes = ask("git", "diff", "HEAD", "--binary", folder=here) or ""
-    new = ask("git", "ls-files", "--others", "--exclude-standard", "--full-name", package, folder=here) or ""
+    changes = run_command("git", "diff", "HEAD", "--binary", folder=here) or ""
+    new = run_command("git", "ls-files", "--others", "--exclude-standard", "--full-name", package, folder=here) or ""
     digest = hashlib.sha256(f"{changes}\0{new}".encode()).hexdigest()[:12]
     return {"revision": revision, "changed": bool(changes), "digest": digest if changes or new else None}
 
 
-def ask(*command: str, folder: Path | None = None, codes: Sequence[int] = (0,)) -> str | None:
+def run_command(*command: str, folder: Path | None = None, codes: Sequence[int] = (0,)) -> str | None:
     """What another program prints; None where there is no such program, or it ends in another code."""
     try:
         done = subprocess.run(

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from ... import units
 from ...errors import renamed
-from ...results.differences import MOSTLY
+from ...results.differences import MOST_ROUNDS
 from ...results.stats import Estimate
 from ...spec import label_of
 from .. import approximation_errors
@@ -195,7 +195,7 @@ def split_by_config(rows: Frame) -> list[tuple[dict[str, Any], list[CostCurve]]]
     records: list[dict[str, Any]] = timed[[*dict.fromkeys((*CONFIG_COLUMNS, *ROW_COLUMNS))]].to_dict("records")
     for record in records:
         row: _RowDict = {name: value if units.there(value) else None for name, value in record.items()}
-        if (row["contaminated"] or 0) <= MOSTLY * (row["rounds"] or 1):
+        if (row["contaminated"] or 0) <= MOST_ROUNDS * (row["rounds"] or 1):
             rows_by_config.setdefault(tuple(row[name] for name in CONFIG_COLUMNS), []).append(row)
     return [
         _make_curves(dict(zip(CONFIG_COLUMNS, values, strict=True)), config_rows)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ... import units
 from ...errors import unknown
-from ...results.stats import Estimate, mean_of, typical
+from ...results.stats import Estimate, estimate_mean, estimate_typical
 from .. import approximation_errors, formatting, select
 from ..gather import Frame
 from ..sections.trained_scores import filter_trained, list_tests
@@ -192,7 +192,7 @@ def _estimate_segment_interval(variant_rows: Frame, baseline_rows: Frame) -> tup
         return None, None
     segment_losses = [rows.groupby("swap.segment")["swap.loss"].mean() for rows in (variant_rows, baseline_rows)]
     differences = (segment_losses[0] - segment_losses[1]).dropna()
-    return typical([math.exp(x) for x in differences])[1:] if len(differences) else (None, None)
+    return estimate_typical([math.exp(x) for x in differences])[1:] if len(differences) else (None, None)
 
 
 def _list_accuracies(rows: Frame) -> dict[str, dict[str, QualityFigure]]:
@@ -226,7 +226,7 @@ def _list_accuracies(rows: Frame) -> dict[str, dict[str, QualityFigure]]:
 
 def _estimate_accuracy(rows: Frame) -> Estimate:
     """The share of right answers: of one row with its own interval over questions, of several the mean with theirs."""
-    mean = mean_of(rows["accuracy"].tolist())
+    mean = estimate_mean(rows["accuracy"].tolist())
     if len(rows) > 1:
         low, high = mean.interval() or (0.0, 1.0)
         return Estimate(mean.value, max(low, 0.0), min(high, 1.0))

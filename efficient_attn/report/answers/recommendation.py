@@ -13,7 +13,7 @@ from typing import Any
 
 from ... import units
 from ...errors import UsageError, renamed, unknown
-from ...results.differences import MOSTLY
+from ...results.differences import MOST_ROUNDS
 from ...results.stats import Estimate
 from .. import approximation_errors, select
 from ..gather import Frame
@@ -82,7 +82,7 @@ class RecommendationData:
             rows = rows.assign(**{column: float("nan")})
         timed = rows[rows["relative_error"].notna() | (rows["task"] == "speed")]
         curves_by_config = split_by_config(approximation_errors.add_errors(select.add_labels(timed)))
-        disturbed = int((timed["contaminated"].fillna(0) > MOSTLY * timed["rounds"].fillna(1)).sum())
+        disturbed = int((timed["contaminated"].fillna(0) > MOST_ROUNDS * timed["rounds"].fillna(1)).sum())
         return cls(tuple((config, tuple(curves)) for config, curves in curves_by_config), Quality.of(rows), disturbed)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from ...results import frames, store
 from ...results.compare import DRIFT
-from ...results.differences import MOSTLY, minus, pair_with_baselines, relate, take_rounds
+from ...results.differences import MOST_ROUNDS, estimate_log_ratio, minus, pair_with_baselines, select_rounds
 from ...results.exchange import name_cell, round_values
 from ...results.rows import Record
 from ...results.stats import Mean
@@ -79,7 +79,7 @@ class EvidenceRow:
     def disturbed(self) -> bool:
         """Whether its times are about something else, as `compare` sets cases aside."""
         row = self.record.row
-        return (row.contaminated or 0) > MOSTLY * (row.rounds or 1)
+        return (row.contaminated or 0) > MOST_ROUNDS * (row.rounds or 1)
 
 
 class Evidence:
@@ -104,7 +104,7 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
         records = frames.read_records(run)
         start_times = {
             str(session.get("run_id")): _read_time(session.get("started"))
-            for session in store.about(store.rows_path(run).parent)
+            for session in store.read_about(store.rows_path(run).parent)
         }
         entries = pair_with_baselines(records)
         baselines = {id(entry.record): entry.baseline for entry in entries.values()}
@@ -221,9 +221,9 @@ def _measure(row: EvidenceRow, rule: ClaimRule) -> Measurement:
     """One row's value, with the best that is known of its error."""
     value, case_keys = float(row.values[rule.value]), (row.record.row.case_key,)
     if rule.value == "latency_ms" and round_values(row.record):
-        return Measurement.of_mean(take_rounds(row.record), case_keys, log_scale=True, basis=BASIS_ROUNDS)
+        return Measurement.of_mean(select_rounds(row.record), case_keys, log_scale=True, basis=BASIS_ROUNDS)
     if rule.value == "speedup" and row.baseline is not None:
-        mean = relate(row.record, row.baseline)
+        mean = estimate_log_ratio(row.record, row.baseline)
         if mean.degrees:
             return Measurement.of_mean(mean._replace(value=-mean.value), case_keys, log_scale=True, basis=BASIS_ROUNDS)
     names = rule.interval or (f"{rule.value}_low", f"{rule.value}_high")
@@ -247,9 +247,9 @@ def _compute_ratio(row: EvidenceRow, other: EvidenceRow, rule: ClaimRule) -> Mea
     case_keys = row.record.row.case_key, other.record.row.case_key
     if rule.value == "latency_ms" and round_values(row.record) and round_values(other.record):
         if name_cell(row.record) == name_cell(other.record):
-            mean = relate(row.record, other.record)
+            mean = estimate_log_ratio(row.record, other.record)
         else:
-            mean = minus(take_rounds(row.record), take_rounds(other.record), drift=DRIFT)
+            mean = minus(select_rounds(row.record), select_rounds(other.record), drift=DRIFT)
         return Measurement.of_mean(mean, case_keys, log_scale=True, basis=BASIS_ROUNDS)
     top, bottom = _measure(row, rule), _measure(other, rule)
     return Measurement.of_mean(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from ...results.differences import CERTAIN
-from ...results.stats import Mean, mean_of, quantile_t, share_below_t
+from ...results.differences import CERTAIN_ERROR
+from ...results.stats import Mean, estimate_mean, quantile_t, share_below_t
 
 BASIS_ROUNDS, BASIS_INTERVALS = "raw rounds", "the rows' own 95% intervals, widened"
 BASIS_SPREAD, BASIS_NO_ERROR, BASIS_SINGLE = (
@@ -47,7 +47,9 @@ class Measurement:
         )
 
     @classmethod
-    def of_interval(cls, value: float, low: float, high: float, cases: Sequence[str], degrees: int = CERTAIN) -> Self:
+    def of_interval(
+        cls, value: float, low: float, high: float, cases: Sequence[str], degrees: int = CERTAIN_ERROR
+    ) -> Self:
         """From a 95% interval, on the log scale where all of it is above 0."""
         log_scale = min(value, low) > 0
         center, bottom, top = map(math.log, (value, low, high)) if log_scale else (value, low, high)
@@ -65,7 +67,9 @@ class Measurement:
     @classmethod
     def of_count(cls, value: float, cases: Sequence[str]) -> Self:
         log_scale = value > 0
-        return cls(math.log(value) if log_scale else value, 0.0, 0.0, CERTAIN, log_scale, BASIS_NO_ERROR, tuple(cases))
+        return cls(
+            math.log(value) if log_scale else value, 0.0, 0.0, CERTAIN_ERROR, log_scale, BASIS_NO_ERROR, tuple(cases)
+        )
 
     def to_log_mean(self) -> Mean:
         """The logarithm, of a value above 0, with one error for both sides."""
@@ -145,7 +149,7 @@ def average_measurements(measurements: Sequence[Measurement]) -> Measurement:
         measurement.value if log_scale else measurement.plain for measurement in measurements
     )  # so that no order of rows shows
     cases = sorted({case for measurement in measurements for case in measurement.cases})
-    return Measurement.of_mean(mean_of(values), cases, log_scale=log_scale, basis=BASIS_SPREAD)
+    return Measurement.of_mean(estimate_mean(values), cases, log_scale=log_scale, basis=BASIS_SPREAD)
 
 
 def fit_power(lengths: Sequence[float], measurements: Sequence[Measurement], *, drift: float = 0.0) -> Measurement:
@@ -166,7 +170,7 @@ def fit_power(lengths: Sequence[float], measurements: Sequence[Measurement], *, 
     parts = [(w * y.error) ** 2 for w, y in zip(weights, ys, strict=True)]
     variance = math.fsum(parts) + math.fsum((w * drift) ** 2 for w in weights)
     of_rounds = math.fsum(part**2 / y.degrees for part, y in zip(parts, ys, strict=True))
-    degrees = int(min(CERTAIN, variance**2 / of_rounds)) if of_rounds else CERTAIN
+    degrees = int(min(CERTAIN_ERROR, variance**2 / of_rounds)) if of_rounds else CERTAIN_ERROR
     return Measurement.of_mean(
         Mean(slope, math.sqrt(variance), degrees), cases, log_scale=False, basis=measurements[0].basis
     )

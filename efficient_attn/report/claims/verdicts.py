@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...results.stats import step_down
+from ...results.stats import adjust_holm
 from .evidence import ClaimTests, Evidence, gather_tests
 from .ledger import LedgerEntry
 from .measurement import BASIS_NO_ERROR, IntervalSide, Measurement
@@ -74,7 +74,9 @@ def evaluate_claims(entries: Sequence[LedgerEntry], evidence: Evidence) -> Ledge
         for measurement in machine_tests
         if measurement.basis != BASIS_NO_ERROR  # what has no error takes no share of the risk
     ]
-    steps = step_down([measurement.p_value(*entries[index].claim.rule.bounds) for index, _, measurement in tests], RISK)
+    steps = adjust_holm(
+        [measurement.p_value(*entries[index].claim.rule.bounds) for index, _, measurement in tests], RISK
+    )
     risks = {
         (index, machine, id(measurement)): risk
         for (index, machine, measurement), risk in zip(tests, steps, strict=True)

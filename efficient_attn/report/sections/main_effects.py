@@ -1,4 +1,4 @@
-"""What each factor of a design does to the speedups and to the times: main effects with intervals, and nothing else."""
+"""Main effects of a design's factors on speedups and times, with intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ... import units
-from ...results.effects import Step, fit_effects, is_number, list_steps
+from ...results.effects import EffectStep, fit_effects, is_number, list_steps
 from ...results.section import Section
 from ...results.stats import Estimate
 from ...spec import label_of
@@ -58,7 +58,7 @@ LEVEL_ORDER = list(LEVEL_NAMES)  # of levels that are words, the first is what t
 FIXED_FACTORS = ("device", "dtype", "threads", "batch", "heads", "head_dim")
 PADDED, PACKED = "drawn", "packed"  # the same rows twice
 
-EffectsByVariant: TypeAlias = dict[str, dict[Step, Estimate]]
+EffectsByVariant: TypeAlias = dict[str, dict[EffectStep, Estimate]]
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
             yield _Design(dict(zip(group_columns, values, strict=True)), part, levels)
 
 
-def _fit_rows(rows: Frame, levels: Mapping[str, Sequence[Any]], column: str) -> dict[Step, Estimate] | None:
+def _fit_rows(rows: Frame, levels: Mapping[str, Sequence[Any]], column: str) -> dict[EffectStep, Estimate] | None:
     """All steps; besides that from padded to packed rows, for which the padded ones have to be the first level."""
     points = [{factor: _as_python_value(row[factor]) for factor in levels} for row in rows.to_dict("records")]
     values = rows[column].tolist()
@@ -129,7 +129,10 @@ def _fit_rows(rows: Frame, levels: Mapping[str, Sequence[Any]], column: str) -> 
     fills = levels.get("fill", ())
     if effects and {PADDED, PACKED} < set(fills):
         padded_levels = {**levels, "fill": [PADDED, *(fill for fill in fills if fill != PADDED)]}
-        step, padded_effects = Step("fill", PADDED, PACKED), fit_effects(points, values, list_steps(padded_levels))
+        step, padded_effects = (
+            EffectStep("fill", PADDED, PACKED),
+            fit_effects(points, values, list_steps(padded_levels)),
+        )
         assert padded_effects is not None
         effects[step] = padded_effects[step]
     return effects
@@ -160,19 +163,17 @@ def _make_block(section: Section, design: _Design, material: SectionData, suffix
 def _describe_design(design: _Design, cpus: Mapping[str, str]) -> str:
     """What was varied, between which ends, and on what."""
     key, machine = design.key, str(design.key["machine"])
-    spans = [
-        _format_factor_level(factor, f"{levels[0]} to {levels[-1]}")
-        if is_number(levels[0])
-        else join_words(_format_factor_level(factor, level) for level in levels)
-        for factor, levels in design.levels.items()
-    ]
+    spans = []
+    for factor, levels in design.levels.items():
+        texts = [f"{levels[0]} to {levels[-1]}"] if is_number(levels[0]) else levels
+        spans.append(join_words(_format_factor_level(factor, text) for text in texts))
     fixed = [_format_factor_level(name, key[name]) for name in FIXED_FACTORS if units.there(key.get(name))]
     fixed += [format_slice(key.get("mode"), key.get("causal")), f"on {cpus.get(machine, machine)}"]
     count = len(design.points)
-    return f"Effects over {count} points ({', '.join(fixed)}): {'; '.join(spans)}. Interactions were not looked at."
+    return f"Effects over {count} points ({', '.join(fixed)}): {'; '.join(spans)}. Interactions are not estimated."
 
 
-def _describe_effects(step: Step, fitted: EffectsByVariant, baseline: str) -> tuple[float, str] | None:
+def _describe_effects(step: EffectStep, fitted: EffectsByVariant, baseline: str) -> tuple[float, str] | None:
     """Whose speedup the step changes, where the interval leaves out 1, with the size of the largest such change."""
     parts, largest, becomes = [], 1.0, f"its speedup over {baseline} becomes"
     for kind, verb in (("slower", "loses"), ("faster", "gains")):
@@ -185,7 +186,7 @@ def _describe_effects(step: Step, fitted: EffectsByVariant, baseline: str) -> tu
     return (largest, f"{_describe_step(step)}: {'; '.join(parts)}.") if parts else None
 
 
-def _describe_step(step: Step) -> str:
+def _describe_step(step: EffectStep) -> str:
     low = (
         _format_level(step.low)
         if is_number(step.low) or step.factor in FACTOR_NAMES
@@ -208,7 +209,7 @@ def _format_level(level: Any) -> str:
 # -- tables and the plot -------------------------------------------------------------------------------------------
 
 
-def _list_fitted_steps(fitted: EffectsByVariant) -> list[Step]:
+def _list_fitted_steps(fitted: EffectsByVariant) -> list[EffectStep]:
     return list(next(iter(fitted.values())))
 
 
@@ -279,9 +280,9 @@ def _make_panel(
     )
 
 
-def _format_tick(step: Step) -> str:
+def _format_tick(step: EffectStep) -> str:
     """What stands for a step below the plot."""
-    if step == Step("fill", PADDED, PACKED):
+    if step == EffectStep("fill", PADDED, PACKED):
         return "p/d"
     factor_mark = FACTOR_NAMES.get(step.factor, (step.factor[:2], ""))[0]
     return factor_mark or LEVEL_NAMES.get(step.high, (str(step.high)[:2], ""))[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ... import units
 from ...results.section import Section
-from ...results.stats import Estimate, typical
+from ...results.stats import Estimate, estimate_typical
 from .. import formatting, select
 from ..drawing import length_plots
 from ..gather import Frame
@@ -73,15 +73,15 @@ def summarise_segments(rows: Frame) -> Iterator[dict[str, Any]]:
             _list_values(part, "swap.loss"),
             _list_values(part, DIVERGENCE_COLUMNS[0]) or _list_values(part, DIVERGENCE_COLUMNS[1]),
         )
-        line["apart"] = typical([max(x, MIN_DIVERGENCE) for x in deviations]) if deviations else None
-        line["loss"] = typical(losses) if losses and min(losses) > 0 else None
+        line["apart"] = estimate_typical([max(x, MIN_DIVERGENCE) for x in deviations]) if deviations else None
+        line["loss"] = estimate_typical(losses) if losses and min(losses) > 0 else None
         common_segments = part.index.intersection(baseline_rows.index)
         line["perplexity"] = line["speedup"] = None
         if len(common_segments) and len(losses) == len(part):
             deviations = part.loc[common_segments, "swap.loss"] - baseline_rows.loc[common_segments, "swap.loss"]
-            line["perplexity"] = typical([math.exp(x) for x in deviations])
+            line["perplexity"] = estimate_typical([math.exp(x) for x in deviations])
         if len(common_segments):
-            line["speedup"] = typical(
+            line["speedup"] = estimate_typical(
                 (baseline_rows.loc[common_segments, "latency_ms"] / part.loc[common_segments, "latency_ms"]).tolist()
             )
         lines.append(line)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ... import units
-from ...results.stats import Estimate, mean_of
+from ...results.stats import Estimate, estimate_mean
 from .. import formatting
 from ..gather import Frame
 from ..tables import ReportCell
@@ -69,7 +69,7 @@ class MechanismResult:
         )
         if not values:
             return None
-        average = mean_of(values)
+        average = estimate_mean(values)
         low, high = average.interval() or (None, None)
         if low is not None and high is not None and most is not None:
             low, high = max(low, 0.0), min(high, most)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ... import units
 from ...results.section import Section
-from ...results.stats import Estimate, mean_of
+from ...results.stats import Estimate, estimate_mean
 from .. import approximation_errors, page, select
 from ..formatting import format_count, format_inputs, join_words
 from ..gather import Frame
@@ -222,7 +222,7 @@ def _make_layer_table(rows: Frame, where: str) -> ReportTable:
     for label, part in rows.groupby("label", sort=False):
         layers = part.groupby("layer")[column].mean().dropna().tolist()
         if layers:
-            mean = mean_of(layers)
+            mean = estimate_mean(layers)
             ends = mean.interval() or (None, None)
             cells = [_make_estimate_cell(Estimate(mean.value, *ends)), ReportCell(format_count(len(layers), "layer"))]
             lines.append((mean.value, [_make_label_cell(str(label), base=bool(part["is_baseline"].any())), *cells]))

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import UsageError
 from ...registry import catalogue
-from ...results.shards import scan, shards
+from ...results.shards import list_shards, scan
 from ...spec import names_in
 from ...variants import FAMILIES, Entry
 from .. import approximation_errors, select
@@ -170,7 +170,7 @@ def _evaluate_claims(evidence: Evidence) -> LedgerVerdicts:
 def _digest_rows(path: Path) -> str:
     """The same for a run that was packed since: of its lines, not of its files."""
     hasher = hashlib.sha256()
-    files = shards(path)
+    files = list_shards(path)
     if not files:
         raise UsageError(f"{path}: holds no run; name a run's folder")
     for file in files:

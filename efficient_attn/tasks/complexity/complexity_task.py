@@ -19,14 +19,14 @@ from ...bench.task import Guess, Keys, Task
 from ...errors import UsageError
 from ...results.rows import Record, Row
 from ...results.section import Section
-from ...results.stats import Estimate, exponent, mean_of
+from ...results.stats import Estimate, estimate_mean, exponent
 from ...spec import parse
 from ...units import parse_size
 from .formulas import evaluate
 
 if TYPE_CHECKING:
     from ...bench.case import Case
-    from ...instruments.roofline import Ceiling
+    from ...instruments.roofline import Roofline
     from .sweep import SweepResult
 
 Along = Literal["length", "width", "heads", "causal"]
@@ -209,7 +209,7 @@ def fit_exponent(sizes: Sequence[int], rounds: Sequence[Sequence[float]], octave
     if len(xs) > 2 or len(rounds) == 1:
         means = [math.exp(sum(math.log(values[i]) for values in rounds) / len(rounds)) for i in indices]
         return exponent(xs, means)
-    mean = mean_of([math.log(values[-1] / values[indices[0]]) / math.log(xs[-1] / xs[0]) for values in rounds])
+    mean = estimate_mean([math.log(values[-1] / values[indices[0]]) / math.log(xs[-1] / xs[0]) for values in rounds])
     return Estimate(mean.value, *(mean.interval() or (None, None)))
 
 
@@ -223,7 +223,7 @@ def compute_verdict(measured: Estimate, claimed: float, tolerance: float) -> str
     return "contradicted: grows faster" if low > claimed + tolerance else "inconclusive"
 
 
-def guess(case: Case, best: Ceiling) -> Guess:
+def guess(case: Case, best: Roofline) -> Guess:
     """All calls of a sweep, of sizes that the limits allow."""
     from ...bench.planning.cost_estimate import CALLS
     from .sweep import estimate_call_s, list_points

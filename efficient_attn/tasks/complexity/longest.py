@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...bench.case import Case
-    from ...instruments.roofline import Ceiling
+    from ...instruments.roofline import Roofline
     from ...models.stacks import Encoder
 
 MIN_MEMORY_SHARE = 0.95  # of the memory: a length that takes as much is the longest but for a twentieth
@@ -191,7 +191,7 @@ def make_model(case: Case, length: int) -> Encoder:
     return Encoder(config).to(device=place.device, dtype=getattr(torch, place.dtype))
 
 
-def guess(case: Case, best: Ceiling) -> Guess:
+def guess(case: Case, best: Roofline) -> Guess:
     """Some steps at lengths below the one that memory allows, of which about as many bytes are kept a number."""
     from ...bench.planning.cost_estimate import CALLS, OTHERWISE
 

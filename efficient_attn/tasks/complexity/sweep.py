@@ -19,13 +19,13 @@ from ...contract.mask import Mask
 from ...contract.shapes import Dims, Shape
 from ...instruments.distance import relative_error
 from ...instruments.memory import footprint, training_footprint
-from ...instruments.roofline import Ceiling
-from ...instruments.timing import Timed, TooSlow, calibrate, first_call, share_turns, take_rounds
+from ...instruments.roofline import Roofline
+from ...instruments.timing import TimedCall, TooSlow, calibrate, first_call, plan_samples, run_rounds
 from ...layers.baselines import Baseline
 from ...layers.multi_head import MultiHeadAttention
 from ...layers.named import find_baseline, make_layer
 from ...registry import create
-from ...results.stats import Estimate, middle, typical
+from ...results.stats import Estimate, estimate_typical, median
 from ...spec import parse
 from ...units import size as write_bytes
 from .formulas import evaluate
@@ -178,17 +178,18 @@ def measure_sweep(case: Case, on_step: Callable[[], None] = lambda: None) -> Swe
     paces = {
         name: calibrate(timed_call, budget_s=effort.budget_s, device=place.device) for name, timed_call in timed.items()
     }
-    turns = share_turns(paces, rounds=effort.rounds, processes=PROCESSES, budget_s=effort.budget_s)
+    turns = plan_samples(paces, rounds=effort.rounds, processes=PROCESSES, budget_s=effort.budget_s)
     seconds: list[list[float]] = []
     alone = place.device == "cpu" and torch.get_num_threads() == 1
     rounds = dict.fromkeys(timed, effort.rounds)
-    for round_result in take_rounds(timed, turns, rounds, seed=effort.seed, device=place.device, alone=alone):
+    for round_result in run_rounds(timed, turns, rounds, seed=effort.seed, device=place.device, alone=alone):
         on_step()
         for error in round_result.failed.values():
             raise error
-        seconds.append([middle(round_result.samples[name]) / 1e3 for name in timed])
+        seconds.append([median(round_result.samples[name]) / 1e3 for name in timed])
     results = [
-        PointResult(point, typical([values[i] for values in seconds]), n_bytes[i]) for i, (point, _) in enumerate(calls)
+        PointResult(point, estimate_typical([values[i] for values in seconds]), n_bytes[i])
+        for i, (point, _) in enumerate(calls)
     ]
     parameters = [(name, p.numel()) for name, p in calls[0][1].module.named_parameters()]
     return SweepResult(
@@ -216,7 +217,7 @@ def _count_sequential_steps(module: nn.Module, length: int) -> int | None:
     return 1 if attn.traits.rows_alone else None
 
 
-def estimate_call_s(case: Case, point: SweepPoint, best: Ceiling) -> float:
+def estimate_call_s(case: Case, point: SweepPoint, best: Roofline) -> float:
     """Seconds of a call, as far as that can be told from what is declared."""
     place, keys = case.group.config, case.keys
     work = 0.0
@@ -234,12 +235,12 @@ def estimate_call_s(case: Case, point: SweepPoint, best: Ceiling) -> float:
     return place.batch * work * (1 + BACKWARD * keys.training) / best.gemm_flops_per_s / OTHERWISE + LAUNCH_S
 
 
-def _make_timed(call: SweepCall) -> Timed:
+def _make_timed(call: SweepCall) -> TimedCall:
     def run(calls: int) -> None:
         for _ in range(calls):
             call.call()
 
-    return Timed(run)
+    return TimedCall(run)
 
 
 def _measure_sizes(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...bench.case import Case
     from ...contract.mask import Mask
     from ...contract.mechanism import Attention
-    from ...instruments.roofline import Ceiling
+    from ...instruments.roofline import Roofline
     from .exact import ExactReference
 
 SECONDS_PER_PAIR = 4e-8  # for a pair in float64: its exact weight, and what follows from it
@@ -128,7 +128,7 @@ def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: 
     return error, n
 
 
-def guess(case: Case, best: Ceiling) -> Guess:
+def guess(case: Case, best: Roofline) -> Guess:
     """The gradient, and the weights, some keys a call. Exact attention, which cases share, is the baseline's."""
     from ...bench.planning.cost_estimate import CALLS, estimate_call
     from .distances import ALL_ROWS, MIN_KEYS_PER_CALL

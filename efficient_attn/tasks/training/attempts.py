@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ...results.rows import Row
-from ...results.stats import share_of
+from ...results.stats import estimate_share
 from .problem import Baselines, LearnKeys, Problem
 
 AttemptKind = Literal["grid", "beyond", "longer", "best"]
@@ -105,4 +105,4 @@ def is_at_chance(row: Row, problem: Problem, baselines: Baselines) -> bool:
     if problem.metric == "explained":
         return score <= trivial_score
     count = int(row.extra["train.examples"] or 1)
-    return (share_of(round(score * count), count).low or 0.0) <= trivial_score
+    return (estimate_share(round(score * count), count).low or 0.0) <= trivial_score

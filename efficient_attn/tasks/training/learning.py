@@ -15,14 +15,14 @@ from ...errors import UsageError
 from ...results import checkpoints
 from ...results.rows import Record, Row, finite
 from ...results.section import Section
-from ...results.stats import share_of
+from ...results.stats import estimate_share
 from ..trained import check_axes
 from .attempts import QUICK_DIVISOR, Attempt, NotNeeded, list_attempts, reduce_steps, resolve_attempt
 from .problem import Baselines, LearnKeys, Problem
 
 if TYPE_CHECKING:
     from ...bench.case import Case
-    from ...instruments.roofline import Ceiling
+    from ...instruments.roofline import Roofline
     from .loop import TrainingResult
 
 STEP_OVERHEAD_S = 4e-3  # of a step, however small: some hundred small operations, forward, backward and AdamW
@@ -182,7 +182,9 @@ def _fill_row(row: Row, result: TrainingResult, problem: Problem) -> None:
         "train.validation": progress.scores[-1][1] if progress.scores else None,
     }
     if problem.metric in SHARE_METRICS:
-        _, row.extra["train.low"], row.extra["train.high"] = share_of(round(score * counts.examples), counts.examples)
+        _, row.extra["train.low"], row.extra["train.high"] = estimate_share(
+            round(score * counts.examples), counts.examples
+        )
     row.extra |= {
         f"train.at_{n}": finite(other_counts.score(problem.metric)) for n, other_counts in result.at_length.items()
     }
@@ -223,11 +225,11 @@ def compute_reach_score(problem: Problem, case: Case) -> float | None:
 
 def list_earlier_rows(problem: Problem, case: Case) -> list[Row]:
     """The run's rows so far of the other attempts at this: of cases that differ in nothing else."""
-    from ...results.shards import shards
+    from ...results.shards import list_shards
     from ...results.store import read
 
     folder = scratch.get_folder()
-    if folder is None or not shards(folder):
+    if folder is None or not list_shards(folder):
         return []
     attempts = list_attempts(problem, case.keys, quick=False)
     other_keys = {replace(case, group=make_group(case.group, attempt)).key for attempt in attempts} - {case.key}
@@ -241,7 +243,7 @@ def make_group(group: Group, attempt: Attempt) -> Group:
     return replace(group, config=replace(group.config, inputs=attempt.label), keys=tuple(sorted(keys.items())))
 
 
-def guess(problem: Problem, case: Case, best: Ceiling) -> Guess:
+def guess(problem: Problem, case: Case, best: Roofline) -> Guess:
     """The steps of attempts that will surely be made."""
     from ...bench.planning.cost_estimate import CALLS
 

@@ -73,8 +73,8 @@ def _class_wide(cls: type[Attention]) -> dict[str, Any]:
     first: dict[tuple[int, int, bool], Attention] = {}
 
     def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        known = first.setdefault((q.shape[2], k.shape[2], mask.causal), self)
-        return cls.compute(known, q, k, v, mask, **inputs)
+        first_instance = first.setdefault((q.shape[2], k.shape[2], mask.causal), self)
+        return cls.compute(first_instance, q, k, v, mask, **inputs)
 
     return {"compute": compute}
 
@@ -103,8 +103,8 @@ def _one_scratch(cls: type[Attention]) -> dict[str, Any]:
         self.__dict__["_scratch"] = q
         if threading.current_thread() is not threading.main_thread():
             time.sleep(0.003)
-        mine = self.__dict__["_scratch"]
-        return cls.compute(self, mine if mine.shape == q.shape else q, k, v, mask, **inputs)
+        scratch = self.__dict__["_scratch"]
+        return cls.compute(self, scratch if scratch.shape == q.shape else q, k, v, mask, **inputs)
 
     return {"compute": compute}
 

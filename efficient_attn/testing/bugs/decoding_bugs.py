@@ -47,9 +47,9 @@ def _ring_second_lap(right, self, q, k, v, state, inputs):
 def _ring_dead(right, self, q, k, v, state, inputs):
     if not isinstance(state, RollingCache) or state.keys is None or state.length < state.slots:
         return right(self, q, k, v, state, **inputs)
-    kept = copy.deepcopy(state)
+    state_copy = copy.deepcopy(state)
     out, after = right(self, q, k, v, state, **inputs)
-    return out, replace(after, keys=kept.keys, values=kept.values)
+    return out, replace(after, keys=state_copy.keys, values=state_copy.values)
 
 
 def _wrong_from(position: int):
@@ -62,8 +62,8 @@ def _wrong_from(position: int):
 
 
 def _on_module(right, self, q, k, v, state, inputs):
-    known = getattr(self, "_kept", None)
-    out, self._kept = right(self, q, k, v, known if known is not None and state.length else state, **inputs)
+    stored = getattr(self, "_kept", None)
+    out, self._kept = right(self, q, k, v, stored if stored is not None and state.length else state, **inputs)
     return out, self._kept
 
 

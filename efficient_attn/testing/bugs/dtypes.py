@@ -107,8 +107,8 @@ def _no_half(subject: Subject) -> str | None:
 def _few_parts(subject: Subject) -> str | None:
     """Counted by weights: gates and decays, too, let a row see a few keys only."""
     for causal in subject.causalities:
-        seen = weights(subject, 600, 600, Mask(causal=causal), oracle=True).abs()
-        shares = seen / seen.sum(-1, keepdim=True)
+        absolute_weights = weights(subject, 600, 600, Mask(causal=causal), oracle=True).abs()
+        shares = absolute_weights / absolute_weights.sum(-1, keepdim=True)
         if (1 / shares.square().sum(-1)).nanmean() >= MANY:  # some rows may weigh nothing
             return None
     return "hardly a row of it adds up many keys"

@@ -20,15 +20,15 @@ def remembers(key: Key) -> Callable[[type[Attention]], dict[str, Any]]:
     """An answer is given again to whatever has the same key and shape."""
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
-        known: dict[Hashable, Tensor] = {}
+        cache: dict[Hashable, Tensor] = {}
 
         def compute(self: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
             if torch.is_grad_enabled() or mask.used - {"causal"}:
                 return cls.compute(self, q, k, v, mask, **inputs)  # pyright: ignore[reportArgumentType]
             at = (key(q, k, v), q.shape, k.shape, mask.causal)
-            if at not in known:
-                known[at] = cls.compute(self, q, k, v, mask, **inputs)  # pyright: ignore[reportArgumentType]
-            return known[at].clone()
+            if at not in cache:
+                cache[at] = cls.compute(self, q, k, v, mask, **inputs)  # pyright: ignore[reportArgumentType]
+            return cache[at].clone()
 
         return {"compute": compute}
 

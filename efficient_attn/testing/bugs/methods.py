@@ -26,8 +26,8 @@ def compute(before: Method | None = None, after: Method | None = None) -> Method
 
     def methods(cls: type[Attention]) -> dict[str, Any]:
         def compute(self: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-            given: Any = (q, k, v, mask) if before is None else before(q, k, v, mask)
-            out = cls.compute(self, *given, **inputs)
+            arguments: Any = (q, k, v, mask) if before is None else before(q, k, v, mask)
+            out = cls.compute(self, *arguments, **inputs)
             return out if after is None else after(out, q, k, v, mask)
 
         return {"compute": compute}
@@ -43,10 +43,10 @@ def leak(out: Tensor, q: Tensor, k: Tensor, v: Values, mask: Mask) -> Tensor:
     if not mask.causal:
         return out
     following = torch.arange(q.shape[2], device=q.device) + start(q, k, mask) + 1
-    known = ((following >= 1) & (following < k.shape[2]))[:, None]
+    in_range = ((following >= 1) & (following < k.shape[2]))[:, None]
     values = (k if v is None else v).mean(-1, keepdim=True).repeat_interleave(q.shape[1] // k.shape[1], 1)
     values = values[:, :, following.clamp(0, k.shape[2] - 1)]
-    return out + 1e-6 * values.masked_fill(~known, 0)
+    return out + 1e-6 * values.masked_fill(~in_range, 0)
 
 
 class Tampered(torch.autograd.Function):
@@ -77,8 +77,8 @@ def blind_to(value: str) -> Method:
     """Rows that see no key get NaN, or the mean of all values, instead of zeros."""
 
     def after(out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        seen = mask.dense(q.shape[2], k.shape[2], device=q.device).any(-1, keepdim=True)
-        return torch.where(seen, out, float("nan") if value == "nan" else 1e-3)
+        sees_any = mask.dense(q.shape[2], k.shape[2], device=q.device).any(-1, keepdim=True)
+        return torch.where(sees_any, out, float("nan") if value == "nan" else 1e-3)
 
     return after
 
@@ -116,8 +116,8 @@ def expands_gradients(q: Tensor, k: Tensor, v: Values, mask: Mask) -> tuple[Tens
 
 def expands_cache(cls: type[Attention]) -> dict[str, Any]:
     def advance(self: Attention, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
-        kept = {f.name: x for f in fields(state) if isinstance(x := getattr(state, f.name), Tensor)}
-        expanded = replace(state, **{name: each_head(x, q) for name, x in kept.items()})
+        tensors = {f.name: x for f in fields(state) if isinstance(x := getattr(state, f.name), Tensor)}
+        expanded = replace(state, **{name: each_head(x, q) for name, x in tensors.items()})
         out, _ = cls.advance(self, q, each_head(k, q), each_head(v, q), expanded, **inputs)
         return out, cls.absorb(self, k, v, state, **inputs)
 
@@ -219,9 +219,9 @@ def hidden_keys_weigh_nothing(subject: Subject) -> str | None:
     shape = subject.shape(17)
     attn = subject.oracle(shape)
     j = torch.arange(17, device=subject.device)
-    shown = (j != 3).expand(2, -1)
-    call = subject.draw(shape, mask=subject.mask(key_mask=shown))
-    blank = call.change(lambda x: x.masked_fill(~shown.view(2, 1, -1, *[1] * (x.ndim - 3)), 0), "key")
+    visible = (j != 3).expand(2, -1)
+    call = subject.draw(shape, mask=subject.mask(key_mask=visible))
+    blank = call.change(lambda x: x.masked_fill(~visible.view(2, 1, -1, *[1] * (x.ndim - 3)), 0), "key")
     same = torch.equal(blank.under(subject.mask()).run(attn), call.run(attn))
     return "a blank key weighs nothing to it" if same else queries_do_nothing(subject)
 
@@ -239,8 +239,8 @@ def no_cache(subject: Subject) -> str | None:
     if reason := no_long_cache(subject):
         return reason
     state = subject.make(subject.shape(4)).init_state(2, 8)
-    known = isinstance(state, KVCache | RollingCache | LatentCache)
-    return None if known else "its cache is of a kind of its own"
+    is_cache = isinstance(state, KVCache | RollingCache | LatentCache)
+    return None if is_cache else "its cache is of a kind of its own"
 
 
 def never_meet(subject: Subject) -> str | None:

@@ -97,8 +97,8 @@ def batch_independence(subject: Subject) -> None:
         call = drawn.change(lambda x: x * scales.view(3, *[1] * (x.ndim - 1))) if number % 2 else drawn
         out = call.under(mask).run(attn)
         for b in range(3):
-            mine = {f: getattr(mask, f)[b : b + 1] for f in ("key_lengths", "key_mask") if f in mask.used}
-            alone = call.change(lambda x, b=b: x[b : b + 1]).under(Mask(causal=mask.causal, **mine))
+            row_lengths = {f: getattr(mask, f)[b : b + 1] for f in ("key_lengths", "key_mask") if f in mask.used}
+            alone = call.change(lambda x, b=b: x[b : b + 1]).under(Mask(causal=mask.causal, **row_lengths))
             assert_close(alone.run(attn), out[b : b + 1], f"row {b} of 3 alone, {describe(mask)}")
 
 
@@ -129,12 +129,12 @@ def head_independence(subject: Subject) -> None:
 def _heads_apart(call: Call, attn: Attention, shape: Shape) -> None:
     before, width = call.run(attn), shape.heads // shape.kv_heads
     for group in range(shape.kv_heads):
-        mine = range(group * width, (group + 1) * width)
+        group_heads = range(group * width, (group + 1) * width)
         after = _touch_group(call, shape, group).run(attn)
-        others = [h for h in range(shape.heads) if h not in mine]
-        what = f"heads {others} after key-value head {group} of {shape.kv_heads} changed, {describe(call.mask)}"
-        assert_close(after[:, others], before[:, others], what)
-        for h in mine:
+        others = [h for h in range(shape.heads) if h not in group_heads]
+        label = f"heads {others} after key-value head {group} of {shape.kv_heads} changed, {describe(call.mask)}"
+        assert_close(after[:, others], before[:, others], label)
+        for h in group_heads:
             assert not torch.equal(after[:, h], before[:, h]), f"head {h} does not use its key-value head {group}"
     if not call.tied:
         after = call.with_(q=torch.cat([call["q"][:, :1] + 1, call["q"][:, 1:]], 1)).run(attn)
@@ -154,13 +154,13 @@ def grouped_equals_oracle(subject: Subject) -> None:
 
 
 def _same_grouped(subject: Subject, call: Call, fast: Attention, dense: Attention) -> None:
-    what = f"{call['k'].shape[1]} key-value heads, {describe(call.mask)}"
+    label = f"{call['k'].shape[1]} key-value heads, {describe(call.mask)}"
     with torch.no_grad():
-        assert_close(call.run(fast), call.run(dense), what)
+        assert_close(call.run(fast), call.run(dense), label)
     if subject.traits.gradient:
         (_, got), (_, want) = call.gradients(fast), call.gradients(dense)
         for name in want:
-            assert_close(got[name], want[name], f"gradient by {name}, {what}")
+            assert_close(got[name], want[name], f"gradient by {name}, {label}")
 
 
 def _cannot_expand(subject: Subject) -> str | None:

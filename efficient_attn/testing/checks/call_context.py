@@ -64,7 +64,7 @@ def autocast(subject: Subject) -> None:
     for mask in subject.masks(shape):
         # inputs that bfloat16 can tell apart, so that hashes, signs and what is ill-conditioned stay the same
         call = subject.draw(shape, mask=mask, dtype=torch.float32).change(lambda x: x.bfloat16().float())
-        attn, what = subject.make(shape, dtype=torch.float32), f"under autocast, {describe(mask)}"
+        attn, label = subject.make(shape, dtype=torch.float32), f"under autocast, {describe(mask)}"
         exact, truth = call.change(lambda x: x.double()), subject.truth(shape, torch.float32)
         with torch.autocast(kind, dtype=torch.bfloat16):
             if subject.traits.gradient:
@@ -72,9 +72,9 @@ def autocast(subject: Subject) -> None:
             else:
                 out, grads = call.run(attn), {}
         want, slopes = exact.gradients(truth) if subject.traits.gradient else (exact.run(truth), {})
-        assert_close(out.double(), want, what, tolerance=EPSILONS[torch.bfloat16])
+        assert_close(out.double(), want, label, tolerance=EPSILONS[torch.bfloat16])
         for name, grad in grads.items():
-            assert_close(grad.double(), slopes[name], f"gradient by {name} {what}", tolerance=SLOPES[torch.bfloat16])
+            assert_close(grad.double(), slopes[name], f"gradient by {name} {label}", tolerance=SLOPES[torch.bfloat16])
 
 
 @contextmanager
@@ -116,8 +116,8 @@ def threads(subject: Subject) -> None:
     with ThreadPoolExecutor(2) as pool:
         _hold(pool.submit(_results, subject, attn, calls[0]).result(), want[0], "in another thread")
         asked = [(which, pool.submit(_results, subject, attn, calls[which])) for _ in range(TURNS) for which in (0, 1)]
-        for which, found in asked:
-            _hold(found.result(), want[which], f"of input {which}, while another thread calls the same instance")
+        for which, outputs in asked:
+            _hold(outputs.result(), want[which], f"of input {which}, while another thread calls the same instance")
 
 
 @check()
@@ -134,8 +134,8 @@ def int32_lengths(subject: Subject) -> None:
     for mask, some in masks:
         want = some.under(mask).run(attn)
         for dtype in (torch.int32, torch.int16):
-            given = {f: getattr(mask, f).to(dtype) for f in mask.used - {"causal"}}
-            got = some.under(replace(mask, **given)).run(attn)
+            lengths = {f: getattr(mask, f).to(dtype) for f in mask.used - {"causal"}}
+            got = some.under(replace(mask, **lengths)).run(attn)
             subject.assert_alike(got, want, f"lengths as {dtype}, {describe(mask)}")
 
 
@@ -146,10 +146,12 @@ def randomness_untouched(subject: Subject) -> None:
     attn, call = subject.make(shape), subject.draw(shape)
     actions: list[tuple[str, Callable[[], Any]]] = []
     for mask in subject.masks(shape):
-        one = call.under(mask)
-        actions.append((f"a call, {describe(mask)}", lambda one=one: one.run(attn)))
+        masked_call = call.under(mask)
+        actions.append((f"a call, {describe(mask)}", lambda masked_call=masked_call: masked_call.run(attn)))
         if subject.traits.gradient:
-            actions.append((f"a backward pass, {describe(mask)}", lambda one=one: one.gradients(attn)))
+            actions.append(
+                (f"a backward pass, {describe(mask)}", lambda masked_call=masked_call: masked_call.gradients(attn))
+            )
     if subject.traits.decode:
         state = attn.init_state(2, N, subject.dtype, subject.device)
         actions.append(("a step", lambda: call.both(slice(0, 1)).step(attn, state)))
@@ -162,11 +164,11 @@ def randomness_untouched(subject: Subject) -> None:
             torch.is_inference_mode_enabled(),
         )
 
-    for what, act in actions:
+    for action, act in actions:
         drawn, before = torch.get_rng_state(), world()
         act()
-        assert torch.equal(torch.get_rng_state(), drawn), f"{what} changed torch's random state"
-        assert world() == before, f"{what} changed torch's gradient mode, threads or default dtype"
+        assert torch.equal(torch.get_rng_state(), drawn), f"{action} changed torch's random state"
+        assert world() == before, f"{action} changed torch's gradient mode, threads or default dtype"
 
 
 @check()
@@ -180,13 +182,13 @@ def instances_apart(subject: Subject) -> str | None:
         call, broad = subject.draw(shape, mask=mask), subject.draw(wide, mask=mask)
         with torch.no_grad():
             want = call.run(subject.oracle(shape))
-            for what, other, sizes, seed in others:
+            for label, other, sizes, seed in others:
                 theirs = broad if sizes is wide else call
                 right = theirs.run(other.oracle(sizes, seed=seed))
                 for _ in range(2):
                     got = theirs.run(other.make(sizes, seed=seed))
-                    assert_close(got, right, f"an instance of {what} beside this one, {describe(mask)}")
-                    assert_close(call.run(subject.make(shape)), want, f"after an instance of {what}, {describe(mask)}")
+                    assert_close(got, right, f"an instance of {label} beside this one, {describe(mask)}")
+                    assert_close(call.run(subject.make(shape)), want, f"after an instance of {label}, {describe(mask)}")
     return None
 
 
@@ -205,13 +207,13 @@ def some_gradients(subject: Subject) -> None:
 
 
 def _only(call: Call, attn: Attention, some: tuple[str, ...], want: dict[str, Tensor]) -> None:
-    mine = call.with_(**{name: call[name].detach().clone().requires_grad_() for name in some})
-    out = mine.run(attn)
+    leaves = call.with_(**{name: call[name].detach().clone().requires_grad_() for name in some})
+    out = leaves.run(attn)
     drawn = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    found = torch.autograd.grad((out * drawn.to(out)).sum(), [mine[name] for name in some])
-    for name, got in zip(some, found, strict=True):
-        what = f"gradient by {name} where only {', '.join(some)} want one, {describe(call.mask)}"
-        assert_close(got, want[name], what)
+    grads = torch.autograd.grad((out * drawn.to(out)).sum(), [leaves[name] for name in some])
+    for name, got in zip(some, grads, strict=True):
+        label = f"gradient by {name} where only {', '.join(some)} want one, {describe(call.mask)}"
+        assert_close(got, want[name], label)
 
 
 @check(needs="deterministic")

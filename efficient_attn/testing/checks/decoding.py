@@ -50,8 +50,8 @@ def decode_equals_forward(subject: Subject) -> str | None:
             want = call.run(attn)
             for split in SPLITS:
                 got, _ = _decode(subject, attn, call, split)
-                what = f"steps of {split[:8]}, {shape.kv_heads} key-value heads, E={value_dim}"
-                assert_close(got, want[:, :, : sum(split)], what)
+                label = f"steps of {split[:8]}, {shape.kv_heads} key-value heads, E={value_dim}"
+                assert_close(got, want[:, :, : sum(split)], label)
     return None if takes_many(subject) else "its step takes one position at a time: every cut was taken so"
 
 
@@ -140,9 +140,9 @@ def step_leaves_inputs(subject: Subject) -> None:
     """A step changes none of its inputs."""
     shape = subject.shape(12)
     attn, call = subject.make(shape), subject.draw(shape)
-    kept = {name: x.clone() for name, x in call.tensors.items()}
+    copies = {name: x.clone() for name, x in call.tensors.items()}
     _decode(subject, attn, call, (6, *(1,) * 6))
-    for name, x in kept.items():
+    for name, x in copies.items():
         assert_same(call[name], x, f"{name} after decoding")
 
 

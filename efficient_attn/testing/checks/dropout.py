@@ -86,29 +86,29 @@ def dropout_drops_weights(subject: Subject) -> None:
             call = probe.under(mask)
             want = call.run(subject.oracle(shape))
             for backend, attn in _dropping(subject, shape):
-                what = f"{backend}, N={shape.n}, M={shape.m}, {shape.kv_heads} key-value heads, {describe(mask)}"
+                label = f"{backend}, N={shape.n}, M={shape.m}, {shape.kv_heads} key-value heads, {describe(mask)}"
                 with seeded(1), torch.no_grad():
-                    one, other = call.run(attn), call.run(attn)
+                    first, second = call.run(attn), call.run(attn)
                 with seeded(1):
-                    subject.assert_alike(call.leaves().run(attn), one, f"{what}: the same seed, on a graph")
-                _check_dropped(one, want, what)
-                assert not torch.equal(one, other), f"{what}: every call drops the same weights"
+                    subject.assert_alike(call.leaves().run(attn), first, f"{label}: the same seed, on a graph")
+                _check_dropped(first, want, label)
+                assert not torch.equal(first, second), f"{label}: every call drops the same weights"
 
 
-def _check_dropped(got: Tensor, want: Tensor, what: str) -> None:
+def _check_dropped(got: Tensor, want: Tensor, label: str) -> None:
     """Weights ``[B, H, N, 2 M]`` of one draw, each of them twice, against those without dropout."""
     (got, again), (want, _) = got.chunk(2, -1), want.chunk(2, -1)
-    assert_same(got, again, f"{what}: a weight and the same weight again")
-    dropped, seen = (got == 0) & (want != 0), want != 0
-    assert_close(got, (want / (1 - P)).masked_fill(dropped, 0), f"{what}: the weights that are left")
-    if not (count := int(seen.sum())):
+    assert_same(got, again, f"{label}: a weight and the same weight again")
+    dropped, nonzero = (got == 0) & (want != 0), want != 0
+    assert_close(got, (want / (1 - P)).masked_fill(dropped, 0), f"{label}: the weights that are left")
+    if not (count := int(nonzero.sum())):
         return
     share, spread = int(dropped.sum()) / count, (P * (1 - P) / count) ** 0.5
-    assert abs(share - P) <= SIGMAS * spread, f"{what}: {share:.3f} of {count} weights dropped, expected {P}"
-    both = seen[:, :1] & seen[:, 1:]
+    assert abs(share - P) <= SIGMAS * spread, f"{label}: {share:.3f} of {count} weights dropped, expected {P}"
+    both = nonzero[:, :1] & nonzero[:, 1:]
     if int(both.sum()) > 1000:  # fewer may well be dropped alike
         alike = (dropped[:, :1] == dropped[:, 1:])[both].double().mean().item()
-        assert alike < 0.9, f"{what}: heads drop the same weights ({alike:.2f} of them)"
+        assert alike < 0.9, f"{label}: heads drop the same weights ({alike:.2f} of them)"
 
 
 @check(needs="dropout")
@@ -126,12 +126,12 @@ def dropout_mean(subject: Subject) -> None:
                 _check_mean(torch.stack(steps), causal, f"{backend}, steps")
 
 
-def _check_mean(draws: Tensor, want: Tensor, what: str) -> None:
+def _check_mean(draws: Tensor, want: Tensor, label: str) -> None:
     off = (draws.mean(0) - want).abs()
     allowed = SIGMAS * draws.std(0) / DRAWS**0.5 + 1e-9
     worst = (off / allowed).max().item()
-    assert worst <= 1, f"{what}: the mean of {DRAWS} draws is {worst * SIGMAS:.1f} standard errors off"
-    assert (draws != want).any(), f"{what}: nothing is ever dropped"
+    assert worst <= 1, f"{label}: the mean of {DRAWS} draws is {worst * SIGMAS:.1f} standard errors off"
+    assert (draws != want).any(), f"{label}: nothing is ever dropped"
 
 
 @check(needs="dropout gradient", ask=no_differences)

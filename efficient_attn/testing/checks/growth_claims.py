@@ -13,7 +13,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ..check import Broken, check
+from ..check import CheckFailure, check
 from ..subject import Call, Subject
 
 SHORT, LONG = 1280, 5120  # both beyond where a mechanism may rather do more work in one call
@@ -40,9 +40,9 @@ class _Work(TorchDispatchMode):
         made = [x for x in (out if isinstance(out, tuple | list) else (out,)) if isinstance(x, Tensor)]
         self.done += sum(x.numel() for x in made)
         self.largest = max([self.largest, *(x.untyped_storage().nbytes() for x in made)])
-        known = flop_registry.get(func._overloadpacket)
-        if known is not None:
-            self.done += known(*args, **(kwargs or {}), out_val=out) / 2
+        count_flops = flop_registry.get(func._overloadpacket)
+        if count_flops is not None:
+            self.done += count_flops(*args, **(kwargs or {}), out_val=out) / 2
         elif "flash_attention_for_cpu" in str(func) and "backward" not in str(func):
             q, k, v = args[:3]
             self.done += q.shape[:-1].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
@@ -51,17 +51,17 @@ class _Work(TorchDispatchMode):
 
 def _calls(subject: Subject, causal: bool) -> list[tuple[int, Call, Attention]]:
     heads = subject.attn.kv_heads or 1
-    found = []
+    calls = []
     for n in (SHORT, LONG):
         shape = subject.shape(n, batch=1, heads=heads, kv_heads=heads)
         call = subject.draw(shape, mask=Mask(causal=causal), dtype=torch.float32)
-        found.append((n, call, subject.make(shape, dtype=torch.float32)))
-    return found
+        calls.append((n, call, subject.make(shape, dtype=torch.float32)))
+    return calls
 
 
-def _published(found: tuple[int, Call, Attention], causal: bool) -> float:
+def _published(measured_call: tuple[int, Call, Attention], causal: bool) -> float:
     """The published cost of a call in multiply-adds."""
-    n, call, attn = found
+    n, call, attn = measured_call
     pair = call["q"].shape[-1] + call.tensors.get("v", call["q"]).shape[-1]
     return call["q"].shape[1] * pair * attn.growth.cost(n, n, causal)
 
@@ -71,9 +71,9 @@ def grows(short: float, long: float) -> float:
     return math.log(max(long, 1e-9) / max(short, 1e-9)) / math.log(LONG / SHORT)
 
 
-def _highest_power(said: str) -> float | None:
+def _highest_power(formula: str) -> float | None:
     """The power of N in words such as ``O(N^1.5)``, ``O(N log N)`` or ``O(1)``; None where other letters decide it."""
-    inside = re.fullmatch(r"O\((.*)\)", said)
+    inside = re.fullmatch(r"O\((.*)\)", formula)
     if not inside or set(re.findall(r"[A-Za-z]+", inside[1])) - {"N", "log", "sqrt"}:
         return None
     plain = re.sub(r"log N|log\(N\)", "", inside[1])
@@ -92,8 +92,8 @@ def growth_is_measured(subject: Subject) -> str | None:
     """Work and memory of a call grow no faster between two lengths than its growth says, in words and as a cost."""
     growth, unread = subject.attn.growth, []
     for causal in subject.causalities:
-        found, works = _calls(subject, causal), []
-        for _, call, attn in found:
+        calls, works = _calls(subject, causal), []
+        for _, call, attn in calls:
             with torch.no_grad(), _Work() as work:
                 call.run(attn)
             works.append(work)
@@ -102,19 +102,23 @@ def growth_is_measured(subject: Subject) -> str | None:
         # what holds the result grows with N in any case, even below a buffer of a fixed size
         held = grows(*(float(work.largest) for work in works))
         far = grows(*(growth.cost(n, n, causal) for n in FAR))  # where no window is longer than the sequence
-        costs = grows(*(attn.growth.cost(n, n, causal) for n, _, attn in found))
+        costs = grows(*(attn.growth.cost(n, n, causal) for n, _, attn in calls))
         # where a cost that is higher than the work counts short sequences too high, its growth is no lie
-        much = works[-1].largest > PLENTY * sum(x.nbytes for x in found[-1][1].tensors.values())
-        beyond = works[-1].done > AMPLE * _published(found[-1], causal)
-        for what, seen, name, told, said in (
+        much = works[-1].largest > PLENTY * sum(x.nbytes for x in calls[-1][1].tensors.values())
+        beyond = works[-1].done > AMPLE * _published(calls[-1], causal)
+        for quantity, measured, name, claimed, formula in (
             ("work", worked, "growth.cost", costs, f"N^{costs:.2f}"),
             ("growth.cost", far, "growth.time", _highest_power(growth.time), repr(growth.time)),
             ("the largest tensor", max(held, 1.0), "growth.memory", _highest_power(growth.memory), repr(growth.memory)),
         ):
-            if told is None:
-                unread.append(f"{name} is {said}, of which other letters than N decide")
-            elif seen > told + SLACK and {"growth.cost": beyond, "growth.memory": much or told == 0}.get(name, True):
-                raise Broken(f"{between} {what} grows as N^{seen:.2f}, {name} says {said}: say how it really grows")
+            if claimed is None:
+                unread.append(f"{name} is {formula}, of which other letters than N decide")
+            elif measured > claimed + SLACK and {"growth.cost": beyond, "growth.memory": much or claimed == 0}.get(
+                name, True
+            ):
+                raise CheckFailure(
+                    f"{between} {quantity} grows as N^{measured:.2f}, {name} says {formula}: say how it really grows"
+                )
     return "; ".join(dict.fromkeys(unread)) or None
 
 

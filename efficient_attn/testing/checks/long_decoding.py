@@ -62,8 +62,8 @@ def decode_past_two_laps(subject: Subject) -> str | None:
                     state = absorbed(subject, attn, part, state)
                 else:
                     out, state = part.step(attn, state)
-                    what = f"{how}, positions {at} to {at + size - 1}, the state holds {room.positions or 'all'}"
-                    assert_close(out, want[:, :, at : at + size], what)
+                    label = f"{how}, positions {at} to {at + size - 1}, the state holds {room.positions or 'all'}"
+                    assert_close(out, want[:, :, at : at + size], label)
                 at += size
     return f"{room.why}: decoded to {n} positions" if room.positions is None else None
 
@@ -71,8 +71,8 @@ def decode_past_two_laps(subject: Subject) -> str | None:
 @check(needs="decode")
 def decode_sizes(subject: Subject) -> None:
     """Steps are the oracle's rows at every width, batch, number of heads and dtype, past what a short ring holds."""
-    own, grouped = subject.attn.kv_heads, subject.traits.grouped
-    heads = [(2 * own, own)] if own else [(2, 2), (3, 3), *[(2, 1), (6, 3)] * grouped]
+    kv_heads, grouped = subject.attn.kv_heads, subject.traits.grouped
+    heads = [(2 * kv_heads, kv_heads)] if kv_heads else [(2, 2), (3, 3), *[(2, 1), (6, 3)] * grouped]
     widths = [w for w in (64, 80, 13) if refuses_shape(subject, subject.shape(4, head_dim=w, value_dim=w)) is None]
     levels = {"width": widths, "value_width": (0, 24), "batch": (1, 4), "heads": heads, "dtype": subject.dtypes}
     levels |= {"first": (1, 33, 70)}
@@ -89,8 +89,8 @@ def decode_sizes(subject: Subject) -> None:
             state, at = attn.init_state(c["batch"], 90, c["dtype"], subject.device), 0
             for size in cuts(subject, (c["first"], 1, 1, 5, 1, 11, 1)):
                 out, state = call.both(slice(at, at + size)).step(attn, state)
-                what = f"positions {at} to {at + size - 1}, H={shape.heads} Hkv={shape.kv_heads} {sizes} {c['dtype']}"
-                assert_close(out.double(), want[:, :, at : at + size], what, tolerance=EPSILONS[c["dtype"]])
+                label = f"positions {at} to {at + size - 1}, H={shape.heads} Hkv={shape.kv_heads} {sizes} {c['dtype']}"
+                assert_close(out.double(), want[:, :, at : at + size], label, tolerance=EPSILONS[c["dtype"]])
                 at += size
 
 
@@ -108,8 +108,8 @@ def states_apart(subject: Subject) -> None:
         for size in cuts(subject, (3, *(1,) * 5, 17, *(1,) * 15)):
             for which, call in enumerate(calls):
                 out, states[which] = call.both(slice(at, at + size)).step(attn, states[which])
-                what = f"state {which} of two in turns, positions {at} to {at + size - 1}"
-                assert_close(out, want[which][:, :, at : at + size], what)
+                label = f"state {which} of two in turns, positions {at} to {at + size - 1}"
+                assert_close(out, want[which][:, :, at : at + size], label)
             at += size
 
 
@@ -143,8 +143,8 @@ def _step_gradients(subject: Subject, attn: Attention, call: Call, split: tuple[
         out.append(row)
         at += size
     total = out[-1][:, :, -1].sum() if last else torch.cat(out, 2).sum()
-    found = torch.autograd.grad(total, list(leaves.tensors.values()), allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for g, x in zip(found, leaves.tensors.values(), strict=True)]
+    grads = torch.autograd.grad(total, list(leaves.tensors.values()), allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves.tensors.values(), strict=True)]
 
 
 @check(needs="decode gradient")
@@ -159,13 +159,13 @@ def gradients_through_steps(subject: Subject) -> str | None:
             wanted = leaves.run(attn)[:, :, n - 1 if last else 0 :].sum()
             want = torch.autograd.grad(wanted, list(leaves.tensors.values()), allow_unused=True)
             try:
-                found = _step_gradients(subject, attn, call, split, last)
+                grads = _step_gradients(subject, attn, call, split, last)
             except RuntimeError as error:  # torch's own says so of a buffer that was written to again
                 if not isinstance(error, UnsupportedError) and "inplace" not in str(error):
                     raise
                 refused = refused or f"the backward pass through steps of {split[:3]} is refused, out loud"
                 continue
-            for name, got, g in zip(leaves.tensors, found, want, strict=True):
+            for name, got, g in zip(leaves.tensors, grads, want, strict=True):
                 right = torch.zeros_like(got) if g is None else g
                 which = "the last row" if last else "all rows"
                 assert_close(got, right, f"gradient of {which} by {name} through steps of {split[:8]}")

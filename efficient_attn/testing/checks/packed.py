@@ -44,8 +44,8 @@ def packed_equals_alone(subject: Subject) -> None:
         out = call.run(attn)
         for place in places:
             alone = call.both(place).under(Mask(causal=call.mask.causal))
-            what = f"the sequence at {place.start} to {place.stop}, {describe(call.mask)}"
-            assert_close(out[:, :, place], alone.run(attn), what)
+            label = f"the sequence at {place.start} to {place.stop}, {describe(call.mask)}"
+            assert_close(out[:, :, place], alone.run(attn), label)
         if subject.traits.gradient:
             drawn = torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
             for place in {p.stop - p.start: p for p in places}.values():  # one of each length
@@ -56,27 +56,27 @@ def _gradients_apart(attn: Attention, call: Call, place: slice, weight: Tensor) 
     _, got = call.gradients(attn, place, weight=weight)
     alone = call.both(place).under(Mask(causal=call.mask.causal))
     _, want = alone.gradients(attn, weight=weight[:, :, place])
-    what = f"of the sequence at {place.start} to {place.stop}, {describe(call.mask)}"
+    label = f"of the sequence at {place.start} to {place.stop}, {describe(call.mask)}"
     for name, grad in got.items():
         if name in call.sides:
             for others in (slice(place.start), slice(place.stop, None)):
-                assert_zero(grad[:, :, others], f"gradient by other sequences' {name} {what}")
+                assert_zero(grad[:, :, others], f"gradient by other sequences' {name} {label}")
             grad = grad[:, :, place]
-        assert_close(grad, want[name], f"gradient by {name} {what}")
+        assert_close(grad, want[name], f"gradient by {name} {label}")
 
 
 @check(ask=_unknown)
 def packed_misfits(subject: Subject) -> None:
     """Packed lengths that do not fit raise `UsageError`, and unclaimed masks stay refused when packed."""
     attn, call = subject.make(subject.shape(6)), subject.draw(subject.shape(6, batch=1))
-    for what, ends in (
+    for label, ends in (
         ("ends short of N", (0, 3, 5)),
         ("ends beyond N", (0, 3, 7)),
         ("a first start that is not 0", (1, 3, 6)),
         ("ends that fall", (0, 4, 3, 6)),
         ("no end", (0,)),
     ):
-        with refuses(UsageError, what):
+        with refuses(UsageError, label):
             call.under(subject.mask(cu_seqlens=subject.lengths(*ends))).run(attn)
     whole = subject.mask(cu_seqlens=subject.lengths(0, 2, 6))
     with refuses(UsageError, "packed sequences in a batch of two"):

@@ -48,9 +48,9 @@ def padding_garbage(subject: Subject) -> None:
             for garbage in _garbage(subject):
                 got = _spoiled(call.under(mask), valid, garbage, "key").run(attn)
                 rows = valid if call.tied else torch.ones_like(valid)  # a query that is its own key is garbage too
-                what = f"{garbage:.3g} in the padding, M={m}, {describe(mask)}"
+                label = f"{garbage:.3g} in the padding, M={m}, {describe(mask)}"
                 keep = rows[:, None, :, None]
-                assert_close(torch.where(keep, got, 0), torch.where(keep, want, 0), what)
+                assert_close(torch.where(keep, got, 0), torch.where(keep, want, 0), label)
 
 
 @check(needs="padding gradient")
@@ -91,8 +91,8 @@ def padded_equals_trimmed(subject: Subject) -> None:
     attn, call = subject.make(shape), subject.draw(shape)
     whole = subject.traits.rows_alone
     for causal in _trimmed_causalities(subject):
-        given = subject.lengths(*lengths)
-        mask = Mask(causal=causal, key_lengths=given, query_lengths=None if whole else given)
+        lengths_mask = subject.lengths(*lengths)
+        mask = Mask(causal=causal, key_lengths=lengths_mask, query_lengths=None if whole else lengths_mask)
         out = call.under(mask).run(attn)
         for b, length in enumerate(lengths):
             alone = call.change(lambda x, b=b: x[b : b + 1]).keys(slice(None, length))
@@ -171,16 +171,16 @@ def blind_rows(subject: Subject) -> None:
     for call, blind in _blind_calls(subject):
         n, m = call["q"].shape[2], call["k"].shape[2]
         attn = subject.make(subject.shape(n, m))
-        what = f"N={n}, M={m}, {describe(call.mask)}"
+        label = f"N={n}, M={m}, {describe(call.mask)}"
         with torch.no_grad():
             out = call.run(attn)
-        assert_finite(out, f"output, {what}")
-        assert_zero(out.masked_select(blind[:, None, :, None]), f"rows that see no key, {what}")
+        assert_finite(out, f"output, {label}")
+        assert_zero(out.masked_select(blind[:, None, :, None]), f"rows that see no key, {label}")
         if subject.traits.gradient:
             graph, grads = call.gradients(attn)
-            assert_same(graph.masked_fill(~blind[:, None, :, None], 0), torch.zeros_like(graph), f"on a graph, {what}")
+            assert_same(graph.masked_fill(~blind[:, None, :, None], 0), torch.zeros_like(graph), f"on a graph, {label}")
             for name, grad in grads.items():
-                assert_finite(grad, f"gradient by {name}, {what}")
+                assert_finite(grad, f"gradient by {name}, {label}")
 
 
 @check(needs="cross")

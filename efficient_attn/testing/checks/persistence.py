@@ -32,13 +32,13 @@ def _saved(x: T) -> T:
 WAYS: dict[str, Callable] = {"pickle": _pickled, "torch.save": _saved, "copy.deepcopy": copy.deepcopy}
 
 
-def _again(x: T, what: str) -> Iterator[tuple[str, T]]:
+def _again(x: T, label: str) -> Iterator[tuple[str, T]]:
     """What comes back in each way."""
     for way, go in WAYS.items():
         try:
-            yield f"{what}, {way}", go(x)
+            yield f"{label}, {way}", go(x)
         except Exception as error:
-            raise AssertionError(f"{what}, {way}: {type(error).__name__}: {error}") from error
+            raise AssertionError(f"{label}, {way}: {type(error).__name__}: {error}") from error
 
 
 @check()
@@ -51,11 +51,11 @@ def pickles(subject: Subject) -> None:
         twins = list(_again(attn, f"the mechanism {when}"))
         for c in calls:
             want = c.run(attn)
-            for what, twin in twins:
-                subject.assert_alike(c.run(twin), want, f"{what}, {describe(c.mask)}")
-        for what, twin in twins:
+            for label, twin in twins:
+                subject.assert_alike(c.run(twin), want, f"{label}, {describe(c.mask)}")
+        for label, twin in twins:
             for name in ("label", "backend", "dims", "seed", "traits", "dropout", "training"):
-                assert getattr(twin, name) == getattr(attn, name), f"{what}: it came back with another {name}"
+                assert getattr(twin, name) == getattr(attn, name), f"{label}: it came back with another {name}"
         if subject.traits.gradient:
             call.leaves().run(attn)
 
@@ -75,10 +75,10 @@ def states_pickle(subject: Subject) -> None:
     twins = list(_again(state, "a state after 9 positions"))
     for at in (slice(9, 10), slice(10, 11), slice(11, 12)):
         want, state = call.both(at).step(attn, state)
-        for place, (what, twin) in enumerate(twins):
+        for place, (label, twin) in enumerate(twins):
             got, twin = call.both(at).step(attn, twin)
-            twins[place] = what, twin
-            subject.assert_alike(got, want, f"{what}, position {at.start}")
+            twins[place] = label, twin
+            subject.assert_alike(got, want, f"{label}, position {at.start}")
 
 
 CHECKS = (pickles, states_pickle)

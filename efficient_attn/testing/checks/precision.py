@@ -50,7 +50,7 @@ def scores_overflow(subject: Subject) -> None:
         for causal in subject.causalities:
             call = heard.under(Mask(causal=causal))
             exact, truth = call.change(lambda x: x.double()), subject.truth(shape, dtype)
-            what = f"signs of size {LARGE:.0f}, {dtype}, {describe(call.mask)}"
+            label = f"signs of size {LARGE:.0f}, {dtype}, {describe(call.mask)}"
             want, slopes = exact.gradients(truth) if subject.traits.gradient else (exact.run(truth), {})
             for backend in subject.backends_for(dtype):
                 attn = subject.make(shape, backend=backend, dtype=dtype)
@@ -59,7 +59,7 @@ def scores_overflow(subject: Subject) -> None:
                     right = want if name == "output" else slopes[name]
                     if right.abs().max() > torch.finfo(dtype).max / 4:  # what is larger does not fit the dtype
                         continue
-                    where = f"{backend}, {'' if name == 'output' else 'gradient by '}{name}, {what}"
+                    where = f"{backend}, {'' if name == 'output' else 'gradient by '}{name}, {label}"
                     assert_finite(got, where)
                     if clear and name in ("output", "v"):  # those of q and k are differences of what was rounded
                         assert_close(got.double(), right, where, tolerance=EPSILONS[dtype])
@@ -69,11 +69,11 @@ def _loss(got: Tensor, want: Tensor) -> float:
     return ((got.double() - want).square().mean() / want.square().mean()).sqrt().item()
 
 
-def _hold_to_loss(subject: Subject, got: Tensor, want: Tensor, dtype: torch.dtype, what: str) -> None:
-    assert_finite(got, what)
+def _check_rounding_error(subject: Subject, got: Tensor, want: Tensor, dtype: torch.dtype, label: str) -> None:
+    assert_finite(got, label)
     # who makes values from k rounds them once more
     loss, most = _loss(got, want), LOSSES[dtype] * (1 if subject.traits.values else 2)
-    assert loss <= most, f"{what}: loses {loss:.2g} of its size, wide sums lose at most {most:.2g}"
+    assert loss <= most, f"{label}: loses {loss:.2g} of its size, wide sums lose at most {most:.2g}"
 
 
 def _heavy(subject: Subject, shape: Shape, dtype: torch.dtype, mask: Mask) -> Call:
@@ -93,7 +93,9 @@ def wide_sums(subject: Subject) -> None:
                 want = call.change(lambda x: x.double()).run(subject.truth(shape, dtype))
                 for backend in subject.backends_for(dtype):
                     got = call.run(subject.make(shape, backend=backend, dtype=dtype))
-                    _hold_to_loss(subject, got, want, dtype, f"{backend}, {dtype}, N={shape.n}, {describe(call.mask)}")
+                    _check_rounding_error(
+                        subject, got, want, dtype, f"{backend}, {dtype}, N={shape.n}, {describe(call.mask)}"
+                    )
 
 
 @check(needs="decode", ask=lambda s: _no_half(s) or has_values(s))
@@ -110,7 +112,7 @@ def wide_state(subject: Subject) -> None:
             for t in range(n):
                 out, state = call.both(slice(t, t + 1)).step(attn, state)
                 rows.append(out)
-        _hold_to_loss(subject, torch.cat(rows, 2), want, dtype, f"{dtype}, {n} steps")
+        _check_rounding_error(subject, torch.cat(rows, 2), want, dtype, f"{dtype}, {n} steps")
 
 
 CHECKS = (scores_overflow, wide_sums, wide_state)

@@ -36,11 +36,11 @@ def _agree(subject: Subject, call: Call, *, graph: bool = False) -> None:
     with torch.no_grad():
         want = call.run(subject.oracle(shape))
     for backend in subject.backends_for(call["q"].dtype):
-        fast, what = subject.make(shape, backend=backend), _where(backend, call)
+        fast, label = subject.make(shape, backend=backend), _where(backend, call)
         with torch.no_grad():
-            assert_close(call.run(fast), want, what)
+            assert_close(call.run(fast), want, label)
         if graph and subject.traits.gradient:
-            assert_close(call.leaves().run(fast), want, f"{what}, on a graph")
+            assert_close(call.leaves().run(fast), want, f"{label}, on a graph")
 
 
 def _slopes_at(subject: Subject) -> list[tuple[int, int]]:
@@ -125,8 +125,8 @@ def _against_differences(attn: Attention, call: Call) -> None:
     names = list(unique.values())
 
     def function(*values: Tensor) -> Tensor:
-        given = dict(zip(unique, values, strict=True))
-        return call.change(lambda x: given[id(x)]).run(attn)  # pyright: ignore[reportArgumentType]
+        tensors = dict(zip(unique, values, strict=True))
+        return call.change(lambda x: tensors[id(x)]).run(attn)  # pyright: ignore[reportArgumentType]
 
     try:
         torch.autograd.gradcheck(function, [call[name] for name in names], atol=1e-6, rtol=1e-4)
@@ -157,16 +157,16 @@ def large_inputs(subject: Subject) -> None:
     for causal, dtype, scale in product(subject.causalities, dtypes, (10, 0)):
         base = subject.draw(shape, dtype=dtype)
         call = base.with_(q=base["q"] * scale, k=base["k"] * scale).under(Mask(causal=causal))
-        what = f"inputs of scale {scale}, {dtype}, {describe(call.mask)}"
+        label = f"inputs of scale {scale}, {dtype}, {describe(call.mask)}"
         with torch.no_grad():
             got = call.run(subject.make(shape, dtype=dtype))
-            assert_finite(got, what)
+            assert_finite(got, label)
             if dtype == torch.float64:
-                assert_close(got, call.run(subject.oracle(shape)), what, tolerance=1e-8)
+                assert_close(got, call.run(subject.oracle(shape)), label, tolerance=1e-8)
         if subject.traits.gradient:
             _, grads = call.gradients(subject.make(shape, dtype=dtype))
             for name, grad in grads.items():
-                assert_finite(grad, f"gradient by {name}, {what}")
+                assert_finite(grad, f"gradient by {name}, {label}")
 
 
 CHECKS = (

@@ -32,8 +32,8 @@ def renewed_contents(subject: Subject) -> None:
         for seed, rows in ((1, 0), (2, 1)):
             _write(call, subject.draw(shape, seed=seed), rows=rows)
             want = call.change(torch.clone).run(subject.oracle(shape))
-            kept = f", but for {rows} row" if rows else ""
-            assert_close(call.run(attn), want, f"output after all contents changed in place{kept}")
+            kept_rows_text = f", but for {rows} row" if rows else ""
+            assert_close(call.run(attn), want, f"output after all contents changed in place{kept_rows_text}")
 
 
 @check(needs="padding")
@@ -43,14 +43,16 @@ def renewed_masks(subject: Subject) -> None:
     attn, call = subject.make(shape), subject.draw(shape)
     for causal in subject.causalities:
         lengths, holes = subject.lengths(60, 30), subject.holes(shape)
-        for given in (Mask(causal=causal, key_lengths=lengths), Mask(causal=causal, key_mask=holes)):
-            one = call.under(given)
+        for mask in (Mask(causal=causal, key_lengths=lengths), Mask(causal=causal, key_mask=holes)):
+            masked_call = call.under(mask)
             with torch.no_grad():
-                one.run(attn)
+                masked_call.run(attn)
                 lengths.data.copy_(subject.lengths(12, 70))
                 holes.data.copy_(~subject.holes(shape))
-                want = one.run(subject.oracle(shape))
-                assert_close(one.run(attn), want, f"after the mask's contents changed in place, causal={causal}")
+                want = masked_call.run(subject.oracle(shape))
+                assert_close(
+                    masked_call.run(attn), want, f"after the mask's contents changed in place, causal={causal}"
+                )
 
 
 @check()

@@ -105,11 +105,11 @@ def cache_is_not_expanded(subject: Subject) -> None:
     shape = _sizes(subject, 1)
     attn, call = _made(subject, shape), subject.draw(shape, mask=Mask(causal=True), dtype=torch.float32)
     newest = call.keys(slice(-1, None))
-    given = {name: x for name, x in call.tensors.items() if call.sides[name] == "key"}
-    keys, values = given.pop("k"), given.pop("v", None)
-    state = attn.absorb(keys, values, attn.init_state(1, KEYS + 2, device=subject.device), **given)
-    kept = [x.nbytes for x in (keys, values) if x is not None]
-    copy = GROUP * state_bytes(state) * kept[0] // sum(kept)
+    key_tensors = {name: x for name, x in call.tensors.items() if call.sides[name] == "key"}
+    keys, values = key_tensors.pop("k"), key_tensors.pop("v", None)
+    state = attn.absorb(keys, values, attn.init_state(1, KEYS + 2, device=subject.device), **key_tensors)
+    cache_bytes = [x.nbytes for x in (keys, values) if x is not None]
+    copy = GROUP * state_bytes(state) * cache_bytes[0] // sum(cache_bytes)
 
     def step() -> None:
         nonlocal state

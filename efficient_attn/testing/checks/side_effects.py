@@ -34,16 +34,16 @@ def output(subject: Subject) -> None:
         if subject.traits.gradient:
             call = call.leaves()
         out = call.run(subject.make(shape))
-        what = f"output for N={n}, M={m}"
-        assert type(out) is Tensor, f"{what}: a {type(out).__name__}, not one plain tensor"
+        label = f"output for N={n}, M={m}"
+        assert type(out) is Tensor, f"{label}: a {type(out).__name__}, not one plain tensor"
         want = (2, shape.heads, n, 5)
-        assert tuple(out.shape) == want, f"{what}: shape {list(out.shape)}, expected {list(want)}"
-        assert out.dtype == subject.dtype, f"{what}: dtype {out.dtype}, expected {subject.dtype}"
-        assert out.device == call["q"].device, f"{what}: on {out.device}, expected {call['q'].device}"
-        assert out.requires_grad == subject.traits.gradient, f"{what}: requires_grad is {out.requires_grad}"
+        assert tuple(out.shape) == want, f"{label}: shape {list(out.shape)}, expected {list(want)}"
+        assert out.dtype == subject.dtype, f"{label}: dtype {out.dtype}, expected {subject.dtype}"
+        assert out.device == call["q"].device, f"{label}: on {out.device}, expected {call['q'].device}"
+        assert out.requires_grad == subject.traits.gradient, f"{label}: requires_grad is {out.requires_grad}"
         for name, x in call.tensors.items():
             shared = out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-            assert not shared, f"{what}: shares its memory with {name}"
+            assert not shared, f"{label}: shares its memory with {name}"
 
 
 def _unclaimed(subject: Subject) -> Iterator[tuple[str, Call]]:
@@ -77,8 +77,8 @@ def _unclaimed(subject: Subject) -> Iterator[tuple[str, Call]]:
 def refusals(subject: Subject) -> None:
     """What the traits do not claim raises `UnsupportedError`; nothing is silently ignored or expanded."""
     attn = subject.make(subject.shape(6))
-    for what, call in _unclaimed(subject):
-        with refuses(UnsupportedError, what):
+    for label, call in _unclaimed(subject):
+        with refuses(UnsupportedError, label):
             call.run(attn)
     with refuses(UnsupportedError, "a backend that does not exist"):
         subject.attn.backend = "no_such_backend"
@@ -115,8 +115,8 @@ def misfits(subject: Subject) -> None:
     """Shapes, dtypes and lengths that do not fit raise `UsageError`."""
     call = subject.draw(subject.shape(6))
     attn = subject.make(subject.shape(6))
-    for what, bad in _misfits(subject, call):
-        with refuses(UsageError, what):
+    for label, bad in _misfits(subject, call):
+        with refuses(UsageError, label):
             bad.run(attn)
 
 
@@ -166,12 +166,12 @@ def memory_layout(subject: Subject) -> None:
     attn, call = subject.make(shape), subject.draw(shape)
     for mask in subject.masks(shape):
         want = call.under(mask).run(attn)
-        for what, layout in (
+        for label, layout in (
             ("[B, N, H, D] in memory", lambda x: x.transpose(1, 2).contiguous().transpose(1, 2)),
             ("every other column of a wider tensor", lambda x: torch.stack([x, x + 1], -1)[..., 0]),
             ("a slice of a longer tensor", lambda x: torch.cat([x + 1, x], 2)[:, :, x.shape[2] :]),
         ):
-            assert_close(call.under(mask).change(layout).run(attn), want, f"{what}, {describe(mask)}")
+            assert_close(call.under(mask).change(layout).run(attn), want, f"{label}, {describe(mask)}")
     alone = call.change(lambda x: x[:1].expand(2, *x.shape[1:])).run(attn)
     assert_close(alone[1], alone[0], "one row expanded to a batch of two")
 
@@ -185,12 +185,12 @@ def aliased_inputs(subject: Subject) -> None:
     attn, call = subject.make(shape), subject.draw(shape)
     x = call["q"]
     for mask in subject.masks(shape):
-        one, three = call.with_(k=x, v=x).under(mask), call.with_(k=x.clone(), v=x.clone()).under(mask)
+        aliased, separate = call.with_(k=x, v=x).under(mask), call.with_(k=x.clone(), v=x.clone()).under(mask)
         if call.tied:
-            three = three.with_(k=x, v=x.clone())
-        assert_close(one.run(attn), three.run(attn), f"q is k is v, {describe(mask)}")
+            separate = separate.with_(k=x, v=x.clone())
+        assert_close(aliased.run(attn), separate.run(attn), f"q is k is v, {describe(mask)}")
         if subject.traits.gradient:
-            (_, got), (_, want) = one.gradients(attn), three.gradients(attn)
+            (_, got), (_, want) = aliased.gradients(attn), separate.gradients(attn)
             total = want["v"] + want["q"] + (0 if call.tied else want["k"])
             assert_close(got["q"], total, f"gradient by q is k is v, {describe(mask)}")
 
@@ -249,10 +249,12 @@ def pair_counts(subject: Subject) -> None:
     for n, m in [(1, 1), (17, 17), (150, 150)] + [(17, 130), (130, 17)] * subject.traits.cross:
         attn = subject.make(subject.shape(n, m))
         for causal in subject.causalities:
-            told, computed = attn.pairs(n, m, causal), attn.pairs_computed(n, m, causal)
-            seen = (weights(subject, n, m, Mask(causal=causal), oracle=True) != 0).sum((2, 3))
-            low, high = int(seen.min()), int(seen.max())
-            assert told == low == high, f"N={n}, M={m}, causal={causal}: pairs() says {told}, seen {low} to {high}"
+            claimed, computed = attn.pairs(n, m, causal), attn.pairs_computed(n, m, causal)
+            visible = (weights(subject, n, m, Mask(causal=causal), oracle=True) != 0).sum((2, 3))
+            low, high = int(visible.min()), int(visible.max())
+            assert claimed == low == high, (
+                f"N={n}, M={m}, causal={causal}: pairs() says {claimed}, seen {low} to {high}"
+            )
             enough = computed is None or computed >= low
             assert enough, f"N={n}, M={m}, causal={causal}: {computed} pairs computed of {low}"
 
@@ -263,8 +265,8 @@ def spec_round_trip(subject: Subject) -> None:
     attn = subject.attn
     again = create(attn.spec, dims=attn.dims)
     assert again.spec == attn.spec, f"{attn.spec!r} came back as {again.spec!r}"
-    mine, theirs = effective_options(attn), effective_options(again)
-    assert mine == theirs, f"{attn.spec!r}: options {mine} came back as {theirs}"
+    options, options_again = effective_options(attn), effective_options(again)
+    assert options == options_again, f"{attn.spec!r}: options {options} came back as {options_again}"
     assert again.backend == attn.backend, f"{attn.spec!r}: backend {attn.backend} came back as {again.backend}"
     assert attn.traits == again.traits, f"{attn.spec!r}: other traits after the round trip"
 

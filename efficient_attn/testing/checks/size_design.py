@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...contract.shapes import Shape
-from ..check import Broken, check
+from ..check import CheckFailure, check
 from ..covering_design import Case, cover, shrink
 from ..probing import refuses_shape, too_slow
 from ..subject import Call, Subject
@@ -29,14 +29,14 @@ TOGETHER = ("dtype", "padding", "start", "heads", "value_width", "causal")
 
 def _levels(subject: Subject) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
     """What is tried, the simplest first, and what the mechanism refuses to be made for."""
-    traits, own = subject.traits, subject.attn.kv_heads
+    traits, kv_heads = subject.traits, subject.attn.kv_heads
     heads = ((2, 2), (2, 1), (3, 3), (6, 3)) if traits.grouped else ((2, 2), (3, 3), (4, 4))
-    heads = ((own, own), (2 * own, own), (3 * own, own)) if own else heads
-    heads = heads if traits.grouped or not own else ((own, own),)
-    told = {width: refuses_shape(subject, subject.shape(64, head_dim=width, value_dim=width)) for width in WIDTHS}
+    heads = ((kv_heads, kv_heads), (2 * kv_heads, kv_heads), (3 * kv_heads, kv_heads)) if kv_heads else heads
+    heads = heads if traits.grouped or not kv_heads else ((kv_heads, kv_heads),)
+    refusals = {width: refuses_shape(subject, subject.shape(64, head_dim=width, value_dim=width)) for width in WIDTHS}
     levels = {
         "lengths": tuple(x for x in LENGTHS if traits.cross or x[0] == x[1]),
-        "width": tuple(width for width, refusal in told.items() if refusal is None),
+        "width": tuple(width for width, refusal in refusals.items() if refusal is None),
         "batch": BATCHES,
         "heads": tuple(x for x in heads if refuses_shape(subject, _shape(subject, (64, 64), heads=x)) is None),
         "value_width": ("as q", 24, 96),
@@ -46,7 +46,7 @@ def _levels(subject: Subject) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ..
         "causal": subject.causalities,
         "layout": ("as drawn", "[B, N, H, D]"),
     }
-    refused = tuple(f"D={width} is refused: {refusal}" for width, refusal in told.items() if refusal)
+    refused = tuple(f"D={width} is refused: {refusal}" for width, refusal in refusals.items() if refusal)
     return levels, refused
 
 
@@ -136,14 +136,14 @@ def _tell(subject: Subject, case: Case) -> str:
 def _switches(subject: Subject, case: Case, error: Exception) -> tuple[str, ...]:
     """Claims without which such a case would not be tried."""
     s, c = _shape_of(subject, case), case
-    found = (
+    switches = (
         ("grouped", s.heads != s.kv_heads),
         ("cross", s.n != s.m or c["start"] is not None),
         ("padding", c["padding"] not in ("none", "query_lengths")),
         ("causal", c["causal"]),
         ("gradient", "gradient" in str(error)),
     )
-    return tuple(f"{trait}=False" for trait, asked in found if asked)
+    return tuple(f"{trait}=False" for trait, asked in switches if asked)
 
 
 @check(ask=no_fast_form)
@@ -159,7 +159,7 @@ def sizes_and_pairs(subject: Subject) -> str | None:
             continue
         case = shrink(case, levels, lambda simpler: _try(subject, simpler) is not None)
         error = _try(subject, case) or error
-        raise Broken(
+        raise CheckFailure(
             f"smallest failing input: {_tell(subject, case)} (drawn by seed {subject.seed}): "
             f"{'' if isinstance(error, AssertionError) else type(error).__name__ + ': '}{error}",
             _switches(subject, case, error),
@@ -187,19 +187,19 @@ def long_sequence(subject: Subject) -> str | None:
         graph = subject.traits.gradient and apart and causal == subject.causalities[-1]
         want = [_alone(subject, shape, call, place, weight[:, :, place] if graph else None) for place in places]
         for backend in subject.backends_for(dtype):
-            attn, what = subject.make(shape, backend=backend, dtype=dtype), f"{backend}, N={LONG}, causal={causal}"
+            attn, label = subject.make(shape, backend=backend, dtype=dtype), f"{backend}, N={LONG}, causal={causal}"
             if graph:
                 out, grads = call.gradients(attn, weight=weight.to(call["q"]))
             else:
                 with torch.no_grad():
                     out, grads = call.run(attn), {}
             for place, (rows, _) in zip(places, want, strict=True):
-                which = f"rows {place.start} to {place.stop}, {what}"
+                which = f"rows {place.start} to {place.stop}, {label}"
                 assert_close(out[:, :, place].double(), rows, which, tolerance=EPSILONS[dtype])
             if graph:
                 for name, grad in grads.items():
                     right = _joined(name, call, places, [slopes for _, slopes in want], grad)
-                    assert_close(grad.double(), right, f"gradient by {name}, {what}", tolerance=SLOPES[dtype])
+                    assert_close(grad.double(), right, f"gradient by {name}, {label}", tolerance=SLOPES[dtype])
     return None if apart else "its rows cannot be asked for alone: values only, of one direction"
 
 
@@ -219,11 +219,11 @@ def _alone(
 def _joined(name: str, call: Call, places: list[slice], parts: list[dict[str, Tensor]], like: Tensor) -> Tensor:
     """One gradient of the whole from those of its rows: queries have rows of their own, all else is summed."""
     whole = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
-    for place, found in zip(places, parts, strict=True):
+    for place, part in zip(places, parts, strict=True):
         if call.sides.get(name) == "query":
-            whole[:, :, place] += found[name]
+            whole[:, :, place] += part[name]
         else:
-            whole += found[name]
+            whole += part[name]
     return whole
 
 

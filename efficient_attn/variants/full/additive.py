@@ -71,8 +71,8 @@ class Additive(ScoredAttention):
 
     def attend_turned(self, q: Tensor, turned: Tensor, v: Tensor, mask: Mask) -> Tensor:
         n, m = q.shape[2], turned.shape[2]
-        given = self.turn_queries(q), widen(turned), widen(v), fit_dtype(self.u, q), mask.key_valid(m)
-        return additive_scores.attend(*given, mask.causal, mask.start(n, m)).to(q.dtype)
+        arguments = self.turn_queries(q), widen(turned), widen(v), fit_dtype(self.u, q), mask.key_valid(m)
+        return additive_scores.attend(*arguments, mask.causal, mask.start(n, m)).to(q.dtype)
 
     def dense_pairs(self, n: int, m: int) -> int:
         """The oracle holds every sum of a pair."""
@@ -80,5 +80,5 @@ class Additive(ScoredAttention):
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         of_batch, heads, width, value_width = self.dims.cache_sizes(batch, self.kv_heads)
-        kept = width if self.backend == "dense" else self.u.shape[1]
-        return preallocate(KVCache(max_len), (of_batch, heads, kept, value_width), dtype, device)
+        width_kept = width if self.backend == "dense" else self.u.shape[1]
+        return preallocate(KVCache(max_len), (of_batch, heads, width_kept, value_width), dtype, device)

@@ -92,11 +92,15 @@ class Shaped(Full):
         if self.softcap is None:
             return sink.attend(q, k, v, sinks, mask)
         n, m = q.shape[2], k.shape[2]
-        given = widen(q), widen(k), widen(v), sinks, mask.key_valid(m)
+        arguments = widen(q), widen(k), widen(v), sinks, mask.key_valid(m)
         how = {"cap": self.softcap, "scale": q.shape[-1] ** -0.5}
-        return softcap_tiles.attend(*given, **how, causal=mask.causal, start=mask.start(n, m)).to(q.dtype)
+        return softcap_tiles.attend(*arguments, **how, causal=mask.causal, start=mask.start(n, m)).to(q.dtype)
 
     def sinks(self, q: Tensor) -> Tensor:
         """The logit that each query ``[B, H, N]`` has beside its keys, minus infinity without a sink."""
-        own = widen(q[..., 0])
-        return torch.full_like(own, -inf) if self.sink is None else self.sink.to(own.dtype)[:, None].expand(own.shape)
+        zeros = widen(q[..., 0])
+        return (
+            torch.full_like(zeros, -inf)
+            if self.sink is None
+            else self.sink.to(zeros.dtype)[:, None].expand(zeros.shape)
+        )

@@ -83,9 +83,9 @@ class LuongLocal(Attention):
         """None where positions are predicted: how many keys of a window there are depends on where it lies."""
         if self.u is not None:
             return None
-        own = range(m - n, m)
-        last = (i if causal else min(i + self.window, m - 1) for i in own)
-        return sum(max(0, end - max(i - self.window, 0) + 1) for i, end in zip(own, last, strict=True))
+        centres = range(m - n, m)
+        last = (i if causal else min(i + self.window, m - 1) for i in centres)
+        return sum(max(0, end - max(i - self.window, 0) + 1) for i, end in zip(centres, last, strict=True))
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
@@ -97,28 +97,28 @@ class LuongLocal(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
-        given = widen(q), widen(k), widen(v), self._centres(q, mask, m), mask.key_valid(m)
-        return local_window.attend(*given, mask.causal, mask.start(n, m), self.window, self.u is None).to(q.dtype)
+        arguments = widen(q), widen(k), widen(v), self._centres(q, mask, m), mask.key_valid(m)
+        return local_window.attend(*arguments, mask.causal, mask.start(n, m), self.window, self.u is None).to(q.dtype)
 
     def _centres(self, q: Tensor, mask: Mask, m: int) -> Tensor:
         """p ``[B, H, N]``."""
         n = q.shape[2]
-        own = torch.arange(n, device=q.device) + mask.start(n, m)
+        positions = torch.arange(n, device=q.device) + mask.start(n, m)
         if self.form is None or self.u is None:
-            return own.to(widen(q[..., 0]).dtype).expand(q.shape[:3])
+            return positions.to(widen(q[..., 0]).dtype).expand(q.shape[:3])
         hidden = (by_group(widen(q), len(self.u)) @ fit_dtype(self.form, q).mT[:, None]).tanh()
         share = (hidden * fit_dtype(self.u, q)[:, None, None]).sum(-1).sigmoid().flatten(1, 2)
-        return share * self._count_seen(own, mask, m).to(share.dtype)
+        return share * self._count_visible(positions, mask, m).to(share.dtype)
 
-    def _count_seen(self, own: Tensor, mask: Mask, m: int) -> Tensor:
+    def _count_visible(self, positions: Tensor, mask: Mask, m: int) -> Tensor:
         """S ``[1 or B, 1, 1 or N]``."""
         valid = mask.key_valid(m)
         if not mask.causal:
-            return own.new_full((1, 1, 1), m) if valid is None else valid.sum(-1)[:, None, None]
+            return positions.new_full((1, 1, 1), m) if valid is None else valid.sum(-1)[:, None, None]
         if valid is None:
-            return (own + 1).clamp(0, m)[None, None]
+            return (positions + 1).clamp(0, m)[None, None]
         until = torch.cat([valid.new_zeros(len(valid), 1), valid], 1).cumsum(1)
-        return until[:, (own + 1).clamp(0, m)][:, None]
+        return until[:, (positions + 1).clamp(0, m)][:, None]
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
         held = super().workspace_bytes(shape, itemsize, causal=causal, training=training)

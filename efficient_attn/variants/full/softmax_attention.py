@@ -42,9 +42,9 @@ class SoftmaxAttention(Attention):
 
     @property
     def traits(self) -> Traits:
-        own, base = type(self), SoftmaxAttention
-        known = own.compute is base.compute and own.oracle is base.oracle  # others may not know of dropout
-        return EXACT if known and self.backend != "cpp" else UNDROPPED
+        cls, base = type(self), SoftmaxAttention
+        inherits_dropout = cls.compute is base.compute and cls.oracle is base.oracle  # others may not know of dropout
+        return EXACT if inherits_dropout and self.backend != "cpp" else UNDROPPED
 
     @property
     def growth(self) -> Growth:

@@ -107,8 +107,8 @@ class Reformer(Attention):
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         unit = widen(k) * inverse_norms(k)[..., None]
-        seen = self._rounds(k, mask).visible_pairs(mask.causal).unflatten(0, q.shape[:2])
-        return softmax_attention(q, unit, v, seen)
+        visible = self._rounds(k, mask).visible_pairs(mask.causal).unflatten(0, q.shape[:2])
+        return softmax_attention(q, unit, v, visible)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         width, value_width = q.shape[-1], v.shape[-1]

@@ -34,8 +34,10 @@ class Lane(NamedTuple):
         reference = past.reference - self.next.detach()
         if not self.next.requires_grad:
             return past._replace(reference=reference)
-        one = (self.next.detach() - self.next).exp().to(past.kv.dtype)  # which hands the weights' gradient on
-        return Sums(past.kv * one[:, None, None], past.z * one[:, None], reference)
+        gradient_carrier = (
+            (self.next.detach() - self.next).exp().to(past.kv.dtype)
+        )  # which hands the weights' gradient on
+        return Sums(past.kv * gradient_carrier[:, None, None], past.z * gradient_carrier[:, None], reference)
 
 
 def unfold(out: list[Tensor], q: Tensor) -> Tensor:

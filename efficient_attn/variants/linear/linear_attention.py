@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask, blank
 from ...contract.mechanism import Attention
-from ...contract.row_starts import Starts
+from ...contract.row_starts import RowStarts
 from ...contract.shapes import Shape, Values, needed
 from ...contract.traits import Growth, Traits
 from ...errors import UnsupportedError
@@ -36,7 +36,7 @@ class LinearState:
 
     sums: tuple[Sums, ...] = ()  # one for all heads of a group, or one for each; none until sizes are known
     length: int = 0
-    starts: Starts | None = None
+    starts: RowStarts | None = None
 
 
 class KeyWeights(NamedTuple):
@@ -91,8 +91,8 @@ class LinearAttention(Attention):
     @property
     def weighs_keys(self) -> bool:
         """Whether keys have weights besides their features, from the map itself or from the two methods above."""
-        own, base = type(self), LinearAttention
-        overridden = own.key_weights is not base.key_weights or own.rates is not base.rates
+        cls, base = type(self), LinearAttention
+        overridden = cls.key_weights is not base.key_weights or cls.rates is not base.rates
         return overridden or self.feature_map.scaled
 
     def why_not(self, backend: str) -> str | None:
@@ -122,11 +122,11 @@ class LinearAttention(Attention):
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
         """Forward, also the features of some positions, three times over, whatever the length."""
-        found = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
         if training or self.backend == "dense":
-            return found
+            return size
         output = shape.batch * shape.heads * shape.n * shape.value_dim
-        return found + 3 * min(output, MAX_FEATURE_ELEMENTS) * itemsize
+        return size + 3 * min(output, MAX_FEATURE_ELEMENTS) * itemsize
 
     # -- three forms: dense, chunked, step by step ----------------------------------------------------------------
 
@@ -213,10 +213,10 @@ class LinearAttention(Attention):
         for lane, past in zip(lanes, before, strict=True):
             sources = q, k, v, past.kv, *inputs.values(), *self.parameters()
             if q.shape[2] == 1 and valid is None and not _wants_gradient(*sources):
-                found, past = recurrent.step(recipe, lane.rows, keys, values, lane.logs, past)
+                rows, past = recurrent.step(recipe, lane.rows, keys, values, lane.logs, past)
             else:
-                found, past = scan.scan(recipe, lane.rows, keys, values, folded, lane.logs, past)
-            out.append(found)
+                rows, past = scan.scan(recipe, lane.rows, keys, values, folded, lane.logs, past)
+            out.append(rows)
             after.append(lane.count_on(past))
         return unfold(out, q), LinearState(tuple(after), state.length + q.shape[2], state.starts)
 

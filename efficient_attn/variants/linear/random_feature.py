@@ -70,10 +70,10 @@ class RandomFeature(LinearAttention):
         if not self.gated:
             return None
         gate = inputs["gate"].double()
-        kept = F.logsigmoid(gate)
+        log_gates = F.logsigmoid(gate)
         if valid is not None:
-            kept = kept.masked_fill(~valid[:, None], 0)
-        since = kept.cumsum(-1)
+            log_gates = log_gates.masked_fill(~valid[:, None], 0)
+        since = log_gates.cumsum(-1)
         return KeyWeights(F.logsigmoid(-gate) - since, -since[..., -1])
 
     def redraw(self, seed: int) -> None:

@@ -88,8 +88,8 @@ def log_decays(rates: Tensor, at: Tensor, m: int, valid: Tensor | None) -> Tenso
     """
     rates, newest = rates[:, None], at.clamp(max=m - 1)
     if valid is None:
-        seen = (newest + 1).clamp(min=0)
-        sums = (torch.log(torch.expm1(-rates * seen) / torch.expm1(-rates)) + rates * newest)[None]
+        n_visible = (newest + 1).clamp(min=0)
+        sums = (torch.log(torch.expm1(-rates * n_visible) / torch.expm1(-rates)) + rates * newest)[None]
     else:
         keys = rates * torch.arange(m, device=rates.device)
         until = keys.where(valid[:, None], float("-inf")).logcumsumexp(-1)

@@ -93,9 +93,9 @@ class Nystromformer(Attention):
         k, k_marks = segment_means_with_input(k, valid, self._n_landmarks)
         k_marks = k_marks._replace(means=expand_heads(k_marks.means, q.shape[1]))  # few, unlike the keys themselves
         inverse = pseudo_inverse(landmark_weights(q_marks, k_marks, q.shape[-1] ** -0.5), self._n_iterations)
-        found = attend_fused(q_marks.means.to(q.dtype), k, v, allowed=_across(valid))
+        context = attend_fused(q_marks.means.to(q.dtype), k, v, allowed=_across(valid))
         # what a missing landmark found is dropped here: its column of the inverse is zero
-        values = (inverse @ widen(found)).to(q.dtype)
+        values = (inverse @ widen(context)).to(q.dtype)
         return attend_fused(q, k_marks.means.to(q.dtype), values, allowed=_across(k_marks.present)).to(dtype)
 
     def _accurate(self, x: Tensor) -> Tensor:
@@ -113,5 +113,5 @@ def _across(valid: Tensor | None) -> Tensor | None:
 def _averages(valid: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     """The matrix ``[B, 1, slots, L]`` that takes a sequence to the means of its segments."""
     segment, filled = assign_segments(valid, count)
-    mine = segment[:, None, None] == torch.arange(filled.shape[1], device=valid.device)[:, None]
-    return mine.to(dtype) / filled.clamp(min=1)[:, None, :, None]
+    in_segment = segment[:, None, None] == torch.arange(filled.shape[1], device=valid.device)[:, None]
+    return in_segment.to(dtype) / filled.clamp(min=1)[:, None, :, None]

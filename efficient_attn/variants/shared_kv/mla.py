@@ -104,10 +104,10 @@ class MultiHeadLatent(Attention):
         return out.to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
-        given = q, k, self.w_uk.to(q.dtype), self.w_uv.to(q.dtype), mask
+        arguments = q, k, self.w_uk.to(q.dtype), self.w_uv.to(q.dtype), mask
         if self._form(q.shape[2], k.shape[2], mask.causal) == "absorbed":
-            return latent.attend_absorbed(*given, native=self.backend == "cpp")
-        return latent.attend_expanded(*given)
+            return latent.attend_absorbed(*arguments, native=self.backend == "cpp")
+        return latent.attend_expanded(*arguments)
 
     def _form(self, n: int, m: int, causal: bool) -> Literal["absorbed", "expanded"]:
         fewer = self._work("absorbed", n, m, causal) < self._work("expanded", n, m, causal)

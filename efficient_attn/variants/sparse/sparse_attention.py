@@ -103,13 +103,13 @@ class SparseAttention(Attention):
         rows = q.unflatten(1, (kv_heads, group)).transpose(2, 3).reshape(batch * kv_heads, n, group, pad)
         rows = rows if rows.stride(-1) == 1 else rows.contiguous()  # the kernel never looks at it
         keys, values = (x.reshape(batch * kv_heads, m, pad).contiguous() for x in (k, v))
-        given = rows, keys, values, valid
+        arguments = rows, keys, values, valid
         if text is not None:
-            out = softmax_over_text(*given, text, g.start, g.causal, self.backend, scale)
+            out = softmax_over_text(*arguments, text, g.start, g.causal, self.backend, scale)
         elif compiling:
-            out = softmax_outside_graph(*given, self.pattern, g, scale)
+            out = softmax_outside_graph(*arguments, self.pattern, g, scale)
         else:
-            out = softmax_over_plan(*given, PlanConfig(self._plan(g), group, scale))
+            out = softmax_over_plan(*arguments, PlanConfig(self._plan(g), group, scale))
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 
@@ -161,8 +161,8 @@ class SparseAttention(Attention):
 
     def why_no_starts(self) -> str | None:
         """Bands know distances alone, which are a row's own wherever it begins."""
-        told = [type(f).__name__ for f in self.pattern.facts if not isinstance(f, Band)]
-        return f"its pattern's {told[0]} tell positions by their number" if told else None
+        fact_names = [type(f).__name__ for f in self.pattern.facts if not isinstance(f, Band)]
+        return f"its pattern's {fact_names[0]} tell positions by their number" if fact_names else None
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         if q.shape[2] == 1:
@@ -187,31 +187,31 @@ class SparseAttention(Attention):
         keys, values = state.filled()
         i = state.length - 1
         begun = state.starts is None or state.length - state.slots >= state.starts.last  # all rows, in all that is kept
-        if begun and isinstance(state, RollingCache) and self._keeps_what_it_sees and self.backend != "dense":
+        if begun and isinstance(state, RollingCache) and self._cache_covers_pattern and self.backend != "dense":
             return attend_fused(q, keys, values)
         at = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
-        seen = self.pattern.allows(i, at, Geometry(1, i + 1, i, True)).to(q.device)
+        visible = self.pattern.allows(i, at, Geometry(1, i + 1, i, True)).to(q.device)
         if state.starts is not None and not begun:
-            seen = (seen & (at.to(q.device) >= state.starts.first[:, None]))[:, None, None]
+            visible = (visible & (at.to(q.device) >= state.starts.first[:, None]))[:, None, None]
             run = softmax_attention if self.backend == "dense" else attend_fused
-            return run(q, keys, values, allowed=seen)
+            return run(q, keys, values, allowed=visible)
         if self.backend == "dense":
-            return softmax_attention(q, keys, values, seen)
-        if not seen.any():
+            return softmax_attention(q, keys, values, visible)
+        if not visible.any():
             return q.new_zeros(*q.shape[:3], values.shape[-1])
-        if not seen.all():
-            index = seen.nonzero()[:, 0]
+        if not visible.all():
+            index = visible.nonzero()[:, 0]
             keys, values = (x.index_select(2, index) for x in (keys, values))
         return attend_fused(q, keys, values)
 
     @cached_property
-    def _keeps_what_it_sees(self) -> bool:
+    def _cache_covers_pattern(self) -> bool:
         """Whether a query sees all that a bounded state keeps: so it is everywhere, if it is far from the start."""
         reach = self.pattern.reach
         assert reach is not None
         i = reach.prefix + reach.back + 1
-        kept = np.r_[: reach.prefix, i - reach.back : i + 1]
-        return bool(np.all(self.pattern.allows(i, kept, Geometry(1, i + 1, i, True))))
+        kept_positions = np.r_[: reach.prefix, i - reach.back : i + 1]
+        return bool(np.all(self.pattern.allows(i, kept_positions, Geometry(1, i + 1, i, True))))
 
     def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
         return state.append(k, needed(v))

@@ -55,7 +55,7 @@ def test_lines_and_json_say_the_same(found: Diagnosis) -> None:
 
 def test_a_device_that_is_not_there_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(doctor, "gpus", list)
+    monkeypatch.setattr(doctor, "list_gpus", list)
     found = diagnose(quick=True, threads=1, device="cuda")
     assert not found.healthy
     assert "no CUDA device" in _of(found, "gpu").said
@@ -89,9 +89,9 @@ def test_the_floor_is_what_eight_rounds_can_tell() -> None:
 
 def test_a_counter_that_errs_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"device": "cpu", "expected_bytes": 10, "measured_bytes": 20, "ok": False, "reason": None}
-    monkeypatch.setattr(doctor, "canary", lambda device: told)
+    monkeypatch.setattr(doctor, "check_counter", lambda device: told)
     assert doctor._check_memory_counter("cpu").level == "problem"
-    monkeypatch.setattr(doctor, "canary", lambda device: told | {"ok": None, "reason": "no counter"})
+    monkeypatch.setattr(doctor, "check_counter", lambda device: told | {"ok": None, "reason": "no counter"})
     assert doctor._check_memory_counter("cpu").level == "note"
 
 

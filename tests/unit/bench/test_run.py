@@ -237,7 +237,7 @@ def test_a_noisy_machine_is_said_at_the_start(
     others_cores: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Disturbance(wall_s=1.0, own_cpu_s=1.0, others_cores=others_cores)
-    monkeypatch.setattr("efficient_attn.instruments.disturbance.Watch.lap", lambda self: seen)
+    monkeypatch.setattr("efficient_attn.instruments.disturbance.DisturbanceWatch.read_interval", lambda self: seen)
     monkeypatch.setattr("efficient_attn.bench.readiness.available_memory", lambda: 2**33)
     monkeypatch.setattr("efficient_attn.bench.readiness.machine.frequency", lambda: NO_FREQUENCY)
     with warnings.catch_warnings(record=True) as told:

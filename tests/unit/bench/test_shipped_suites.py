@@ -17,7 +17,7 @@ from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.bench.task_registry import find_task
 from efficient_attn.resources import suite_names, suites_folder
-from efficient_attn.results.effects import code, list_steps
+from efficient_attn.results.effects import encode_levels, list_steps
 from efficient_attn.results.rows import Record
 from efficient_attn.variants import CATALOGUE
 
@@ -121,7 +121,7 @@ def test_the_breadth_suite_is_a_balanced_choice_of_places() -> None:
     for axis, values in levels.items():
         counts = [sum(p[axis] == value for p in points) for value in values]
         assert max(counts) - min(counts) <= 2, axis
-    effects = code(points, list_steps(levels))[:, 1:]
+    effects = encode_levels(points, list_steps(levels))[:, 1:]
     alike = np.corrcoef(effects, rowvar=False) - np.eye(effects.shape[1])
     assert abs(alike).max() < 0.4  # a third is what two levels of one factor of four have by nature
     assert (min(levels["heads"]), max(levels["heads"]), min(levels["batch"]), max(levels["batch"])) == (4, 32, 1, 8)

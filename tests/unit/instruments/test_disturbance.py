@@ -15,7 +15,7 @@ import pytest
 from trees import tree
 
 from efficient_attn.instruments import disturbance
-from efficient_attn.instruments.disturbance import Disturbance, Watch
+from efficient_attn.instruments.disturbance import Disturbance, DisturbanceWatch
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -44,9 +44,9 @@ def _hog() -> Iterator[None]:
 @linux
 def test_a_program_beside_us_is_seen() -> None:
     with _hog():
-        watch = Watch()
+        watch = DisturbanceWatch()
         _spin(1.0)
-        seen = watch.lap()
+        seen = watch.read_interval()
     assert seen.others_cores is not None
     assert seen.others_cores > 0.5  # on one processor the two of us share it
     assert "other programs used" in (seen.reason(None) or "")
@@ -55,10 +55,10 @@ def test_a_program_beside_us_is_seen() -> None:
 @linux
 def test_our_own_work_is_not_anothers() -> None:
     """Others may be at work on this machine while the tests run, so the quietest of some spans counts."""
-    watch, spans = Watch(), []
+    watch, spans = DisturbanceWatch(), []
     for _ in range(5):
         _spin(0.5)
-        spans.append(watch.lap())
+        spans.append(watch.read_interval())
     quietest = min(spans, key=lambda s: s.others_cores or 0)
     assert quietest.wall_s >= 0.5
     assert 0 < quietest.own_cpu_s <= quietest.wall_s * 1.05
@@ -71,17 +71,17 @@ def test_our_own_work_is_not_anothers() -> None:
 def test_a_short_span_says_nothing_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter((0.0, 0.9 * disturbance.SHORTEST))
     monkeypatch.setattr(disturbance.time, "perf_counter", lambda: next(seconds))
-    seen = Watch().lap()
+    seen = DisturbanceWatch().read_interval()
     assert seen.others_cores is None
     assert seen.steal_share is None
     assert seen.wall_s == 0.9 * disturbance.SHORTEST
 
 
 def test_one_thread_that_waits_is_noticed() -> None:
-    watch = Watch()
+    watch = DisturbanceWatch()
     _spin(0.05)
     time.sleep(0.1)
-    seen = watch.lap()
+    seen = watch.read_interval()
     assert "its one thread waited" in (seen.reason(1) or "")
     assert "waited" not in (seen.reason(2) or "")
     assert "waited" not in (seen.reason() or "")
@@ -90,10 +90,10 @@ def test_one_thread_that_waits_is_noticed() -> None:
 @linux
 def test_a_look_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file of the kernel's is read once at most, and no other program is asked."""
-    watch, opened, real = Watch(), [], io.open
+    watch, opened, real = DisturbanceWatch(), [], io.open
     monkeypatch.setattr(io, "open", lambda file, *args, **options: opened.append(file) or real(file, *args, **options))
     monkeypatch.setattr(subprocess, "Popen", None)
-    watch.lap()
+    watch.read_interval()
     assert opened
     assert len(opened) == len(set(opened))
     assert len(opened) <= 8 + (os.cpu_count() or 1)
@@ -148,10 +148,10 @@ def test_counters_are_read(tmp_path: Path, version: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(disturbance.time, "perf_counter", lambda: wall)
     monkeypatch.setattr(disturbance.time, "process_time", lambda: own)
     monkeypatch.setattr(disturbance, "_ticks", lambda: 100)
-    watch = Watch(tmp_path)
+    watch = DisturbanceWatch(tmp_path)
     _machine(tmp_path, stat="cpu  300 40 130 1090 5 10 20 110 0 0\n", throttled=6, hot=2, version=version)
     wall, own = next(clock)
-    seen = watch.lap()
+    seen = watch.read_interval()
     assert (seen.wall_s, seen.own_cpu_s) == (2.0, 1.5)
     assert seen.others_cores == pytest.approx((3.5 - 1.5) / 2)  # 350 more ticks of work in all
     assert seen.steal_share == pytest.approx(100 / 450)
@@ -159,8 +159,8 @@ def test_counters_are_read(tmp_path: Path, version: int, monkeypatch: pytest.Mon
 
 
 def test_without_counters_there_are_no_numbers(tmp_path: Path) -> None:
-    watch = Watch(tmp_path)
+    watch = DisturbanceWatch(tmp_path)
     _spin(disturbance.SHORTEST + 0.01)
-    seen = watch.lap()
+    seen = watch.read_interval()
     assert seen.others_cores is seen.steal_share is seen.throttled is None
     assert seen.own_cpu_s > 0

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from efficient_attn.instruments.energy import LEAST_S, _nvml_meter, joules_a_call, meter
-from efficient_attn.instruments.timing import Timed
+from efficient_attn.instruments.energy import LEAST_S, _nvml_meter, find_meter, joules_a_call
+from efficient_attn.instruments.timing import TimedCall
 
 
 class Device:
@@ -15,7 +15,7 @@ class Device:
 
     def __init__(self, limit: int = 1_000_000) -> None:
         self.seconds = self.joules = 0.0
-        self.subject = Timed(self.run, self.reset, limit=limit)
+        self.subject = TimedCall(self.run, self.reset, max_calls=limit)
 
     def run(self, count: int) -> None:
         self.seconds += 0.1 * count
@@ -41,7 +41,7 @@ def test_what_must_be_set_up_anew_too_soon_has_no_number() -> None:
 
 
 def test_there_is_no_counter_where_there_is_no_gpu() -> None:
-    assert meter("cpu") is None
+    assert find_meter("cpu") is None
 
 
 class NVMLError(Exception):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from efficient_attn.instruments import integrity
-from efficient_attn.instruments.global_state import Globals, Meddled, watched
+from efficient_attn.instruments.global_state import GlobalState, GlobalStateChanged, watched
 
 DEEDS: dict[str, tuple[Callable[[], object], str]] = {
     "threads": (
@@ -34,25 +34,25 @@ DEEDS: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.fixture(autouse=True, scope="module")
 def _closed() -> None:
-    integrity.close()
+    integrity.record_integrity()
 
 
-def _same(a: Globals, b: Globals) -> bool:
-    return a.values == b.values and torch.equal(a.random, b.random) and integrity.broken() is None
+def _same(a: GlobalState, b: GlobalState) -> bool:
+    return a.values == b.values and torch.equal(a.random, b.random) and integrity.find_changed() is None
 
 
 @pytest.mark.parametrize("deed", DEEDS)
 def test_a_change_is_named_and_put_back(deed: str) -> None:
     act, says = DEEDS[deed]
-    before = Globals.now()
-    with pytest.raises(Meddled, match=says), watched():
+    before = GlobalState.capture()
+    with pytest.raises(GlobalStateChanged, match=says), watched():
         act()
-    assert _same(before, Globals.now())
+    assert _same(before, GlobalState.capture())
 
 
 @pytest.mark.parametrize("deed", DEEDS)
 def test_a_change_is_put_back_after_an_error_too(deed: str) -> None:
-    before = Globals.now()
+    before = GlobalState.capture()
 
     def fail() -> None:
         DEEDS[deed][0]()
@@ -60,12 +60,12 @@ def test_a_change_is_put_back_after_an_error_too(deed: str) -> None:
 
     with pytest.raises(KeyError), watched():
         fail()
-    assert _same(before, Globals.now())
+    assert _same(before, GlobalState.capture())
 
 
 def test_inputs_are_not_written_to() -> None:
     q = torch.zeros(3)
-    with pytest.raises(Meddled, match="wrote into its inputs"), watched((q,)):
+    with pytest.raises(GlobalStateChanged, match="wrote into its inputs"), watched((q,)):
         q[0] = 1
 
 

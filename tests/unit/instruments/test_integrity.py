@@ -18,9 +18,9 @@ from efficient_attn.results import stats
 @pytest.fixture(autouse=True)
 def _sealed() -> Iterator[None]:
     assert run is not None  # importing it closes the seal
-    assert integrity.broken() is None
+    assert integrity.find_changed() is None
     yield
-    integrity.mend()
+    integrity.restore()
 
 
 def _mine(*given: Any) -> float:
@@ -32,7 +32,7 @@ DEEDS: dict[str, Callable[[], object]] = {
     "torch.equal": lambda: setattr(torch, "equal", _mine),
     "torch.Tensor.norm": lambda: setattr(torch.Tensor, "norm", _mine),
     "torch.cuda.synchronize": lambda: setattr(torch.cuda, "synchronize", _mine),
-    "efficient_attn.instruments.timing._time": lambda: setattr(timing, "_time", _mine),
+    "efficient_attn.instruments.timing._time_sample": lambda: setattr(timing, "_time_sample", _mine),
     "efficient_attn.instruments.timing.perf_counter": lambda: setattr(timing, "perf_counter", _mine),
     "efficient_attn.bench.measuring.output_comparison.check_call": lambda: setattr(
         output_comparison, "check_call", _mine
@@ -40,7 +40,7 @@ DEEDS: dict[str, Callable[[], object]] = {
     "efficient_attn.bench.measuring.process_runs.TimedCase.add_round": lambda: setattr(
         process_runs.TimedCase, "add_round", _mine
     ),
-    "efficient_attn.results.stats.middle": lambda: setattr(stats, "middle", _mine),
+    "efficient_attn.results.stats.median": lambda: setattr(stats, "median", _mine),
     "efficient_attn.instruments.distance.relative_error": lambda: setattr(
         distance.relative_error, "__code__", _mine.__code__
     ),
@@ -50,15 +50,17 @@ DEEDS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", DEEDS)
 def test_what_is_replaced_is_named_and_put_back(name: str) -> None:
     DEEDS[name]()
-    reason = integrity.broken()
+    reason = integrity.find_changed()
     assert reason is not None
-    assert f"it replaced {name} by its own (test_seal.py:" in reason.replace("torch._tensor.Tensor", "torch.Tensor")
-    integrity.mend()
-    assert integrity.broken() is None
-    assert stats.middle([3.0]) == 3.0
+    assert f"it replaced {name} by its own (test_integrity.py:" in reason.replace(
+        "torch._tensor.Tensor", "torch.Tensor"
+    )
+    integrity.restore()
+    assert integrity.find_changed() is None
+    assert stats.median([3.0]) == 3.0
 
 
 def test_closing_again_takes_nothing_for_granted_that_came_later() -> None:
-    stats.middle = _mine
-    integrity.close()
-    assert integrity.broken() is not None
+    stats.median = _mine
+    integrity.record_integrity()
+    assert integrity.find_changed() is not None

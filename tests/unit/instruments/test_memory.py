@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from efficient_attn.bench.measuring.workload import Workload
-from efficient_attn.instruments.memory import canary, footprint, training_footprint
+from efficient_attn.instruments.memory import check_counter, footprint, training_footprint
 
 MIB = 2**20
 TRIAL = runpy.run_path(str(Path(__file__).parents[3] / "suites/trials/memory.py"))
@@ -223,7 +223,7 @@ def test_a_mechanisms_workload_is_counted() -> None:
 
 
 def test_the_canary_is_exact() -> None:
-    told = canary("cpu")
+    told = check_counter("cpu")
     assert told == {
         "device": "cpu",
         "expected_bytes": 64 * MIB,
@@ -240,7 +240,7 @@ def test_a_device_without_a_counter_says_so_and_not_zero() -> None:
     ):
         assert found.peak is found.retained is found.output is found.saved is found.workspace is None
         assert "mps" in (found.reason or "")
-    told = canary("mps")
+    told = check_counter("mps")
     assert told["ok"] is told["measured_bytes"] is None
     assert "mps" in told["reason"]
 
@@ -257,7 +257,7 @@ def test_an_error_in_the_call_is_the_callers() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_cuda_counts_the_same() -> None:
-    assert canary("cuda")["ok"] is True
+    assert check_counter("cuda")["ok"] is True
     for kind in TRIAL["KINDS"]:
         known = kind(64 * MIB, "cuda")
         found = [known.measure() for _ in range(3)]

@@ -14,12 +14,12 @@ import torch
 
 from efficient_attn.instruments import roofline
 from efficient_attn.instruments.roofline import (
-    Best,
-    Cache,
-    Ceiling,
-    ceiling,
-    highest,
-    share,
+    CacheLevel,
+    MeasuredRate,
+    Roofline,
+    compute_roofline_share,
+    measure_roofline_rates,
+    merge_highest,
     spread,
     timer_overhead,
     timer_resolution,
@@ -37,11 +37,11 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def looked() -> Ceiling:
+def looked() -> Roofline:
     """A look at this machine."""
     with pytest.MonkeyPatch.context() as patch:
         _use_own_time(patch)
-        return ceiling("cpu", "float32", 1)
+        return measure_roofline_rates("cpu", "float32", 1)
 
 
 @pytest.fixture
@@ -59,17 +59,17 @@ def _fastest(call: Callable[[], object], times: int = 7) -> float:
     return min(timeit.repeat(call, timer=time.process_time, number=1, repeat=times))
 
 
-def _some_time(holds: Callable[[Ceiling], bool], found: Ceiling) -> bool:
+def _some_time(holds: Callable[[Roofline], bool], found: Roofline) -> bool:
     """Whether something holds of what was found, or else of another look in one of some: other programs run beside the
     tests and slow some looks down."""
-    return holds(found) or any(holds(ceiling("cpu", "float32", 1)) for _ in range(7))
+    return holds(found) or any(holds(measure_roofline_rates("cpu", "float32", 1)) for _ in range(7))
 
 
 @pytest.mark.alone
 @pytest.mark.sampled(3)
 @pytest.mark.usefixtures("own_time")
 @pytest.mark.parametrize(("rows", "columns"), [(512, 512), (2048, 64), (64, 2048)])
-def test_no_product_is_faster(rows: int, columns: int, looked: Ceiling) -> None:
+def test_no_product_is_faster(rows: int, columns: int, looked: Roofline) -> None:
     a, b = torch.randn(rows, 512), torch.randn(512, columns)
     rate = 2 * rows * 512 * columns / _fastest(lambda: a @ b, 20)
     assert _some_time(lambda found: rate < 1.25 * found.gemm_flops_per_s, looked)
@@ -77,7 +77,7 @@ def test_no_product_is_faster(rows: int, columns: int, looked: Ceiling) -> None:
 
 @pytest.mark.alone
 @pytest.mark.usefixtures("own_time")
-def test_nothing_reads_faster_from_memory(looked: Ceiling) -> None:
+def test_nothing_reads_faster_from_memory(looked: Roofline) -> None:
     x = torch.ones(2**26)
     rate = 4 * x.numel() / _fastest(x.max)
     assert _some_time(lambda found: rate < 1.25 * found.bytes_per_s, looked)
@@ -85,9 +85,9 @@ def test_nothing_reads_faster_from_memory(looked: Ceiling) -> None:
 
 @pytest.mark.alone
 @pytest.mark.usefixtures("own_time")
-def test_the_rates_come_back(looked: Ceiling) -> None:
-    def holds(found: Ceiling) -> bool:
-        again = ceiling("cpu", "float32", 1)
+def test_the_rates_come_back(looked: Roofline) -> None:
+    def holds(found: Roofline) -> bool:
+        again = measure_roofline_rates("cpu", "float32", 1)
         alike = again.gemm_flops_per_s == pytest.approx(found.gemm_flops_per_s, rel=0.2)
         return alike and again.bytes_per_s == pytest.approx(found.bytes_per_s, rel=0.3)
 
@@ -96,11 +96,11 @@ def test_the_rates_come_back(looked: Ceiling) -> None:
 
 @pytest.mark.alone
 @pytest.mark.usefixtures("own_time")
-def test_a_rough_look_is_near(looked: Ceiling) -> None:
+def test_a_rough_look_is_near(looked: Roofline) -> None:
     """Of torch's own product: oneDNN's may be more than twice as fast."""
 
-    def holds(found: Ceiling) -> bool:
-        rough = ceiling("cpu", "float32", 1, rough=True)
+    def holds(found: Roofline) -> bool:
+        rough = measure_roofline_rates("cpu", "float32", 1, rough=True)
         near = 0.3 * found.gemm_flops_per_s < rough.gemm_flops_per_s < 1.4 * found.gemm_flops_per_s
         return near and rough.bytes_per_s == pytest.approx(found.bytes_per_s, rel=0.5)
 
@@ -109,7 +109,7 @@ def test_a_rough_look_is_near(looked: Ceiling) -> None:
 
 def test_the_threads_are_as_they_were() -> None:
     torch.set_num_threads(1)
-    ceiling("cpu", "float64", 2)
+    measure_roofline_rates("cpu", "float64", 2)
     assert torch.get_num_threads() == 1
 
 
@@ -118,26 +118,26 @@ def test_it_takes_about_a_second(rough: bool, longest: float, monkeypatch: pytes
     """On a pretend machine: 100 GFLOP/s, 20 GB/s from memory, 40 GB/s from caches of 1 and 32 MiB."""
     spent = 0.0
 
-    def product(library: str, shape: roofline.Shape, repeats: int, device: str, dtype: torch.dtype) -> Best:
+    def product(library: str, shape: roofline.Shape, repeats: int, device: str, dtype: torch.dtype) -> MeasuredRate:
         nonlocal spent
         spent += 2 * math.prod(shape) * (1 + repeats) / 1e11
-        return Best(1e11, library)
+        return MeasuredRate(1e11, library)
 
-    def read(device: str, size: int, repeats: int) -> Best:
+    def read(device: str, size: int, repeats: int) -> MeasuredRate:
         nonlocal spent
         rate = 2e10 if size > 2**25 else 4e10
         spent += 3 * size * (1 + repeats) / rate
-        return Best(rate, "sum")
+        return MeasuredRate(rate, "sum")
 
     monkeypatch.setattr(roofline, "_product", product)
     monkeypatch.setattr(roofline, "_read", read)
     monkeypatch.setattr(roofline, "_list_caches", lambda device: {"L2": 2**20, "L3": 2**25})
     monkeypatch.setattr(roofline, "caches", lambda: {"L2": 2**20, "L3": 2**25})
-    ceiling("cpu", "float32", 1, rough=rough)
+    measure_roofline_rates("cpu", "float32", 1, rough=rough)
     assert longest / 10 < spent < longest
 
 
-def test_it_is_said_what_was_fastest(looked: Ceiling) -> None:
+def test_it_is_said_what_was_fastest(looked: Roofline) -> None:
     assert re.fullmatch(r"(torch\.mm|oneDNN|oneDNN \(transposed\)) \d+x\d+x\d+ float32", looked.gemm_by)
     assert re.fullmatch(r"(sum|max|dot) of [\d.]+ MiB", looked.read_by)
     rates = [cache.bytes_per_s for cache in looked.caches]
@@ -149,18 +149,18 @@ def test_it_is_said_what_was_fastest(looked: Ceiling) -> None:
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """A machine whose products have known rates, by library and dtype; returns all that were timed."""
-    monkeypatch.setattr(roofline, "_read_memory", lambda *_: Best(1.0, "sum of nothing"))
+    monkeypatch.setattr(roofline, "_read_memory", lambda *_: MeasuredRate(1.0, "sum of nothing"))
     monkeypatch.setattr(roofline, "_list_caches", lambda device: {})
     monkeypatch.setattr(roofline, "_libraries", lambda device, dtype: ["torch.mm", "oneDNN"])
 
     def make(**rates: float) -> list[str]:
         timed: list[str] = []
 
-        def product(library: str, shape: roofline.Shape, repeats: int, device: str, dtype: torch.dtype) -> Best:
+        def product(library: str, shape: roofline.Shape, repeats: int, device: str, dtype: torch.dtype) -> MeasuredRate:
             kind = str(dtype).removeprefix("torch.")
             timed.append(kind)
             bonus = 2 if library == "oneDNN" and shape[1] == roofline.NARROW else 1
-            return Best(bonus * rates[kind], f"{library} {'x'.join(map(str, shape))} {kind}")
+            return MeasuredRate(bonus * rates[kind], f"{library} {'x'.join(map(str, shape))} {kind}")
 
         monkeypatch.setattr(roofline, "_product", product)
         return timed
@@ -170,7 +170,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
 def test_the_best_library_and_shape_count(products: Callable[..., list[str]]) -> None:
     products(float32=1e11)
-    found = ceiling("cpu", "float32")
+    found = measure_roofline_rates("cpu", "float32")
     assert (found.gemm_flops_per_s, found.gemm_by) == (2e11, "oneDNN 2048x64x2048 float32")
 
 
@@ -179,7 +179,7 @@ def test_half_types_have_their_own_rate_where_it_is_larger(
     half: float, by: str, products: Callable[..., list[str]]
 ) -> None:
     timed = products(float32=1e11, bfloat16=half)
-    found = ceiling("cpu", "bfloat16")
+    found = measure_roofline_rates("cpu", "bfloat16")
     assert found.gemm_by.endswith(by)
     assert found.gemm_flops_per_s == 2 * max(half, 1e11)
     assert (timed.count("bfloat16") > 4) == (by == "bfloat16")  # what is far slower is not tried in all ways
@@ -187,10 +187,10 @@ def test_half_types_have_their_own_rate_where_it_is_larger(
 
 def test_whole_types_are_held_against_themselves(products: Callable[..., list[str]]) -> None:
     products(float64=1e10)
-    assert ceiling("cpu", "float64").gemm_by.endswith("float64")
+    assert measure_roofline_rates("cpu", "float64").gemm_by.endswith("float64")
 
 
-CACHES = (Cache("L2", 10, 40.0), Cache("L3", 100, 20.0))
+CACHES = (CacheLevel("L2", 10, 40.0), CacheLevel("L3", 100, 20.0))
 
 
 @pytest.mark.parametrize(
@@ -198,16 +198,16 @@ CACHES = (Cache("L2", 10, 40.0), Cache("L3", 100, 20.0))
     [(4, 0.1, "L2"), (10, 0.25, "L2"), (50, 0.25 + 2.0, "L3"), (210, 0.25 + 5.0 + 10.0, "memory")],
 )
 def test_bytes_are_read_from_what_holds_them(size: int, seconds: float, holder: str) -> None:
-    best = Ceiling(1.0, 10.0, caches=CACHES)
-    assert (best.read_seconds(size), best.find_holder(size)) == (pytest.approx(seconds), holder)
-    assert (best.read_seconds(size, cold=True), best.find_holder(size, cold=True)) == (size / 10, "memory")
-    assert share(0, size, 2 * seconds, best) == pytest.approx(0.5)
+    best = Roofline(1.0, 10.0, caches=CACHES)
+    assert (best.read_seconds(size), best.find_memory_level(size)) == (pytest.approx(seconds), holder)
+    assert (best.read_seconds(size, cold=True), best.find_memory_level(size, cold=True)) == (size / 10, "memory")
+    assert compute_roofline_share(0, size, 2 * seconds, best) == pytest.approx(0.5)
 
 
 def test_no_cache_is_slower_than_what_lies_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = {16: 30.0, 8: 50.0, 4: 45.0, 2: 20.0, 1: 9.0}
     monkeypatch.setattr(roofline, "_list_caches", lambda device: {"L2": 8, "L3": 32})
-    monkeypatch.setattr(roofline, "_read", lambda device, size, repeats: Best(rates[size], f"sum of {size}"))
+    monkeypatch.setattr(roofline, "_read", lambda device, size, repeats: MeasuredRate(rates[size], f"sum of {size}"))
     found = roofline._read_caches("cpu", 10.0)
     assert [(c.name, c.size, c.bytes_per_s) for c in found] == [("L2", 8, 50.0), ("L3", 32, 50.0)]
     assert [c.bytes_per_s for c in roofline._read_caches("cpu", 99.0)] == [99.0, 99.0]
@@ -222,17 +222,17 @@ def test_threads_fill_as_many_caches_as_there_are(monkeypatch: pytest.MonkeyPatc
 
 
 def test_several_looks_give_the_highest_rates_and_their_spread() -> None:
-    one, two = Ceiling(100.0, 10.0, "a", "b", CACHES), Ceiling(80.0, 20.0, "c", "d", (Cache("L3", 100, 50.0),))
-    assert highest([one, two]) == Ceiling(100.0, 20.0, "a", "d", (CACHES[0], Cache("L3", 100, 50.0)))
+    one, two = Roofline(100.0, 10.0, "a", "b", CACHES), Roofline(80.0, 20.0, "c", "d", (CacheLevel("L3", 100, 50.0),))
+    assert merge_highest([one, two]) == Roofline(100.0, 20.0, "a", "d", (CACHES[0], CacheLevel("L3", 100, 50.0)))
     assert spread([one, two]) == pytest.approx({"gemm": 0.2, "memory": 0.5, "L2": 0.0, "L3": 0.6})
-    assert highest([one]) == one
+    assert merge_highest([one]) == one
 
 
 def test_the_share_is_of_what_binds() -> None:
-    best = Ceiling(100.0, 10.0)
-    assert share(200, 1, 4.0, best) == 0.5  # two seconds of arithmetic in four
-    assert share(1, 20, 4.0, best) == 0.5  # two seconds of reading
-    assert share(400, 20, 4.0, best) == 1.0
+    best = Roofline(100.0, 10.0)
+    assert compute_roofline_share(200, 1, 4.0, best) == 0.5  # two seconds of arithmetic in four
+    assert compute_roofline_share(1, 20, 4.0, best) == 0.5  # two seconds of reading
+    assert compute_roofline_share(400, 20, 4.0, best) == 1.0
 
 
 def test_the_clock() -> None:

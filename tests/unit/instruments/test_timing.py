@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from efficient_attn.instruments import timing
 from efficient_attn.instruments.timing import (
-    MOST_PASSES,
-    PASSES,
-    RETRIES,
-    Pace,
-    Round,
-    Timed,
+    MAX_RETRIES,
+    MAX_SAMPLES_PER_ROUND,
+    SAMPLES_PER_ROUND,
+    CallRate,
+    RoundSamples,
+    SamplingPlan,
+    TimedCall,
     TooSlow,
-    Turn,
     calibrate,
     first_call,
-    share_turns,
-    take_rounds,
+    plan_samples,
+    run_rounds,
 )
 
 
@@ -36,12 +36,12 @@ class Clock:
         self.now += seconds + waiting
         self.processor += seconds
 
-    def subject(self, seconds: float, name: str = "", *, limit: int = 1_000_000) -> Timed:
+    def subject(self, seconds: float, name: str = "", *, limit: int = 1_000_000) -> TimedCall:
         def run(count: int) -> None:
             self.order.append(name)
             self.pass_by(seconds * count)
 
-        return Timed(run, lambda count: self.order.append(f"reset {name}"), limit=limit)
+        return TimedCall(run, lambda count: self.order.append(f"reset {name}"), max_calls=limit)
 
 
 @pytest.fixture
@@ -61,21 +61,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 )
 def test_calls_fill_a_block(clock: Clock, seconds: float, calls: int) -> None:
     found = calibrate(clock.subject(seconds), budget_s=60, device="cpu")
-    assert found == Pace(calls, pytest.approx(max(seconds, 1e-7) * calls), pytest.approx(0))
+    assert found == CallRate(calls, pytest.approx(max(seconds, 1e-7) * calls), pytest.approx(0))
 
 
 def test_what_setting_up_takes_counts_too(clock: Clock) -> None:
-    subject = Timed(lambda count: clock.pass_by(0.001 * count), lambda count: clock.pass_by(0.1))
+    subject = TimedCall(lambda count: clock.pass_by(0.001 * count), lambda count: clock.pass_by(0.1))
     pace = calibrate(subject, budget_s=60, device="cpu")
-    assert pace == Pace(2, pytest.approx(0.002), pytest.approx(0.1))
-    assert share_turns({"a": pace}, rounds=8, processes=4, budget_s=60)["a"].passes == PASSES
-    assert share_turns({"a": pace}, rounds=8, processes=4, budget_s=1)["a"].passes == 1
+    assert pace == CallRate(2, pytest.approx(0.002), pytest.approx(0.1))
+    assert plan_samples({"a": pace}, rounds=8, processes=4, budget_s=60)["a"].samples == SAMPLES_PER_ROUND
+    assert plan_samples({"a": pace}, rounds=8, processes=4, budget_s=1)["a"].samples == 1
 
 
 def test_limits_hold(clock: Clock) -> None:
     assert calibrate(clock.subject(1e-6, limit=32), budget_s=60, device="cpu").calls == 32
     most = clock.subject(1.0)
-    assert calibrate(Timed(most.run, least=16), budget_s=60, device="cpu").calls == 16
+    assert calibrate(TimedCall(most.run, min_calls=16), budget_s=60, device="cpu").calls == 16
 
 
 def test_one_call_over_the_budget_is_too_slow(clock: Clock) -> None:
@@ -87,34 +87,34 @@ def test_one_call_over_the_budget_is_too_slow(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("seconds", "passes"),
     [
-        ((0.002, 0.002), MOST_PASSES),  # fast: as many as are allowed
+        ((0.002, 0.002), MAX_SAMPLES_PER_ROUND),  # fast: as many as are allowed
         ((0.02, 0.02), 7),  # a quarter of a second a round
-        ((0.5, 0.002), PASSES),
+        ((0.5, 0.002), SAMPLES_PER_ROUND),
     ],
 )
 def test_rounds_of_fast_cells_get_more_passes(seconds: tuple[float, ...], passes: int) -> None:
-    found = share_turns({str(i): Pace(1, s) for i, s in enumerate(seconds)}, rounds=8, processes=4, budget_s=60)
-    assert {turn.passes for turn in found.values()} == {passes}
+    found = plan_samples({str(i): CallRate(1, s) for i, s in enumerate(seconds)}, rounds=8, processes=4, budget_s=60)
+    assert {turn.samples for turn in found.values()} == {passes}
 
 
 def test_a_slow_one_gets_fewer_passes_than_the_others() -> None:
-    found = share_turns({"fast": Pace(1, 0.5), "slow": Pace(1, 5.0)}, rounds=8, processes=4, budget_s=60)
-    assert (found["fast"].passes, found["slow"].passes) == (3, 1)
+    found = plan_samples({"fast": CallRate(1, 0.5), "slow": CallRate(1, 5.0)}, rounds=8, processes=4, budget_s=60)
+    assert (found["fast"].samples, found["slow"].samples) == (3, 1)
 
 
 @settings(max_examples=100, deadline=None)
 @given(block=st.floats(1e-4, 100), budget=st.floats(0.1, 100), rounds=st.integers(2, 20), per=st.integers(1, 4))
 def test_no_sitting_costs_more_than_what_is_left(block: float, budget: float, rounds: int, per: int) -> None:
-    turn = share_turns({"a": Pace(1, block)}, rounds=rounds, processes=4, budget_s=budget)["a"]
-    assert 1 <= turn.passes <= MOST_PASSES
+    turn = plan_samples({"a": CallRate(1, block)}, rounds=rounds, processes=4, budget_s=budget)["a"]
+    assert 1 <= turn.samples <= MAX_SAMPLES_PER_ROUND
     left, taken = budget, 0
-    while count := min(per, turn.affordable(left)):
-        left -= turn.pace.warm_up_s + count * turn.passes * block
+    while count := min(per, turn.count_affordable_rounds(left)):
+        left -= turn.rate.warm_up_s + count * turn.samples * block
         taken += count
         assert left >= -1e-9
         if taken > 1000:
             break
-    if budget >= (rounds * PASSES + rounds) * block:  # enough for all of them, and a warm-up for each
+    if budget >= (rounds * SAMPLES_PER_ROUND + rounds) * block:  # enough for all of them, and a warm-up for each
         assert taken >= rounds
 
 
@@ -123,11 +123,11 @@ def test_no_sitting_costs_more_than_what_is_left(block: float, budget: float, ro
 NAMES = ("a", "b", "c")
 
 
-def _sat(clock: Clock, seed: int, *, rounds: dict[str, int] | None = None) -> list[Round]:
+def _sat(clock: Clock, seed: int, *, rounds: dict[str, int] | None = None) -> list[RoundSamples]:
     subjects = {n: clock.subject(0.001 * (i + 1), n) for i, n in enumerate(NAMES)}
-    takes = {n: Turn(Pace(2, 0.002 * (i + 1)), 3) for i, n in enumerate(NAMES)}
+    takes = {n: SamplingPlan(CallRate(2, 0.002 * (i + 1)), 3) for i, n in enumerate(NAMES)}
     counts = dict.fromkeys(NAMES, 4) | (rounds or {})
-    return list(take_rounds(subjects, takes, counts, seed=seed, device="cpu"))
+    return list(run_rounds(subjects, takes, counts, seed=seed, device="cpu"))
 
 
 def _runs(clock: Clock) -> list[str]:
@@ -171,23 +171,27 @@ def test_a_subject_with_fewer_rounds_stops_and_the_others_go_on(clock: Clock) ->
 
 
 def test_what_takes_long_is_not_warmed_up(clock: Clock) -> None:
-    list(take_rounds({"a": clock.subject(2, "a")}, {"a": Turn(Pace(1, 2.0), 1)}, {"a": 1}, seed=0, device="cpu"))
+    list(
+        run_rounds(
+            {"a": clock.subject(2, "a")}, {"a": SamplingPlan(CallRate(1, 2.0), 1)}, {"a": 1}, seed=0, device="cpu"
+        )
+    )
     assert _runs(clock) == ["a"]
 
 
 def test_nothing_to_time_is_no_error() -> None:
-    assert list(take_rounds({}, {}, {}, seed=0, device="cpu")) == []
+    assert list(run_rounds({}, {}, {}, seed=0, device="cpu")) == []
 
 
-def _during(subject: Timed, **options: object) -> list[Round]:
-    takes, counts = {"a": Turn(Pace(1, 2.0), 3)}, {"a": 2}
-    return list(take_rounds({"a": subject}, takes, counts, seed=0, device="cpu", **options))  # type: ignore[arg-type]
+def _during(subject: TimedCall, **options: object) -> list[RoundSamples]:
+    takes, counts = {"a": SamplingPlan(CallRate(1, 2.0), 3)}, {"a": 2}
+    return list(run_rounds({"a": subject}, takes, counts, seed=0, device="cpu", **options))  # type: ignore[arg-type]
 
 
 def test_garbage_is_not_collected_while_timing_and_is_again_after() -> None:
     seen = []
     assert gc.isenabled()
-    _during(Timed(lambda count: seen.append(gc.isenabled())))
+    _during(TimedCall(lambda count: seen.append(gc.isenabled())))
     assert set(seen) == {False}
     assert gc.isenabled()
 
@@ -195,17 +199,17 @@ def test_garbage_is_not_collected_while_timing_and_is_again_after() -> None:
 def test_garbage_collection_stays_off_where_it_was_off() -> None:
     gc.disable()
     try:
-        _during(Timed(lambda count: None))
+        _during(TimedCall(lambda count: None))
         assert not gc.isenabled()
     finally:
         gc.enable()
 
 
-def _failing(error: BaseException) -> Timed:
+def _failing(error: BaseException) -> TimedCall:
     def run(count: int) -> None:
         raise error
 
-    return Timed(run)
+    return TimedCall(run)
 
 
 def test_garbage_collection_comes_back_after_an_interrupt() -> None:
@@ -223,9 +227,9 @@ def test_a_subject_that_fails_drops_out_and_the_others_go_on(clock: Clock, at_ca
         if next(calls) == at_call:
             raise RuntimeError("enough")
 
-    takes = {name: Turn(Pace(1, 0.1), 3) for name in ("a", "b")}
-    subjects = {"a": clock.subject(0.1, "a"), "b": Timed(run)}
-    found = list(take_rounds(subjects, takes, {"a": 4, "b": 4}, seed=0, device="cpu"))
+    takes = {name: SamplingPlan(CallRate(1, 0.1), 3) for name in ("a", "b")}
+    subjects = {"a": clock.subject(0.1, "a"), "b": TimedCall(run)}
+    found = list(run_rounds(subjects, takes, {"a": 4, "b": 4}, seed=0, device="cpu"))
     assert [str(e) for r in found for e in r.failed.values()] == ["enough"]
     assert [len(r.samples["a"]) for r in found] == [3] * 4
     assert next(calls, None) is None  # and it was not asked again
@@ -234,9 +238,9 @@ def test_a_subject_that_fails_drops_out_and_the_others_go_on(clock: Clock, at_ca
 # -- disturbance -------------------------------------------------------------------------------------------------
 
 
-def _waiting(clock: Clock, *waits: float) -> Timed:
+def _waiting(clock: Clock, *waits: float) -> TimedCall:
     remaining = iter(waits)
-    return Timed(lambda count: clock.pass_by(0.1, waiting=next(remaining, 0.0)))
+    return TimedCall(lambda count: clock.pass_by(0.1, waiting=next(remaining, 0.0)))
 
 
 def test_a_pass_that_had_to_wait_is_kept_counted_and_repeated(clock: Clock) -> None:
@@ -249,8 +253,8 @@ def test_a_pass_that_had_to_wait_is_kept_counted_and_repeated(clock: Clock) -> N
 
 def test_repeats_end_when_the_machine_is_never_quiet(clock: Clock) -> None:
     first, _ = _during(_waiting(clock, *[0.05] * 100), alone=True)
-    assert len(first.samples["a"]) == 3 + RETRIES
-    assert first.waited["a"] == 3 + RETRIES
+    assert len(first.samples["a"]) == 3 + MAX_RETRIES
+    assert first.waited["a"] == 3 + MAX_RETRIES
 
 
 def test_several_threads_may_use_more_processor_than_time(clock: Clock) -> None:
@@ -274,13 +278,13 @@ def test_what_is_checked_after_a_pass_can_end_it(clock: Clock) -> None:
 def test_one_pass_of_each_round_is_judged_and_which_one_is_drawn(clock: Clock) -> None:
     judged: list[int] = []
 
-    def subject() -> Timed:
+    def subject() -> TimedCall:
         timed = clock.subject(0.1, "a")
-        timed.judge = lambda: judged.append(len([name for name in clock.order if name == "a"]))
+        timed.verify = lambda: judged.append(len([name for name in clock.order if name == "a"]))
         return timed
 
-    turn = Turn(Pace(1, 0.1), 5)
-    rounds = take_rounds({"a": subject()}, {"a": turn}, {"a": 40}, seed=3, device="cpu")
+    turn = SamplingPlan(CallRate(1, 0.1), 5)
+    rounds = run_rounds({"a": subject()}, {"a": turn}, {"a": 40}, seed=3, device="cpu")
     assert [len(r.samples["a"]) for r in rounds] == [5] * 40
     passes = [(number - 2) % 5 for number in judged]  # after the one that warms it up
     assert len(passes) == 40
@@ -293,9 +297,9 @@ def test_what_is_judged_wrong_ends_without_that_pass(clock: Clock) -> None:
         raise ValueError("wrong")
 
     timed = clock.subject(0.1, "a")
-    timed.judge = refuse
-    turn = Turn(Pace(1, 0.1), 1)
-    first, second = take_rounds({"a": timed}, {"a": turn}, {"a": 2}, seed=3, device="cpu")
+    timed.verify = refuse
+    turn = SamplingPlan(CallRate(1, 0.1), 1)
+    first, second = run_rounds({"a": timed}, {"a": turn}, {"a": 2}, seed=3, device="cpu")
     assert (str(first.failed["a"]), first.samples["a"]) == ("wrong", [])
     assert second.samples == {}
 
@@ -306,7 +310,7 @@ def test_several_threads_at_once_are_seen_where_there_is_to_be_one(clock: Clock,
         clock.pass_by(0.1 * count)
         clock.processor += 0.09 * count
 
-    turn = Turn(Pace(1, 0.1), 1)
-    (found,) = take_rounds({"a": Timed(run)}, {"a": turn}, {"a": 1}, seed=0, device="cpu", alone=alone)
+    turn = SamplingPlan(CallRate(1, 0.1), 1)
+    (found,) = run_rounds({"a": TimedCall(run)}, {"a": turn}, {"a": 1}, seed=0, device="cpu", alone=alone)
     said = "1.9 processors worked at once for it, where one thread is asked for"
     assert [str(error) for error in found.failed.values()] == ([said] if alone else [])

@@ -20,7 +20,7 @@ from efficient_attn.patterns import Band, Keys
 
 @ea.register("sink_window", family="sparse")
 class SinkWindow(ea.SparseAttention):
-    """The keys around, and the first few of the text (attention sinks, arXiv:2309.17453)."""
+    """A sliding window plus the first tokens of the sequence (attention sinks, arXiv:2309.17453)."""
 
     def __init__(self, *, window: int = 256, n_sink: int = 4) -> None:
         super().__init__(Band(-window, window) | Keys(0, n_sink))

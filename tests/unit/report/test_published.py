@@ -166,8 +166,8 @@ def _git(session: dict[str, Any]) -> dict[str, Any] | None:
 
 @pytest.mark.parametrize("run", _published(), ids=lambda run: run.name)
 def test_a_published_run_is_of_a_clean_commit_and_finished(run: Path) -> None:
-    assert all(session["finished"] for session in store.about(run))
-    for session in store.about(run):
+    assert all(session["finished"] for session in store.read_about(run))
+    for session in store.read_about(run):
         git = _git(session)
         assert git, "it does not say from which commit it was measured"
         assert session["run_id"] in UNCLEAN or not git["digest"], "its tree held changes that are in no commit"

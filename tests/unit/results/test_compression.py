@@ -13,7 +13,7 @@ from efficient_attn.results.checkpoints import CHECKPOINTS
 from efficient_attn.results.compression import pack
 from efficient_attn.results.exchange import read_run
 from efficient_attn.results.rows import Record, Row
-from efficient_attn.results.shards import DamagedRecord, shards
+from efficient_attn.results.shards import DamagedRecord, list_shards
 from efficient_attn.results.store import Writer, read
 
 
@@ -28,11 +28,11 @@ def write(folder: Path, *keys: str, shard: str = "rows.jsonl", resume: bool = Fa
 def test_what_is_packed_reads_as_before(tmp_path: Path) -> None:
     run = write(tmp_path, "a", "b")
     write(tmp_path, "c", shard="rows-2.jsonl", resume=True)
-    lines = {path.name: path.read_bytes() for path in shards(run)}
+    lines = {path.name: path.read_bytes() for path in list_shards(run)}
     records, frame = read(run), frames.load(run)
     packed = pack(run)
     assert [path.name for path in packed] == ["rows.jsonl.gz", "rows-2.jsonl.gz"]
-    assert shards(run) == packed
+    assert list_shards(run) == packed
     assert {path.name.removesuffix(".gz"): gzip.decompress(path.read_bytes()) for path in packed} == lines
     assert read(run) == records
     assert frames.load(run).equals(frame)
@@ -91,7 +91,7 @@ def test_a_run_that_is_written_to_or_damaged_is_not_packed(tmp_path: Path) -> No
     with pytest.raises(UsageError, match=r"rows.jsonl:2: .*; repair the run first"):
         pack(run)
     assert (run / "rows.jsonl").read_bytes() == torn
-    assert shards(run) == [run / "rows.jsonl"]
+    assert list_shards(run) == [run / "rows.jsonl"]
 
 
 @pytest.mark.parametrize("how", ["cut", "changed", "no gzip"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from efficient_attn.results.effects import Step, can_tell, fit_effects, list_steps
+from efficient_attn.results.effects import EffectStep, fit_effects, is_estimable, list_steps
 
 LEVELS: dict[str, list[Any]] = {
     "heads": [4, 12, 32],
@@ -33,11 +33,11 @@ def test_a_factor_of_numbers_is_one_step_and_of_words_one_to_each_other_level() 
     assert HEADS == ("heads", 4, 32)
     assert DTYPE == ("dtype", "float32", "bfloat16")
     assert [step.high for step in (HALF, PACKED)] == ["half", "packed"]
-    assert list_steps({"causal": [False, True]}) == [Step("causal", False, True)]
+    assert list_steps({"causal": [False, True]}) == [EffectStep("causal", False, True)]
 
 
 def test_a_number_in_the_middle_is_part_of_the_way_by_factors() -> None:
-    assert [Step("heads", 2, 32).share(n) for n in (2, 8, 32)] == pytest.approx([0, 0.5, 1])
+    assert [EffectStep("heads", 2, 32).share(n) for n in (2, 8, 32)] == pytest.approx([0, 0.5, 1])
 
 
 def test_planted_effects_are_found_exactly_without_noise() -> None:
@@ -72,7 +72,7 @@ def test_an_interaction_widens_the_intervals_and_is_no_effect() -> None:
 def test_points_that_cannot_tell_two_factors_apart_tell_nothing() -> None:
     together = [{"heads": 4, "batch": 1}, {"heads": 32, "batch": 8}] * 3
     steps = list_steps({"heads": [4, 32], "batch": [1, 8]})
-    assert not can_tell(together, steps)
+    assert not is_estimable(together, steps)
     assert fit_effects(together, [1.0] * 6, steps) is None
     assert fit_effects(POINTS[:3], [1.0] * 3, list(PLANTED)) is None  # too few
 

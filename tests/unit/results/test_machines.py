@@ -14,7 +14,7 @@ from efficient_attn.results.compare import compare
 from efficient_attn.results.exchange import read_run
 from efficient_attn.results.machines import find_new_names, rename
 from efficient_attn.results.shards import DamagedRecord
-from efficient_attn.results.store import RUN, Writer, about, read
+from efficient_attn.results.store import RUN, Writer, read, read_about
 
 OLD = "AMD-EPYC-x2-24GiB"
 
@@ -84,7 +84,7 @@ def test_old_rows_are_read_with_the_names_and_stay_as_they_are(tmp_path: Path) -
     folder = _write(tmp_path / "a", 49152)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     (machine,) = {found.row.machine for found in read(folder)}
-    assert machine == about(folder)[0]["environment"]["machine"] == _name(_session())
+    assert machine == read_about(folder)[0]["environment"]["machine"] == _name(_session())
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     with Writer(folder, resume=True) as writer:
         writer.describe({"run_id": "next"})

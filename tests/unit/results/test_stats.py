@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from efficient_attn.results.stats import (
     Estimate,
     Mean,
+    adjust_holm,
+    classify_ratio,
+    estimate_mean,
+    estimate_share,
+    estimate_typical,
     exponent,
-    mean_of,
-    middle,
+    median,
     paired_ratio,
-    share_of,
-    step_down,
-    typical,
-    verdict,
 )
 
 positive = st.floats(1e-6, 1e6)
@@ -31,7 +31,7 @@ def test_typical_covers_the_truth_as_often_as_it_says(rounds: int, confidence: f
     rng = np.random.default_rng(rounds)
     hits, runs = 0, 1500
     for _ in range(runs):
-        e = typical((5 * np.exp(rng.normal(0, 0.2, rounds))).tolist(), confidence=confidence)
+        e = estimate_typical((5 * np.exp(rng.normal(0, 0.2, rounds))).tolist(), confidence=confidence)
         assert e.low is not None
         assert e.high is not None
         hits += e.low <= 5 <= e.high
@@ -69,7 +69,7 @@ def test_exponent_needs_different_lengths(lengths: list[float]) -> None:
 
 @given(st.lists(positive, min_size=2, max_size=12))
 def test_typical_lies_in_its_interval_and_among_its_values(values: list[float]) -> None:
-    e = typical(values)
+    e = estimate_typical(values)
     assert e.low is not None
     assert e.high is not None
     slack = 1 + 1e-9
@@ -81,17 +81,19 @@ def test_typical_lies_in_its_interval_and_among_its_values(values: list[float]) 
 
 @given(st.lists(positive, min_size=1, max_size=8), positive)
 def test_typical_scales_with_its_unit(values: list[float], unit: float) -> None:
-    assert typical([unit * x for x in values]).value == pytest.approx(unit * typical(values).value, rel=1e-9)
+    assert estimate_typical([unit * x for x in values]).value == pytest.approx(
+        unit * estimate_typical(values).value, rel=1e-9
+    )
 
 
 def test_one_value_has_no_interval() -> None:
-    assert typical([3.0]) == Estimate(pytest.approx(3.0), None, None)
+    assert estimate_typical([3.0]) == Estimate(pytest.approx(3.0), None, None)
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [1.0, -1.0]])
 def test_typical_needs_positive_values(values: list[float]) -> None:
     with pytest.raises(ValueError, match="needs positive values"):
-        typical(values)
+        estimate_typical(values)
 
 
 @given(st.lists(st.tuples(positive, positive), min_size=1, max_size=8))
@@ -105,7 +107,7 @@ def test_pairing_takes_out_what_slowed_whole_rounds() -> None:
     weather = np.exp(rng.normal(0, 1, 10))
     ratio = paired_ratio((2 * weather).tolist(), weather.tolist())
     assert ratio == pytest.approx((2, 2, 2))
-    apart = typical((2 * weather).tolist())
+    apart = estimate_typical((2 * weather).tolist())
     assert apart.high is not None
     assert apart.high > 3
 
@@ -115,7 +117,7 @@ def test_rounds_of_one_series_only_are_left_out() -> None:
 
 
 def test_more_confidence_is_a_wider_interval() -> None:
-    wide, narrow = typical([1.0, 1.1, 0.9], confidence=0.99), typical([1.0, 1.1, 0.9], confidence=0.9)
+    wide, narrow = estimate_typical([1.0, 1.1, 0.9], confidence=0.99), estimate_typical([1.0, 1.1, 0.9], confidence=0.9)
     assert (wide.low or 0) < (narrow.low or 0)
     assert (narrow.high or 0) < (wide.high or 0)
 
@@ -130,7 +132,7 @@ def test_intervals_cover_though_rounds_of_a_process_resemble_each_other(between:
     hits, runs = 0, 1500
     for _ in range(runs):
         own = rng.normal(0, between, processes)
-        interval = mean_of([7 + own[p] + rng.normal() for p in groups], groups).interval(0.95)
+        interval = estimate_mean([7 + own[p] + rng.normal() for p in groups], groups).interval(0.95)
         assert interval is not None
         hits += interval[0] <= 7 <= interval[1]
     assert 0.92 <= hits / runs <= 0.99
@@ -138,12 +140,12 @@ def test_intervals_cover_though_rounds_of_a_process_resemble_each_other(between:
 
 def test_one_process_or_two_count_as_rounds() -> None:
     values = [1.0, 1.1, 0.9, 1.2]
-    assert mean_of(values, [0, 0, 0, 0]) == mean_of(values, [0, 0, 1, 1]) == mean_of(values)
-    assert mean_of(values).degrees == 3
+    assert estimate_mean(values, [0, 0, 0, 0]) == estimate_mean(values, [0, 0, 1, 1]) == estimate_mean(values)
+    assert estimate_mean(values).degrees == 3
 
 
 def test_one_round_has_no_error() -> None:
-    assert mean_of([2.0]).interval() is None
+    assert estimate_mean([2.0]).interval() is None
     assert Estimate(2.0).half_width == math.inf
 
 
@@ -163,13 +165,13 @@ def test_one_round_has_no_error() -> None:
     ],
 )
 def test_verdicts(low: float, high: float, says: str) -> None:
-    assert verdict(low, high) == says
+    assert classify_ratio(low, high) == says
 
 
 def test_sameness_is_what_the_tolerance_allows() -> None:
-    assert verdict(0.95, 1.05, tolerance=0.1) == "same"
-    assert verdict(0.95, 1.05, tolerance=0.04) == "inconclusive"
-    assert verdict(1.03, 1.05, tolerance=0.1) == "faster"  # a difference that counts is one, however small
+    assert classify_ratio(0.95, 1.05, tolerance=0.1) == "same"
+    assert classify_ratio(0.95, 1.05, tolerance=0.04) == "inconclusive"
+    assert classify_ratio(1.03, 1.05, tolerance=0.1) == "faster"  # a difference that counts is one, however small
 
 
 @pytest.mark.parametrize("degrees", [1, 3, 20])
@@ -186,17 +188,17 @@ def test_p_values_at_the_ends() -> None:
 
 
 def test_holm_goes_on_from_the_smallest_until_one_fails() -> None:
-    assert step_down([0.03, 0.001, 0.015, 0.9], 0.05) == pytest.approx([0.0125, 0.05 / 4, 0.05 / 3, 0.0125])
-    assert step_down([0.04, 0.001], 0.05) == pytest.approx([0.05, 0.025])
-    assert step_down([0.04, 0.03], 0.05) == pytest.approx([0.025, 0.025])
-    assert step_down([], 0.05) == []
+    assert adjust_holm([0.03, 0.001, 0.015, 0.9], 0.05) == pytest.approx([0.0125, 0.05 / 4, 0.05 / 3, 0.0125])
+    assert adjust_holm([0.04, 0.001], 0.05) == pytest.approx([0.05, 0.025])
+    assert adjust_holm([0.04, 0.03], 0.05) == pytest.approx([0.025, 0.025])
+    assert adjust_holm([], 0.05) == []
 
 
 @given(st.floats(0.1, 10), st.floats(1, 2))
 def test_a_verdict_turned_round_is_the_opposite(low: float, width: float) -> None:
     opposite = {"faster": "slower", "slower": "faster"}
-    says = verdict(low, low * width)
-    assert verdict(1 / (low * width), 1 / low) in (opposite.get(says, says), "inconclusive")
+    says = classify_ratio(low, low * width)
+    assert classify_ratio(1 / (low * width), 1 / low) in (opposite.get(says, says), "inconclusive")
 
 
 def test_noise_alone_is_hardly_ever_called_a_difference_and_five_percent_nearly_always_is() -> None:
@@ -208,32 +210,32 @@ def test_noise_alone_is_hardly_ever_called_a_difference_and_five_percent_nearly_
             found = paired_ratio(rounds, [1.0] * 12, confidence=0.99)
             assert found.low is not None
             assert found.high is not None
-            called[effect] += verdict(found.low, found.high) in ("faster", "slower")
+            called[effect] += classify_ratio(found.low, found.high) in ("faster", "slower")
     assert called[0.0] <= 20
     assert called[0.05] >= 950
 
 
 def test_the_middle_is_a_value_that_was_there() -> None:
-    assert [middle(v) for v in ([3.0], [5.0, 1.0, 3.0], [4.0, 1.0], [9.0, 2.0, 1.0, 3.0])] == [3.0, 3.0, 4.0, 3.0]
+    assert [median(v) for v in ([3.0], [5.0, 1.0, 3.0], [4.0, 1.0], [9.0, 2.0, 1.0, 3.0])] == [3.0, 3.0, 4.0, 3.0]
 
 
 def test_shares_of_few_trials_have_wilsons_interval() -> None:
-    found = share_of(11, 80)
+    found = estimate_share(11, 80)
     assert found == pytest.approx((0.1375, 0.0786, 0.2292), abs=5e-4)  # by hand, from the formula
-    assert share_of(0, 10)[:2] == (0.0, 0.0)
-    assert share_of(10, 10).low == pytest.approx(0.7225, abs=5e-4)
+    assert estimate_share(0, 10)[:2] == (0.0, 0.0)
+    assert estimate_share(10, 10).low == pytest.approx(0.7225, abs=5e-4)
     with pytest.raises(ValueError, match="trial"):
-        share_of(0, 0)
+        estimate_share(0, 0)
 
 
 @given(st.integers(1, 300), st.data())
 def test_an_interval_of_a_share_holds_it_and_narrows(count: int, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, count))
-    few, many = share_of(hits, count), share_of(4 * hits, 4 * count)
+    few, many = estimate_share(hits, count), estimate_share(4 * hits, 4 * count)
     for found in (few, many):
         assert found.low is not None
         assert found.high is not None
         assert 0 <= found.low <= found.value <= found.high <= 1
     assert many.high - many.low < few.high - few.low
-    other = share_of(count - hits, count)
+    other = estimate_share(count - hits, count)
     assert (1 - other.low, 1 - other.high) == pytest.approx((few.high, few.low), abs=1e-12)

@@ -15,8 +15,8 @@ from efficient_attn.errors import UsageError
 from efficient_attn.results import durable
 from efficient_attn.results.lock import HOLDER, LOCK
 from efficient_attn.results.rows import Record, Row
-from efficient_attn.results.shards import shards, stem
-from efficient_attn.results.store import ROWS, RUN, StoreError, Writer, about, read
+from efficient_attn.results.shards import list_shards, stem
+from efficient_attn.results.store import ROWS, RUN, StoreError, Writer, read, read_about
 
 
 def record(key: str, **cells: object) -> Record:
@@ -132,7 +132,7 @@ def test_all_shards_are_read_by_name_the_default_one_first(tmp_path: Path) -> No
     write(tmp_path, "b", shard="rows-2.jsonl")
     write(tmp_path, "c", shard="rows_3.jsonl", resume=True)
     assert write(tmp_path, "a", resume=True) == {"a", "b", "c"}
-    assert [p.name for p in shards(tmp_path)] == [ROWS, "rows-2.jsonl", "rows_3.jsonl"]
+    assert [p.name for p in list_shards(tmp_path)] == [ROWS, "rows-2.jsonl", "rows_3.jsonl"]
     assert keys(tmp_path) == ["a", "b", "c"]
     assert keys(tmp_path / "rows-2.jsonl") == ["b"]
     (tmp_path / ROWS).unlink()
@@ -233,9 +233,9 @@ def test_sessions_are_described_beside_earlier_ones(tmp_path: Path) -> None:
         assert writer.sessions == [{"run_id": "one", "threads": 1}]
         writer.describe({"run_id": "two", "threads": 2})
         writer.describe({"run_id": "two", "threads": 2, "finished": "now"})
-    assert about(tmp_path) == [{"run_id": "one", "threads": 1}, {"run_id": "two", "threads": 2, "finished": "now"}]
+    assert read_about(tmp_path) == [{"run_id": "one", "threads": 1}, {"run_id": "two", "threads": 2, "finished": "now"}]
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([LOCK, HOLDER, ROWS, RUN])
-    assert about(tmp_path / "absent") == []
+    assert read_about(tmp_path / "absent") == []
 
 
 def test_a_description_that_does_not_fit_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,11 +245,11 @@ def test_a_description_that_does_not_fit_leaves_the_old_one(tmp_path: Path, monk
             patched.setattr(os, "write", _full(5))
             with pytest.raises(StoreError, match="No space left"):
                 writer.describe({"run_id": "two"})
-    assert about(tmp_path) == [{"run_id": "one"}]
+    assert read_about(tmp_path) == [{"run_id": "one"}]
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
 
 def test_a_damaged_description_is_told(tmp_path: Path) -> None:
     (tmp_path / RUN).write_text("{")
     with pytest.raises(UsageError, match=f"{RUN}: damaged"):
-        about(tmp_path)
+        read_about(tmp_path)

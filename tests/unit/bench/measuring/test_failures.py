@@ -85,14 +85,14 @@ def test_a_case_that_fails_while_it_is_timed_does_not_take_the_others_with_it(mo
         return out
 
     name = planted.plant("zz_later", twist)
-    original = jobs.take_rounds
+    original = jobs.run_rounds
 
     def take_rounds(*args: Any, **options: Any) -> Any:
         nonlocal timing
         timing = True
         return original(*args, **options)
 
-    monkeypatch.setattr(jobs, "take_rounds", take_rounds)
+    monkeypatch.setattr(jobs, "run_rounds", take_rounds)
     full, failed, linear = measure_variants("full", name, "linear")
     assert (failed.row.status, failed.row.reason) == ("error", "RuntimeError: on a later call")
     assert failed.row.latency_ms is None

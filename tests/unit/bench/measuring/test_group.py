@@ -18,7 +18,7 @@ from efficient_attn.bench.measuring.conditions import Conditions
 from efficient_attn.bench.measuring.group import measure_group
 from efficient_attn.contract.decode_state import KVCache
 from efficient_attn.engines.local import LocalEngine
-from efficient_attn.instruments.roofline import Cache, Ceiling
+from efficient_attn.instruments.roofline import CacheLevel, Roofline
 from efficient_attn.results.exchange import round_values
 from efficient_attn.results.rows import Record, Row
 from efficient_attn.results.stats import paired_ratio
@@ -120,7 +120,7 @@ def test_work_is_counted() -> None:
 def test_what_must_be_moved_is_held_against_the_rate_of_what_holds_it(mode: str) -> None:
     (case,) = planted.plan(planted.TINY.replace('"forward"', f'"{mode}"'))
     setting = Conditions(engine=LocalEngine("inline"))
-    best = Ceiling(gemm_flops_per_s=1e20, bytes_per_s=1e11, caches=(Cache("L2", 1 << 20, 1e13),))
+    best = Roofline(gemm_flops_per_s=1e20, bytes_per_s=1e11, caches=(CacheLevel("L2", 1 << 20, 1e13),))
     setting.rooflines["cpu", "float32", 1] = best
     (record,) = measure_group(case.group, [case], setting)
     row, once = record.row, 4 * 2 * 16 * 8 * 4  # q, k, v and the output
@@ -138,7 +138,7 @@ def test_what_must_be_moved_is_held_against_the_rate_of_what_holds_it(mode: str)
 def _refuse(*variants: str, rate: float) -> list[Row]:
     """A cell on a machine that multiplies at a rate, and reads at any."""
     cases = planted.plan(planted.TINY, variants=variants)
-    ceilings = {("cpu", "float32", 1): Ceiling(gemm_flops_per_s=rate, bytes_per_s=1e18, gemm_by="an abacus")}
+    ceilings = {("cpu", "float32", 1): Roofline(gemm_flops_per_s=rate, bytes_per_s=1e18, gemm_by="an abacus")}
     setting = Conditions(engine=LocalEngine("inline"), rooflines=ceilings)
     return [record.row for record in measure_group(cases[0].group, cases, setting)]
 

@@ -125,7 +125,7 @@ def test_a_wrong_gradient_of_keys_or_values_is_caught_at_the_timed_length(
         for _ in range(8):
             subject.reset(2)
             subject.run(2)
-            subject.judge()
+            subject.verify()
             subject.run.__self__.judged = 0  # pyright: ignore  # gradients again
 
     with pytest.raises(InvalidResult, match="gradient"):

@@ -20,7 +20,7 @@ from efficient_attn.bench.measuring.preparation import prepare_case
 from efficient_attn.bench.measuring.samples import verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.bench.planning.cost_estimate import estimate_call
-from efficient_attn.instruments.roofline import Ceiling
+from efficient_attn.instruments.roofline import Roofline
 
 PADDED = ("half", "drawn")
 FILLS = (*PADDED, "packed")
@@ -153,7 +153,7 @@ def test_padding_need_not_be_read() -> None:
 
 
 def test_what_a_call_is_expected_to_cost_follows_how_full_it_is() -> None:
-    best = Ceiling(1e11, 1e15)  # so that operations decide
+    best = Roofline(1e11, 1e15)  # so that operations decide
     cost = {fill: estimate_call(_case(fill, seq_len=4096, batch=4), best).call_s for fill in ("full", *FILLS)}
     assert cost["half"] == cost["drawn"] == cost["full"]  # padding may be computed like the rest
     lengths = _case("packed", seq_len=4096, batch=4).row_lengths

@@ -19,11 +19,11 @@ from efficient_attn.bench.measuring.plausibility import (
     measure_roofline,
 )
 from efficient_attn.engines.job import WorkerDied
-from efficient_attn.instruments.roofline import Cache, Ceiling
+from efficient_attn.instruments.roofline import CacheLevel, Roofline
 
 SETTING = ("cpu", "float32", 1)
-CACHES = (Cache("L2", 2**20, 4e10), Cache("L3", 2**25, 2e10))
-BEST = Ceiling(1e11, 1e10, "torch.mm 512x512x512 float32", "sum of 256 MiB", CACHES)
+CACHES = (CacheLevel("L2", 2**20, 4e10), CacheLevel("L3", 2**25, 2e10))
+BEST = Roofline(1e11, 1e10, "torch.mm 512x512x512 float32", "sum of 256 MiB", CACHES)
 PLACE = CaseConfig(seq_len=16, max_len=16, threads=1)
 COLD = CaseConfig(seq_len=16, max_len=16, threads=1, cache="cold")
 
@@ -31,7 +31,7 @@ COLD = CaseConfig(seq_len=16, max_len=16, threads=1, cache="cold")
 class _Engine:
     """Looks at the machine in which it is told what is found; each answer once, the last again and again."""
 
-    def __init__(self, *answers: Ceiling | WorkerDied) -> None:
+    def __init__(self, *answers: Roofline | WorkerDied) -> None:
         self.answers, self.jobs = list(answers), list[Any]()
 
     def carry_out(self, job: Any) -> Iterator[Any]:
@@ -45,7 +45,7 @@ class _Engine:
             yield dtype, threads, answer
 
 
-def _conditions(*answers: Ceiling | WorkerDied, best: Ceiling = BEST) -> Any:
+def _conditions(*answers: Roofline | WorkerDied, best: Roofline = BEST) -> Any:
     engine: Any = _Engine(*(answers or (best,)))
     found = Conditions(engine=engine)
     add_roofline(SETTING, "before", best, found)
@@ -53,7 +53,7 @@ def _conditions(*answers: Ceiling | WorkerDied, best: Ceiling = BEST) -> Any:
 
 
 def _explain(
-    flops: float, size: int, seconds: float, place: CaseConfig = PLACE, *answers: Ceiling | WorkerDied
+    flops: float, size: int, seconds: float, place: CaseConfig = PLACE, *answers: Roofline | WorkerDied
 ) -> str | None:
     return explain_implausible(flops, size, seconds, place, _conditions(*answers).found)
 
@@ -91,7 +91,7 @@ def test_without_a_ceiling_nothing_is_refused() -> None:
 
 
 def test_a_machine_that_was_slow_is_looked_at_again() -> None:
-    faster = Ceiling(2e11, 1e10)
+    faster = Roofline(2e11, 1e10)
     conditions = _conditions(BEST, faster)
     assert explain_implausible(2e11, 0, 1.0, PLACE, conditions.found) is None
     assert [when for when, _ in conditions.found.inspections[SETTING]] == ["before", "again", "again"]
@@ -111,7 +111,7 @@ def test_a_look_that_fails_explains_nothing() -> None:
 
 
 def test_the_looks_are_kept_with_their_spread() -> None:
-    conditions = _conditions(Ceiling(8e10, 1.25e10, "oneDNN 1x1x1 float32", "max of 1 MiB"))
+    conditions = _conditions(Roofline(8e10, 1.25e10, "oneDNN 1x1x1 float32", "max of 1 MiB"))
     assert measure_roofline("cpu", [("float32", 1)], conditions.found, "before") == {"canary": {"ok": True}}
     assert measure_roofline("cpu", [("float32", 1)], conditions.found, "after") == {}
     (entry,) = json.loads(json.dumps(list_rooflines("cpu", conditions.found)))

@@ -17,8 +17,8 @@ from efficient_attn.bench.measuring import samples
 from efficient_attn.bench.measuring.output_comparison import InvalidResult
 from efficient_attn.bench.measuring.samples import MIN_STEPS, WARMUP_STEPS, TimedSteps, make_timed, verify_workload
 from efficient_attn.bench.measuring.workload import Workload, list_key_inputs
-from efficient_attn.instruments.global_state import Meddled
-from efficient_attn.instruments.timing import Timed
+from efficient_attn.instruments.global_state import GlobalStateChanged
+from efficient_attn.instruments.timing import TimedCall
 
 MODES = ("forward", "forward_backward", "prefill", "decode")
 
@@ -33,15 +33,15 @@ def _workload(variant: str = "full", mode: str = "forward", **axes: Any) -> Work
     return Workload(planted.case(variant, mode, **axes))
 
 
-def _subject(w: Workload) -> Timed:
+def _subject(w: Workload) -> TimedCall:
     return make_timed(w, seed=0)
 
 
-def _judge(subject: Timed, calls: int, *, passes: int) -> None:
+def _judge(subject: TimedCall, calls: int, *, passes: int) -> None:
     for _ in range(passes):
         subject.reset(calls)
         subject.run(calls)
-        subject.judge()
+        subject.verify()
 
 
 def _steps(w: Workload, calls: int = 4) -> TimedSteps:
@@ -111,8 +111,8 @@ def test_inputs_that_are_written_past_their_version_are_caught() -> None:
     subject = _subject(_workload("zz_writes"))
     subject.reset(3)
     subject.run(3)
-    with pytest.raises(Meddled, match="it wrote into its input v"):
-        subject.judge()
+    with pytest.raises(GlobalStateChanged, match="it wrote into its input v"):
+        subject.verify()
 
 
 def test_a_result_in_the_memory_of_an_earlier_one_is_caught() -> None:
@@ -170,11 +170,11 @@ def test_a_reset_makes_a_new_context() -> None:
 
 def test_a_pass_of_steps_fits_its_reserve() -> None:
     subject = _subject(_workload(mode="decode"))
-    assert subject.limit == MAX_DECODE_STEPS - WARMUP_STEPS >= MIN_STEPS
+    assert subject.max_calls == MAX_DECODE_STEPS - WARMUP_STEPS >= MIN_STEPS
     for _ in range(2):
-        subject.reset(subject.limit)
-        subject.run(subject.limit)
-        subject.judge()
+        subject.reset(subject.max_calls)
+        subject.run(subject.max_calls)
+        subject.verify()
 
 
 @pytest.mark.parametrize("variant", ["random_feature:gated=true", "mla:latent_dim=16"])
@@ -201,7 +201,7 @@ def test_cold_calls_are_timed_singly_behind_a_flush(monkeypatch: pytest.MonkeyPa
     case = planted.case("full", cache="cold")
     assert "-cold#" in case.key
     subject = _subject(Workload(case))
-    assert (subject.limit, subject.least) == (1, 1)
+    assert (subject.max_calls, subject.min_calls) == (1, 1)
     assert _written(lambda: subject.reset(1)) == [4096]
     assert _written(lambda: subject.run(1)) == []
     assert _written(lambda: _subject(_workload()).reset(1)) == []
@@ -217,11 +217,11 @@ def _written(call: Callable[[], object]) -> list[int]:
 def test_a_cold_decode_step_is_single_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "FLUSH_BYTES", 4096)
     subject = _subject(_workload(mode="decode", cache="cold"))
-    assert subject.limit == 1
+    assert subject.max_calls == 1
     for _ in range(3):
         subject.reset(1)
         subject.run(1)
-        subject.judge()
+        subject.verify()
 
 
 def test_cuda_graphs_need_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

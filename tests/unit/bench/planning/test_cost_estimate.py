@@ -20,12 +20,12 @@ from efficient_attn.bench.planning.cost_estimate import HELD, SESSION_S, estimat
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.task import Guess
 from efficient_attn.contract.shapes import Sample, Shape
-from efficient_attn.instruments.roofline import Ceiling
+from efficient_attn.instruments.roofline import Roofline
 from efficient_attn.results import store
 from efficient_attn.results.shards import stem
 
 RESULTS = Path(__file__).parents[4] / "results"
-BEST = Ceiling(97e9, 35e9)  # what `ceiling` finds on one core of the machine of the published runs
+BEST = Roofline(97e9, 35e9)  # what `ceiling` finds on one core of the machine of the published runs
 SUITES = ("quickstart", "promises")
 
 
@@ -84,11 +84,11 @@ def test_looking_costs_little(suite: str, monkeypatch: pytest.MonkeyPatch) -> No
         contexts.add(shape.m)
         return draw(case, attn, shape)
 
-    def looked(*setting: object, rough: bool) -> Ceiling:
+    def looked(*setting: object, rough: bool) -> Roofline:
         looks[setting, rough] += 1
         return BEST
 
-    monkeypatch.setattr(cost_estimate, "ceiling", looked)
+    monkeypatch.setattr(cost_estimate, "measure_roofline_rates", looked)
     monkeypatch.setattr(cost_estimate, "draw_inputs", drawn)
     monkeypatch.setattr(ea.Attention, "forward", _refuse)
     cases = make_plan(load_suite(suite))
@@ -153,7 +153,7 @@ def test_a_budget_bounds_a_case() -> None:
 
 def test_slow_machines_take_longer() -> None:
     cases = planted.plan(axes={"seq_len": [2048]})
-    slow = estimate_cost(cases, best=Ceiling(BEST.gemm_flops_per_s / 4, BEST.bytes_per_s / 4))
+    slow = estimate_cost(cases, best=Roofline(BEST.gemm_flops_per_s / 4, BEST.bytes_per_s / 4))
     assert slow.wall_s > estimate_cost(cases, best=BEST).wall_s
 
 

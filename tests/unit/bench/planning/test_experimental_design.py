@@ -11,7 +11,7 @@ import pytest
 
 from efficient_attn.bench.planning.experimental_design import choose_points, count_effects, list_sections
 from efficient_attn.errors import UsageError
-from efficient_attn.results.effects import can_tell, code, list_steps
+from efficient_attn.results.effects import encode_levels, is_estimable, list_steps
 
 TWO: dict[str, list[Any]] = {name: [1, 2] for name in "abcdefg"}
 MIXED: dict[str, list[Any]] = {"heads": [4, 12, 32], "batch": [1, 3, 8], "dtype": ["float32", "bfloat16"]}
@@ -29,7 +29,7 @@ def _every(levels: dict[str, list[Any]]) -> list[dict[str, Any]]:
 def test_eight_points_of_four_factors_are_an_orthogonal_array(seed: int) -> None:
     four = {name: TWO[name] for name in "abcd"}
     points = choose_points(_every(four), four, 8, seed)
-    x = code(points, list_steps(four))[:, 1:] * 2 - 1
+    x = encode_levels(points, list_steps(four))[:, 1:] * 2 - 1
     assert (x.T @ x == 8 * np.eye(4)).all()
 
 
@@ -63,7 +63,7 @@ def test_effects_can_be_told_where_a_corner_is_left_out() -> None:
     levels: dict[str, list[Any]] = {"heads": [4, 32], "batch": [1, 8], "seq_len": [64, 512, 4096]}
     small = [p for p in _every(levels) if p["heads"] * p["batch"] * p["seq_len"] <= 32 * 4096]
     points = choose_points(small, levels, 6, 0)
-    assert can_tell(points, list_steps(levels))
+    assert is_estimable(points, list_steps(levels))
 
 
 def test_few_combinations_are_all_measured() -> None:

@@ -15,7 +15,14 @@ import torch
 from trees import tree
 
 from efficient_attn.instruments.environment import available_memory, cgroups, environment, gpu, load, machine, software
-from efficient_attn.instruments.environment.readings import Unknown, known, number, settle, table, text
+from efficient_attn.instruments.environment.readings import (
+    Unknown,
+    read_number,
+    read_table,
+    read_text,
+    resolve_unknowns,
+    value_or_none,
+)
 
 GIB = 2**30
 
@@ -91,7 +98,7 @@ def test_a_preloaded_allocator_is_seen() -> None:
 def test_nothing_needs_linux(tmp_path: Path) -> None:
     """Every question gives an answer, or a reason, on a system without any of its files."""
     for facts in (machine.topology, machine.frequency, machine.virtualisation, machine.memory):
-        values, reasons = settle(facts(tmp_path))
+        values, reasons = resolve_unknowns(facts(tmp_path))
         assert values
         assert reasons
         assert json.dumps(values)
@@ -118,7 +125,7 @@ def test_gpus_are_described_where_there_are_some() -> None:
 
 
 def test_facts_are_settled() -> None:
-    values, reasons = settle({"a": 1, "b": Unknown("why"), "c": {"d": Unknown("so"), "e": None}})
+    values, reasons = resolve_unknowns({"a": 1, "b": Unknown("why"), "c": {"d": Unknown("so"), "e": None}})
     assert values == {"a": 1, "b": None, "c": {"d": None, "e": None}}
     assert reasons == {"b": "why", "c.d": "so"}
 
@@ -127,17 +134,17 @@ def test_files_are_read_or_say_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "n").write_text(" 12\n")
     (tmp_path / "max").write_text("max\n")
     (tmp_path / "t").write_text("a: 1 kB\nb: 2\na: 3\n")
-    assert number(tmp_path / "n") == 12
-    assert "max" in number(tmp_path / "max").reason  # type: ignore[union-attr]
-    assert "No such file" in text(tmp_path / "none").reason  # type: ignore[union-attr]
-    assert isinstance(text(tmp_path), Unknown)  # a folder
-    assert table(tmp_path / "t", ":") == {"a": "1 kB", "b": "2"}
-    assert known(Unknown("x")) is None
+    assert read_number(tmp_path / "n") == 12
+    assert "max" in read_number(tmp_path / "max").reason  # type: ignore[union-attr]
+    assert "No such file" in read_text(tmp_path / "none").reason  # type: ignore[union-attr]
+    assert isinstance(read_text(tmp_path), Unknown)  # a folder
+    assert read_table(tmp_path / "t", ":") == {"a": "1 kB", "b": "2"}
+    assert value_or_none(Unknown("x")) is None
 
 
 def test_runs_of_processors() -> None:
-    assert machine.as_runs([0, 1, 2, 3, 8, 10, 11]) == "0-3,8,10-11"
-    assert machine.as_runs([]) == ""
+    assert machine.format_ranges([0, 1, 2, 3, 8, 10, 11]) == "0-3,8,10-11"
+    assert machine.format_ranges([]) == ""
 
 
 # -- machines that are not this one --------------------------------------------------------------------------------
@@ -156,7 +163,7 @@ def test_topology_of_two_sockets_with_two_threads_a_core(tmp_path: Path) -> None
         place = f"{CPU}/cpu0/cache/index{i}"
         files |= {f"{place}/level": level, f"{place}/type": kind, f"{place}/size": size}
     files[f"{CPU}/cpufreq/boost"] = "1"  # not a processor
-    found, reasons = settle(machine.topology(tree(tmp_path, files)))
+    found, reasons = resolve_unknowns(machine.topology(tree(tmp_path, files)))
     assert reasons == {}
     assert found == {
         "sockets": 2,
@@ -280,6 +287,6 @@ def test_without_git_there_is_no_revision(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_programs_that_are_not_there_say_nothing() -> None:
-    assert software.ask("no-such-program") is None
-    assert software.ask("false") is None
-    assert software.ask("echo", "a", "b") == "a b"
+    assert software.run_command("no-such-program") is None
+    assert software.run_command("false") is None
+    assert software.run_command("echo", "a", "b") == "a b"

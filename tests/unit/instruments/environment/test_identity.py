@@ -9,7 +9,7 @@ from trees import tree
 
 from efficient_attn.instruments.environment import environment, identity
 from efficient_attn.instruments.environment.identity import find_design, identify
-from efficient_attn.instruments.environment.readings import settle
+from efficient_attn.instruments.environment.readings import resolve_unknowns
 
 ZEN4 = {
     **{"vendor_id": "AuthenticAMD", "cpu family": "25", "model": "17", "model name": "AMD EPYC", "stepping": "1"},
@@ -81,7 +81,7 @@ def test_the_digest_stays_from_day_to_day(tmp_path: Path) -> None:
 
 
 def test_nothing_needs_linux(tmp_path: Path) -> None:
-    values, reasons = settle(identify(root=tmp_path))
+    values, reasons = resolve_unknowns(identify(root=tmp_path))
     assert values["name"] == "Some-CPU-2c-24GiB"
     assert {"vendor", "family", "model", "stepping"} <= reasons.keys()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from measured import measure_cases
 
 from efficient_attn.bench.case import group_cases
-from efficient_attn.instruments.roofline import Ceiling
+from efficient_attn.instruments.roofline import Roofline
 from efficient_attn.tasks.complexity.longest import LENGTH_STEP, MAX_TRIES, guess, measure_step, search
 
 MOST = 32768
@@ -135,7 +135,7 @@ def test_a_causal_place_hides_later_keys() -> None:
 
 
 def test_more_memory_is_guessed_to_take_longer() -> None:
-    best = Ceiling(1e9, 1e9)
+    best = Roofline(1e9, 1e9)
     small, large = (guess(planted.plan(SUITE, keys={"memory": m})[0], best) for m in ("10kB", "50kB"))
     assert small.call_s < large.call_s
     assert large.call_bytes == 100_000

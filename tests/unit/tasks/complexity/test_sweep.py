@@ -12,7 +12,7 @@ from pretended import Clock
 
 from efficient_attn.bench.case import Case
 from efficient_attn.bench.measuring.output_comparison import InvalidResult
-from efficient_attn.instruments.roofline import Ceiling
+from efficient_attn.instruments.roofline import Roofline
 from efficient_attn.instruments.timing import TooSlow
 from efficient_attn.tasks.complexity.complexity_task import guess
 from efficient_attn.tasks.complexity.sweep import SweepCall, SweepPoint, estimate_call_s, list_points, measure_sweep
@@ -171,7 +171,7 @@ def test_two_sizes_are_always_measured(clock: Clock) -> None:
 
 
 def test_what_is_not_allowed_costs_nothing() -> None:
-    best = Ceiling(1e9, 1e9)
+    best = Roofline(1e9, 1e9)
     case = plan("gru", layer=True)
     calls = [estimate_call_s(case, spot, best) for spot in list_points(case)]
     assert calls == sorted(calls)

@@ -17,7 +17,7 @@ import efficient_attn as ea
 from efficient_attn.bench.measuring import verification
 from efficient_attn.bench.planning.cost_estimate import CALLS, estimate_case
 from efficient_attn.errors import UsageError
-from efficient_attn.instruments.roofline import Ceiling
+from efficient_attn.instruments.roofline import Roofline
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.fidelity import activations, fidelity_task
 from efficient_attn.tasks.fidelity.exact import ExactReference
@@ -158,7 +158,7 @@ def test_the_first_positions_are_proved_where_rows_cannot_be_taken_alone(
 
 def test_what_is_expected_grows_with_pairs_in_time_and_not_in_memory() -> None:
     text = planted.TINY.replace('"forward"', '"fidelity"')
-    best = Ceiling(gemm_flops_per_s=1e10, bytes_per_s=1e10)
+    best = Roofline(gemm_flops_per_s=1e10, bytes_per_s=1e10)
     full, linear = (
         estimate_case(case, best)
         for case in planted.plan(text, variants=["full", "linear"], keys={"activations": "smollm2"})[:2]
