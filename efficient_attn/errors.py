@@ -9,7 +9,7 @@ from typing import Any
 
 
 class UsageError(ValueError):
-    """Invalid input: one line that states what is wrong, where, and what to do. The command line exits with status 2."""
+    """Invalid input: one line says what is wrong, where, and what to do. The command line exits with status 2."""
 
 
 class UnsupportedError(RuntimeError):

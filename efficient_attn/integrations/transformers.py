@@ -193,8 +193,8 @@ def _read_mask(
         return attention_mask
     if attention_mask is not None:
         raise UnsupportedError(
-            f"{spec}: {type(module).__name__} was given a mask tensor {list(attention_mask.shape)}; give the model one of "
-            "padding, [B, positions], or its own attention"
+            f"{spec}: {type(module).__name__} was given a mask tensor {list(attention_mask.shape)}; give the model "
+            "one of padding, [B, positions], or its own attention"
         )
     causal = getattr(module, "is_causal", False) if causal is None else causal
     return ModelMask(Mask(causal=bool(causal)), window)

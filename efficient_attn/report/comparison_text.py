@@ -118,7 +118,8 @@ def _describe_blind(comparison: Comparison) -> str:
     if not blind:
         return ""
     detectable = [change.least for change in blind if change.least is not None]
-    summary = f"{format_count(len(blind), 'case')} could not have shown a difference of {_format_difference(comparison.tolerance)}: "
+    tolerance = _format_difference(comparison.tolerance)
+    summary = f"{format_count(len(blind), 'case')} could not have shown a difference of {tolerance}: "
     sizes = dict.fromkeys(map(_format_difference, (min(detectable), max(detectable)))) if detectable else ()
     parts = [f"{len(detectable)} at best one of {' to '.join(sizes)}"] if detectable else []
     parts += [f"{len(blind) - len(detectable)} none at all"] if len(detectable) < len(blind) else []
@@ -138,7 +139,8 @@ def _describe_setup(comparison: Comparison, shared: str, mark: str) -> list[str]
     """What is compared and how, then what must be known before."""
     quantity = "speedup over the baseline where there is one, else by time" if comparison.by == "speedup" else "time"
     title = f"{comparison.base} (base) and {comparison.new} (new), by {quantity} ({mark} decides); "
-    title += f"{_format_confidence(comparison)} for all verdicts together; same: within {_format_difference(comparison.tolerance)}"
+    tolerance = _format_difference(comparison.tolerance)
+    title += f"{_format_confidence(comparison)} for all verdicts together; same: within {tolerance}"
     notes = (
         [f"Unlike machines: {'; '.join(comparison.unlike)}. Differences may be theirs."] if comparison.unlike else []
     )

@@ -98,7 +98,8 @@ def find_skip_reason(results: Sequence[HaystackResult]) -> str | None:
     if (accuracy.low or 0.0) > MIN_CHANCE_RATIO * chance:
         return None
     value, low, high, by_chance = (f"{share:.0%}" for share in (*accuracy, chance))
-    return f"says nothing here: {EXACT_SPEC} answers {value} of {len(outcomes)} questions ({low} to {high}), chance is {by_chance}"
+    answers = f"{EXACT_SPEC} answers {value} of {len(outcomes)} questions ({low} to {high})"
+    return f"says nothing here: {answers}, chance is {by_chance}"
 
 
 def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:

@@ -12,9 +12,7 @@ EXACT_SPEC = "full"  # what a model's own attention is here: exact, over all key
 def check_axes(request: TaskRequest) -> None:
     """Refuse what models are not run with here, rather than tell of it in a row."""
     if request.sampling.seed:
-        raise UsageError(
-            f"{request.task}: layers draw from their own numbers, so the seed can only be 0, not {request.sampling.seed}"
-        )
+        raise UsageError(f"{request.task}: layers have their own seeds, so seed must be 0, not {request.sampling.seed}")
     for axis, supported in (("device", "cpu"), ("dtype", "float32"), ("batch", 1)):
         if unsupported := [value for value in request.grid[axis] if value != supported]:
             raise UsageError(f"{request.task}: models are run with {axis} {supported}, not {unsupported[0]}")

@@ -4,7 +4,7 @@
 
 prints the time of a call in microseconds, what is above the bare call, and the ratio with a 95% interval: forward and
 with gradients, causal and not, one thread, float32, 4 heads of 64. Calls are made in turns, and a ratio is one round's.
-Specs of a pattern are timed by both of their forms as well: what `efficient_attn/kernels/sparse/implementation_choice.py` goes by.
+Both implementations of a pattern are timed as well: the rule in kernels/sparse/implementation_choice.py follows them.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def test_a_figure_and_its_table(command: Command, tmp_path: Path) -> None:
         (["--figure", "speed", "--mode", "prefill"], "no row has mode prefill; there is"),
         (["--figure", "speed", "--highlight", "gqa"], "unknown mechanism 'gqa'"),
         (["--figure", "speed", "--highlight", "full"], "the level of this figure, not a line of it"),
-        (["--figure", "speed", "--only", "full"], "--only names what is shown in any case (full)"),
+        (["--figure", "speed", "--only", "full"], "--only names only mechanisms that are always shown: full"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(asked: list[str], says: str, command: Command, tmp_path: Path) -> None:

@@ -60,6 +60,6 @@ def _check_state(group: Group, fitted: str, kv_heads: int | None, budget: str) -
     state_size = state_bytes(attn.init_state(1, group.config.seq_len, getattr(torch, group.config.dtype), "meta"))
     if state_size > BUDGET_TOLERANCE * parse_size(budget):
         raise UsageError(
-            f"budget {budget}: {fitted} keeps {size(state_size)} after {group.config.seq_len} positions, more than a query "
-            "reads; give a budget of keys"
+            f"budget {budget}: {fitted} keeps {size(state_size)} after {group.config.seq_len} positions, more than a "
+            "query reads; give a budget of keys"
         )

@@ -39,7 +39,8 @@ def as_rows(recommendation: Recommendation) -> list[list[str]]:
 
 
 def _format_figure(figure: QualityFigure, requirements: Requirements) -> str:
-    return f"{figure.text} ({'; '.join(filter(None, (figure.on, figure.format_differences(requirements), figure.format_uncertainty())))})"
+    notes = (figure.on, figure.format_differences(requirements), figure.format_uncertainty())
+    return f"{figure.text} ({'; '.join(filter(None, notes))})"
 
 
 def _make_row(choice: RankedMechanism, tied: bool, requirements: Requirements) -> tuple[str, ...]:
@@ -92,15 +93,15 @@ def list_notes(recommendation: Recommendation) -> Iterator[str]:
     if not requirements.has_quality_bounds:
         yield "No bound on what is lost was given: --max-error, --max-ppl-ratio or --min-accuracy TASK=SHARE sets one."
     if any(TIE_MARK in row[0] for row in as_rows(recommendation)):
-        yield f"{TIE_MARK} beside a rank: cannot be told apart, as the 95% interval of the ratio of their times holds 1."
+        yield f"{TIE_MARK}: not significantly different, as the 95% interval of the ratio of their times contains 1."
     if any(choice.cost.speedup is not None for choice in recommendation.choices):
         yield clean(f"Speedups are over {config['baseline']}.")
     if any(
         figure.sure is False for choice in recommendation.choices for figure in choice.quality
     ) or _mentions_uncertainty(recommendation.left_out.values()):
         yield (
-            f"{UNCERTAIN}: the value decides, but not all of its 95% interval, over seeds, segments of text or questions, "
-            "lies on the same side of the bound."
+            f"{UNCERTAIN}: the value decides, but not all of its 95% interval, over seeds, segments of text or "
+            "questions, lies on the same side of the bound."
         )
     for reason, labels in _group_by_reason(recommendation.left_out).items():
         yield clean(f"left out: {', '.join(labels)}: {reason}")
@@ -111,7 +112,8 @@ def _mentions_uncertainty(reasons: Iterable[str]) -> bool:
 
 
 def _format_config(config: Mapping[str, Any]) -> str:
-    shape = f"batch {_format_count(config['batch'])}, {_format_count(config['heads'])} heads of {_format_count(config['head_dim'])}"
+    batch, heads, head_dim = (_format_count(config[name]) for name in ("batch", "heads", "head_dim"))
+    shape = f"batch {batch}, {heads} heads of {head_dim}"
     threads = f"{_format_count(config['threads'])} threads" if config["threads"] != 1 else "1 thread"
     parts = [shape, config["dtype"], threads if config["device"] == "cpu" else config["device"], config["machine"]]
     parts += ["caches cold"] if config["cache"] == "cold" else []

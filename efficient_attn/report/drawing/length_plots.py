@@ -157,7 +157,8 @@ def _make_panel(
         kind=kind.name,
         title=title,
         config_text=config_text,
-        caption=f"{title}. {kind.caption.format(baseline=setting.baseline)}.{describe_clipped(lines, bounds, kind.unit)}",
+        caption=f"{title}. {kind.caption.format(baseline=setting.baseline)}."
+        + describe_clipped(lines, bounds, kind.unit),
         xlabel=xlabel,
         ylabel=kind.ylabel.format(baseline=setting.baseline),
         unit=kind.unit,

@@ -27,6 +27,7 @@ def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], looks: M
     lines = tuple(
         _make_line(label, crossover, float(y), lengths, looks[label]) for y, (label, crossover) in enumerate(ranked)
     )
+    labels = formatting.join_words(label for label, _ in crossovers)
     baseline = plot_rows.decision_table.baseline if plot_rows.decision_table else plot_rows.baseline
     mode_text = formatting.format_slice(
         plot_rows.config["mode"], None if plot_rows.config["mode"] == "decode" else plot_rows.config["causal"]
@@ -37,7 +38,7 @@ def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], looks: M
         title=f"Faster from: {mode_text}",
         caption=f"{CAPTION.format(baseline=baseline)} ({mode_text}).",
         config_text=plot_rows.format_config(),
-        alt=f"From which length on {formatting.join_words(label for label, _ in crossovers)} are faster than {baseline}.",
+        alt=f"Shortest length from which {labels} are faster than {baseline}.",
         xlabel="context length" if plot_rows.config["mode"] == "decode" else "sequence length",
         ylabel="",
         unit="count",

@@ -165,7 +165,7 @@ def choose_labels(
     requested = {label for text in selection.only for label in find_labels(text, valid_labels)}
     if selection.only and not requested.intersection(ranked):
         raise UsageError(
-            f"plot: --only names what is shown in any case ({formatting.join_words(sorted(requested))}), and nothing else"
+            f"plot: --only names only mechanisms that are always shown: {formatting.join_words(sorted(requested))}"
         )
     if len(requested.intersection(ranked)) > max_lines:
         raise UsageError(

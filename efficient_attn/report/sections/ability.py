@@ -132,7 +132,8 @@ def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
     if result.reach is None or result.reach >= 1:
         return ""
     learned_text = ", and it learned all that lies within its reach" if result.learned_within_reach else ""
-    return f"{test.name}: with {result.label} a model can score {units.percent(result.reach)}, by {REACH_SHORTCUT}{learned_text}."
+    reach = f"a model can score {units.percent(result.reach)}, by {REACH_SHORTCUT}"
+    return f"{test.name}: with {result.label} {reach}{learned_text}."
 
 
 # -- how they were trained -----------------------------------------------------------------------------------------

@@ -123,7 +123,8 @@ def _describe_weight_rows(piece: select.Slice) -> str:
         return ""
     count, labels = int(partial_rows["fidelity.weight_rows"].min()), list(dict.fromkeys(partial_rows["label"]))
     labels_text = "" if len(labels) == piece.rows["label"].nunique() else f" ({formatting.join_words(labels)})"
-    return f"Total variation and missed mass are of {count:,} query rows in drawn blocks{labels_text}, all else of all rows."
+    rows = f"{count:,} query rows in drawn blocks{labels_text}"
+    return f"Total variation and missed mass are measured on {rows}; all other columns on all rows."
 
 
 def _make_layer_table(piece: select.Slice) -> ReportTable | None:

@@ -133,5 +133,5 @@ def _make_chart(rows: Frame, name: str, title: str, scene: length_plots.Scene) -
         caption=f"Exponent of time, measured with its 95% interval, and claimed: {title}.",
         rows=chart_rows,
         xlabel="Exponent of time",
-        alt=f"Exponents of time, measured and claimed, {title}: {formatting.join_words([chart_row.label for chart_row in chart_rows])}.",
+        alt=f"Exponents of time, measured and claimed, {title}: {formatting.join_words(r.label for r in chart_rows)}.",
     )

@@ -63,7 +63,8 @@ def summarise_rows(rows: Frame, cpus: dict[str, str]) -> str:
         return "The run holds no rows yet."
     machines, ok = rows["machine"].nunique(), rows[rows["status"] == "ok"]
     devices = sorted(ok["device"].dropna().unique())
-    text = f"{formatting.format_count(len(rows), 'case')} of {formatting.format_count(rows['variant'].nunique(), 'variant')}"
+    cases, variants = len(rows), rows["variant"].nunique()
+    text = f"{formatting.format_count(cases, 'case')} of {formatting.format_count(variants, 'variant')}"
     text += f" on {formatting.format_count(machines, 'machine')}" if machines else ""
     text += f" ({', '.join(devices)})" if devices else ""
     text += f": {len(ok)} gave a result"

@@ -102,8 +102,8 @@ def _make_pareto_panel(
         kind="swap",
         title=f"Loss against {cost.title}: {where}"[:60],
         config_text=scene.config_text,
-        caption=f"What is lost against {cost.description}, over {where}; bars: 95% intervals over segments. The line joins "
-        f"what nothing beats in both.{exact_note}",
+        caption=f"Quality against {cost.description}, over {where}; bars: 95% intervals over segments. The line is the "
+        f"Pareto front.{exact_note}",
         xlabel=cost.label,
         ylabel="KL from the model as it is, nats" if decoder else "error of hidden rows",
         unit="error",

@@ -202,6 +202,6 @@ def _add_sentences(block: SectionBlock, lines: Sequence[dict[str, Any]], where: 
     baseline = next((line for line in lines if line["is_baseline"]), None)
     if baseline is not None and baseline["swap.attention_share"]:
         block.sentences.append(
-            f"In {where}, attention takes {units.percent(baseline['swap.attention_share'])} of a pass of the model as it "
-            "is: no mechanism can save more than that."
+            f"In {where}, attention takes {units.percent(baseline['swap.attention_share'])} of a forward pass of "
+            "the unmodified model: no mechanism can save more than that."
         )

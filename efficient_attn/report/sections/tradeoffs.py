@@ -163,7 +163,8 @@ def _describe_dominated(points: Sequence[RankedPoint]) -> str:
     text = ""
     dominated = [point for point in points if point.status == "dominated"]
     if dominated:
-        text += f" Beaten in both: {formatting.join_words(f'{point.point.label} (by {point.beaten_by[0]})' for point in dominated)}."
+        names = formatting.join_words(f"{point.point.label} (by {point.beaten_by[0]})" for point in dominated)
+        text += f" Dominated: {names}."
     unclear = [point for point in points if point.status == "untold"]
     if unclear:
         pairs = (f"{point.point.label} from {point.beaten_by[0]}" for point in unclear)

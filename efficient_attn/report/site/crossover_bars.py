@@ -80,8 +80,9 @@ def _make_chart(use: str, table: DecisionTable, cpus: Mapping[str, str]) -> Cros
     step = math.ceil((high - low) / (MAX_TICKS - 1))
     high = low + step * math.ceil((high - low) / step)
     config = dict(table.config)
+    causal = None if use == "decode" else config["causal"]
     return CrossoverBarChart(
-        title=f"{USE_WORDS[use]}: {formatting.format_slice(config['mode'], None if use == 'decode' else config['causal'])}",
+        title=f"{USE_WORDS[use]}: {formatting.format_slice(config['mode'], causal)}",
         config_text=formatting.format_config(config, dict(cpus)),
         baseline=table.baseline,
         ticks=tuple(

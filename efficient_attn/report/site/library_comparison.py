@@ -49,7 +49,8 @@ def list_library_comparisons(groups: Iterable[GroupResult], cpus: Mapping[str, s
             entry for entry in group.cases if entry.row.speedup == entry.row.speedup_low == entry.row.speedup_high == 1
         ]
         if len(theirs) == 1 and theirs[0].row.variant.startswith(PEER_PREFIX):
-            hardware = f"{formatting.format_machine(group.row.machine, dict(cpus)).removeprefix('machine ')}, {group.row.device}"
+            machine = formatting.format_machine(group.row.machine, dict(cpus)).removeprefix("machine ")
+            hardware = f"{machine}, {group.row.device}"
             for entry in group.cases:
                 if not entry.row.variant.startswith(PEER_PREFIX) and entry.row.speedup:
                     rows_by_pair[entry.label, theirs[0].label, hardware].append(entry.row)

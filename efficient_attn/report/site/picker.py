@@ -127,8 +127,10 @@ def _as_list(case: PickerCase, intern_text: Any, links: Mapping[str, str]) -> li
     error = None if case.error is None else float(f"{case.error:.4g}")
     half_width = None if case.half_width is None else round(case.half_width, 4)
     name = case.variant.partition(":")[0]
-    return [intern_text(case.label), intern_text(links.get(name, "")), float(f"{case.ms:.6g}"), half_width, intern_text(case.time),
-            intern_text(case.speedup), error, intern_text(case.error_text), intern_text(case.memory), intern_text(case.source_lengths)]  # fmt: skip
+    start = [intern_text(case.label), intern_text(links.get(name, "")), float(f"{case.ms:.6g}"), half_width]
+    texts = (case.time, case.speedup, case.error_text, case.memory, case.source_lengths)
+    time, speedup, error_text, memory, lengths = map(intern_text, texts)
+    return [*start, time, speedup, error, error_text, memory, lengths]
 
 
 # -- measured ------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def draw_expressions(
             if len(unique) == count:
                 return
     raise UsageError(
-        f"listops: of {DRAWS_PER_EXPRESSION * count} expressions only {len(unique)} differ and have the length asked for"
+        f"listops: of {DRAWS_PER_EXPRESSION * count} draws only {len(unique)} differ and have the requested length"
     )
 
 

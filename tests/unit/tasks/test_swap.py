@@ -66,7 +66,7 @@ def test_lengths_and_texts_that_do_not_fit_are_refused_while_planning() -> None:
 def test_what_models_are_not_run_with_is_refused(axis: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"{axis} .*, not {value}"):
         planted.plan(SUITE, axes={axis: [value]})
-    with pytest.raises(UsageError, match="seed can only be 0, not 5"):
+    with pytest.raises(UsageError, match="seed must be 0, not 5"):
         planted.plan(SUITE, seed=5)
 
 

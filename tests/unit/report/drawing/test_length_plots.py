@@ -153,7 +153,8 @@ def test_axes_have_few_round_marks() -> None:
         "100%",
     ]
     assert list(axes.make_y_ticks("count", 0, 3000, log=False).values())[-1] == "3,000"
-    assert [axes.strip_zeros(text) for text in ("1.00 ms", "1.50 ms", "100 ms", "10.0x", "50.0%", "1.00e-07", "512 B")] == [
+    texts = ("1.00 ms", "1.50 ms", "100 ms", "10.0x", "50.0%", "1.00e-07", "512 B")
+    assert [axes.strip_zeros(text) for text in texts] == [
         "1 ms", "1.5 ms", "100 ms", "10x", "50%", "1e-07", "512 B",
     ]  # fmt: skip
 

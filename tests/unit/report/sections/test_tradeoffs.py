@@ -34,7 +34,7 @@ def test_a_front_of_time_and_one_of_memory(tmp_path: Path) -> None:
     assert window.low[0] < window.y[0] < window.high[0]
     assert [x for x, _ in time.pareto_front] == sorted([full.x[0], linear.x[0], window.x[0]])
     assert {line.look.colour == FAINT for line in memory.lines[1:]} == {True}, "full needs less, and loses nothing"
-    assert "Beaten in both: linear (by full) and sliding_window:window=128 (by full)." in memory.caption
+    assert "Dominated: linear (by full) and sliding_window:window=128 (by full)." in memory.caption
 
 
 def test_what_an_interval_leaves_open_is_not_called_beaten(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_key_that_is_set_to_what_it_is_anyway_is_no_error() -> None:
         ({"keys": {"shortest": 18}}, "tiny: shortest=18 is above the length, 16"),
         ({"keys": {"architecture": "recurrent"}}, "architecture recurrent is for sequence to sequence only"),
         ({"axes": {"dtype": ["float64"]}}, "models are run with dtype float32, not float64"),
-        ({"seed": 3}, "the seed can only be 0, not 3"),
+        ({"seed": 3}, "so seed must be 0, not 3"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_anything_runs(changed: dict[str, Any], says: str) -> None:
