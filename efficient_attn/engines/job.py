@@ -43,9 +43,9 @@ class StageBoard:
 
 
 class Job(Protocol):
-    """Work for a worker: it tells results as it gets them. Must be picklable, and so must what it tells."""
+    """Work for a worker: it sends results as it computes them. The job and its results must be picklable."""
 
-    def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None: ...
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None: ...
 
 
 class WorkerDied(Exception):
@@ -79,5 +79,5 @@ class Engine(Protocol):
         ...
 
     def carry_out(self, job: Job) -> Iterator[Any]:
-        """Yield what the job tells. Raises `Died` when its worker does not come back."""
+        """Yield the results that the job sends. Raises `WorkerDied` if its worker ends early."""
         ...

@@ -55,7 +55,7 @@ class LocalEngine:
             ensure_running()
 
     def carry_out(self, job: Job) -> Iterator[Any]:
-        """Run a job in a worker of its own and yield what it tells. Raises `Died` when that does not come back."""
+        """Run a job in its own worker and yield its results. Raises `WorkerDied` if the worker ends early."""
         if self.method == "inline":
             yield from self._run_inline(job)
             return

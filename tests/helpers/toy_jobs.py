@@ -63,10 +63,10 @@ class Tells:
 
     things: tuple[Any, ...] = ()
 
-    def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None:
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         for thing in self.things:
-            tell(thing)
-        tell((os.getpid(), "torch" in sys.modules))
+            send(thing)
+        send((os.getpid(), "torch" in sys.modules))
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Ends:
     how: str
     seconds: float | None = None
 
-    def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None:
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         board.set_stage(2, 1, self.seconds)
-        tell("begun")
+        send("begun")
         ENDS[self.how]()
 
 
@@ -89,16 +89,16 @@ class Allocates:
     allowed: int
     wanted: int
 
-    def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None:
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         import torch
 
         limit_memory(self.allowed)
         try:
             held = torch.ones(self.wanted, dtype=torch.uint8)
         except RuntimeError as error:
-            tell(str(error))
+            send(str(error))
         else:
-            tell(held.numel())
+            send(held.numel())
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,6 @@ class HangsAndTells:
 
     how: str
 
-    def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None:
-        tell(os.getpid())
+    def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
+        send(os.getpid())
         ENDS[self.how]()
