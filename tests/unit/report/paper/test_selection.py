@@ -53,12 +53,12 @@ def test_without_only_the_first_are_shown_and_the_highlighted() -> None:
         selection.choose_labels(LABELS, FigureSelection(only=("gqa",), highlight=("linear",)), max_lines=3)
 
 
-def test_what_is_always_there_may_be_named() -> None:
+def test_baseline_in_only_is_ignored() -> None:
     asked = FigureSelection(only=("full", "linear"), highlight=("full",))
     kept, left = selection.choose_labels(LABELS[1:], asked, max_lines=1, baseline_labels={"full"})
     assert kept == ["linear"]
     assert len(left) == 4
-    with pytest.raises(UsageError, match="and nothing else"):
+    with pytest.raises(UsageError, match="--only names only mechanisms that are always shown: full"):
         selection.choose_labels(LABELS[1:], FigureSelection(only=("full",)), max_lines=3, baseline_labels={"full"})
 
 
