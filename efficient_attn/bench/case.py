@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+from pydantic import BaseModel
 
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims, Shape
 from ..errors import renamed
-from ..layers.multi_head import MultiHeadAttention
-from ..layers.named import baseline_options, check_layer, find_baseline
-from ..registry import class_of, create, effective_options, entry_of
+from ..registry import create
 from ..results.rows import Row
 from ..results.sanitize import clean
-from ..spec import Spec, parse
-from .config import Group
-from .sources import PACKAGE, digest, fingerprint, trace
-from .task import Task
-from .task_registry import find_task
+from ..spec import parse
+from .case_config import Group
 
 PROTOCOL = 4  # raise it when measuring changes so that old and new numbers should not stand side by side
 
@@ -40,6 +35,7 @@ class Case:
     backend: str | None = None
     family: str | None = None
     budget: str | None = None
+    keys_model: type[BaseModel] | None = field(default=None, compare=False, repr=False)
 
     cell = renamed("cell", "group")
 
@@ -66,8 +62,12 @@ class Case:
 
     @property
     def keys(self) -> Any:
-        """What the task wants to know of its cell: a value of the task's own model."""
-        return find_task(self.group.target).keys(**dict(self.group.keys))
+        """The task's keys in this group, as an instance of the task's own model."""
+        assert self.keys_model is not None, "a worker sets keys_model, as classes of plug-ins cannot be pickled"
+        return self.keys_model(**dict(self.group.keys))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "keys_model": None}
 
     @property
     def is_baseline(self) -> bool:
@@ -101,6 +101,7 @@ class Case:
             del group["of_blocks"]
         group["keys"] = self.keys.model_dump(mode="json", include=dict(self.group.keys).keys())
         content = asdict(self) | {"group": group, "protocol": PROTOCOL}
+        del content["keys_model"]
         if self.budget is None:
             del content["budget"]
         # parts of a union in another order, or a default written out, are the same case
@@ -140,68 +141,6 @@ class Case:
         )
 
 
-def make_case(group: Group, variant: str, kv_heads: int | None, budget: str | None = None) -> Case:
-    """The case of a variant in a cell. kv_heads: the cell's, if it says; else the mechanism's own, else heads.
-    budget: what the variant was fitted to.
-
-    Raises `UsageError` for a mechanism or option that does not exist or does not agree with the cell.
-    """
-    task = find_task(group.target)
-    if not task.mechanisms:
-        return Case(
-            group=group, variant=variant, kv_heads=kv_heads or group.config.heads, fingerprint=fingerprint_task(task)
-        )
-    if group.of_blocks:
-        check_layer(variant)
-    if group.of_blocks and (cls := find_baseline(variant)):
-        options = json.dumps(baseline_options(variant), sort_keys=True)
-        return Case(
-            group=group,
-            variant=variant,
-            kv_heads=group.config.heads,
-            options=options,
-            family="baseline",
-            fingerprint=digest(trace([Path(inspect.getsourcefile(cls) or PACKAGE)])) + fingerprint_task(task),
-        )
-    spec, attn = parse(variant), make_mechanism(group, variant, kv_heads)
-    options = effective_options(attn) if isinstance(spec, Spec) else str(spec)
-    around = digest(trace([Path(inspect.getsourcefile(MultiHeadAttention) or PACKAGE)])) if group.of_blocks else ""
-    return Case(
-        group=group,
-        variant=variant,
-        kv_heads=attn.kv_heads or kv_heads or group.config.heads,
-        options=json.dumps(options, sort_keys=True, default=str),
-        backend=spec.backend,
-        family=entry_of(spec.names[0]).family,
-        fingerprint=fingerprint(*dict.fromkeys(map(class_of, spec.names))) + around + fingerprint_task(task),
-        budget=budget,
-    )
-
-
-def accepts_kv_heads(group: Group, variant: str, kv_heads: int | None) -> bool:
-    """Whether a variant runs with the cell's key-value heads, or insists on another number."""
-    if not find_task(group.target).mechanisms:
-        return True
-    if group.of_blocks:
-        check_layer(variant)
-        if find_baseline(variant):
-            return True
-    return kv_heads is None or make_mechanism(group, variant, None).kv_heads in (None, kv_heads)
-
-
-def make_mechanism(group: Group, variant: str, kv_heads: int | None) -> Attention:
-    """A mechanism to ask about itself, on any backend."""
-    config = group.config
-    dims = Dims(heads=config.heads, head_dim=config.head_dim, max_len=config.max_len, kv_heads=kv_heads)
-    return create(str(parse(variant).without_backend()), dims=dims, seed=group.sampling.seed)
-
-
-def fingerprint_task(task: Task) -> str:
-    """A digest of what a plug-in's task is made of; empty for our own, of which `PROTOCOL` speaks."""
-    file = Path(inspect.getsourcefile(task.source) or PACKAGE)
-    return "" if file.is_relative_to(PACKAGE) else digest(trace([file]))
-
-
 def group_cases(cases: Iterable[Case]) -> list[tuple[Group, list[Case]]]:
     """Cases grouped by the cell in which they are compared, in the plan's order."""
     groups: dict[Group, list[Case]] = {}
@@ -214,5 +153,6 @@ def as_json(case: Case) -> dict[str, Any]:
     """A planned case for programs to read."""
     fields = asdict(case)
     group = fields.pop("group")
+    del fields["keys_model"]
     config, sampling = group.pop("config"), group.pop("sampling")
     return {"case_key": case.key, **config, **sampling, **group, "keys": dict(group["keys"]), **fields}

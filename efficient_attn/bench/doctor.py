@@ -18,13 +18,13 @@ from ..instruments.roofline import measure_roofline_rates, timer_overhead, timer
 from ..instruments.timing import MIN_SAMPLE_S
 from ..results.exchange import round_values
 from ..results.stats import MARGIN, Estimate, classify_ratio, paired_ratio, quantile_t
-from .case import make_case
-from .config import CaseConfig, Group, Sampling
+from .case_config import CaseConfig, Group, Sampling
 from .measuring.conditions import Conditions
 from .measuring.group import measure_group
 from .measuring.kernel_choices import check_choices
 from .measuring.preparation import prepare_case
 from .measuring.workload import Workload
+from .planning.case_factory import make_case
 from .planning.cost_estimate import estimate_call
 from .readiness import (
     Diagnosis,

@@ -29,7 +29,7 @@ from ..results.section import Section
 from ..results.shards import stem
 from ..results.store import Writer, read_about
 from .case import PROTOCOL, Case, group_cases
-from .config import Group
+from .case_config import Group
 from .measuring import kernel_choices
 from .measuring.conditions import PRELOAD, Conditions
 from .measuring.group import measure_group

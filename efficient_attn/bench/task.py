@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict
 
 from ..results.rows import Record, Row
 from ..results.section import Section
-from .config import Group
+from .case_config import Group
 
 if TYPE_CHECKING:
     from ..instruments.roofline import Roofline
     from .case import Case
-    from .measuring.jobs import PreparedCase
+    from .measuring.prepared_case import PreparedCase
     from .measuring.workload import Workload
     from .planning.request import TaskRequest
 

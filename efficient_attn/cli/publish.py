@@ -52,7 +52,7 @@ def _describe(name: str) -> MechanismDetails:
     """What a mechanism says of itself, with its options as they are by default."""
     from ..patterns.rasterize import views
     from ..registry import info
-    from ..report.site.pattern_svg import PatternGrid
+    from ..report.site.pattern_svg import PatternDrawing
     from ..report.site.site_data import MechanismDetails
     from .console import tell_kept
 
@@ -67,5 +67,5 @@ def _describe(name: str) -> MechanismDetails:
         limits=about.traits.unclaimed,
         backends=tuple(about.backends),
         summary=" ".join(about.doc.partition("\n\n")[0].split()),
-        patterns=tuple(PatternGrid(g.direction, g.geometry.n, tell_kept(g), g.shares) for g in grids),
+        patterns=tuple(PatternDrawing(g.direction, g.geometry.n, tell_kept(g), g.shares) for g in grids),
     )

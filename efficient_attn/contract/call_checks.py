@@ -1,28 +1,50 @@
-"""The gate at the door: what an instance does not claim, or what does not fit it, gets no further."""
+"""Checks of a call before it runs: unsupported features and invalid shapes raise."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError, UsageError
 from .mask import MASK_FIELDS, Mask
-from .shapes import Shape, Values
+from .shapes import Dims, Shape, Values
 from .traits import Traits
-
-if TYPE_CHECKING:
-    from .mechanism import Attention
-
 
 KEPT = 4  # calls that an instance remembers: forward and a decode step, at two geometries each
 
 
+class Checked(Protocol):
+    """What the checks read of a mechanism; `Attention` satisfies it."""
+
+    admitted: tuple[AcceptedCall, ...]
+    known_mask_fields: ClassVar[frozenset[str]]
+    only_on: ClassVar[Mapping[str, str]]
+
+    @property
+    def traits(self) -> Traits: ...
+    @property
+    def dims(self) -> Dims: ...
+    @property
+    def kv_heads(self) -> int | None: ...
+    @property
+    def key_dim(self) -> int | None: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def dropping(self) -> float: ...
+    def shape_of(self, q: Tensor, k: Tensor, v: Values) -> Shape: ...
+    def why_not_dtype(self, dtype: torch.dtype) -> str | None: ...
+    def why_no_starts(self) -> str | None: ...
+
+
 class AcceptedCall(NamedTuple):
-    """A call that may be served, and all that this was judged by. bare: it has neither padding, nor packed sequences,
-    nor inputs of its own, nor anything empty, so that there is nothing to do but to run it."""
+    """A call that passed the checks, and the facts that they depend on. is_plain: without padding, packed sequences,
+    further inputs or empty tensors, so that it can run as it is."""
 
     facts: tuple[Any, ...]
     shape: Shape
@@ -31,12 +53,12 @@ class AcceptedCall(NamedTuple):
 
 
 def find_accepted(
-    attn: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
+    attn: Checked, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> AcceptedCall:
-    """`admit` with the sizes of the call; what was admitted lately is not judged again, only masks' tensors are.
+    """`check_call_features` with the call's shape; of calls accepted before, only tensors of masks are checked again.
 
-    The judgement takes as long as a tenth of a short call. Compiled code has it in its guards instead, and tensors that
-    are not torch's own class may hold sizes that are not numbers.
+    The checks take a tenth of the time of a short call. Compiled code has guards instead, and tensors of other classes
+    may have symbolic sizes.
     """
     plain = type(mask) is Mask and type(q) is type(k) is Tensor and not torch.compiler.is_compiling()
     if not plain:
@@ -58,7 +80,7 @@ def find_accepted(
 
 
 def _read_call_facts(
-    attn: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
+    attn: Checked, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> tuple[Any, ...]:
     """What `admit` and `shape_of` judge by, what differs most often first."""
     of_values = None if v is None else (type(v), v.shape, v.dtype, v.device)
@@ -68,7 +90,7 @@ def _read_call_facts(
     return *of_tensors, *of_mask, attn.backend, attn.dropping, *declared
 
 
-def check_call_features(attn: Attention, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], q: Tensor) -> Traits:
+def check_call_features(attn: Checked, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], q: Tensor) -> Traits:
     """The traits of an instance that may serve a call; otherwise `UnsupportedError` or `UsageError` says why not."""
     traits, device = attn.traits, q.device
     plain = type(mask) is Mask and attn.known_mask_fields is MASK_FIELDS  # then there is nothing not to know
@@ -96,13 +118,13 @@ def check_call_features(attn: Attention, shape: Shape, mask: Mask, inputs: Mappi
     return traits
 
 
-def check_dtype(attn: Attention, dtype: torch.dtype) -> None:
+def check_dtype(attn: Checked, dtype: torch.dtype) -> None:
     """Raise `UnsupportedError` where the backend that runs does not take a dtype."""
     if reason := attn.why_not_dtype(dtype):
         raise UnsupportedError(f"{attn.label}: {reason}")
 
 
-def check_dropout(attn: Attention, traits: Traits, p: float) -> None:
+def check_dropout(attn: Checked, traits: Traits, p: float) -> None:
     """Raise `UnsupportedError` where weights would have to be dropped and the traits do not claim it."""
     if p and not traits.dropout:
         raise UnsupportedError(

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError, UsageError
+from .call_checks import Checked
 from .mask import CAUSAL, Mask, blank
 from .shapes import Values
-
-if TYPE_CHECKING:
-    from .mechanism import Attention
 
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -50,14 +48,14 @@ def make_starts(starts: Tensor, batch: int, max_len: int, device: torch.device |
     return RowStarts(starts.to(device, torch.int64), high)
 
 
-def put_starts(attn: Attention, state: Any, starts: RowStarts) -> Any:
+def put_starts(attn: Checked, state: Any, starts: RowStarts) -> Any:
     """A state that knows where its rows begin. Raises `UnsupportedError` where the mechanism does not serve that."""
     if reason := why_no_starts(attn, state):
         raise UnsupportedError(f"{attn.label} takes no starts: {reason}")
     return replace(state, starts=starts)
 
 
-def why_no_starts(attn: Attention, state: Any) -> str | None:
+def why_no_starts(attn: Checked, state: Any) -> str | None:
     """What a mechanism says, or that nobody said it of its own steps and of such a state."""
     says = next(kind for kind in type(attn).__mro__ if vars(kind).keys() & {"advance", "why_no_starts"})
     if "why_no_starts" not in vars(says):  # what is inherited was said of other steps

@@ -6,7 +6,7 @@ For authors of tasks in files of their own, everything that a task is made of ca
 import warnings
 from typing import Any
 
-from ..bench.config import CaseConfig, Group, Sampling
+from ..bench.case_config import CaseConfig, Group, Sampling
 from ..bench.planning.request import AxisGrid, TaskRequest
 from ..bench.task import Guess, Keys, Task
 from ..bench.task_registry import register_task

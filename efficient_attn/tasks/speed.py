@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
-from ..bench.config import MAX_DECODE_STEPS, CaseConfig, Group
+from ..bench.case_config import MAX_DECODE_STEPS, CaseConfig, Group
 from ..bench.planning.request import TaskRequest
 from ..bench.task import Guess, Keys, Task
 from ..errors import UsageError
@@ -18,7 +18,7 @@ from ..units import parse_size
 
 if TYPE_CHECKING:
     from ..bench.case import Case
-    from ..bench.measuring.jobs import PreparedCase
+    from ..bench.measuring.prepared_case import PreparedCase
     from ..bench.measuring.workload import Workload
     from ..instruments.roofline import Roofline
 

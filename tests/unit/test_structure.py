@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from following import Follower
 from imports import Import, circles, imports, modules, package_of
-from structure import CALL_PATHS
+from structure import CALL_PATHS, VAGUE, bindings
 
 CHECKOUT = Path(__file__).parents[2]
 PACKAGE = CHECKOUT / "efficient_attn"  # the sources: what is installed holds the suites' files too
 LONGEST, LONGEST_TEST = 300, 320  # lines of a file
+MOST_VAGUE = 17  # assignments of names such as `found` and `said`
 MOST_LOOSE = 7  # modules at the top that are in no room
 ENDS = ("__init__", "__main__")
 
@@ -115,7 +118,7 @@ def test_the_ways_of_the_trial_begin_somewhere() -> None:
 
 @pytest.fixture(scope="module")
 def found() -> list[Import]:
-    """All imports of the package."""
+    """All imports of the package, those for type checkers excluded."""
     return imports(PACKAGE)
 
 
@@ -130,8 +133,35 @@ def test_every_module_has_a_place() -> None:
     assert sorted(places - {package_of(m) for m in modules(PACKAGE)}) == []
 
 
-def test_no_modules_lead_to_each_other(found: list[Import]) -> None:
+def test_no_import_cycles_not_even_for_type_checkers(found: list[Import]) -> None:
     assert circles(found) == []
+    assert circles(imports(PACKAGE, typing=True)) == []
+
+
+# Names that several modules or classes share because they mean the same.
+SHARED_MODULES = {
+    "linear": "the mechanism, and other libraries' implementations of it",
+    "retrieval": "the task, and its section of the report",
+    "speed": "the task, and its section of the report",
+    "swap": "the task, and its section of the report",
+}
+SHARED_CLASSES = {"Keys": "public: a fact of patterns, and the base class of a task's keys"}
+
+
+def test_one_meaning_a_name() -> None:
+    """No two modules have one file name, and no two classes one name, unless they mean the same."""
+    files = [path for path in modules(PACKAGE).values() if path.stem not in ENDS]
+    stems = Counter(path.stem for path in files)
+    assert {name for name, count in stems.items() if count > 1} == SHARED_MODULES.keys()
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in modules(PACKAGE).values()]
+    classes = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+    assert {name for name, count in classes.items() if count > 1} == SHARED_CLASSES.keys()
+
+
+def test_few_bindings_say_nothing() -> None:
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules(PACKAGE).items()}
+    vague = [f"{name}: {bound}" for name, tree in trees.items() for bound in bindings(tree) if bound in VAGUE]
+    assert len(vague) <= MOST_VAGUE, vague
 
 
 def test_no_file_is_too_long() -> None:
@@ -208,12 +238,13 @@ def test_an_upward_import_is_found(statement: str, line: int, tmp_path: Path) ->
     assert upward(found, ("low", "high", "__init__")) == [f"low:{line}: imports high, which is not below it"]
 
 
-def test_imports_for_type_checkers_do_not_count(tmp_path: Path) -> None:
+def test_imports_for_type_checkers_count_where_asked(tmp_path: Path) -> None:
     text = (
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .high import x\nelse:\n    from . import other\n"
     )
     found = imports(_package(tmp_path, __init__="", low=text, high="from . import low", other=""))
     assert {(i.importer, i.imported) for i in found} == {("low", "other"), ("high", "low")}
+    assert circles(imports(tmp_path / "made", typing=True)) == [["high", "low"]]
 
 
 def test_a_neighbour_on_the_same_line_is_not_below(tmp_path: Path) -> None:

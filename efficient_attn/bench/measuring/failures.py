@@ -6,7 +6,7 @@ from ...engines.job import WorkerDied
 from ...results.rows import Record, Status
 from ..case import Case
 from .conditions import Conditions
-from .jobs import FIRST_CALL, STAGES
+from .prepared_case import FIRST_CALL, STAGES
 
 
 def make_failure(case: Case, status: Status, reason: str) -> Record:

@@ -9,10 +9,11 @@ from ...instruments.environment.devices import why_absent
 from ...instruments.timing import plan_samples
 from ...results.rows import Record
 from ..case import Case
-from ..config import Group
+from ..case_config import Group
 from .conditions import Conditions
 from .failures import make_failure, make_worker_failure
-from .jobs import PrepareCases, PreparedCase
+from .jobs import PrepareCases
+from .prepared_case import PreparedCase
 from .process_runs import ProcessRuns, TimedCase
 
 

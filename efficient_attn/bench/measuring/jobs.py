@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,36 +21,17 @@ from ...instruments.environment.gpu import sensors
 from ...instruments.global_state import GlobalState, GlobalStateChanged
 from ...instruments.memory import check_counter
 from ...instruments.roofline import Roofline, measure_roofline_rates
-from ...instruments.timing import CallRate, SamplingPlan, TooSlow, run_rounds
+from ...instruments.timing import SamplingPlan, TooSlow, run_rounds
 from ...results.rows import Record, Row, Status
 from ..case import Case
-from ..config import Group
+from ..case_config import Group
+from ..task import Task
 from ..task_registry import find_task
 from . import kernel_choices, scratch
 from .output_comparison import InvalidResult
+from .prepared_case import EVALUATING, MAKING_INPUTS, TIMING, PreparedCase
 from .samples import make_timed
 from .workload import Workload
-
-STAGES = (
-    "its inputs were made",
-    "it was compiled",
-    "its first call ran",
-    "it was compared with its oracle",
-    "its memory was counted",
-    "it was calibrated",
-    "it was timed",
-    "it was judged",
-)
-MAKING_INPUTS, COMPILING, FIRST_CALL, VERIFYING, COUNTING_MEMORY, CALIBRATING, TIMING, EVALUATING = range(len(STAGES))
-
-
-@dataclass
-class PreparedCase:
-    """A case that has passed its gate: its row so far, and its pace."""
-
-    row: Row
-    pace: CallRate
-    samples: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,6 +58,7 @@ class PrepareCases:
         _set_threads(self.group)
         kernel_choices.apply_choices(self.choices)
         scratch.set_folder(self.folder)
+        task = find_task(self.group.target)
         for place, case in enumerate(self.cases):
             start = time.perf_counter()
             overdue = time.monotonic() + self.timeout_s
@@ -87,13 +69,12 @@ class PrepareCases:
 
             at(MAKING_INPUTS)
             limit_memory(self.memory_bytes)
-            outcome = self._evaluate(case, at)
+            outcome = self._evaluate(task, replace(case, keys_model=task.keys), at)
             send(CaseResult(place, outcome, time.perf_counter() - start))
 
-    def _evaluate(self, case: Case, at: Callable[..., None]) -> PreparedCase | Record:
+    def _evaluate(self, task: Task, case: Case, at: Callable[..., None]) -> PreparedCase | Record:
         row = case.row()
         row.threads = torch.get_num_threads()
-        task = find_task(self.group.target)
         try:
             at(EVALUATING)
             outcome = task.judge(case, row, at)
@@ -144,13 +125,14 @@ class MeasureRounds:
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         threads, device = _set_threads(self.group), self.group.config.device
         kernel_choices.apply_choices(self.choices)
-        make = find_task(self.group.target).work
+        task = find_task(self.group.target)
+        make = task.work
         assert make is not None  # only what is timed sits
         limit_memory(self.memory_bytes)
         works: list[Workload] = []
         for place, case in enumerate(self.cases):
             board.set_stage(place, MAKING_INPUTS, self.timeout_s[place])
-            works.append(make(case))
+            works.append(make(replace(case, keys_model=task.keys)))
             works[-1].warm()
         before, watch = GlobalState.capture(), DisturbanceWatch()
         rounds = run_rounds(

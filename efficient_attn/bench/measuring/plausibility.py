@@ -9,7 +9,7 @@ from typing import Any
 from ...engines.job import WorkerDied
 from ...instruments.disturbance import Disturbance
 from ...instruments.roofline import Roofline, merge_highest, spread
-from ..config import CaseConfig
+from ..case_config import CaseConfig
 from .conditions import Conditions, Setting
 from .jobs import InspectMachine
 

@@ -15,7 +15,15 @@ from ...instruments.timing import calibrate, first_call
 from ...kernels.autotuning import autotuner
 from ...results.rows import Row, finite
 from ..case import Case
-from .jobs import CALIBRATING, COMPILING, COUNTING_MEMORY, FIRST_CALL, MAKING_INPUTS, VERIFYING, PreparedCase
+from .prepared_case import (
+    CALIBRATING,
+    COMPILING,
+    COUNTING_MEMORY,
+    FIRST_CALL,
+    MAKING_INPUTS,
+    VERIFYING,
+    PreparedCase,
+)
 from .samples import TimedSteps, make_timed, verify_workload
 from .workload import BACKWARD, Workload
 

@@ -13,7 +13,7 @@ from ...instruments.timing import SAMPLES_PER_ROUND, SamplingPlan
 from ...results.rows import Record, Row
 from ...results.stats import Estimate, estimate_typical, median, paired_ratio
 from ..case import Case
-from ..config import Group
+from ..case_config import Group
 from .conditions import Conditions
 from .failures import make_worker_failure
 from .jobs import MeasureRounds, ProcessRunEnd, RoundResult

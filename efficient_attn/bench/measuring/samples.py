@@ -16,7 +16,7 @@ from ...contract.shapes import Sample
 from ...errors import UnsupportedError
 from ...instruments.global_state import GlobalStateChanged
 from ...instruments.timing import TimedCall
-from ..config import MAX_DECODE_STEPS
+from ..case_config import MAX_DECODE_STEPS
 from .inputs import MAX_INPUT_SETS, ChangingInputs, make_inputs
 from .output_comparison import InvalidResult, check_call, check_gradients, check_step
 from .verification import as_results, check_plain, verify_case

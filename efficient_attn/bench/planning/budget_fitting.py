@@ -9,8 +9,8 @@ from ...errors import UnsupportedError, UsageError
 from ...registry import class_of
 from ...spec import Spec, parse
 from ...units import size
-from ..case import make_mechanism
-from ..config import Group
+from ..case_config import Group
+from .case_factory import make_mechanism
 
 BUDGET_TOLERANCE = 1.05  # of a budget of bytes: sums have a few numbers more than features
 

@@ -16,7 +16,7 @@ from ...instruments.environment.devices import why_absent
 from ...instruments.roofline import Roofline, measure_roofline_rates, merge_highest
 from ...instruments.timing import MIN_SAMPLE_S, CallRate, plan_samples
 from ..case import Case, group_cases
-from ..config import Group
+from ..case_config import Group
 from ..measuring.inputs import draw_inputs
 from ..measuring.samples import FLUSH_BYTES, MIN_STEPS
 from ..measuring.workload import BACKWARD, list_key_inputs

@@ -13,11 +13,12 @@ from ...errors import UsageError, unknown
 from ...layers.named import is_baseline
 from ...registry import rename_backend
 from ...spec import parse
-from ..case import Case, accepts_kv_heads, group_cases, make_case
-from ..config import Sampling
+from ..case import Case, group_cases
+from ..case_config import Sampling
 from ..task import Task
 from ..task_registry import find_task
 from .budget_fitting import fit_all
+from .case_factory import accepts_kv_heads, make_case
 from .experimental_design import choose_points, count_effects
 from .request import DEFAULTS, AxisGrid, TaskRequest
 from .suite import LoadedSuite, Suite, TaskKeys, check_keys

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from ...errors import renamed
-from ..config import CaseConfig, Group, Sampling
+from ..case_config import CaseConfig, Group, Sampling
 
 DEFAULTS: dict[str, tuple[Any, ...]] = {
     "seq_len": (1024,),

@@ -14,7 +14,7 @@ from .axes import compute_log_limits
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .figures import Line, Panel
+    from .panel_data import Line, PanelData
 
 MIN_LINES = 4  # lines, for of three none is an outlier
 MAX_SQUEEZE = 1.8  # times the height, in logarithms, that all lines take over what they take without the outlier
@@ -50,7 +50,7 @@ def describe_clipped(lines: Sequence[Line], bounds: tuple[float, float], unit: U
     return f" Beyond the axis, marked at its edge: {', '.join(texts)}." if texts else ""
 
 
-def draw_clipped(axes: Axes, panel: Panel, styles: Mapping[str, Any]) -> None:
+def draw_clipped(axes: Axes, panel: PanelData, styles: Mapping[str, Any]) -> None:
     """A triangle at the edge for each point that lies beyond it. pen: how lines are drawn, by label."""
     from matplotlib.lines import Line2D
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
@@ -13,12 +13,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from ...results.section import Kind
-from . import clipping, reference_levels
+from . import clipping
 from .axes import compute_fraction, compute_x_limits, make_y_ticks, spread_labels, thin_ticks
+from .panel_data import Line, PanelData
 from .style import FAINT, GRID, INK, Look
-
-if TYPE_CHECKING:
-    from .figures import Line, Panel
 
 LEADER_GAP = (
     0.02  # of the axes: between a line's last point and the thread to its name, so that no thread looks like data
@@ -27,10 +25,10 @@ BOLD_LINE_WIDTH = 2.4  # points that a thicker line is wide
 LEADERS_ID = "threads"  # the id of the threads in an SVG
 
 
-def draw_values(axes: Axes, panel: Panel, bold: Collection[str] = ()) -> None:
+def draw_values(axes: Axes, panel: PanelData, bold: Collection[str] = ()) -> None:
     """Levels, intervals, the front, and all lines with their marks, over scales that are drawn. bold: labels whose
     lines are thicker."""
-    reference_levels.draw_levels(axes, panel)
+    draw_levels(axes, panel)
     _draw_intervals(axes, panel)
     if len(panel.pareto_front) > 1:
         axes.add_line(Line2D(*zip(*panel.pareto_front, strict=True), color=FAINT, linewidth=0.8, zorder=2.2))
@@ -48,7 +46,7 @@ def draw_values(axes: Axes, panel: Panel, bold: Collection[str] = ()) -> None:
     clipping.draw_clipped(axes, panel, {line.label: make_artist_style(line.look) for line in panel.lines})
 
 
-def draw_frame(axes: Axes, panel: Panel) -> None:
+def draw_frame(axes: Axes, panel: PanelData) -> None:
     """Scales, ticks at the lengths that were measured, and a quiet grid."""
     assert panel.bounds is not None
     axes.set_xlabel(panel.xlabel, color=INK)
@@ -72,7 +70,7 @@ def draw_frame(axes: Axes, panel: Panel) -> None:
     axes.spines[["left", "bottom"]].set_color(FAINT)
 
 
-def _draw_intervals(axes: Axes, panel: Panel) -> None:
+def _draw_intervals(axes: Axes, panel: PanelData) -> None:
     """All intervals, as bars, along lines also as bands between them; one artist each, which costs less than many."""
     bands, bars, fills, colours = [], [], [], []
     for line in panel.lines:
@@ -121,7 +119,7 @@ def compute_bar_width(count: int) -> float:
     return 0.8 / count
 
 
-def label_line_ends(axes: Axes, panel: Panel, labels: Sequence[str], step: float, size: float = 8.7) -> None:
+def label_line_ends(axes: Axes, panel: PanelData, labels: Sequence[str], step: float, size: float = 8.7) -> None:
     """Each line's name beside its last point, moved as little as keeps names apart.
 
     step: a line of text's share of the axes' height. A dotted thread leads from the name towards the point: grey, and
@@ -152,3 +150,13 @@ def label_line_ends(axes: Axes, panel: Panel, labels: Sequence[str], step: float
         )
         style = {"fontsize": size, "color": INK, "va": "center", "linespacing": 1.12}
         axes.text(1.135, label_y, text, transform=axes.transAxes, **style)
+
+
+def draw_levels(axes: Axes, panel: PanelData) -> None:
+    """The panel's levels of y and x as lines, and its bands of x behind everything."""
+    if panel.level is not None:
+        axes.axhline(panel.level, color=INK, linewidth=0.9, zorder=1.5)
+    if panel.level_x is not None:
+        axes.axvline(panel.level_x, color=INK, linewidth=0.9, zorder=1.5)
+    for low, high in panel.bands:
+        axes.axvspan(low, high, facecolor=FAINT, edgecolor=FAINT, alpha=0.25, linewidth=1.2, zorder=1.2)

@@ -13,7 +13,7 @@ SHADE_LEVELS = (0.0, 0.2, 0.7)  # a share above each of them is a shade darker
 
 
 @dataclass(frozen=True, eq=False)
-class PatternGrid:
+class PatternDrawing:
     """A pattern over so many positions. shares: of each cell's query-key pairs, from 0 to 1. told: what it keeps."""
 
     direction: str

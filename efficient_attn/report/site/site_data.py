@@ -23,7 +23,7 @@ from ..claims.verdicts import LedgerVerdicts, evaluate_claims
 from ..gather import Frame, ReportData, gather
 from .group_results import GroupResult, list_groups
 from .page_names import digest, make_name
-from .pattern_svg import PatternGrid
+from .pattern_svg import PatternDrawing
 
 PEER_PREFIX = "peer_"  # how other libraries' mechanisms are called
 
@@ -42,7 +42,7 @@ class MechanismDetails:
     backends: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     summary: str = ""
-    patterns: tuple[PatternGrid, ...] = ()
+    patterns: tuple[PatternDrawing, ...] = ()
 
 
 @dataclass(frozen=True)

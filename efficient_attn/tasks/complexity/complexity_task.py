@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from ...bench.config import CaseConfig, Group
+from ...bench.case_config import CaseConfig, Group
 from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Keys, Task
 from ...errors import UsageError
@@ -141,7 +141,7 @@ def _list_sizes(request: TaskRequest, along: Along, heads: int) -> tuple[int, ..
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Measure a sweep, and hold its exponents to the claim."""
-    from ...bench.measuring.jobs import TIMING
+    from ...bench.measuring.prepared_case import TIMING
     from .sweep import measure_sweep
 
     keys: ComplexityKeys = case.keys

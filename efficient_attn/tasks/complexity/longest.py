@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator, Field
 
-from ...bench.config import CaseConfig, Group
+from ...bench.case_config import CaseConfig, Group
 from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Keys, Task
 from ...results.rows import Record, Row
@@ -55,7 +55,7 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Search for the longest length whose step fits."""
-    from ...bench.measuring.jobs import COUNTING_MEMORY
+    from ...bench.measuring.prepared_case import COUNTING_MEMORY
 
     keys: LongestKeys = case.keys
     measurements: dict[int, tuple[int, float]] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from ...bench.config import CaseConfig, Group
+from ...bench.case_config import CaseConfig, Group
 from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Keys, Task
 from ...results.rows import Record, Row, finite

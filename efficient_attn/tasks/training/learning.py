@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from ...bench.config import CaseConfig, Group
+from ...bench.case_config import CaseConfig, Group
 from ...bench.measuring import scratch
 from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Task
@@ -119,7 +119,7 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
 
 def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Train a model as the attempt says, and test it; or say why that would tell nothing new."""
-    from ...bench.measuring.jobs import EVALUATING
+    from ...bench.measuring.prepared_case import EVALUATING
     from ...integrations.model_info import NotInstalled
     from .alignment import compute_alignment
     from .learners import make_learner

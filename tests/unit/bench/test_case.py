@@ -14,7 +14,8 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.bench import case as case_module
-from efficient_attn.bench.case import as_json, make_case
+from efficient_attn.bench.case import as_json
+from efficient_attn.bench.planning.case_factory import make_case
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.errors import UnsupportedError
 from efficient_attn.results import store

@@ -11,7 +11,7 @@ from typing import Any
 import planted
 import pytest
 
-from efficient_attn.bench.case import fingerprint_task
+from efficient_attn.bench.planning.case_factory import fingerprint_task
 from efficient_attn.bench.task import Guess, Task
 from efficient_attn.bench.task_registry import find_task
 from efficient_attn.registry import load_plugin

@@ -11,7 +11,7 @@ import pytest
 from measured import measure_cases
 
 from efficient_attn.bench import task_registry
-from efficient_attn.bench.config import CaseConfig
+from efficient_attn.bench.case_config import CaseConfig
 from efficient_attn.bench.planning.request import TaskRequest
 from efficient_attn.bench.task import Guess, Keys, Task
 from efficient_attn.bench.task_registry import find_task, find_words, list_tasks, register_task

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.bench.case import Case
-from efficient_attn.bench.config import CaseConfig
+from efficient_attn.bench.case_config import CaseConfig
 from efficient_attn.bench.measuring.output_comparison import InvalidResult
 from efficient_attn.bench.measuring.padded_rows import make_mask, select_rows
 from efficient_attn.bench.measuring.preparation import prepare_case

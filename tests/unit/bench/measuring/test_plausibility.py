@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from efficient_attn.bench.config import CaseConfig
+from efficient_attn.bench.case_config import CaseConfig
 from efficient_attn.bench.measuring import plausibility
 from efficient_attn.bench.measuring.conditions import Conditions
 from efficient_attn.bench.measuring.plausibility import (

@@ -10,7 +10,7 @@ import planted
 import pytest
 
 from efficient_attn.bench.case import group_cases
-from efficient_attn.bench.config import CaseConfig
+from efficient_attn.bench.case_config import CaseConfig
 from efficient_attn.bench.measuring import scratch
 from efficient_attn.bench.measuring.conditions import Conditions
 from efficient_attn.bench.measuring.group import measure_group

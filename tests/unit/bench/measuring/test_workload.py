@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.bench.config import Sampling
+from efficient_attn.bench.case_config import Sampling
 from efficient_attn.bench.measuring.inputs import draw_inputs
 from efficient_attn.bench.measuring.workload import Workload
 

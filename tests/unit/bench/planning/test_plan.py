@@ -10,7 +10,7 @@ import pytest
 from planted import SEVERAL, values_of
 
 from efficient_attn.bench.case import group_cases
-from efficient_attn.bench.config import CaseConfig
+from efficient_attn.bench.case_config import CaseConfig
 from efficient_attn.bench.planning.plan import Overrides
 from efficient_attn.bench.task_registry import find_task, register_task
 from efficient_attn.errors import UsageError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from efficient_attn.bench.config import CaseConfig, Sampling
+from efficient_attn.bench.case_config import CaseConfig, Sampling
 from efficient_attn.bench.planning.request import DEFAULTS, DTYPES, AxisGrid, TaskRequest
 from efficient_attn.bench.task import Keys
 

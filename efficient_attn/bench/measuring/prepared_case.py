@@ -1,0 +1,30 @@
+"""A case that is ready to be timed, and the stages that a case passes in a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...instruments.timing import CallRate
+from ...results.rows import Row
+
+STAGES = (
+    "its inputs were made",
+    "it was compiled",
+    "its first call ran",
+    "it was compared with its oracle",
+    "its memory was counted",
+    "it was calibrated",
+    "it was timed",
+    "it was judged",
+)
+MAKING_INPUTS, COMPILING, FIRST_CALL, VERIFYING, COUNTING_MEMORY, CALIBRATING, TIMING, EVALUATING = range(len(STAGES))
+
+
+@dataclass
+class PreparedCase:
+    """A verified case: its row so far, and its rate, which decides how many calls make a sample."""
+
+    row: Row
+    pace: CallRate
+    samples: dict[str, Any] = field(default_factory=dict)
