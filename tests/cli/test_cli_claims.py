@@ -41,7 +41,7 @@ def test_ones_own_claims_are_judged(folder: Path, command: Command) -> None:
     done = command("claims", "run", "--claims", "mine.toml")
     assert (done.code, done.err) == (0, "")
     assert "a-claim: It is fast." in done.out
-    assert "1 claims (1 count, at most three a mechanism and source): 1 reproduced." in done.out
+    assert "1 claims (1 counted, at most three per mechanism and source): 1 reproduced." in done.out
     write(folder / "mine.toml", 'value = "speedup", at_least = 20')
     contradicted = command("claims", "run", "--claims", "mine.toml", "--json")
     assert (contradicted.code, json.loads(contradicted.out)[0]["verdict"]) == (0, "contradicted")
@@ -53,7 +53,7 @@ def test_a_check_prints_the_hash_to_put_in(folder: Path, command: Command) -> No
     (folder / "mine.toml").write_text(right.replace("at_least = 2", "at_least = 3"))
     refused = command("claims", "run", "--claims", "mine.toml")
     assert refused.code == 2
-    assert "has another rule than its hash stands for; give it a new id and date" in refused.err
+    assert "has a rule that does not match its hash; give it a new id and date" in refused.err
     done = command("claims", "--check", "mine.toml")
     assert done.code == 2
     hashes = json.loads(command("claims", "--check", "mine.toml", "--json").out)

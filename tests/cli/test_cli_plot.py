@@ -32,14 +32,14 @@ def test_a_figure_and_its_table(command: Command, tmp_path: Path) -> None:
     [
         (["--figure", "sped"], "did you mean 'speed'"),
         (["--figure", "speed", "--width", "3"], "is not a width such as 3.3in"),
-        (["--figure", "speed", "--width", "90in"], "a figure is 1.5 to 20 inches wide"),
+        (["--figure", "speed", "--width", "90in"], "the width must be 1.5 to 20 inches"),
         (["--figure", "speed", "--out", "speed.jpg"], "its ending has to be .pdf"),
         (["--figure", "speed", "--out", "speed.png", "--format", "tex"], "its ending has to be .tex"),
         (["--figure", "speed", "--only", "liner"], "did you mean 'linear'"),
-        (["--figure", "memory", "--label", "linear=full"], "both be called"),
-        (["--figure", "speed", "--mode", "prefill"], "no row has mode prefill; there is"),
+        (["--figure", "memory", "--label", "linear=full"], "two mechanisms have the name"),
+        (["--figure", "speed", "--mode", "prefill"], "no row has mode prefill; the rows have"),
         (["--figure", "speed", "--highlight", "gqa"], "unknown mechanism 'gqa'"),
-        (["--figure", "speed", "--highlight", "full"], "the level of this figure, not a line of it"),
+        (["--figure", "speed", "--highlight", "full"], "drawn as the reference level, not as a line"),
         (["--figure", "speed", "--only", "full"], "--only names only mechanisms that are always shown: full"),
     ],
 )

@@ -33,7 +33,7 @@ def test_where_nothing_can_be_said_it_names_the_runs_that_would(command: Command
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        (["--mode", "decode", "--no-causal"], "decode is causal"),
+        (["--mode", "decode", "--no-causal"], "decode is always causal"),
         (["--memory", "2 parsecs"], "is not a size"),
         (["--latency", "50"], "is not a time such as 50ms"),
         (["--max-error", "-1"], "is not a number of at least 0"),

@@ -107,7 +107,7 @@ class CostCurve:
         below = [point for point in timed_points if point.length < length]
         above = [point for point in timed_points if point.length > length]
         if not below or not above:
-            return f"timed at {', '.join(units.short_length(point.length) for point in timed_points)} only"
+            return f"timed only at {', '.join(units.short_length(point.length) for point in timed_points)}"
         low, high = below[-1], above[0]
         if high.length > MAX_LENGTH_RATIO * low.length:
             return f"not timed between {units.short_length(low.length)} and {units.short_length(high.length)}"

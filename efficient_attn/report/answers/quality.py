@@ -20,7 +20,7 @@ from .requirements import Requirements
 
 ACCURACY_METRICS = ("accuracy", "share of whole sequences")  # metrics that count right ones
 SHARED_KV_MECHANISMS = ("gqa", "mqa")  # exact attention of a model whose heads share keys
-UNCERTAIN = "not surely"  # what a value decides and its interval does not
+UNCERTAIN = "uncertain"  # marks a decision by a value whose 95% interval contains the bound
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,17 @@ class QualityFigure:
         return replace(self, sure=meets_bound(self.low) == meets_bound(self.value) == meets_bound(self.high))
 
     def format_uncertainty(self) -> str:
-        """``not surely: 82.4%-100%``; empty where it is sure, or not known."""
+        """``uncertain: 82.4%-100%``; empty where it is sure, or not known."""
         if self.sure is not False:
             return ""
         format_value = units.ratio if self.what == "perplexity" else units.percent
         return f"{UNCERTAIN}: {format_value(self.low)}{units.TO}{format_value(self.high)}"
 
     def format_differences(self, requirements: Requirements) -> str:
-        """In what that differs from what is asked: ``not at 16,384, not causal``; empty for nothing."""
-        differences = [f"not at {requirements.seq_len:,}"] if self.length not in (None, requirements.seq_len) else []
+        """In what that differs from what is asked: ``not measured at 16,384, not causal``; empty for nothing."""
+        differences = (
+            [f"not measured at {requirements.seq_len:,}"] if self.length not in (None, requirements.seq_len) else []
+        )
         if None not in (self.causal, requirements.resolved_causal) and self.causal != requirements.resolved_causal:
             differences.append("not causal" if requirements.resolved_causal else "not bidirectional")
         return ", ".join(differences)

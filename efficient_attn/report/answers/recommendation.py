@@ -234,7 +234,7 @@ def is_slower(cost: CostAtLength, other: CostAtLength) -> bool:
 def check_rows(data: RecommendationData) -> None:
     """`UsageError` where no row times anything."""
     if not data.curves_by_config:
-        reason = f"all {data.disturbed} timed rows were disturbed by other programs; measure on a quiet machine"
+        reason = f"all {data.disturbed} timed rows were disturbed by other programs; measure on an idle machine"
         if not data.disturbed:
-            reason = "these runs time nothing; give runs of suites such as quickstart, promises or decode"
+            reason = "these runs contain no timings; pass runs of suites such as quickstart, promises or decode"
         raise UsageError(f"recommend: {reason}")

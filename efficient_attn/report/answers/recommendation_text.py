@@ -1,5 +1,4 @@
-"""A recommendation as lines for people and as data for programs; what is measured and what is interpolated never looks
-alike in either."""
+"""Format a recommendation as table rows and notes, and as JSON. Both mark interpolated values as such."""
 
 from __future__ import annotations
 
@@ -15,20 +14,20 @@ from .quality import UNCERTAIN, QualityFigure
 from .recommendation import RankedMechanism, Recommendation
 from .requirements import Requirements
 
-COLUMNS = ("rank", "mechanism", "speedup", "time", "memory", "state", "what it loses", "how it is known")
+COLUMNS = ("rank", "mechanism", "speedup", "time", "memory", "state", "quality", "basis")
 RIGHT = ("rank", "speedup", "time", "memory", "state")
-SUITE_PARTS = {  # of suites that time a mode
+SUITE_PARTS = {  # a suite and a part of it that time a mode
     "forward": ("quickstart", "length"),
     "forward_backward": ("quickstart", "training"),
     "prefill": ("decode", "prompts"),
     "decode": ("decode", "contexts"),
 }
-SHARED_KV_PART = "key-value heads"  # the part of decode that takes any number of them
-TIE_MARK = "="  # beside a rank that several share
+SHARED_KV_PART = "key-value heads"  # the part of decode that supports any number of them
+TIE_MARK = "="  # after a rank that several mechanisms share
 
 
 def as_rows(recommendation: Recommendation) -> list[list[str]]:
-    """A line a choice, the fastest first."""
+    """Return one table row per choice, fastest first."""
     ranks = [choice.rank for choice in recommendation.choices]
     tied = [ranks.count(choice.rank) > 1 for choice in recommendation.choices]
     rows = (
@@ -74,24 +73,26 @@ def _format_basis(choice: RankedMechanism) -> str:
 
 
 def list_notes(recommendation: Recommendation) -> Iterator[str]:
-    """What the table holds for, what was left out and why, and what the words mean."""
+    """Yield the configuration of the table, the mechanisms left out with the reasons, and a legend."""
     requirements, config = recommendation.requirements, recommendation.config
     if config is None:
-        where = f"; machines that were: {', '.join(recommendation.machines)}" if recommendation.machines else ""
-        yield clean(f"Nothing was timed at such a place{where}.")
+        machines = ", ".join(recommendation.machines)
+        where = f" on the requested machine; machines with one: {machines}" if machines else ""
+        yield clean(f"No matching configuration was timed{where}.")
         return
     if not recommendation.choices:
-        yield "No mechanism is known to keep this."
-    yield clean(f"Holds for {_format_config(config)}.")
+        yield "No measured mechanism satisfies the requirements."
+    yield clean(f"Measured configuration: {_format_config(config)}.")
     if recommendation.local_machine not in (None, config["machine"]) and not requirements.machine:
         yield clean(
-            f"This machine, {recommendation.local_machine}, has no times of two mechanisms there; that one has most."
+            f"This machine, {recommendation.local_machine}, has timings of fewer than two mechanisms at a matching "
+            "configuration; the machine with most timings was used instead."
         )
     if len(recommendation.machines) > 1:
         other_machines = ", ".join(name for name in recommendation.machines if name != config["machine"])
-        yield clean(f"Unlike machines are not ranked together; --machine NAME asks another: {other_machines}.")
+        yield clean(f"Machines are not ranked together; select another with --machine NAME: {other_machines}.")
     if not requirements.has_quality_bounds:
-        yield "No bound on what is lost was given: --max-error, --max-ppl-ratio or --min-accuracy TASK=SHARE sets one."
+        yield "No quality bound was given; set one with --max-error, --max-ppl-ratio or --min-accuracy TASK=SHARE."
     if any(TIE_MARK in row[0] for row in as_rows(recommendation)):
         yield f"{TIE_MARK}: not significantly different, as the 95% interval of the ratio of their times contains 1."
     if any(choice.cost.speedup is not None for choice in recommendation.choices):
@@ -100,8 +101,8 @@ def list_notes(recommendation: Recommendation) -> Iterator[str]:
         figure.sure is False for choice in recommendation.choices for figure in choice.quality
     ) or _mentions_uncertainty(recommendation.left_out.values()):
         yield (
-            f"{UNCERTAIN}: the value decides, but not all of its 95% interval, over seeds, segments of text or "
-            "questions, lies on the same side of the bound."
+            f"{UNCERTAIN}: the value decides, but its 95% interval (over seeds, text segments or questions) "
+            "extends to the other side of the bound."
         )
     for reason, labels in _group_by_reason(recommendation.left_out).items():
         yield clean(f"left out: {', '.join(labels)}: {reason}")
@@ -132,11 +133,11 @@ def _group_by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:
     return groups
 
 
-# -- what would tell -----------------------------------------------------------------------------------------------
+# -- runs to measure -----------------------------------------------------------------------------------------------
 
 
 def list_commands(requirements: Requirements) -> Iterator[str]:
-    """The runs after which the question could be answered."""
+    """Yield the commands whose runs would allow a recommendation."""
     suite, part = SUITE_PARTS[requirements.mode]
     part = SHARED_KV_PART if requirements.mode == "decode" and requirements.kv_heads else part
     axes = [f"--seq-len {requirements.seq_len}", f"--device {requirements.device}"]
@@ -150,7 +151,7 @@ def list_commands(requirements: Requirements) -> Iterator[str]:
     )
     axes += (
         ["--variant full,linear"] if requirements.mode == "prefill" and requirements.kv_heads else []
-    )  # that take any
+    )  # these support any number
     yield f"efficient-attn run {suite} {' '.join(axes)} --part {shlex.quote(part)} --out results/local/asked"
     if requirements.max_error is not None:
         yield "efficient-attn run fidelity_long --out results/local/errors"
@@ -161,11 +162,11 @@ def list_commands(requirements: Requirements) -> Iterator[str]:
         yield f"efficient-attn run {suite} --task {task} --out results/local/{task}"
 
 
-# -- for programs --------------------------------------------------------------------------------------------------
+# -- JSON ----------------------------------------------------------------------------------------------------------
 
 
 def as_json(recommendation: Recommendation) -> dict[str, Any]:
-    """The same as JSON, with the rows that speak for each choice."""
+    """Return the recommendation as JSON data, with the rows behind each choice."""
     config = recommendation.config and {
         name: value for name, value in recommendation.config.items() if value is not None
     }

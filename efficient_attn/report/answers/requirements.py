@@ -47,19 +47,19 @@ class Requirements:
         if self.seq_len < 1:
             raise UsageError(f"recommend: seq_len must be at least 1, got {self.seq_len}")
         if self.mode not in MODES:
-            raise UsageError(f"recommend: mode is one of {', '.join(MODES)}, got {self.mode!r}")
+            raise UsageError(f"recommend: mode must be one of {', '.join(MODES)}, got {self.mode!r}")
         if self.mode in ("decode", "prefill") and self.causal is False:
-            raise UsageError(f"recommend: {self.mode} is causal; leave --no-causal out, or ask for --mode forward")
+            raise UsageError(f"recommend: {self.mode} is always causal; remove --no-causal, or use --mode forward")
         if self.kv_heads and self.heads and self.heads % self.kv_heads:
             raise UsageError(f"recommend: {self.kv_heads} key-value heads do not divide {self.heads} heads")
         if self.max_error is not None and not self.max_error >= 0:
-            raise UsageError(f"recommend: --max-error is a share of at least 0, got {self.max_error:g}")
+            raise UsageError(f"recommend: --max-error must be at least 0, got {self.max_error:g}")
         if self.max_ppl_ratio is not None and not self.max_ppl_ratio >= 1:
             hint = f"got {self.max_ppl_ratio:g}; 1.05 allows 5% more"
-            raise UsageError(f"recommend: --max-ppl-ratio is at least 1, the model's own perplexity; {hint}")
+            raise UsageError(f"recommend: --max-ppl-ratio must be at least 1 (the model's own perplexity), {hint}")
         for task, least in self.min_accuracy.items():
             if not 0 <= least <= 1:
-                raise UsageError(f"recommend: --min-accuracy {task}={least:g} is not between 0 and 1")
+                raise UsageError(f"recommend: --min-accuracy {task}={least:g} must be between 0 and 1")
 
     @property
     def resolved_causal(self) -> bool | None:
@@ -81,7 +81,7 @@ class Requirements:
         parts += [f"perplexity at most {self.max_ppl_ratio:g} times"] if self.max_ppl_ratio is not None else []
         parts += [f"{task} at least {units.percent(least)}" for task, least in self.min_accuracy.items()]
         parts += [f"memory at most {units.size(self.memory)}"] if self.memory is not None else []
-        parts += [f"at most {units.duration(self.latency_ms)} a call"] if self.latency_ms is not None else []
+        parts += [f"at most {units.duration(self.latency_ms)} per call"] if self.latency_ms is not None else []
         return ", ".join(parts)
 
     def as_data(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def _make_row(claim_verdict: ClaimVerdict) -> tuple[str, ...]:
     ]
     if claim_verdict.verdict in ("not measured", "out of regime"):
         parts.append(claim.run)
-    claimed = f"{claim.says} (held to {format_rule(claim.rule)})"
+    claimed = f"{claim.says} (tested as {format_rule(claim.rule)})"
     return f"{claim.id}: {claim.claim}", claim_verdict.entry.source.cite, claimed, measured, "; ".join(parts)
 
 
@@ -52,7 +52,7 @@ def format_measured(rule: ClaimRule, machine_verdict: MachineVerdict) -> str:
         and machine_verdict.low != machine_verdict.high
     ):
         text += f" ({_format_value(rule, machine_verdict.low)}{units.TO}{_format_value(rule, machine_verdict.high)})"
-    return f"{text}, worst of {machine_verdict.tests}" if machine_verdict.tests > 1 else text
+    return f"{text}, worst of {machine_verdict.tests} tests" if machine_verdict.tests > 1 else text
 
 
 def _format_value(rule: ClaimRule, value: float) -> str:
@@ -70,7 +70,7 @@ def _format_needed(machine_verdict: MachineVerdict) -> tuple[str, ...]:
         return ()
     format_value = units.percent if machine_verdict.decisive.log_scale else units.number
     half_width = format_value(machine_verdict.half_width) if machine_verdict.half_width is not None else "none"
-    return (f"half-width {half_width}, would decide at {format_value(machine_verdict.needed_half_width)}",)
+    return (f"half-width {half_width}, needed to decide: {format_value(machine_verdict.needed_half_width)}",)
 
 
 def summarise(verdicts: LedgerVerdicts) -> list[str]:
@@ -80,8 +80,9 @@ def summarise(verdicts: LedgerVerdicts) -> list[str]:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.counts.items() if count)
     older = sum(RULE_IS_NEWER in claim_verdict.notes for claim_verdict in verdicts.claims)
     return [
-        f"{len(entries)} claims ({counting} count, at most three a mechanism and source): {counts}.",
-        f"All verdicts hold together at {1 - RISK:.0%} (Holm, {verdicts.tests} tests with an error).",
+        f"{len(entries)} claims ({counting} counted, at most three per mechanism and source): {counts}.",
+        f"Family-wise confidence of all verdicts: {1 - RISK:.0%} "
+        f"(Holm correction over {verdicts.tests} tests with an error).",
         *([f"* {RULE_IS_NEWER}: {older}."] if older else []),
     ]
 

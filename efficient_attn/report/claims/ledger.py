@@ -55,7 +55,7 @@ class ClaimRule(_LedgerModel):
     @model_validator(mode="after")
     def _validate_bounds(self) -> Self:
         if self.between and (self.at_least, self.at_most) != (None, None):
-            raise ValueError("between says both ends, so that at_least and at_most may not stand beside it")
+            raise ValueError("between cannot be combined with at_least or at_most")
         low, high = find_bounds(self.value)
         if self.over:
             low, high = -math.inf, math.inf
@@ -98,7 +98,7 @@ class Claim(_LedgerModel):
             check_conditions(query)
         check_columns(self.columns)
         if not self.rows:
-            raise ValueError("rows names no column, so that any row would do")
+            raise ValueError("rows must name at least one column, otherwise every row matches")
         return self
 
     @property
@@ -190,15 +190,15 @@ def list_wrong_hashes(source: ClaimSource) -> list[Claim]:
 
 def format_wrong_hash(claim: Claim) -> str:
     """What to do about it."""
-    problem = "has no hash" if not claim.hash else "has another rule than its hash stands for"
+    problem = "has no hash" if not claim.hash else "has a rule that does not match its hash"
     advice = "" if not claim.hash else "give it a new id and date, then "
-    return f"claim {claim.id!r} {problem}; {advice}take the one that `efficient-attn claims --check` prints"
+    return f"claim {claim.id!r} {problem}; {advice}use the hash that `efficient-attn claims --check` prints"
 
 
 def _check_unique(ids: Iterable[str], where: str) -> None:
     repeated = [name for name, count in Counter(ids).items() if count > 1]
     if repeated:
-        raise UsageError(f"{where}: the id {repeated[0]!r} stands there twice")
+        raise UsageError(f"{where}: duplicate id {repeated[0]!r}")
 
 
 def _list_keys(table: list[int | str]) -> list[str]:

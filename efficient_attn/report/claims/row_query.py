@@ -95,17 +95,17 @@ def check_conditions(query: Query) -> None:
         for option in condition if isinstance(condition, list) else [condition]:
             type_name = "float" if isinstance(option, Range) else type(option).__name__
             if kind is not None and _name_value_kind(kind) != _name_value_kind(type_name):
-                raise UsageError(f"{column} holds {_name_value_kind(kind)}, which {option!r} is not")
+                raise UsageError(f"{column} holds {_name_value_kind(kind)}, but the condition is {option!r}")
 
 
 def _name_value_kind(kind: str) -> str:
-    return {"str": "texts", "Status": "texts", "bool": "true or false"}.get(kind, "numbers")
+    return {"str": "strings", "Status": "strings", "bool": "true or false"}.get(kind, "numbers")
 
 
 def find_bounds(column: str) -> tuple[float, float]:
     """Between what a column's values always lie. `UsageError` for one that holds no numbers."""
     if _name_value_kind(COLUMN_TYPES.get(column, "float")) != "numbers":
-        raise UsageError(f"{column} holds {_name_value_kind(COLUMN_TYPES[column])}, which no rule can compare")
+        raise UsageError(f"{column} holds {_name_value_kind(COLUMN_TYPES[column])}, which rules cannot compare")
     name = column.rpartition(".")[2]
     if name in SIGNED_METRICS:
         return -1.0, 1.0

@@ -13,9 +13,9 @@ from ..drawing.style import Look
 from .selection import PlotRows
 
 CAPTION = (
-    "From which length on each is faster than {baseline}: where its speedup passes 1, interpolated between measured "
-    "lengths in logarithms, with the interval in which its 95% interval does. An open triangle to the left: faster at "
-    "all lengths measured; to the right: at none, or not shown at the longest"
+    "Length from which each mechanism is faster than {baseline}: where its speedup crosses 1, interpolated linearly in "
+    "logarithms between measured lengths. Bars: where the ends of the 95% interval cross 1. Open triangle to the left: "
+    "faster at all measured lengths; to the right: at none, or not significantly at the longest"
 )
 
 

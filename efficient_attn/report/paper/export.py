@@ -40,9 +40,9 @@ class FigureRequest(FigureSelection):
     def __post_init__(self) -> None:
         if not print_figure.MIN_WIDTH <= self.width <= print_figure.MAX_WIDTH:
             allowed = f"{print_figure.MIN_WIDTH:g} to {print_figure.MAX_WIDTH:g} inches"
-            raise UsageError(f"plot: --width {self.width:.3g}in: a figure is {allowed} wide")
+            raise UsageError(f"plot: --width {self.width:.3g}in: the width must be {allowed}")
         if self.against != "time" and self.figure != "front":
-            raise UsageError(f"plot: --against is of --figure front; --figure {self.figure} has no such choice")
+            raise UsageError(f"plot: --against applies to --figure front only, not to --figure {self.figure}")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
     )
     bold = frozenset(label for label in highlighted if label in shown_labels)
     if request.highlight and not bold:
-        raise UsageError(f"plot: --highlight {request.highlight[0]}: the level of this figure, not a line of it")
+        raise UsageError(f"plot: --highlight {request.highlight[0]}: it is drawn as the reference level, not as a line")
     names = selection.read_labels(request.labels, shown_labels)
     overridden = any(run in gathered.overrides for run in plot_rows.rows["run_id"])
     config_text = ", ".join(filter(None, ("trial" if overridden else "", plot_rows.format_config())))

@@ -22,7 +22,7 @@ from ..sections.tradeoffs import CostName
 from .crossover_figure import draw_crossovers
 from .selection import PlotRows
 
-MAX_LINES, MAX_POINTS = 8, 24  # that can be told apart: along lengths, and above each other
+MAX_LINES, MAX_POINTS = 8, 24  # that a reader can distinguish: lines along lengths, and points
 
 
 class TableCell(NamedTuple):
@@ -98,7 +98,7 @@ def _describe_errors(decisions: Sequence[Decision]) -> str:
         if measured
         else ""
     )
-    return text + (f" Errors that nobody measured: {formatting.join_words(unmeasured)}." if unmeasured else "")
+    return text + (f" Error not measured: {formatting.join_words(unmeasured)}." if unmeasured else "")
 
 
 def _format_interval(ends: tuple[float, float] | None) -> str:
@@ -215,7 +215,7 @@ def _make_front_figure(
     ranked = classify_points(list_points(table, length, against))
     panel = tradeoffs.make_pareto_panel(table, against, ranked, Scene(looks, config_text=plot_rows.format_config()))
     exact = {p.point.label for p in ranked if p.point.error.value < ROUNDING_ERROR}
-    status_texts = {"front": "on the front", "dominated": "beaten by ", "untold": "not told from "}
+    status_texts = {"front": "on the front", "dominated": "dominated by ", "untold": "not distinguishable from "}
     body = tuple(
         (
             TableCell(p.point.label),
@@ -226,7 +226,7 @@ def _make_front_figure(
         for p in sorted(ranked, key=lambda p: p.point.cost.value)
     )
     inputs = formatting.join_words(dict.fromkeys(p.error_on for p in table.decisions if p.error_on))
-    head = ("Mechanism", f"{against.capitalize()} over {table.baseline}'s", "Error", "Standing")
+    head = ("Mechanism", f"{against.capitalize()} over {table.baseline}'s", "Error", "Pareto front")
     return PaperFigure(panel, f"{panel.caption} Errors on {inputs}." if inputs else panel.caption, head, body)
 
 
@@ -286,9 +286,7 @@ def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mappin
             (TableCell(label), _make_estimate_cell(Estimate(mean, low, high) if low == low else Estimate(mean)))
         )
     nulls = [float(x) for x in rows["mean_value_error"].tolist() if units.there(x)]
-    body.append(
-        (TableCell("mean of v (knows nothing)"), TableCell(units.number(sum(nulls) / len(nulls) if nulls else None)))
-    )
+    body.append((TableCell("mean of v (null)"), TableCell(units.number(sum(nulls) / len(nulls) if nulls else None))))
     return PaperFigure(panel, panel.caption, ("Mechanism", "Error against exact attention"), tuple(body))
 
 

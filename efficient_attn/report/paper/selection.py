@@ -78,7 +78,7 @@ def filter_rows(rows: Frame, filters: Mapping[str, Any]) -> Frame:
         if not matching:
             option = column.replace("_", "-")
             raise UsageError(
-                f"plot: no row has {option} {value}; there is {formatting.join_words(map(str, values)) or 'none'}"
+                f"plot: no row has {option} {value}; the rows have {formatting.join_words(map(str, values)) or 'none'}"
             )
         rows = rows[rows[column].isin(matching)]
     return rows
@@ -111,7 +111,7 @@ def choose_plot_rows(
     """The place at which most can be shown, of forward calls if there are any; and the others that have something."""
     usable = [plot_rows for plot_rows in candidates if count(plot_rows)]
     if not usable:
-        raise UsageError(f"plot: these rows hold nothing for --figure {figure}: {MISSING_DATA_HINTS[figure]}")
+        raise UsageError(f"plot: no data for --figure {figure}: {MISSING_DATA_HINTS[figure]}")
 
     def rank(plot_rows: PlotRows) -> tuple[int, int, float]:
         mode = plot_rows.config.get("mode")
@@ -122,9 +122,9 @@ def choose_plot_rows(
 
 
 MISSING_DATA_HINTS = {
-    "speed": "no mechanism was timed beside its baseline; run a suite that has one, such as quickstart",
-    "crossover": "no mechanism was timed beside its baseline; run a suite that has one, such as quickstart",
-    "front": "no two mechanisms have a speedup and a measured loss; run a suite with the task fidelity as well",
+    "speed": "no mechanism was timed together with its baseline; run a suite that has one, such as quickstart",
+    "crossover": "no mechanism was timed together with its baseline; run a suite that has one, such as quickstart",
+    "front": "no two mechanisms have both a speedup and a measured error; run a suite with the task fidelity as well",
     "memory": "peak memory was not measured; add it to what the suite measures",
     "loss": "no output was compared with exact attention; run a suite with the task fidelity",
 }
@@ -168,9 +168,7 @@ def choose_labels(
             f"plot: --only names only mechanisms that are always shown: {formatting.join_words(sorted(requested))}"
         )
     if len(requested.intersection(ranked)) > max_lines:
-        raise UsageError(
-            f"plot: --only names {len(requested)} mechanisms; at most {max_lines} can be told apart in one figure"
-        )
+        raise UsageError(f"plot: --only names {len(requested)} mechanisms; one figure shows at most {max_lines}")
     highlighted = {
         label
         for text in selection.highlight
@@ -190,7 +188,7 @@ def read_labels(options: Iterable[str], labels: Sequence[str]) -> dict[str, str]
         (chosen_label, name) = _split_label_option(text, labels)
         names[chosen_label] = name
     if repeated := [name for name in names.values() if list(names.values()).count(name) > 1]:
-        raise UsageError(f"plot: two mechanisms would both be called {repeated[0]!r}; give --label another name")
+        raise UsageError(f"plot: two mechanisms have the name {repeated[0]!r}; choose another name with --label")
     return names
 
 
@@ -205,5 +203,5 @@ def _split_label_option(text: str, labels: Sequence[str]) -> tuple[str, str]:
         if name and matching:
             raise UsageError(f"plot: --label {text}: {spec} is {formatting.join_words(matching)}; name one of them")
     raise UsageError(
-        f"plot: --label {text}: not SPEC=NAME with a mechanism that is shown: {formatting.join_words(labels)}"
+        f"plot: --label {text}: not SPEC=NAME of a mechanism in the figure: {formatting.join_words(labels)}"
     )

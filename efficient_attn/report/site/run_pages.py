@@ -16,7 +16,7 @@ from .site_data import SiteRun
 
 ROWS_FILE = "rows.csv.gz"
 MAX_PLOTS = 6  # of a run
-OMITTED_PLOTS_NOTE = "Plots that stand not here are in the run's own report: efficient-attn report RUN."
+OMITTED_PLOTS_NOTE = "Plots omitted here are in the run's own report: efficient-attn report RUN."
 STYLE_SHEET = "style.css"  # the report's own, which all pages of a site share
 SITE_ROOT = "../.."
 

@@ -23,7 +23,7 @@ from ..tables import ReportCell, ReportTable, drop_empty_columns
 from .site_data import SiteRun
 
 TIME_LAYOUTS = ("speed", "decoding", "effects")  # layouts of sections with times, which the leaderboards rank
-LOWER_IS_BETTER = " (less is better)"
+LOWER_IS_BETTER = " (lower is better)"
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Scoreboard:
     run: SiteRun
     config_text: str
     table: ReportTable
-    order: str = "the best first"
+    order: str = "best first"
 
 
 def list_scoreboards(run: SiteRun, task: str, cpus: Mapping[str, str]) -> Iterator[Scoreboard]:
@@ -64,7 +64,7 @@ def _make_scoreboards(run: SiteRun, material: SectionData, rows: Frame, make: _T
     tables = [(setting, drop_empty_columns(table)) for setting in settings for table in make(setting.rows)]
     names = Counter(table.caption for _, table in tables)
     for setting, table in tables:
-        against = f", beside {setting.baseline}" if names[table.caption] > 1 else ""
+        against = f", baseline {setting.baseline}" if names[table.caption] > 1 else ""
         table = replace(table, caption=f"{table.caption}{against}")
         yield Scoreboard(run, material.describe_config(setting), table)
 
@@ -201,9 +201,9 @@ def _make_swap_table(rows: Frame, where: str) -> ReportTable:
             )
         )
     head = (
-        f"Perplexity, over its own{LOWER_IS_BETTER}",
+        f"Perplexity, over the model's own{LOWER_IS_BETTER}",
         f"{column_title}{LOWER_IS_BETTER}",
-        "Time of a pass, its own over this",
+        "Speedup over the model's own",
         "Budget",
         "Mean over",
     )
@@ -213,7 +213,7 @@ def _make_swap_table(rows: Frame, where: str) -> ReportTable:
 def _choose_distance(rows: Frame) -> tuple[str, str]:
     first, second = swap.DIVERGENCE_COLUMNS
     decoder = first in rows and rows[first].notna().any()
-    return (first, "KL a token") if decoder else (second, "Error of hidden rows")
+    return (first, "KL per token") if decoder else (second, "Error of hidden states")
 
 
 def _make_layer_table(rows: Frame, where: str) -> ReportTable:
@@ -261,14 +261,14 @@ def _list_section_tables(run: SiteRun, section: Section, material: SectionData) 
     if section.layout == "complexity":
         for block in growth_exponents.make_chapter(section, material).blocks:
             tables = (_order_by_growth(table) for table in block.tables)
-            yield from (Scoreboard(run, block.config_text, table, "the slowest growth first") for table in tables)
+            yield from (Scoreboard(run, block.config_text, table, "slowest growth first") for table in tables)
         return
     layout = page.SECTION_MODULES.get(section.layout, generic)
     for part_text, rows in _split_ambiguous(material.rows, section.x):
         for block in layout.make_chapter(section, replace(material, rows=rows)).blocks:
             for table in block.tables:
                 caption = f"{table.caption}: {part_text}" if part_text else table.caption
-                yield Scoreboard(run, block.config_text, replace(table, caption=caption), "as its section has it")
+                yield Scoreboard(run, block.config_text, replace(table, caption=caption), "in the order of the report")
 
 
 def _split_ambiguous(rows: Frame, x: str | None) -> Iterator[tuple[str, Frame]]:

@@ -69,7 +69,7 @@ class SiteRun:
 
     @property
     def suite(self) -> str:
-        return self.read("suite", "name") or "not known"
+        return self.read("suite", "name") or "unknown"
 
     @property
     def title(self) -> str:
@@ -195,7 +195,7 @@ def list_mechanisms(
 
 
 def _describe_unlisted(name: str) -> str:
-    return "Of another library." if name.startswith(PEER_PREFIX) else "Of a plug-in, or of another version."
+    return "From another library." if name.startswith(PEER_PREFIX) else "From a plug-in or another version."
 
 
 def digest_of(text: str) -> str:

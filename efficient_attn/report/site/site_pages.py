@@ -1,4 +1,4 @@
-"""All pages of a site but the runs' own, as text by their address."""
+"""Render all pages of a site except the run pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..claims.verdicts import VERDICTS, ClaimVerdict
 from ..drawing import figures, length_plots, style
 from ..gather import Frame
 from ..sections import tradeoffs
-from ..sections.section_blocks import SectionData as Shown
+from ..sections.section_blocks import SectionData
 from . import bibliography, crossover_bars, families, library_comparison, pattern_svg, picker, scoreboards
 from .group_results import GroupResult, Leaderboard, TimedMechanism, list_leaderboards
 from .minify import minify_svg
@@ -31,12 +31,12 @@ from .run_pages import ROWS_FILE, STYLE_SHEET
 from .site_data import SiteData, SiteMechanism, SiteRun
 
 SITE_STYLE_SHEET = "site.css"
-MAX_LINES = 60  # of a mechanism's rows on its page; all are in the table beside the site's front page
-MAX_GROUPS = 24  # tables of a leaderboard's page
+MAX_LINES = 60  # rows of a mechanism's page; the rows file of the front page has all
+MAX_GROUPS = 24  # tables on a leaderboard's page
 
 
 class SitePages:
-    """Renders a site's pages. Each template gets the site itself, and ``root``, the way to its front page."""
+    """Renders the pages. Templates get this object as ``site`` and the relative path to the front page as ``root``."""
 
     def __init__(self, data: SiteData) -> None:
         self.data = data
@@ -56,7 +56,7 @@ class SitePages:
             finalize=_finalize,
         )
         self.env.filters |= {"breakable": page.add_word_breaks, "size": units.size, "short": units.short_length}
-        self.env.globals |= {"made": MARK, "site": self, "material": data, "table": ROWS_FILE}
+        self.env.globals |= {"mark": MARK, "site": self, "data": data, "rows_file": ROWS_FILE}
         self.env.globals |= {
             "draw_pattern": pattern_svg.draw_pattern,
             "family_of": families.CARD_BY_NAME,
@@ -64,13 +64,13 @@ class SitePages:
         }
 
     def render(self) -> Iterator[tuple[str, str]]:
-        """Every page with its address within the site."""
+        """Yield the address within the site and the text of every page."""
         for name in (STYLE_SHEET, SITE_STYLE_SHEET):
             yield name, f"{self._read_template(name)}/* {MARK} */\n"
         yield "index.html", self._render_front()
         for board in self.leaderboards:
             groups = board.groups[:MAX_GROUPS]
-            yield self.link_leaderboard(board), self._render_template("board", 1, board=board, cells=groups)
+            yield self.link_leaderboard(board), self._render_template("board", 1, board=board, groups=groups)
         for mechanism in self.data.mechanisms.values():
             yield mechanism.link, self._render_mechanism(mechanism)
         for claim_verdict in self.data.verdicts.claims:
@@ -97,7 +97,7 @@ class SitePages:
         return f"t/{make_name(task)}.html"
 
     def link_variant(self, variant: str) -> str:
-        """The page of a spec's or a label's mechanism, of a union the first; empty where there is none."""
+        """Return the address of the page of a spec's or label's (first) mechanism, or "" if it has none."""
         mechanism = self.data.mechanisms.get(re.split(r"[|:]| \(", variant, maxsplit=1)[0])
         return mechanism.link if mechanism else ""
 
@@ -116,10 +116,10 @@ class SitePages:
             "uses": picker.USE_WORDS,
             "qualities": picker.QUALITIES,
             "front": self._draw_front(),
-            "strips": crossover_bars.list_bar_charts(self.data.decision_tables, self.data.gathered.cpus),
+            "charts": crossover_bars.list_bar_charts(self.data.decision_tables, self.data.gathered.cpus),
             "families": self._group_by_family(),
             "others": [mechanism for mechanism in self.data.mechanisms.values() if not mechanism.is_listed],
-            "beside": list(library_comparison.list_library_comparisons(self.data.groups, self.data.gathered.cpus)),
+            "comparisons": list(library_comparison.list_library_comparisons(self.data.groups, self.data.gathered.cpus)),
             "verdicts": self._group_by_verdict(),
             "script": Markup(script),
             "digest": digest,
@@ -127,10 +127,10 @@ class SitePages:
         return self._render_template("front", 0, **variables)
 
     def _draw_front(self) -> figures.Plot | None:
-        """Loss against time at the place of which most is known; None where no two mechanisms lose anything."""
+        """Plot error against time at the configuration with most points; None without two inexact mechanisms."""
         data = self.data
         looks = style.choose_looks(data.rows["label"])
-        section_data = Shown(data.rows, data.gathered.cpus, looks, frozenset(data.gathered.overrides))
+        section_data = SectionData(data.rows, data.gathered.cpus, looks, frozenset(data.gathered.overrides))
         tables = [
             table for table in data.decision_tables if table.baseline == "full" and table.config["mode"] != "decode"
         ]
@@ -155,7 +155,7 @@ class SitePages:
             for verdict in VERDICTS
         ]
 
-    # -- the others ------------------------------------------------------------------------------------------------
+    # -- other pages -----------------------------------------------------------------------------------------------
 
     def _render_mechanism(self, mechanism: SiteMechanism) -> str:
         claims = [j for j in self.data.verdicts.claims if j.entry.claim.mechanism == mechanism.name]
@@ -170,7 +170,13 @@ class SitePages:
         bibtex = [*(paper.bibtex for paper in mechanism_papers), *bibtex]
         lines = self._list_timings(mechanism.name)
         return self._render_template(
-            "mechanism", 1, one=mechanism, claims=claims, bibtex=bibtex, lines=lines[:MAX_LINES], count_lines=len(lines)
+            "mechanism",
+            1,
+            mechanism=mechanism,
+            claims=claims,
+            bibtex=bibtex,
+            lines=lines[:MAX_LINES],
+            count_lines=len(lines),
         )
 
     def _list_timings(self, name: str) -> list[tuple[GroupResult, TimedMechanism]]:
@@ -178,7 +184,7 @@ class SitePages:
 
     @cached_property
     def _timings_by_mechanism(self) -> Mapping[str, list[tuple[GroupResult, TimedMechanism]]]:
-        """Where each mechanism was timed, the longest first."""
+        """The timings of each mechanism, longest first."""
         timings: dict[str, list[tuple[GroupResult, TimedMechanism]]] = defaultdict(list)
         for group in sorted(self.data.groups, key=lambda group: -group.length):
             for entry in group.cases:
@@ -193,7 +199,7 @@ class SitePages:
         bibtex = bibliography.make_bibtex(claim_verdict.entry.source, claim_verdict.entry.file)
         rule = claims_text.format_rule(claim.rule)
         return self._render_template(
-            "claim", 1, judged=claim_verdict, rule=rule, measured=measured, runs=runs, bibtex=bibtex
+            "claim", 1, claim_verdict=claim_verdict, rule=rule, measured=measured, runs=runs, bibtex=bibtex
         )
 
     def _find_runs(self, keys: set[str]) -> list[SiteRun]:
@@ -215,11 +221,11 @@ class SitePages:
         score_tables = [board for run, *_ in lines for board in scoreboards.list_scoreboards(run, task, cpus)]
         timed = any(group.row.task == task for group in self.data.groups)
         return self._render_template(
-            "task", 1, task=task, sections=sections, lines=lines, found=score_tables, timed=timed
+            "task", 1, task=task, sections=sections, lines=lines, scoreboards=score_tables, timed=timed
         )
 
     def _count_runs(self, rows: Frame) -> list[tuple[SiteRun, int, int, Sequence[str]]]:
-        """Of each run its rows of a task, those with a result, and their mechanisms."""
+        """For each run: the number of its rows, of rows with a result, and the variants with a result."""
         counts = []
         for run in self.data.runs:
             run_rows = rows[rows["run_id"].map(lambda session, run=run: self.find_run(session) is run)]
@@ -230,5 +236,5 @@ class SitePages:
 
 
 def _finalize(value: Any) -> Any:
-    """Text of rows without characters that a page may not hold."""
+    """Remove characters that are not allowed in a page from the text of rows."""
     return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value

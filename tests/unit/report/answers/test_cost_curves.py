@@ -111,7 +111,7 @@ def test_without_the_baseline_there_is_a_time_and_no_speedup() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "says"), [((512, 1024), "timed at 512, 1K only"), ((128, 65536), "not timed between 128 and 64K")]
+    ("lengths", "says"), [((512, 1024), "timed only at 512, 1K"), ((128, 65536), "not timed between 128 and 64K")]
 )
 def test_where_nothing_is_known_it_is_said_why(lengths: tuple[int, ...], says: str) -> None:
     assert _curve(lengths).estimate(4096 if 65536 in lengths else 2048) == says

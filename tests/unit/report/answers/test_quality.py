@@ -114,4 +114,4 @@ def test_a_value_is_not_sure_where_its_interval_says_otherwise(
 ) -> None:
     found = QualityFigure("mqar", 0.95, "", "", low=ends[0], high=ends[1]).with_certainty(lambda value: value >= least)
     assert found.sure is sure
-    assert found.format_uncertainty() == ("not surely: 93.0%\u201397.0%" if sure is False else "")
+    assert found.format_uncertainty() == ("uncertain: 93.0%\u201397.0%" if sure is False else "")

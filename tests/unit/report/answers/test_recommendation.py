@@ -67,7 +67,7 @@ def test_interpolated_and_measured_never_look_alike(known: RecommendationData) -
 def test_beyond_what_was_measured_all_are_left_out(known: RecommendationData) -> None:
     found = _ask(known, seq_len=65536)
     assert not found.choices
-    assert set(found.left_out.values()) == {"timed at 512, 1K, 4K only"}
+    assert set(found.left_out.values()) == {"timed only at 512, 1K, 4K"}
 
 
 def test_bounds_on_memory_and_time_are_surely_kept(known: RecommendationData) -> None:
@@ -112,7 +112,8 @@ def test_a_machine_with_one_mechanism_does_not_answer_for_all(known: Recommendat
     found = _ask(both, here="Lone-1c", machine=None)
     assert found.config["machine"] == "Xeon-x2-15GiB"
     assert any(
-        line.startswith("This machine, Lone-1c, has no times of two") for line in recommendation_text.list_notes(found)
+        line.startswith("This machine, Lone-1c, has timings of fewer than two")
+        for line in recommendation_text.list_notes(found)
     )
     assert _ask(both, here="Lone-1c", machine="Lone").config["machine"] == "Lone-1c"
 
@@ -209,7 +210,7 @@ def test_what_cannot_be_told_apart_shares_a_rank(tmp_path: Path) -> None:
 
 
 def test_runs_that_time_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="these runs time nothing"):
+    with pytest.raises(UsageError, match="these runs contain no timings"):
         check_rows(RecommendationData.of(gather([runs.write_run(tmp_path, runs.fidelity())]).rows))
 
 

@@ -39,11 +39,12 @@ def test_lines_say_how_each_is_known(known: RecommendationData) -> None:
 
 def test_it_says_what_it_holds_for(known: RecommendationData) -> None:
     told = list(recommendation_text.list_notes(_ask(known, 4096)))
-    assert told[0] == "Holds for batch 1, 4 heads of 64, float32, 1 thread, Xeon-x2-15GiB, not causal."
-    assert any(line.startswith("No bound on what is lost was given") for line in told)
-    assert next(recommendation_text.list_notes(_ask(known, 9999))) == "No mechanism is known to keep this."
+    assert told[0] == "Measured configuration: batch 1, 4 heads of 64, float32, 1 thread, Xeon-x2-15GiB, not causal."
+    assert any(line.startswith("No quality bound was given") for line in told)
+    notes = recommendation_text.list_notes(_ask(known, 9999))
+    assert next(notes) == "No measured mechanism satisfies the requirements."
     nowhere = recommend(known, Requirements(seq_len=512, device="cuda"))
-    assert list(recommendation_text.list_notes(nowhere)) == ["Nothing was timed at such a place."]
+    assert list(recommendation_text.list_notes(nowhere)) == ["No matching configuration was timed."]
 
 
 def test_commands_that_would_tell_name_what_was_asked() -> None:
@@ -71,10 +72,10 @@ def test_commands_that_would_tell_can_be_planned(mode: Mode, tmp_path: Path) -> 
 
 def test_what_was_measured_elsewhere_says_so(known: RecommendationData) -> None:
     found = {choice.label: choice.error_text for choice in _ask(known, 4096).choices}
-    assert found["linear"].endswith("; not at 4,096")
+    assert found["linear"].endswith("; not measured at 4,096")
     there = recommend(known, Requirements(seq_len=256, causal=False, max_error=0.5)).left_out["linear"]
     assert there.startswith("error ")
-    assert "not at 256" not in there
+    assert "not measured at 256" not in there
 
 
 def test_data_names_the_rows(known: RecommendationData) -> None:
@@ -101,14 +102,14 @@ def test_what_a_value_decides_but_not_its_interval_is_told_apart(tmp_path: Path)
     )
     loses = {row[1]: row[-2] for row in recommendation_text.as_rows(found)}
     assert {choice.label: choice.quality[0].sure for choice in found.choices} == {"full": True, "linear": False}
-    assert "not surely" not in loses["full"]
-    assert loses["linear"].endswith("; not at 4,096; not surely: 82.3%\u2013100%)")
-    assert found.left_out[window].endswith("; not surely: 77.3%\u2013100%")
-    assert any(line.startswith("not surely: the value decides") for line in recommendation_text.list_notes(found))
+    assert "uncertain" not in loses["full"]
+    assert loses["linear"].endswith("; not measured at 4,096; uncertain: 82.3%\u2013100%)")
+    assert found.left_out[window].endswith("; uncertain: 77.3%\u2013100%")
+    assert any(line.startswith("uncertain: the value decides") for line in recommendation_text.list_notes(found))
     told = {choice["mechanism"]: choice["quality"][0] for choice in recommendation_text.as_json(found)["choices"]}
     assert (told["full"]["sure"], told["linear"]["sure"]) == (True, False)
     assert told["linear"]["low"] == pytest.approx(0.823, abs=1e-3)
 
 
 def test_nothing_is_in_doubt_where_intervals_agree(known: RecommendationData) -> None:
-    assert not [line for line in recommendation_text.list_notes(_ask(known, 4096)) if "not surely" in line]
+    assert not [line for line in recommendation_text.list_notes(_ask(known, 4096)) if "uncertain" in line]

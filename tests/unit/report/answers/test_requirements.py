@@ -14,12 +14,12 @@ from efficient_attn.report.answers.requirements import Requirements
     ("given", "says"),
     [
         ({"seq_len": 0}, "seq_len must be at least 1"),
-        ({"mode": "train"}, "mode is one of forward"),
-        ({"mode": "decode", "causal": False}, "decode is causal"),
+        ({"mode": "train"}, "mode must be one of forward"),
+        ({"mode": "decode", "causal": False}, "decode is always causal"),
         ({"kv_heads": 3, "heads": 8}, "3 key-value heads do not divide 8 heads"),
-        ({"max_error": float("nan")}, "--max-error is a share"),
-        ({"max_ppl_ratio": 0.9}, "at least 1, the model's own perplexity"),
-        ({"min_accuracy": {"mqar": 95.0}}, "mqar=95 is not between 0 and 1"),
+        ({"max_error": float("nan")}, "--max-error must be at least 0"),
+        ({"max_ppl_ratio": 0.9}, "at least 1 \\(the model's own perplexity\\)"),
+        ({"min_accuracy": {"mqar": 95.0}}, "mqar=95 must be between 0 and 1"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(given: dict[str, Any], says: str) -> None:
@@ -32,7 +32,7 @@ def test_a_question_says_all_that_it_asks() -> None:
     asked = Requirements(seq_len=16384, mode="decode", kv_heads=2, max_error=0.1, memory=2**21, latency_ms=50.0)
     assert asked.describe() == (
         "decode at 16,384, causal, on cpu, 2 key-value heads, error at most 0.1, memory at most 2.00 MiB, "
-        "at most 50.0 ms a call"
+        "at most 50.0 ms per call"
     )
     assert asked.resolved_causal is True
     assert Requirements(seq_len=1).resolved_causal is None

@@ -59,5 +59,5 @@ def test_bounds_are_those_of_what_is_measured() -> None:
     assert find_bounds("accuracy") == find_bounds("swap.agreement") == (0, 1)
     assert find_bounds("cosine_similarity") == (-1, 1)
     assert find_bounds("complexity.time_exponent") == (-math.inf, math.inf)
-    with pytest.raises(UsageError, match="variant holds texts"):
+    with pytest.raises(UsageError, match="variant holds strings"):
         find_bounds("variant")

@@ -43,7 +43,7 @@ def test_speed_says_what_is_lost(run: Path) -> None:
     assert [line[3] for line in rest][-1] == "not measured"
     made = make_figure([run], FigureRequest(figure="speed"))
     assert "Error against exact attention (minilm, bidirectional, N = 256): linear" in made.caption
-    assert "Errors that nobody measured: performer:kind=positive:n_features=256." in made.caption
+    assert "Error not measured: performer:kind=positive:n_features=256." in made.caption
     assert made.caption.endswith(f"Measured: {made.config_text}.")
     assert made.alternatives == ("--mode forward_backward", "--heads 8 --mode decode --causal")
 
@@ -71,9 +71,9 @@ def test_memory_has_the_baseline_and_decoding_its_state(run: Path) -> None:
 
 def test_a_front_says_who_is_beaten(run: Path) -> None:
     lines = {line[0]: line for line in table(run, figure="front", against="memory")}
-    assert lines["Mechanism"][1:] == ["Memory over full\\textquotesingle{}s", "Error", "Standing"]
+    assert lines["Mechanism"][1:] == ["Memory over full\\textquotesingle{}s", "Error", "Pareto front"]
     assert lines["full"][2:] == ["exact", "on the front"]
-    assert lines["linear"][3] == "beaten by full"
+    assert lines["linear"][3] == "dominated by full"
 
 
 def test_crossovers_are_told_with_brackets(run: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_is_never_faster_stands_at_the_longest(tmp_path: Path) -> None:
 def test_losses_stand_beside_what_knows_nothing(run: Path) -> None:
     lines = table(run, figure="loss")
     assert [line[0] for line in lines][1:] == [
-        "sliding\\_window:window=128", "sliding\\_window:window=32", "linear", "mean of v (knows nothing)",
+        "sliding\\_window:window=128", "sliding\\_window:window=32", "linear", "mean of v (null)",
     ]  # fmt: skip
     assert "full" in make_figure([run], FigureRequest(figure="loss")).caption, "exact, so not drawn, and said"
 
@@ -138,7 +138,7 @@ def test_labels_that_begin_alike_are_not_mixed() -> None:
 
 
 def test_what_cannot_be() -> None:
-    with pytest.raises(UsageError, match=r"--width 40in: a figure is 1.5 to 20 inches wide"):
+    with pytest.raises(UsageError, match=r"--width 40in: the width must be 1.5 to 20 inches"):
         FigureRequest(figure="speed", width=40)
-    with pytest.raises(UsageError, match="--against is of --figure front"):
+    with pytest.raises(UsageError, match="--against applies to --figure front only"):
         FigureRequest(figure="speed", against="state")

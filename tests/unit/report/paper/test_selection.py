@@ -47,7 +47,7 @@ def test_without_only_the_first_are_shown_and_the_highlighted() -> None:
     assert left == ["gqa:kv_heads=2", "gqa:kv_heads=4", "sliding_window:window=128"]
     kept, left = selection.choose_labels(LABELS, FigureSelection(only=("gqa", "linear")), max_lines=3)
     assert kept == ["linear", "gqa:kv_heads=2", "gqa:kv_heads=4"], "in their rank"
-    with pytest.raises(UsageError, match="at most 2 can be told apart"):
+    with pytest.raises(UsageError, match="one figure shows at most 2"):
         selection.choose_labels(LABELS, FigureSelection(only=("gqa", "linear")), max_lines=2)
     with pytest.raises(UsageError, match="unknown mechanism"):
         selection.choose_labels(LABELS, FigureSelection(only=("gqa",), highlight=("linear",)), max_lines=3)
@@ -73,10 +73,10 @@ def test_labels_may_hold_what_specs_hold() -> None:
     ("given", "says"),
     [
         ("gqa=Ours", "name one of them"),
-        ("liner=Ours", "not SPEC=NAME with a mechanism that is shown"),
+        ("liner=Ours", "not SPEC=NAME of a mechanism in the figure"),
         ("linear", "not SPEC=NAME"),
         ("linear=", "not SPEC=NAME"),
-        ("linear=full", "both be called 'full'"),
+        ("linear=full", "two mechanisms have the name 'full'"),
     ],
 )
 def test_labels_that_cannot_be(given: str, says: str) -> None:
@@ -96,7 +96,7 @@ def test_the_place_with_most_comes_first_and_forward_before_all(rows: gather.Fra
     )
     (judged,) = selection.list_compared_rows(rows)
     assert judged.format_config().startswith("minilm, bidirectional, N = 256, cpu")
-    with pytest.raises(UsageError, match="hold nothing for --figure memory: peak memory was not measured"):
+    with pytest.raises(UsageError, match="no data for --figure memory: peak memory was not measured"):
         selection.choose_plot_rows(places, lambda place: 0, "memory")
 
 
@@ -104,7 +104,7 @@ def test_rows_are_kept_by_what_they_hold(rows: gather.Frame) -> None:
     kept = selection.filter_rows(rows, {"mode": "forward", "causal": True, "machine": "Xeon"})
     assert set(kept["causal"]) == {True}
     assert set(kept["mode"]) == {"forward"}
-    with pytest.raises(UsageError, match="no row has dtype bfloat16; there is float32"):
+    with pytest.raises(UsageError, match="no row has dtype bfloat16; the rows have float32"):
         selection.filter_rows(rows, {"dtype": "bfloat16"})
     with pytest.raises(UsageError, match="no row has mode train"):
         selection.filter_rows(rows, {"mode": "train"})

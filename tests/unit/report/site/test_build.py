@@ -102,8 +102,8 @@ def test_a_mechanism_tells_what_it_says_of_itself_and_what_was_measured(site: Pa
 def test_a_claim_tells_where_its_figures_were_looked_up(site: Path) -> None:
     (page,) = (site / "c").glob("nystrom-six-steps*.html")
     facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html.unescape(page.read_text())))
-    assert facts["Says"] == "about 6 iterations in all experiments"
-    assert facts["Looked up"].startswith('O(N): the abstract. Six: "for all our experiments')
+    assert facts["As published"] == "about 6 iterations in all experiments"
+    assert facts["Source check"].startswith('O(N): the abstract. Six: "for all our experiments')
 
 
 def test_a_task_lists_its_scores_and_speed_its_leaderboards(site: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_task_lists_its_scores_and_speed_its_leaderboards(site: Path) -> None:
     assert [re.sub("<.*?>", "", name) for name, _ in rows[:2]] == ["full baseline", "sliding_window:window=128"]
     assert re.findall(r'href="\.\./m/[a-z-]+[0-9a-f]{8}\.html"', rows[1][0])
     assert rows[1][1].startswith("0.0")
-    assert "Relative error (less is better)" in text
+    assert "Relative error (lower is better)" in text
     assert "../b/quickstart-" in speed.read_text()
 
 

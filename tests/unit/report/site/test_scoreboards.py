@@ -62,7 +62,7 @@ def test_of_bits_fewer_are_better(tmp_path: Path) -> None:
     bits = {"metric": "bits a token", "train_chance": 8.0, "train_majority": 5.0}
     records = [*learnt.seeds("full", (2.5, 2.6), **bits), *learnt.seeds("linear", (2.0, 2.1), **bits)]
     (board,) = _list(tmp_path, records, "recall")
-    assert board.table.head[1] == "Bits a token (less is better)"
+    assert board.table.head[1] == "Bits a token (lower is better)"
     assert [row[0] for row in _texts(board)] == ["linear", "full", "majority", "chance"]
 
 
@@ -70,13 +70,13 @@ def test_what_two_baselines_divide_says_beside_which(tmp_path: Path) -> None:
     records = [*learnt.seeds("full", (0.9, 0.92)), *learnt.seeds("gru", (0.5, 0.52), baseline="gru")]
     boards = _list(tmp_path, records, "recall")
     assert [board.table.caption for board in boards] == [
-        f"recall, length 64, beside {name}" for name in ("full", "gru")
+        f"recall, length 64, baseline {name}" for name in ("full", "gru")
     ]
 
 
 def test_errors_stand_among_predictors_that_know_nothing(tmp_path: Path) -> None:
     (board,) = _list(tmp_path, runs.fidelity((0, 2, 5)), "fidelity")
-    assert board.table.head == ("Mechanism", "Relative error (less is better)", "Mean over")
+    assert board.table.head == ("Mechanism", "Relative error (lower is better)", "Mean over")
     texts = _texts(board)
     assert (texts[0][0], board.table.rows[0][0].mark, texts[0][2]) == ("full", "base", "3 layers")
     assert texts[-1][:2] == ["null: zero", "1.00"]
@@ -100,7 +100,7 @@ def test_swapped_models_are_ranked_by_perplexity_and_layers_by_themselves(tmp_pa
     single = [one for layer in (0, 1) for one in _segments("mqa", (3.01,), layer=layer)]
     first, second = _list(tmp_path, [*whole, *single], "swap")
     assert [row[0] for row in _texts(first)] == ["full", "mqa", "linear"]
-    assert first.table.head[1] == "Perplexity, over its own (less is better)"
+    assert first.table.head[1] == "Perplexity, over the model's own (lower is better)"
     assert _texts(first)[2][1].startswith("1.73x (")
     assert _texts(first)[2][-1] == "2 segments"
     assert _marks(first) == ["base", "", ""]
@@ -129,7 +129,7 @@ def test_any_other_task_shows_its_own_section_and_times_none(tmp_path: Path) -> 
         for n in (8, 16)
     ]
     (board,) = _list(tmp_path, [*records, *runs.speed()], "mine")
-    assert (board.table.head, board.order) == (("Variant", "Length", "Surprise"), "as its section has it")
+    assert (board.table.head, board.order) == (("Variant", "Length", "Surprise"), "in the order of the report")
     assert _texts(board) == [["full", "8", "0.500"], ["full", "16", "0.500"]]
     assert _list(tmp_path / "other", runs.speed(), "speed") == []
 
