@@ -1,1 +1,1 @@
-"""Answers drawn from rows: from where on something is faster, what it loses, what nothing beats. No drawing in here."""
+"""Results derived from rows: crossover lengths, quality, Pareto fronts, recommendations. Contains no drawing code."""

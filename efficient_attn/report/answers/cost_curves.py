@@ -1,4 +1,4 @@
-"""What a mechanism takes at a length: as measured there, or between two measured lengths, which never look alike."""
+"""Cost of a mechanism at a length: measured there, or interpolated between two measured lengths."""
 
 from __future__ import annotations
 
@@ -18,27 +18,25 @@ from ..gather import Frame
 from .pooled_times import Z_95, PooledTimes, Timing, estimate_log_error, pool_times
 
 EstimateBasis = Literal["measured", "interpolated"]
-# all that two timings must share before one may be called faster
+# columns that two timings must share to be compared
 CONFIG_COLUMNS = ["machine", "device", "dtype", "batch", "heads", "head_dim", "threads", "inputs", "cache", "compiled"]
 CONFIG_COLUMNS += ["cuda_graph", "mode", "causal"]
 BYTE_COLUMNS = ("peak_memory_bytes", "state_bytes")
 TIME_COLUMNS = [f"{name}{end}" for name in ("latency_ms", "speedup") for end in ("", "_low", "_high")]
 ROW_COLUMNS = ["variant", "backend", "kv_heads", "seq_len", "run_id", "part", "case_key", "is_baseline", "rounds"]
 ROW_COLUMNS += ["contaminated", *approximation_errors.ERROR_COLUMNS, *BYTE_COLUMNS, *TIME_COLUMNS]
-DEFAULT_ERROR = 0.05  # the error of a time that came without an interval
-MAX_LENGTH_RATIO = 64  # times the shorter of two lengths: over more nothing is said
-# how far a curve may bend away from the line between two points, of its own logarithm, for each unit of log(length)
-# squared: 19 of 20 published times that were left out lay within (suites/trials/recommending.py counts it)
+DEFAULT_ERROR = 0.05  # standard error of log time for rows without an interval
+MAX_LENGTH_RATIO = 64  # no interpolation between lengths that are further apart
+# deviation of a log-log curve from the line between two points, per squared unit of log(length): covers 19 of 20
+# published times in leave-one-out tests (suites/trials/recommending.py)
 TIME_BEND, SPEEDUP_BEND = 0.25, 0.4
-BYTES_SLACK = (
-    1.25  # by how much bytes between two lengths may be off, which grow in steps, unless points further out agree
-)
-BYTES_TOLERANCE = 0.01  # of the bytes: who is no farther from a line lies on it
+BYTES_SLACK = 1.25  # factor by which interpolated bytes, which grow in steps, may be off, unless outer points agree
+BYTES_TOLERANCE = 0.01  # relative deviation below which a point lies on a line
 
 
 @dataclass(frozen=True)
 class RowReference:
-    """A row that speaks for a figure."""
+    """A row from which a value was computed."""
 
     run_id: str
     case_key: str
@@ -47,8 +45,8 @@ class RowReference:
 
 @dataclass(frozen=True)
 class CostPoint:
-    """What was measured at a length, in all rows of one mechanism there. own: the standard error of the time's
-    logarithm beside others of that length, without the machine's hour, which all share."""
+    """All measurements of one mechanism at a length. standard_error: of log time relative to other mechanisms at that
+    length, without the drift of the machine, which they share."""
 
     length: int
     speedup: Estimate | None
@@ -61,9 +59,9 @@ class CostPoint:
 
 @dataclass(frozen=True)
 class CostAtLength:
-    """What a mechanism takes at a length. speedup: over the baseline, None where that was not timed there. between: the
-    measured lengths beside it, of what is interpolated. apart: half the 95% interval of the time's logarithm, beside
-    others that are known from the same lengths."""
+    """Cost of a mechanism at a length. speedup: over the baseline, None if that was not timed there. between: the two
+    measured lengths of an interpolation. half_width: half the 95% interval of log time, relative to other mechanisms
+    at the same lengths."""
 
     basis: EstimateBasis
     speedup: Estimate | None
@@ -80,7 +78,7 @@ class CostAtLength:
 
 @dataclass(frozen=True)
 class CostCurve:
-    """One mechanism at one place, over lengths. row: one of its rows, for what it loses."""
+    """One mechanism at one configuration, over lengths. row: one of its rows, for its approximation error."""
 
     label: str
     kv_heads: int | None
@@ -88,7 +86,7 @@ class CostCurve:
     points: tuple[CostPoint, ...]
 
     def estimate(self, length: int) -> CostAtLength | str:
-        """What it takes at a length, or why that is not known."""
+        """Return the cost at a length, or the reason why it is unknown."""
         timed_points = [point for point in self.points if point.latency is not None]
         measured_point = next((point for point in timed_points if point.length == length), None)
         if measured_point is not None and measured_point.latency is not None:
@@ -132,15 +130,16 @@ _LengthEstimate: TypeAlias = tuple[int, Estimate | None]
 
 
 def _compute_gap(low: int, high: int, length: int) -> float:
-    """How far a length is from both measured ones: the product of its distances in logarithms."""
+    """Product of the log distances from a length to the two measured ones."""
     return math.log(length / low) * math.log(high / length)
 
 
 def interpolate(lower: _LengthEstimate, upper: _LengthEstimate, length: int, bend: float) -> Estimate | None:
-    """A value between two measured lengths, on a straight line in logarithms; None where one is not known.
+    """Interpolate linearly in logarithms between two measured lengths; None if a value is missing.
 
-    Its interval holds those of both ends, carried along the line, and what the curve may bend in between, which grows
-    with the square of the gap: next to a measured length it is hardly wider than that one's own.
+    The interval combines the interpolated intervals of both ends with the possible bend of the curve (bend times the
+    product of the log distances to both ends), so that next to a measured length it is hardly wider than the measured
+    one.
     """
     (a, low), (b, high) = lower, upper
     if low is None or high is None or min(low.value, high.value) <= 0:
@@ -162,8 +161,8 @@ def interpolate(lower: _LengthEstimate, upper: _LengthEstimate, length: int, ben
 
 
 def interpolate_bytes(points: Sequence[tuple[int, float | None]], length: int) -> Estimate | None:
-    """Bytes between two measured lengths, which grow with the length itself: on a straight line, and within what the
-    two ends have. Where the lines through the points further out agree they are taken to lie on it."""
+    """Interpolate bytes linearly in the length between two measured lengths, bounded by the values at both ends. Where
+    lines through the outer points agree, there is no further slack."""
     measured = [(point_length, float(value)) for point_length, value in points if value is not None]
     below, above = [p for p in measured if p[0] < length], [p for p in measured if p[0] > length]
     if not below or not above:
@@ -187,8 +186,8 @@ _MechanismKey = tuple[str, int | None]  # a label, and the key-value heads
 
 
 def split_by_config(rows: Frame) -> list[tuple[dict[str, Any], list[CostCurve]]]:
-    """The curves of each place, which has as ``baseline`` what speedups are over. rows: with their labels and losses
-    (`select.add_labels`, `losses.add_losses`)."""
+    """Return the curves of each configuration, whose ``baseline`` is what speedups are relative to. rows: with labels
+    and errors (`select.add_labels`, `approximation_errors.add_errors`)."""
     timed = rows[(rows["status"] == "ok") & (rows["task"] == "speed") & rows["mode"].notna() & rows["seq_len"].notna()]
     timed = timed[timed["latency_ms"].notna() & (timed["fill"].isna() | (timed["fill"] == "full"))]
     rows_by_config: dict[tuple[Any, ...], list[_RowDict]] = {}
@@ -223,7 +222,7 @@ def _make_curves(config: dict[str, Any], rows: Sequence[_RowDict]) -> tuple[dict
 
 
 def make_mechanism_key(row: Mapping[str, Any]) -> _MechanismKey:
-    """How to ask for the mechanism, whether or not the row's own text says how many key-value heads it has."""
+    """The spec and key-value heads of a mechanism, whether or not the row's spec contains ``kv_heads``."""
     heads, label = row["kv_heads"], label_of(row["variant"], row["backend"])
     if heads is None:
         return label, None
@@ -233,7 +232,7 @@ def make_mechanism_key(row: Mapping[str, Any]) -> _MechanismKey:
 
 
 def _list_timings(rows: Sequence[_RowDict]) -> Iterator[Timing]:
-    """What the rows of one length say: of those that were paired, the ratio to their cell's baseline."""
+    """Yield the timings of the rows of one length; paired rows by their ratio to the baseline of their group."""
     for baseline, group_rows in _split_groups(rows):
         group = group_rows[0]["run_id"], group_rows[0]["part"]
         for row in group_rows:
@@ -247,7 +246,7 @@ def _list_timings(rows: Sequence[_RowDict]) -> Iterator[Timing]:
 
 
 def _split_groups(rows: Sequence[_RowDict]) -> Iterator[tuple[_RowDict | None, list[_RowDict]]]:
-    """What was timed side by side, with what it was paired with: the row paired with itself, where one says so."""
+    """Yield groups of rows timed together, each with its baseline: the row paired with itself, if there is one."""
     groups: dict[tuple[Any, ...], list[_RowDict]] = {}
     for row in rows:
         groups.setdefault((row["run_id"], row["part"], row["seq_len"]), []).append(row)
@@ -257,7 +256,7 @@ def _split_groups(rows: Sequence[_RowDict]) -> Iterator[tuple[_RowDict | None, l
 
 
 def _widen_interval(time: Estimate, rows: Sequence[_RowDict]) -> Estimate:
-    """A time with an interval that holds what each row measured, in whichever hour that was."""
+    """Widen the interval of a time to contain the value of each row."""
     times = [float(row["latency_ms"]) for row in rows]
     ends = [*times, *(end for end in (time.low, time.high) if end is not None)]
     return Estimate(time.value, min(ends), max(ends))

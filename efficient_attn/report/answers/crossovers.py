@@ -1,13 +1,13 @@
-"""From which length on a mechanism is faster than its baseline: what was measured of that, and what lies between.
+"""Crossover lengths: from which length a mechanism is faster than its baseline.
 
-A speedup is shown where its whole interval lies above 1. Between measured lengths it is interpolated: its logarithm is
-a straight line over the logarithm of the length.
+A mechanism is faster where the whole 95% interval of its speedup lies above 1. Between measured lengths the speedup is
+interpolated linearly in logarithms.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,13 +20,13 @@ CrossoverKind = Literal["always", "from", "never", "undecided"]
 
 @dataclass(frozen=True, kw_only=True)
 class Crossover:
-    """What one curve of speedups shows.
+    """The crossover of one curve of speedups.
 
     kind: ``always`` faster at all measured lengths; faster ``from`` a length on, at all longer ones; ``never`` faster,
-    and slower at the longest; else ``undecided``. below, above: the longest length at which it is slower, and the first
-    from which on it is faster; None where none is. low, at, high: where the speedup passes 1 for good by interpolation,
-    and the interval of that; None where that lies before the shortest length or after the longest. faster_at: all
-    lengths at which it is faster. longest: of the measured lengths.
+    and slower at the longest; else ``undecided``. last_slower, first_faster: the longest length at which it is slower,
+    and the first from which it is faster; None if there is none. low, estimate, high: interpolated length at which the
+    speedup crosses 1 for good, and its interval; None outside the measured lengths. faster_lengths: all lengths at
+    which it is faster. longest: the longest measured length.
     """
 
     kind: CrossoverKind
@@ -40,58 +40,19 @@ class Crossover:
 
     @property
     def sort_key(self) -> float:
-        """What sorts passings, the shortest length first; endless where no length is known to be enough."""
+        """The length from which it is faster; infinite if there is none."""
         return float(self.first_faster) if self.first_faster is not None else math.inf
 
 
-@dataclass(frozen=True, kw_only=True)
-class VariantCrossover:
-    """A mechanism's passing, and the curve that it was read from: all that a comparison must not mix.
-
-    label: the variant as pages name it. place: the setting's columns with ``mode`` and ``causal``.
-    """
-
-    label: str
-    variant: str
-    family: str | None
-    baseline: str
-    config: Mapping[str, Any]
-    crossover: Crossover
-
-
-def list_crossovers(rows: Frame) -> list[VariantCrossover]:
-    """The crossover of every variant that was timed beside its baseline, in the rows' order.
-
-    rows: with their labels (`select.add_labels`). What has no speedup with an interval is left out.
-    """
-    return [
-        crossover
-        for config, baseline, curve_rows in split_curves(rows)
-        for crossover in _list_crossovers(config, baseline, curve_rows)
-    ]
-
-
 def split_curves(rows: Frame) -> Iterator[tuple[dict[str, Any], str, Frame]]:
-    """Timed rows apart by all that forbids a comparison: the place, what the baseline is called, and the rows."""
+    """Split timed rows into comparable sets. Yields the configuration, the baseline's name, and the rows."""
     for setting in select.split_settings(select.filter_timed(select.filter_task(rows, "speed"))):
         for piece in setting.slices:
             yield setting.key | {"mode": piece.mode, "causal": piece.causal}, setting.baseline, piece.rows
 
 
-def _list_crossovers(config: Mapping[str, Any], baseline: str, rows: Frame) -> Iterator[VariantCrossover]:
-    mechanism_rows = rows[~rows["is_baseline"].to_numpy(dtype=bool)]
-    names = zip(*(mechanism_rows[name].tolist() for name in ("label", "variant", "family")), strict=True)
-    variants = {label: (variant, family) for label, variant, family in names}
-    for label, columns in select.split_variants(mechanism_rows).items():
-        if crossover := find_crossover(columns):
-            variant, family = variants[label]
-            yield VariantCrossover(
-                label=label, variant=variant, family=family, baseline=baseline, config=config, crossover=crossover
-            )
-
-
 def find_crossover(columns: select.ColumnArrays) -> Crossover | None:
-    """What one variant's columns show; None where no speedup with an interval is among them."""
+    """Return the crossover of one variant's columns; None without a speedup with an interval."""
     curve = [
         (int(length), value, low, high)
         for length, value, low, high in zip(
@@ -106,7 +67,7 @@ def find_crossover(columns: select.ColumnArrays) -> Crossover | None:
     not_faster = [length for length, _, low, _ in curve if low <= 1]
     first_faster = next((length for length in lengths if not not_faster or length > not_faster[-1]), None)
     slower = [length for length, _, _, high in curve if high < 1]
-    # the upper end of the speedup's interval passes 1 first
+    # the upper end of the speedup's interval crosses 1 first
     low, estimate, high = (find_last_rise(lengths, [point[i] for point in curve]) for i in (3, 1, 2))
     return Crossover(
         kind=_choose_kind(bool(not_faster), first_faster, faster, curve[-1][3]),
@@ -129,7 +90,7 @@ def _choose_kind(
 
 
 def find_last_rise(lengths: Sequence[float], values: Sequence[float]) -> float | None:
-    """Where values that are interpolated in logarithms pass 1 upwards and stay above; None where they do not."""
+    """Length at which values, interpolated in logarithms, rise above 1 for good; None if they do not."""
     last = max((i for i, value in enumerate(values) if value <= 1), default=None)
     if last is None or last + 1 == len(values):
         return None
@@ -139,7 +100,7 @@ def find_last_rise(lengths: Sequence[float], values: Sequence[float]) -> float |
 
 
 def format_crossover(crossover: Crossover) -> str:
-    """``<=256``; ``at 512``, where nothing else was measured; ``512-1K``, ``by 1K``, ``none up to 4K``, ``unclear up to
+    """``<=256``; ``at 512`` (the only length); ``512-1K``, ``by 1K``, ``none up to 4K``, ``unclear up to
     4K``, ``only at 512``."""
     first_faster, last_slower, longest = (
         crossover.first_faster,
@@ -162,7 +123,7 @@ def format_crossover(crossover: Crossover) -> str:
 
 
 def format_interpolation(crossover: Crossover) -> str:
-    """``about 740 (690-810)``, by interpolation; empty where the speedup does not pass 1 between measured lengths."""
+    """``about 740 (690-810)``, by interpolation; empty if the speedup does not cross 1 between measured lengths."""
     if crossover.kind != "from" or crossover.estimate is None:
         return ""
     low, high = (f"{end:.0f}" if end is not None else "" for end in (crossover.low, crossover.high))

@@ -1,4 +1,4 @@
-"""What to use, a line a mechanism: from where on it is faster, how much, what it loses, what it holds."""
+"""Decision tables: per mechanism its crossover length, speedups, approximation error, and memory."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .. import approximation_errors, select
 from ..gather import Frame
 from .crossovers import Crossover, find_crossover, split_curves
 
-USUAL_LENGTHS = (1024, 8192)  # lengths that everybody asks for; the nearest measured one stands for each
-MAX_LENGTH_FACTOR = 2.0  # a factor between a length asked for and one that may stand for it
+USUAL_LENGTHS = (1024, 8192)  # commonly used lengths; each is represented by the nearest measured one
+MAX_LENGTH_FACTOR = 2.0  # largest factor between a usual length and the one that represents it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """One mechanism at one place.
+    """One mechanism at one configuration.
 
-    speedups: by length. passing: None where no speedup has an interval. loss: in words; error: None where unknown, 0
-    for exact attention; error_on: on what it was measured; error_ends: its interval over layers; null: the error of
-    predicting the mean of v there. memory: peak memory over the baseline's, at ``memory_at``, the longest length at
-    which both were measured. state: bytes that decoding keeps after ``state_at`` positions, None where that was
-    measured at other shapes only; state_share: of the baseline's there.
+    speedups: by length. crossover: None if no speedup has an interval. error: relative, None if unknown, 0 for exact
+    attention; error_text: its description; error_on: its inputs; error_interval: over layers; null_error: the error of
+    predicting the mean of v. memory_ratio: peak memory over the baseline's at ``memory_length``, the longest length at
+    which both were measured. state_bytes: size of the decoding state after ``state_length`` positions, None if measured
+    at other shapes only; state_share: the same over the baseline's.
     """
 
     label: str
@@ -46,16 +46,16 @@ class Decision:
 
     @property
     def longest_speedup(self) -> tuple[int, Estimate] | None:
-        """The longest length with a speedup, and that; None where none was measured."""
+        """The longest length with a speedup, and the speedup; None if there is none."""
         return max(self.speedups.items()) if self.speedups else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionTable:
-    """The decisions of one place: a setting's columns with ``mode`` and ``causal``.
+    """The decisions of one configuration. config: a setting's columns with ``mode`` and ``causal``.
 
-    lengths: those measured nearest to what everybody asks for, then the longest. decisions: those with the greatest
-    speedup at the longest length that most were measured at come first.
+    lengths: the measured lengths nearest to the usual ones, and the longest. decisions: sorted by speedup at the
+    longest of these lengths, fastest first.
     """
 
     config: Mapping[str, Any]
@@ -66,9 +66,9 @@ class DecisionTable:
 
 
 def make_decision_tables(rows: Frame) -> list[DecisionTable]:
-    """A board for every place at which something was timed beside its baseline, in the rows' order.
+    """Return a table for each configuration timed together with a baseline, in the order of rows.
 
-    rows: with labels and losses (`select.add_labels`, `losses.add_losses`).
+    rows: with labels and errors (`select.add_labels`, `approximation_errors.add_errors`).
     """
     states = _list_states(rows)
     tables = []
@@ -100,7 +100,7 @@ def make_decision_tables(rows: Frame) -> list[DecisionTable]:
 
 
 def choose_lengths(measured: Iterable[int]) -> tuple[int, ...]:
-    """Of these lengths those that stand for the ones asked for, and the longest; in order, each once."""
+    """Return the lengths that represent the usual ones, and the longest, in ascending order."""
     lengths = sorted(measured)
     nearest = [min(lengths, key=lambda n: abs(math.log(n / target))) for target in USUAL_LENGTHS]
     close_lengths = [
@@ -112,7 +112,7 @@ def choose_lengths(measured: Iterable[int]) -> tuple[int, ...]:
 
 
 def _sort_decisions(decisions: Sequence[Decision], longest: int) -> tuple[Decision, ...]:
-    """The fastest at the longest length first; then those that were not measured there, as far as they went."""
+    """Sort by speedup at the longest length; those not measured there follow, by their longest length."""
 
     def sort_key(decision: Decision) -> tuple[float, float, str]:
         length, speedup = decision.longest_speedup or (0, Estimate(0.0))
@@ -122,7 +122,7 @@ def _sort_decisions(decisions: Sequence[Decision], longest: int) -> tuple[Decisi
 
 
 def _list_first_rows(rows: Frame) -> dict[str, dict[str, Any]]:
-    """Of each variant one row, for what all its rows share; by columns, for thousands of small frames cost seconds."""
+    """Return one row per label, for what its rows share. Reads columns: thousands of small frames take seconds."""
     names = ["label", "variant", "family", *approximation_errors.ERROR_COLUMNS, *_STATE_COLUMNS]
     lines = zip(*(rows[name].tolist() for name in names), strict=True)
     return {line[0]: dict(zip(names, line, strict=True)) for line in reversed(list(lines))}
@@ -172,19 +172,19 @@ def _list_speedups(columns: select.ColumnArrays) -> Iterable[tuple[float, float,
 
 
 def _list_peak_memory(columns: select.ColumnArrays) -> dict[int, float]:
-    """Peak memory by length, where it was measured."""
+    """Peak memory in bytes, by length."""
     pairs = zip(columns["seq_len"].tolist(), columns["peak_memory_bytes"].tolist(), strict=True)
     return {int(n): float(value) for n, value in pairs if units.there(value) and units.there(n)}
 
 
-# -- what decoding keeps --------------------------------------------------------------------------------------------
+# -- decoding states -----------------------------------------------------------------------------------------------
 
 _STATE_COLUMNS = ("dtype", "batch", "heads", "head_dim", "kv_heads")  # what a state's bytes depend on
 
 
 @dataclass(frozen=True)
 class _StateSize:
-    """What a variant keeps after a context, as bytes and as a share of the baseline's there."""
+    """Size of a variant's state after a context, in bytes and over the baseline's."""
 
     shape: tuple[Any, ...]
     context: int
@@ -195,7 +195,7 @@ class _StateSize:
 def _find_state(
     row: Mapping[str, Any], states: Mapping[str, Sequence[_StateSize]]
 ) -> tuple[int | None, float | None, int | None]:
-    """After the longest context, at the row's own shape where that was measured; at others the share alone."""
+    """The state after the longest context, preferably at the row's own shape; at other shapes only its share."""
     shape = _read_shape(row)
     best = max(states.get(row["label"], ()), key=lambda state: (state.shape == shape, state.context), default=None)
     if best is None or (best.share is None and best.shape != shape):
@@ -208,14 +208,14 @@ def _read_shape(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _list_states(rows: Frame) -> Mapping[str, Sequence[_StateSize]]:
-    """All states that were measured, by label."""
+    """All measured states, by label."""
     decode_rows = rows[(rows["status"] == "ok") & (rows["mode"] == "decode") & (rows["state_bytes"] > 0)]
     decode_rows = decode_rows[decode_rows["seq_len"].notna()]
     columns = ["label", "is_baseline", "seq_len", "state_bytes", "machine", *_STATE_COLUMNS]
     lines = [
         dict(zip(columns, line, strict=True)) for line in zip(*(decode_rows[n].tolist() for n in columns), strict=True)
     ]
-    # but for the key-value heads, in which the baseline may well differ
+    # without key-value heads, whose number may differ in the baseline
     baselines = {
         (line["machine"], *_read_shape(line)[:-1], line["seq_len"]): line for line in lines if line["is_baseline"]
     }

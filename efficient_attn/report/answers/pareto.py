@@ -1,7 +1,7 @@
-"""Pareto fronts that know their intervals: what nothing beats, what is beaten, and what cannot be told.
+"""Pareto fronts of points with confidence intervals.
 
-A point is *dominated* where another is better in one respect and not worse in the other beyond what intervals leave
-open. Where another's middle is better in both, but an interval overlaps, the two *cannot be told apart*.
+A point is *dominated* if another is significantly better in cost or error, and in the other significantly better or
+exactly equal. If another's estimates are better but an interval overlaps, its status is *untold* (undecided).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ParetoStatus = Literal["front", "dominated", "untold"]
 
 @dataclass(frozen=True)
 class ParetoPoint:
-    """What something costs and what it loses: of both, less is better. A value without ends is exact."""
+    """Cost and approximation error of a mechanism; lower is better. A value without an interval is exact."""
 
     label: str
     cost: Estimate
@@ -27,7 +27,7 @@ class ParetoPoint:
 
 @dataclass(frozen=True)
 class RankedPoint:
-    """A point and where it stands; beaten_by: who surely beats it, or may."""
+    """A point and its status. beaten_by: labels of the points that dominate it, or may."""
 
     point: ParetoPoint
     status: ParetoStatus
@@ -35,7 +35,7 @@ class RankedPoint:
 
 
 def classify_points(points: Sequence[ParetoPoint]) -> list[RankedPoint]:
-    """Where each point stands among all of them, in their order."""
+    """Return the status of each point, in the same order."""
     return [_classify(point, points) for point in points]
 
 
@@ -48,13 +48,13 @@ def _classify(point: ParetoPoint, points: Sequence[ParetoPoint]) -> RankedPoint:
 
 
 def dominates(point: ParetoPoint, other: ParetoPoint) -> bool:
-    """Whether one is surely better in a respect, and in the other surely better too, or exactly as good."""
+    """Whether a point is significantly better in one dimension, and better or exactly equal in the other."""
     ranks = (_compare(point.cost, other.cost), _compare(point.error, other.error))
     return all(rank in (-1, 0) for rank in ranks) and -1 in ranks
 
 
 def _compare(value: Estimate, other: Estimate) -> int | None:
-    """-1 where one is surely less, 1 where it is surely more, 0 where both are exact and equal, None where open."""
+    """-1 if significantly less, 1 if significantly greater, 0 if both are exact and equal, None if undecided."""
     (low, high), (other_low, other_high) = _get_interval(value), _get_interval(other)
     if high < other_low:
         return -1
@@ -76,9 +76,9 @@ def _seems_better(point: ParetoPoint, other: ParetoPoint) -> bool:
 
 
 def list_points(table: DecisionTable, length: int, cost: Literal["time", "memory", "state"]) -> list[ParetoPoint]:
-    """A board's mechanisms with a loss, against a cost over the baseline's; the baseline itself stands at 1 and 0.
+    """Return the points of mechanisms with a known error; the cost is relative to the baseline, which is at (1, 0).
 
-    time: at this length, with its interval. memory, state: those of the decisions, which have none.
+    Time is that at this length, with its interval; memory and state are those of the decisions, without intervals.
     """
     costs = [(decision, _find_cost(decision, length, cost)) for decision in table.decisions]
     points = [

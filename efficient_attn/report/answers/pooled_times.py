@@ -1,8 +1,8 @@
-"""Times of one length out of several cells: what each mechanism takes, on one scale.
+"""Pool the times of one length over several benchmark groups.
 
-Rows of a cell were timed side by side, so that their ratios hold whatever the machine did that hour; times of different
-cells differ by their hours. So a time is a mechanism's own, times its cell's, times noise. All are found together, by
-generalised least squares on logarithms: who was timed in two cells ties these to each other.
+Rows of a group were timed interleaved, so that drift of the machine cancels in their ratios; groups differ by that
+drift. A time is modeled as a mechanism's effect times a group's effect times noise, fitted by generalized least squares
+on logarithms. Mechanisms timed in two groups connect these.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 from ...results.compare import DRIFT
 from ...results.stats import Estimate
 
-GROUP_SPREAD = 0.05  # standard deviation between one machine's times of one case in two cells, over the published runs
-Z_95 = 1.96  # of a 95% interval: rows' own come with their few degrees of freedom in them
-MIN_ERROR = 0.003  # no row is taken to be more exact
+GROUP_SPREAD = 0.05  # standard deviation of log time of one case between groups on one machine, over the published runs
+Z_95 = 1.96  # of a 95% interval; those of rows already account for few degrees of freedom
+MIN_ERROR = 0.003  # lower limit of a row's standard error
 
 
 @dataclass(frozen=True)
 class Timing:
-    """A row's time. log_ms: its logarithm, by the ratio to its cell's baseline where it was paired with that. error:
-    its standard error beside the other rows of its cell."""
+    """A row's time. log_ms: its logarithm, from the ratio to the baseline of its group if they were paired. error: its
+    standard error relative to the other rows of its group."""
 
     name: Hashable
     group: Hashable
@@ -35,7 +35,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class PooledTimes:
-    """The logarithms of mechanisms' times at one length, with their covariances. home: who is in the fullest cell."""
+    """Log times of mechanisms at one length, with covariances. reference_names: mechanisms of the largest group."""
 
     names: tuple[Hashable, ...]
     means: np.ndarray
@@ -43,7 +43,7 @@ class PooledTimes:
     reference_names: frozenset[Hashable]
 
     def standard_error(self, name: Hashable) -> float:
-        """The standard error of a time's logarithm beside those of the fullest cell, whose hour they share."""
+        """Standard error of a log time relative to those of the largest group, whose drift they share."""
         index = self.names.index(name)
         shared_covariances = [
             self.covariance[index, i]
@@ -53,12 +53,12 @@ class PooledTimes:
         return math.sqrt(max(0.0, self.covariance[index, index] - max(shared_covariances, default=0.0)))
 
     def time(self, name: Hashable) -> Estimate:
-        """Milliseconds."""
+        """A mechanism's time in milliseconds."""
         index = self.names.index(name)
         return _make_estimate(self.means[index], self.covariance[index, index])
 
     def speedup(self, base: Hashable, name: Hashable) -> Estimate | None:
-        """The base's time over the mechanism's; None where the base was not timed at this length."""
+        """The base's time over the mechanism's; None if the base was not timed at this length."""
         if base not in self.names:
             return None
         a, b = self.names.index(base), self.names.index(name)
@@ -72,18 +72,18 @@ def _make_estimate(mean: float, variance: float) -> Estimate:
 
 
 def estimate_log_error(low: float | None, high: float | None) -> float | None:
-    """The standard error of a logarithm whose 95% interval has these ends; None for none."""
+    """Standard error of a logarithm from its 95% interval; None without an interval."""
     if low is None or high is None or not 0 < low <= high:
         return None
     return math.log(high / low) / 2 / Z_95
 
 
 def pool_times(timings: Sequence[Timing]) -> PooledTimes:
-    """All mechanisms of one place and length. What lies outside of the fullest cell is carried over with the drift that
-    ratios have between cells, and who differs between cells by more than all that has a wider error."""
+    """Pool the timings of one configuration and length. Timings outside the largest group get the drift of ratios
+    between groups as additional noise; mechanisms that vary more between groups than modeled get a wider error."""
     names = tuple(dict.fromkeys(timing.name for timing in timings))
     group_sizes = Counter(timing.group for timing in timings)
-    reference_group = max(reversed(group_sizes), key=group_sizes.__getitem__)  # of equally full ones the latest
+    reference_group = max(reversed(group_sizes), key=group_sizes.__getitem__)  # of equally large ones the latest
     indices, groups = np.arange(len(timings)), list(group_sizes)
     mechanism_matrix, group_matrix = np.zeros((len(timings), len(names))), np.zeros((len(timings), len(groups)))
     mechanism_matrix[indices, [names.index(timing.name) for timing in timings]] = 1
@@ -101,7 +101,7 @@ def pool_times(timings: Sequence[Timing]) -> PooledTimes:
     residuals = times - mechanism_matrix @ means
     residuals = residuals - group_matrix @ (
         GROUP_SPREAD**2 * group_matrix.T @ inverse @ residuals
-    )  # without what its cell explains
+    )  # without the group's effect
     counts = mechanism_matrix.sum(axis=0)
     spread = np.sqrt(np.maximum(1.0, np.where(counts > 1, mechanism_matrix.T @ (residuals**2 / noise) / counts, 1.0)))
     reference_names = frozenset(timing.name for timing in timings if timing.group == reference_group)

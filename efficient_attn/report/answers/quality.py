@@ -1,5 +1,4 @@
-"""What a mechanism loses or learns, as a question asks for it: a figure, and where it was measured, which is never left
-out, for it is seldom where one asks."""
+"""Quality of a mechanism for given requirements: error, perplexity or accuracy, and the inputs it was measured on."""
 
 from __future__ import annotations
 
@@ -18,16 +17,16 @@ from ..sections.trained_scores import filter_trained, list_tests
 from .cost_curves import CostCurve
 from .requirements import Requirements
 
-ACCURACY_METRICS = ("accuracy", "share of whole sequences")  # metrics that count right ones
-SHARED_KV_MECHANISMS = ("gqa", "mqa")  # exact attention of a model whose heads share keys
+ACCURACY_METRICS = ("accuracy", "share of whole sequences")  # metrics that are a share of correct answers
+SHARED_KV_MECHANISMS = ("gqa", "mqa")  # exact attention for models with shared key-value heads
 UNCERTAIN = "uncertain"  # marks a decision by a value whose 95% interval contains the bound
 
 
 @dataclass(frozen=True)
 class QualityFigure:
-    """A figure that was measured. on: where; what: the bound's name in words. runs: which hold it. length, causal: of
-    the calls that it was measured on. low, high: its 95% interval, over seeds, segments of text or questions, where
-    there is one. sure: whether all of that lies on the value's side of a bound; None without an interval or a bound."""
+    """A measured quality. what: the quantity. on: the inputs. runs: the runs that hold it. length, causal: of the calls
+    that it was measured on. low, high: its 95% interval, over seeds, text segments or questions, if there is one. sure:
+    whether the whole interval lies on the value's side of the bound; None without an interval or a bound."""
 
     what: str
     value: float
@@ -41,20 +40,20 @@ class QualityFigure:
     sure: bool | None = None
 
     def with_certainty(self, meets_bound: Callable[[float], bool]) -> QualityFigure:
-        """The same, with whether its interval says of a bound what its value does."""
+        """Return a copy whose ``sure`` says whether the whole interval agrees with the value about a bound."""
         if self.low is None or self.high is None:
             return self
         return replace(self, sure=meets_bound(self.low) == meets_bound(self.value) == meets_bound(self.high))
 
     def format_uncertainty(self) -> str:
-        """``uncertain: 82.4%-100%``; empty where it is sure, or not known."""
+        """``uncertain: 82.4%-100%``; empty if certain or unknown."""
         if self.sure is not False:
             return ""
         format_value = units.ratio if self.what == "perplexity" else units.percent
         return f"{UNCERTAIN}: {format_value(self.low)}{units.TO}{format_value(self.high)}"
 
     def format_differences(self, requirements: Requirements) -> str:
-        """In what that differs from what is asked: ``not measured at 16,384, not causal``; empty for nothing."""
+        """Differences of the measured calls: ``not measured at 16,384, not causal``; empty if they do not."""
         differences = (
             [f"not measured at {requirements.seq_len:,}"] if self.length not in (None, requirements.seq_len) else []
         )
@@ -65,14 +64,9 @@ class QualityFigure:
 
 @dataclass(frozen=True)
 class Quality:
-    """All that rows say of quality, by what a question may ask; worked out where it is asked. Errors are told by
-    curves' own rows."""
+    """Perplexities and accuracies of all rows, computed on first use. Errors come from the rows of the curves."""
 
     rows: Frame
-
-    @classmethod
-    def of(cls, rows: Frame) -> Quality:
-        return cls(rows)
 
     @cached_property
     def _labelled_rows(self) -> Frame:
@@ -80,22 +74,22 @@ class Quality:
 
     @cached_property
     def perplexity_ratios(self) -> Mapping[str, QualityFigure]:
-        """Over the model's own, by spec."""
+        """Perplexity over the model's own, by spec."""
         return _list_perplexities(self._labelled_rows)
 
     @cached_property
     def accuracies(self) -> Mapping[str, Mapping[str, QualityFigure]]:
-        """By task, and spec."""
+        """Accuracy by task and spec."""
         return _list_accuracies(self._labelled_rows)
 
     def check(self, requirements: Requirements) -> None:
-        """`UsageError` for a task that nobody learned in these rows."""
+        """Raise `UsageError` for a task without scores in these rows."""
         for task in requirements.min_accuracy:
             if task not in self.accuracies:
                 raise unknown("task of --min-accuracy", task, sorted(self.accuracies))
 
     def evaluate(self, curve: CostCurve, requirements: Requirements) -> tuple[list[QualityFigure], str]:
-        """What is known of the bounds that a question has; and why it does not keep them, empty where it does."""
+        """Return the qualities that the requirements bound, and the reason why one fails, or "" if all are met."""
         figures: list[QualityFigure] = []
         for metric, figure, meets_bound in self._list_bounds(curve, requirements):
             if figure is None:
@@ -108,7 +102,7 @@ class Quality:
     def _list_bounds(
         self, curve: CostCurve, requirements: Requirements
     ) -> Iterator[tuple[str, QualityFigure | None, Callable[[float], bool]]]:
-        """The bounds that a question has: of what, the figure if it was measured, and what keeps it."""
+        """Yield for each bound its quantity, the measured quality or None, and the predicate to satisfy."""
         spec, worst, ratio = _name_spec(curve), requirements.max_error, requirements.max_ppl_ratio
         if worst is not None:
             yield "error", find_error(curve, requirements), lambda value: value <= worst
@@ -132,7 +126,7 @@ EXACT_RATIO = QualityFigure("perplexity", 1.0, "any model", "the model's own per
 
 
 def is_exact(curve: CostCurve, requirements: Requirements) -> bool:
-    """Whether it is exact attention of the model that is asked about."""
+    """Whether it computes the exact attention of the required model."""
     if approximation_errors.is_exact(curve.row):
         return True
     name = _name_spec(curve).partition(":")[0]
@@ -142,7 +136,7 @@ def is_exact(curve: CostCurve, requirements: Requirements) -> bool:
 
 
 def find_error(curve: CostCurve, requirements: Requirements) -> QualityFigure | None:
-    """Of the output against exact attention, the mean over layers, on a model's activations."""
+    """Relative error of the output against exact attention on a model's activations, mean over layers."""
     if is_exact(curve, requirements):
         return QualityFigure("error", 0.0, "anything", "exact")
     error = curve.row["error"]
@@ -162,7 +156,7 @@ def _name_spec(curve: CostCurve) -> str:
 
 
 def _list_perplexities(rows: Frame) -> dict[str, QualityFigure]:
-    """Over the model's own, of whole models swapped, the mean over segments; at the greatest length of several."""
+    """Perplexity ratios of models with all layers swapped, mean over segments, at the longest measured length."""
     if "swap.loss" not in rows:
         return {}
     swap_rows = rows[
@@ -188,8 +182,7 @@ def _list_perplexities(rows: Frame) -> dict[str, QualityFigure]:
 
 
 def _estimate_segment_interval(variant_rows: Frame, baseline_rows: Frame) -> tuple[float | None, float | None]:
-    """The interval of a ratio of perplexities over segments of text, each of which both read; a segment that several
-    runs read counts once."""
+    """The interval of a perplexity ratio over the text segments that both read; repeated segments count once."""
     if "swap.segment" not in variant_rows:
         return None, None
     segment_losses = [rows.groupby("swap.segment")["swap.loss"].mean() for rows in (variant_rows, baseline_rows)]
@@ -198,7 +191,7 @@ def _estimate_segment_interval(variant_rows: Frame, baseline_rows: Frame) -> tup
 
 
 def _list_accuracies(rows: Frame) -> dict[str, dict[str, QualityFigure]]:
-    """By task, and spec: the mean over seeds at the best learning rate; and of a trained model, by ``retrieval``."""
+    """By task and spec: mean over seeds at the best learning rate; and ``retrieval`` accuracy of pretrained models."""
     figures: dict[str, dict[str, QualityFigure]] = {}
     for test in sorted(list_tests(filter_trained(rows)), key=lambda test: test.length):
         if test.metric not in ACCURACY_METRICS:
@@ -227,7 +220,7 @@ def _list_accuracies(rows: Frame) -> dict[str, dict[str, QualityFigure]]:
 
 
 def _estimate_accuracy(rows: Frame) -> Estimate:
-    """The share of right answers: of one row with its own interval over questions, of several the mean with theirs."""
+    """Share of correct answers: of one row with its interval over questions, else the mean over rows."""
     mean = estimate_mean(rows["accuracy"].tolist())
     if len(rows) > 1:
         low, high = mean.interval() or (0.0, 1.0)

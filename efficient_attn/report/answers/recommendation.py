@@ -1,7 +1,7 @@
-"""Which mechanism to take: those that keep what a question asks, the fastest first, each with the rows that say so.
+"""Recommend mechanisms: those that satisfy the requirements, fastest first, each with the rows behind it.
 
-Times are compared as ratios of what is known from the same lengths of one machine (`pooling`), so that a slow hour does
-not decide. Who cannot be told apart from the first of a rank shares it.
+Times are compared as ratios at the same lengths of one machine (`pooled_times`), so that drift of the machine cancels.
+Mechanisms that are not significantly different from the first of a rank share that rank.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .pooled_times import GROUP_SPREAD, Z_95
 from .quality import Quality, QualityFigure, find_error
 from .requirements import SHAPE, Requirements
 
-MIN_MECHANISMS = 2  # mechanisms that must be timed on this machine before it is asked
+MIN_MECHANISMS = 2  # timed on this machine, else the machine with most timings is used
 
 
 @dataclass(frozen=True)
 class RankedMechanism:
-    """A mechanism that keeps all that is asked. rank: from 1, shared by what cannot be told apart."""
+    """A mechanism that satisfies all requirements. rank: from 1, shared by mechanisms not significantly different."""
 
     rank: int
     label: str
@@ -41,10 +41,10 @@ class RankedMechanism:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The answer. place: what its times hold for; None where nothing was timed there. left_out: why, by mechanism.
-    machines: those of which times are at such places. timed, measured: how many
-    mechanisms' times are known, and by a row at that very length, whatever they lose. here:
-    this machine's name, where it was asked for."""
+    """A ranking at one configuration. config: None where no matching configuration was timed. left_out: the reason by
+    mechanism. machines: those with timings at matching configurations. timed_count, measured_count: mechanisms with
+    a time at this length, and with a row at exactly this length, whatever their quality. local_machine: this machine's
+    name, if given."""
 
     requirements: Requirements
     config: Mapping[str, Any] | None
@@ -68,8 +68,8 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class RecommendationData:
-    """Rows made ready for many questions. disturbed: how many rows timed something while other programs ran in most
-    of their rounds; these say nothing of places."""
+    """Rows prepared for many calls of `recommend`. disturbed: number of timed rows left out because other programs ran
+    in most of their rounds."""
 
     curves_by_config: tuple[tuple[Mapping[str, Any], tuple[CostCurve, ...]], ...]
     quality: Quality
@@ -77,22 +77,22 @@ class RecommendationData:
 
     @classmethod
     def of(cls, rows: Frame) -> RecommendationData:
-        """rows: as `gather` gives them, or as `efficient_attn.load` does."""
+        """Prepare rows returned by `gather` or `efficient_attn.load`."""
         for column in {"baseline_kv_heads", "mean_value_error"} - {*rows.columns}:
             rows = rows.assign(**{column: float("nan")})
         timed = rows[rows["relative_error"].notna() | (rows["task"] == "speed")]
         curves_by_config = split_by_config(approximation_errors.add_errors(select.add_labels(timed)))
         disturbed = int((timed["contaminated"].fillna(0) > MOST_ROUNDS * timed["rounds"].fillna(1)).sum())
-        return cls(tuple((config, tuple(curves)) for config, curves in curves_by_config), Quality.of(rows), disturbed)
+        return cls(tuple((config, tuple(curves)) for config, curves in curves_by_config), Quality(rows), disturbed)
 
 
 def recommend(
     data: RecommendationData, requirements: Requirements, *, local_machine: str | None = None
 ) -> Recommendation:
-    """The answer to a question. here: this machine's name, whose rows come before others' where they time two
-    mechanisms or more; else those of the machine of which most is known are taken.
+    """Recommend mechanisms for these requirements.
 
-    Raises `UsageError` for a machine of which no row is, and for a task that nobody learned.
+    local_machine: this machine's name; its rows are preferred if they time two mechanisms or more, else those of the
+    machine with most timings are used. Raises `UsageError` for a machine without rows, and for a task without scores.
     """
     data.quality.check(requirements)
     machine_names = sorted({str(config["machine"]) for config, _ in data.curves_by_config})
@@ -105,7 +105,7 @@ def recommend(
     local_answers = [
         a for a in answers if a.config and a.config["machine"] == local_machine and a.timed_count >= MIN_MECHANISMS
     ]
-    # of several places the one of which most is known: measured first, else between lengths
+    # prefer the configuration with most mechanisms measured at this length, then with most timed
     best = max(local_answers or answers, key=lambda a: (a.measured_count, a.timed_count, len(a.choices)), default=None)
     return (
         replace(best, local_machine=local_machine)
@@ -115,13 +115,13 @@ def recommend(
 
 
 def _matches(config: Mapping[str, Any], requirements: Requirements) -> bool:
-    """Whether times of a place answer a question: all that it fixes is so."""
+    """Whether a configuration has all properties that the requirements fix."""
     if config["mode"] != requirements.mode or config["device"] != requirements.device:
         return False
     if requirements.resolved_causal is not None and config["causal"] != requirements.resolved_causal:
         return False
     if config["compiled"] or config["cuda_graph"] or config["cache"] not in (None, "warm"):
-        return False  # what nobody can ask for must not be compared with the rest
+        return False  # there are no options for these, so they must not be mixed with the others
     return all(getattr(requirements, name) in (None, config[name]) for name in SHAPE)
 
 
@@ -162,17 +162,17 @@ def _make_recommendation(
 
 
 def _has_requested_heads(curve: CostCurve, config: Mapping[str, Any], requirements: Requirements) -> bool:
-    """Whether its key-value heads are the model's: as many as heads, if a question does not say."""
+    """Whether its number of key-value heads is the required one; by default the number of heads."""
     if requirements.kv_heads is not None:
         return curve.kv_heads == requirements.kv_heads
     trained = (
         bool(requirements.min_accuracy) or not requirements.has_quality_bounds
-    )  # heads may be shared by what is yet to be trained
+    )  # a model that is yet to be trained may share heads
     return trained or curve.kv_heads in (None, config["heads"])
 
 
 def _describe_exceeded_bound(cost: CostAtLength, requirements: Requirements) -> str:
-    """Which bound on memory or time is not surely kept: not by all of the interval."""
+    """Describe the first bound on memory or time that part of the interval exceeds; "" if there is none."""
     size = cost.state if requirements.mode == "decode" else cost.memory
     for quantity, bound, estimate, format_value in (
         ("memory" if requirements.mode != "decode" else "state", requirements.memory, size, units.size),
@@ -201,11 +201,11 @@ def _format_range(estimate: Estimate, format_value: Any) -> str:
 def _rank_candidates(
     candidates: Sequence[tuple[CostCurve, CostAtLength, tuple[QualityFigure, ...]]], requirements: Requirements
 ) -> list[RankedMechanism]:
-    """The fastest first. Who cannot be told apart from the first of a rank shares it."""
+    """Rank by latency. Mechanisms not significantly slower than the first of a rank share that rank."""
     choices: list[RankedMechanism] = []
     first: CostAtLength | None = None
     rank = 0
-    # rounded, so that equal times stand by name whatever order the rows came in
+    # rounded, so that ties are sorted by name, independent of the order of rows
     ordered = sorted(candidates, key=lambda candidate: (float(f"{candidate[1].latency.value:.9g}"), candidate[0].label))
     for position, (curve, cost, quality) in enumerate(ordered, 1):
         if first is None or is_slower(cost, first):
@@ -221,18 +221,18 @@ def _rank_candidates(
 
 
 def is_slower(cost: CostAtLength, other: CostAtLength) -> bool:
-    """Whether one surely takes longer: the 95% interval of the ratio of their times leaves out 1.
+    """Whether it is significantly slower: the 95% interval of the ratio of their times excludes 1.
 
-    Times that are known from the same lengths share the machine's hours there, so that their ratio is surer than they.
+    Times from the same lengths share the drift of the machine, so that their ratio is more precise than each of them.
     """
     half_width = math.hypot(cost.half_width, other.half_width)
-    if cost.between != other.between:  # then their hours are not the same
+    if cost.between != other.between:  # not measured together: add the spread between groups
         half_width = math.hypot(half_width, Z_95 * math.sqrt(2) * GROUP_SPREAD)
     return math.log(cost.latency.value / other.latency.value) > half_width
 
 
 def check_rows(data: RecommendationData) -> None:
-    """`UsageError` where no row times anything."""
+    """Raise `UsageError` if no row has a usable time."""
     if not data.curves_by_config:
         reason = f"all {data.disturbed} timed rows were disturbed by other programs; measure on an idle machine"
         if not data.disturbed:

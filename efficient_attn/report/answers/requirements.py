@@ -1,4 +1,4 @@
-"""What is asked of a recommendation: a place to run at, and what a mechanism may cost and lose there."""
+"""The requirements of a recommendation: a configuration, and bounds on cost and quality."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from ...errors import UsageError
 
 Mode = Literal["forward", "forward_backward", "prefill", "decode"]
 MODES: tuple[Mode, ...] = ("forward", "forward_backward", "prefill", "decode")
-SHAPE = ("dtype", "batch", "heads", "head_dim", "threads")  # what may be left open: then it is chosen, and told
+SHAPE = ("dtype", "batch", "heads", "head_dim", "threads")  # optional: by default those with most timings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """seq_len: tokens of a call, or for ``decode`` those in the state. causal: None where that is not asked; decoding
-    is. kv_heads: of the model; by default as many as heads. dtype, batch, heads, head_dim, threads, machine (a part of
-    its name): None for the one of which most is known.
+    """Where attention runs, and what it may cost.
 
-    max_error: of an output against exact attention, on a model's activations. max_ppl_ratio: perplexity of a trained
-    model over its own after its attention is swapped. min_accuracy: by task, of models trained with a mechanism.
-    memory: bytes of a call's peak; latency_ms: of a call.
+    seq_len: tokens of a call; for ``decode``, tokens in the state. causal: None for either; decoding is always causal.
+    kv_heads: of the model, by default the number of heads. dtype, batch, heads, head_dim, threads, machine (a part of
+    its name): None for those with most timings.
+
+    max_error: relative error of the output against exact attention, on a model's activations. max_ppl_ratio: perplexity
+    of a trained model with swapped attention over its own. min_accuracy: by task, of models trained with the mechanism.
+    memory: peak bytes of a call (of the state for ``decode``). latency_ms: of a call.
     """
 
     seq_len: int
@@ -63,12 +65,12 @@ class Requirements:
 
     @property
     def resolved_causal(self) -> bool | None:
-        """Whether calls are causal; None where either may be."""
+        """Whether calls are causal; None for either."""
         return True if self.mode in ("decode", "prefill") else self.causal
 
     @property
     def has_quality_bounds(self) -> bool:
-        """Whether anything is asked of what is lost."""
+        """Whether there is a bound on error, perplexity or accuracy."""
         return self.max_error is not None or self.max_ppl_ratio is not None or bool(self.min_accuracy)
 
     def describe(self) -> str:

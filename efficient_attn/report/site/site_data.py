@@ -22,7 +22,7 @@ from ..claims.ledger import load_ledger
 from ..claims.verdicts import LedgerVerdicts, evaluate_claims
 from ..gather import Frame, ReportData, gather
 from .group_results import GroupResult, list_groups
-from .page_names import digest, make_name
+from .page_names import make_name
 from .pattern_svg import PatternDrawing
 
 PEER_PREFIX = "peer_"  # how other libraries' mechanisms are called
@@ -196,8 +196,3 @@ def list_mechanisms(
 
 def _describe_unlisted(name: str) -> str:
     return "From another library." if name.startswith(PEER_PREFIX) else "From a plug-in or another version."
-
-
-def digest_of(text: str) -> str:
-    """A short name of a text, for ids in pages."""
-    return digest(text.encode())[:8]

@@ -1,4 +1,4 @@
-"""From which length on something is faster: what was measured, what lies between, and what may not be said."""
+"""Crossover lengths: measured, interpolated, and undecided ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from efficient_attn.report.answers.crossovers import (
     find_last_rise,
     format_crossover,
     format_interpolation,
-    list_crossovers,
+    split_curves,
 )
 from efficient_attn.units import TO
 
@@ -104,11 +104,17 @@ def test_a_power_law_crosses_where_it_does(middle: float, slope: float) -> None:
     assert find_last_rise(lengths, values) == pytest.approx(at)
 
 
-def test_curves_of_unlike_places_are_not_mixed(tmp_path: Path) -> None:
+def test_curves_of_different_configurations_are_not_mixed(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", [*runs.speed(), *runs.speed(causal=True, threads=2), *runs.decode()])
-    found = list_crossovers(select.add_labels(gather.gather([run]).rows))
-    places: Any = [(c.label, c.config["mode"], c.config["causal"], c.config["threads"]) for c in found]
-    assert len(set(places)) == len(places) == 3 + 3 + 2
-    assert {c.baseline for c in found} == {"full"}
-    linear = next(c for c in found if c.label == "linear" and c.config["mode"] == "forward")
-    assert (linear.family, linear.crossover.kind) == ("linear", "always")
+    crossovers: dict[Any, Crossover] = {}
+    for config, baseline, rows in split_curves(select.add_labels(gather.gather([run]).rows)):
+        assert baseline == "full"
+        for label, columns in select.split_variants(rows[~rows["is_baseline"].astype(bool)]).items():
+            key = label, config["mode"], config["causal"], config["threads"]
+            crossover = find_crossover(columns)
+            assert key not in crossovers
+            assert crossover is not None
+            crossovers[key] = crossover
+    assert len(crossovers) == 3 + 3 + 2
+    linear = next(crossover for key, crossover in crossovers.items() if key[:2] == ("linear", "forward"))
+    assert linear.kind == "always"

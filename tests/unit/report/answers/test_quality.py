@@ -28,7 +28,7 @@ def _swap(variant: str, loss: float, length: int = 1024, layer: int | None = Non
 def test_perplexities_are_over_the_models_own_at_the_greatest_length(tmp_path: Path) -> None:
     records = [_swap("full", 2.0), _swap("linear", 2.5), _swap("full", 1.0, 4096), _swap("linear", 1.1, 4096)]
     records += [_swap("linear", 9.0, 4096, layer=3)]  # one layer alone is another question
-    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).perplexity_ratios
+    found = Quality(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).perplexity_ratios
     assert found["linear"].value == pytest.approx(math.exp(0.1))
     assert found["linear"].on == "model:text, 4,096 tokens"
 
@@ -39,7 +39,7 @@ def test_scores_are_by_task_and_of_what_was_asked_of_a_model(tmp_path: Path) -> 
         for layer, share in enumerate((0.25, 0.75))
     ]
     records = [attempt("full", 0.9, task="mqar"), attempt("full", 0.8, "best", 1, task="mqar"), *asked]
-    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).accuracies
+    found = Quality(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).accuracies
     assert set(found) == {"mqar", "retrieval"}
     assert found["mqar"]["full"].value == pytest.approx(0.85)
     assert found["mqar"]["full"].on == "small models trained at length 64, 2 seeds"
@@ -73,7 +73,7 @@ def _read(variant: str, losses: Sequence[float]) -> Iterator[Record]:
 def test_a_perplexitys_interval_is_over_pairs_of_segments(tmp_path: Path) -> None:
     """The segments differ far more than what the mechanism adds to each."""
     records = [*_read("full", (1.0, 2.0, 3.0)), *_read("linear", (1.09, 2.1, 3.11))]
-    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).perplexity_ratios[
+    found = Quality(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).perplexity_ratios[
         "linear"
     ]
     assert found.value == pytest.approx(math.exp(0.1))
@@ -90,7 +90,7 @@ def test_scores_have_intervals_over_seeds_or_questions(tmp_path: Path) -> None:
     ]
     learned = [attempt("full", 0.9, task="mqar"), attempt("full", 0.8, "best", 1, task="mqar")]
     records = [*learned, attempt("linear", 0.9, task="mqar"), asked, *several]
-    found = Quality.of(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).accuracies
+    found = Quality(select.add_labels(gather.gather([runs.write_run(tmp_path, records)]).rows)).accuracies
     ends = {(task, spec): (one.low, one.high) for task, each in found.items() for spec, one in each.items()}
     assert ends["retrieval", "full"] == (0.4, 0.6)
     assert ends["retrieval", "linear"] == (0.0, 1.0)  # of two so unlike: anything, but no more than all
