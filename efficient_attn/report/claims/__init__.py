@@ -1,1 +1,1 @@
-"""Published claims, a TOML file a source, and what the rows of runs say of them."""
+"""Published claims, one TOML file per source, and verdicts on them from the rows of runs."""

@@ -1,4 +1,4 @@
-"""Judged claims as a table for people and as JSON for programs."""
+"""Format verdicts on claims as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .ledger import ClaimRule
 from .verdicts import RISK, RULE_IS_NEWER, ClaimVerdict, LedgerVerdicts, MachineVerdict
 
 COLUMNS = ("claim", "source", "claimed", "measured", "verdict")
-OLDER_MARK = " *"  # beside a verdict, for what the last line says
+OLDER_MARK = " *"  # after a verdict; explained in the last line
 
 
 def as_rows(verdicts: LedgerVerdicts) -> list[list[str]]:
-    """A line a claim, in the order of the files."""
+    """Return one table row per claim, in the order of the files."""
     return [[clean(text) for text in _make_row(claim_verdict)] for claim_verdict in verdicts.claims]
 
 
@@ -44,7 +44,7 @@ def format_rule(rule: ClaimRule) -> str:
 
 
 def format_measured(rule: ClaimRule, machine_verdict: MachineVerdict) -> str:
-    """The value with its interval, and of how many tests it is the one nearest to failing."""
+    """The value and interval of the test nearest to failing, and the number of tests."""
     text = _format_value(rule, machine_verdict.decisive.plain)
     if (
         machine_verdict.low is not None
@@ -74,7 +74,7 @@ def _format_needed(machine_verdict: MachineVerdict) -> tuple[str, ...]:
 
 
 def summarise(verdicts: LedgerVerdicts) -> list[str]:
-    """What came of all, in a few sentences."""
+    """Summarize all verdicts in a few sentences."""
     entries = [claim_verdict.entry for claim_verdict in verdicts.claims]
     counting = sum(entry.counts for entry in entries)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.counts.items() if count)

@@ -1,4 +1,4 @@
-"""From runs to what each claim's rows measured: rows are found, paired, and their errors taken from raw rounds."""
+"""Collect the measurements that test a claim: find and pair rows, and estimate errors from raw rounds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIME_COLUMNS = (
     "bandwidth_share",
     "swap.step_ms",
 )
-# what two rows must share to be divided by each other, or to lie on one line
+# columns that two rows must share to form a ratio or a series
 PAIRING_COLUMNS = (
     "run_id",
     "suite",
@@ -56,19 +56,19 @@ PAIRING_COLUMNS += (
     "seed",
     "budget",
 )
-MECHANISM_COLUMNS = ("variant", "backend", "kv_heads")  # and what makes them one mechanism
+MECHANISM_COLUMNS = ("variant", "backend", "kv_heads")  # columns that identify a mechanism
 DEPENDENT_COLUMNS = {
     "seq_len": ("budget",),
     "mode": ("case",),
     "inputs": ("case",),
     "layer": ("case",),
-}  # go with another
+}  # columns that vary with another
 
 
 @dataclass(frozen=True)
 class EvidenceRow:
-    """A row that a run holds. cells: its columns, tasks' included, and ``case``, the case key's word on the place.
-    beside: the baseline that was timed beside it. started: its session's start, if known."""
+    """A row of a run. values: its columns, with those of tasks, and ``case``, the configuration part of the case key.
+    baseline: the baseline timed together with it. started: its session's start, if known."""
 
     record: Record
     values: Mapping[str, Any]
@@ -77,20 +77,20 @@ class EvidenceRow:
 
     @property
     def disturbed(self) -> bool:
-        """Whether its times are about something else, as `compare` sets cases aside."""
+        """Whether its times were disturbed by other programs, by the criterion of `compare`."""
         row = self.record.row
         return (row.contaminated or 0) > MOST_ROUNDS * (row.rounds or 1)
 
 
 class Evidence:
-    """All rows that gave a result, in an order that does not depend on how they came."""
+    """All rows with a result, sorted independently of the order of runs."""
 
     def __init__(self, rows: Iterable[EvidenceRow]) -> None:
         self.rows = sorted(rows, key=lambda row: (str(row.record.row.run_id), row.record.row.case_key))
 
     @property
     def task_columns(self) -> set[str]:
-        """The columns of tasks that were seen."""
+        """The columns of tasks in these rows."""
         return {column for row in self.rows for column in row.values if "." in column}
 
     def find(self, query: Query, value: str) -> list[EvidenceRow]:
@@ -98,7 +98,7 @@ class Evidence:
 
 
 def read_evidence(runs: Sequence[Path]) -> Evidence:
-    """Raises `UsageError` for a folder without a run, and for rows of a newer version."""
+    """Read all runs. Raises `UsageError` for a folder without a run, and for rows of a newer version."""
     rows: list[EvidenceRow] = []
     for run in {store.rows_path(run).resolve(): run for run in runs}.values():
         records = frames.read_records(run)
@@ -142,7 +142,7 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 @dataclass(frozen=True)
 class ClaimTests:
-    """What there is for a claim. tests: by machine, of rows in its regime. elsewhere: rows outside of it."""
+    """The tests of a claim, by machine. out_of_regime, disturbed: numbers of rows left out."""
 
     tests: Mapping[str, Sequence[Measurement]]
     rows: Mapping[str, Sequence[EvidenceRow]]
@@ -151,7 +151,7 @@ class ClaimTests:
 
 
 def gather_tests(claim: Claim, evidence: Evidence) -> ClaimTests:
-    """The claim's rows in its regime, paired or fitted as its rule says, a machine at a time."""
+    """Pair or fit the claim's rows in its regime according to its rule, per machine."""
     rule = claim.rule
     matching = evidence.find(claim.rows, rule.value)
     in_regime = [row for row in matching if matches(row.values, claim.regime)]
@@ -196,7 +196,7 @@ def _group_partners(rows: Iterable[EvidenceRow], rule: ClaimRule) -> dict[tuple[
 
 
 def _make_pairing_key(row: EvidenceRow, rule: ClaimRule, extra_columns: Iterable[str] = ()) -> tuple[Any, ...]:
-    """What a row shares with its partner: all but what ``against`` names, and what goes with that."""
+    """Values that a row shares with its partner: all columns but those of ``against`` and their dependents."""
     free_columns = {*rule.against, *extra_columns}
     free_columns |= set(MECHANISM_COLUMNS) if "variant" in free_columns else set()
     free_columns |= {column for name in free_columns for column in DEPENDENT_COLUMNS.get(name, ())}
@@ -204,9 +204,9 @@ def _make_pairing_key(row: EvidenceRow, rule: ClaimRule, extra_columns: Iterable
 
 
 def _fit_series(pairs: Sequence[tuple[EvidenceRow, Measurement]], rule: ClaimRule) -> Iterator[Measurement]:
-    """A line for each series of two lengths or more."""
+    """Fit a line to each series of at least two lengths."""
     assert rule.over is not None
-    drift = DRIFT if rule.value in TIME_COLUMNS and rule.value != "speedup" else 0.0  # of times that were taken apart
+    drift = DRIFT if rule.value in TIME_COLUMNS and rule.value != "speedup" else 0.0  # between groups
     series: dict[tuple[Any, ...], list[tuple[float, Measurement]]] = defaultdict(list)
     for row, measured in pairs:
         x = row.values.get(rule.over)
@@ -218,7 +218,7 @@ def _fit_series(pairs: Sequence[tuple[EvidenceRow, Measurement]], rule: ClaimRul
 
 
 def _measure(row: EvidenceRow, rule: ClaimRule) -> Measurement:
-    """One row's value, with the best that is known of its error."""
+    """Return one row's value with the best available error estimate."""
     value, case_keys = float(row.values[rule.value]), (row.record.row.case_key,)
     if rule.value == "latency_ms" and round_values(row.record):
         return Measurement.of_mean(select_rounds(row.record), case_keys, log_scale=True, basis=BASIS_ROUNDS)
@@ -238,12 +238,12 @@ def _measure(row: EvidenceRow, rule: ClaimRule) -> Measurement:
 
 
 def _has_ratio(row: EvidenceRow, other: EvidenceRow, rule: ClaimRule) -> bool:
-    """Whether two rows have a ratio: what is 0 or less has none."""
+    """Whether both values are positive, so that they have a ratio."""
     return min(row.values[rule.value], other.values[rule.value]) > 0
 
 
 def _compute_ratio(row: EvidenceRow, other: EvidenceRow, rule: ClaimRule) -> Measurement:
-    """The ratio of two rows' values: round by round where they were timed side by side."""
+    """The ratio of two rows' values, paired by round if they were timed in the same group."""
     case_keys = row.record.row.case_key, other.record.row.case_key
     if rule.value == "latency_ms" and round_values(row.record) and round_values(other.record):
         if name_cell(row.record) == name_cell(other.record):

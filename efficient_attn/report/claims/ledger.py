@@ -1,4 +1,4 @@
-"""The ledger: a TOML file a source, each claim with its rule, and the rule's hash, so that none changes unseen."""
+"""The ledger of claims: one TOML file per source; each claim has a rule and its hash, which detects changed rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ...errors import UsageError, unknown
 from .row_query import Number, Query, Range, check_columns, check_conditions, find_bounds
 
 LEDGER_FOLDER = Path(__file__).parent
-MAX_COUNTED = 3  # claims of one mechanism and source that count towards figures
+MAX_COUNTED = 3  # counted claims per mechanism and source
 
 
 class _LedgerModel(BaseModel):
@@ -29,11 +29,10 @@ class _LedgerModel(BaseModel):
 
 
 class ClaimRule(_LedgerModel):
-    """What is compared with what. value: a column. against: in which columns the rows differ that it is divided by; all
-    else they share. over: a column; compared is the exponent with which the value grows along it.
-    across: what may differ along it beside that column. interval: the two columns that hold the value's 95% interval,
-    where they are not called as the value is. how: ``every``, if each row must hold to it, or ``typical``, if their
-    geometric mean must.
+    """The test of a claim. value: a column. against: the value is divided by that of rows with these other values, and
+    otherwise equal columns. over: a column; the exponent of the value's growth along it is tested. across: further
+    columns that may vary along it. interval: the two columns of the value's 95% interval, if not named after the value.
+    how: ``every`` row must satisfy the bounds, or the ``typical`` one, their geometric mean.
     """
 
     value: str
@@ -48,7 +47,7 @@ class ClaimRule(_LedgerModel):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Between what the value must lie; either may be infinite."""
+        """Lower and upper bound of the value; either may be infinite."""
         low, high = self.between or (self.at_least, self.at_most)
         return -math.inf if low is None else low, math.inf if high is None else high
 
@@ -73,11 +72,11 @@ class ClaimRule(_LedgerModel):
 
 
 class Claim(_LedgerModel):
-    """What a source says, in our own words, and how rows put it to the test.
+    """A claim of a source, in our own words, and its test.
 
-    says: its figures as published. regime: what rows must meet so that it speaks of them. rows: which test it.
-    run: the command that measures such rows. date: when the rule was made; a day stands for its end. hash: of the
-    rule, with the id, the date and what rows it asks for.
+    says: the figures as published. rows: the rows that test it. regime: conditions under which it applies. run: the
+    command that measures such rows. date: when the rule was created; a date without time means its end. hash: of id,
+    date, rows, regime and rule.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
@@ -103,7 +102,7 @@ class Claim(_LedgerModel):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All that it asks of rows."""
+        """All columns that it uses."""
         rule = self.rule
         names = (rule.value, *self.rows, *self.regime, *rule.against, *rule.across, *(rule.interval or ()))
         return (*names, rule.over) if rule.over else names
@@ -122,8 +121,8 @@ class Claim(_LedgerModel):
 
 
 class ClaimSource(_LedgerModel):
-    """A paper, textbook or library, and its claims. name: the file's. cite: how it is named where there is no room.
-    checked: what was found when its figures were looked up, and what they are of."""
+    """A paper, textbook or library, and its claims. cite: short citation. checked: result of checking its figures, and
+    what they refer to."""
 
     title: str
     cite: str
@@ -135,7 +134,7 @@ class ClaimSource(_LedgerModel):
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """A claim beside its source. counts: whether it is one of its mechanism's and source's first three."""
+    """A claim with its source. counts: whether it is one of the first three of its mechanism and source."""
 
     file: str
     source: ClaimSource
@@ -144,8 +143,8 @@ class LedgerEntry:
 
 
 def load_ledger(files: Sequence[Path] = ()) -> list[LedgerEntry]:
-    """All claims of these files, or of the ledger that comes with the package. `UsageError` for the first mistake,
-    such as a rule that is not the one that its hash stands for."""
+    """Load the claims of these files, by default of the bundled ledger. Raises `UsageError` for the first mistake, such
+    as a rule that does not match its hash."""
     sources = {str(file): read_source(file) for file in files or sorted(LEDGER_FOLDER.glob("*.toml"))}
     entries: list[LedgerEntry] = []
     for file, source in sources.items():
@@ -160,7 +159,7 @@ def load_ledger(files: Sequence[Path] = ()) -> list[LedgerEntry]:
 
 
 def read_source(file: Path) -> ClaimSource:
-    """A file's claims; their hashes may be wrong."""
+    """Read a file's claims without checking their hashes."""
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -176,7 +175,7 @@ def read_source(file: Path) -> ClaimSource:
 
 
 def check_task_columns(claim: Claim, known_columns: Iterable[str], file: str) -> None:
-    """`UsageError` for a column that no task adds. known: those that some do, of a family as ``train.at_*``."""
+    """Raise `UsageError` for a column that no task adds. known_columns: may be patterns (``train.at_*``)."""
     names = [*known_columns]
     for column in claim.columns:
         if "." in column and not any(fnmatchcase(column, name) for name in names):
@@ -184,12 +183,12 @@ def check_task_columns(claim: Claim, known_columns: Iterable[str], file: str) ->
 
 
 def list_wrong_hashes(source: ClaimSource) -> list[Claim]:
-    """The claims whose hash stands for another rule."""
+    """Return the claims whose rule does not match their hash."""
     return [claim for claim in source.claim if claim.hash != claim.expected_hash]
 
 
 def format_wrong_hash(claim: Claim) -> str:
-    """What to do about it."""
+    """Describe a wrong hash and how to fix it."""
     problem = "has no hash" if not claim.hash else "has a rule that does not match its hash"
     advice = "" if not claim.hash else "give it a new id and date, then "
     return f"claim {claim.id!r} {problem}; {advice}use the hash that `efficient-attn claims --check` prints"

@@ -1,4 +1,4 @@
-"""What one test of a claim measured: a value with its error, on the scale on which that is even."""
+"""The measurement of one test of a claim: a value with its errors, on a linear or log scale."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ IntervalSide = Literal["inside", "outside", "open"]
 
 @dataclass(frozen=True)
 class Measurement:
-    """A value with one standard error on each side. logs: all of it are logarithms. degrees: 0 where no error is known.
-
-    basis: where the error is from. cases: the keys of the rows.
+    """A value with a standard error on each side. log_scale: all of these are logarithms. degrees: of freedom, 0
+    without a known error. basis: origin of the error. cases: the keys of the rows.
     """
 
     value: float
@@ -50,7 +49,7 @@ class Measurement:
     def of_interval(
         cls, value: float, low: float, high: float, cases: Sequence[str], degrees: int = CERTAIN_ERROR
     ) -> Self:
-        """From a 95% interval, on the log scale where all of it is above 0."""
+        """From a 95% interval, on the log scale if it is positive."""
         log_scale = min(value, low) > 0
         center, bottom, top = map(math.log, (value, low, high)) if log_scale else (value, low, high)
         scale = quantile_t(0.975, degrees)
@@ -72,7 +71,7 @@ class Measurement:
         )
 
     def to_log_mean(self) -> Mean:
-        """The logarithm, of a value above 0, with one error for both sides."""
+        """The logarithm of a positive value, with the mean of both errors."""
         error = (self.error_below + self.error_above) / 2
         return (
             Mean(self.value, error, self.degrees)
@@ -85,7 +84,7 @@ class Measurement:
         return self._from_scale(self.value)
 
     def interval(self, risk: float) -> tuple[float, float] | None:
-        """Where the value lies but for this risk; None where nothing is known of its error."""
+        """The confidence interval at this risk; None without a known error."""
         if not self.degrees:
             return None
         scale = quantile_t(1 - risk / 2, self.degrees)
@@ -94,21 +93,21 @@ class Measurement:
         )
 
     def margin(self, least: float, most: float) -> float:
-        """How far the value lies within a rule's ends, on its own scale; below 0 where it lies outside."""
+        """Distance of the value to the nearer bound, on its own scale; negative outside the bounds."""
         return min(self.value - self._to_scale(least), self._to_scale(most) - self.value)
 
     def side(self, least: float, most: float, risk: float) -> IntervalSide:
-        """Where the interval lies. What touches an end from within is inside, as the rule includes its ends."""
+        """Where the interval lies relative to the bounds, which are inclusive."""
         ends = self.interval(risk)
         if ends is None:
             return "open"
-        slack = 1e-12 * max(1.0, abs(self.plain))  # an exact value must not fail by the rounding of its logarithm
+        slack = 1e-12 * max(1.0, abs(self.plain))  # tolerance for the rounding of logarithms of exact values
         if least - slack <= ends[0] and ends[1] <= most + slack:
             return "inside"
         return "outside" if ends[1] < least - slack or most + slack < ends[0] else "open"
 
     def p_value(self, least: float, most: float) -> float:
-        """How often chance alone would put a value that lies on the rule's nearer end as far from it, or farther."""
+        """Two-sided p-value of the distance to the nearer bound."""
         if not self.degrees:
             return 1.0
         under, over = self.value - self._to_scale(least), self._to_scale(most) - self.value
@@ -122,7 +121,7 @@ class Measurement:
         return 2 * share_below_t(-abs(distance) / error, self.degrees) if error else 0.0
 
     def half_widths(self, least: float, most: float, risk: float) -> tuple[float | None, float]:
-        """The interval's half-width and the one at which it would decide: relative ones on the log scale."""
+        """The interval's half-width and the one that would decide; relative on the log scale."""
         half_width = (
             quantile_t(1 - risk / 2, self.degrees) * max(self.error_below, self.error_above) if self.degrees else None
         )
@@ -141,22 +140,22 @@ class Measurement:
 
 
 def average_measurements(measurements: Sequence[Measurement]) -> Measurement:
-    """The typical value of several: their mean on their scale, with the error that their spread shows."""
+    """Mean on the measurements' scale, with the error from their spread."""
     if len(measurements) == 1:
         return measurements[0]
     log_scale = all(measurement.log_scale for measurement in measurements)
     values = sorted(
         measurement.value if log_scale else measurement.plain for measurement in measurements
-    )  # so that no order of rows shows
+    )  # sorted: the result must not depend on the order of rows
     cases = sorted({case for measurement in measurements for case in measurement.cases})
     return Measurement.of_mean(estimate_mean(values), cases, log_scale=log_scale, basis=BASIS_SPREAD)
 
 
 def fit_power(lengths: Sequence[float], measurements: Sequence[Measurement], *, drift: float = 0.0) -> Measurement:
-    """The exponent with which values grow: the slope of the line through their logarithms, over these lengths.
+    """Fit the exponent of growth: the slope of a line through the log values over log lengths.
 
-    Its error is what theirs make of it. drift: a further error of each. A bend is no error: where growth changes on the
-    way, this is its mean.
+    The error is propagated from those of the values and an additional error of each (drift). Deviations from the line
+    are not counted as error: if growth changes along the way, the exponent is a mean.
     """
     points = sorted(zip(lengths, (measurement.to_log_mean() for measurement in measurements), strict=True))
     xs, ys = [math.log(length) for length, _ in points], [mean for _, mean in points]

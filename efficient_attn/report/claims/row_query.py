@@ -1,4 +1,4 @@
-"""Which rows a claim is about: conditions on columns, and what a column's values may be."""
+"""Queries for the rows of a claim: conditions on columns, and the ranges of column values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Scalar: TypeAlias = StrictBool | StrictInt | StrictFloat | StrictStr
 
 
 class Range(BaseModel):
-    """Numbers from one to another, both included; either end may be open."""
+    """A closed interval of numbers; either end may be unbounded."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,7 +60,7 @@ UNBOUNDED_METRICS = ("margin", "time_exponent", "memory_exponent", "memory_low",
 
 
 def matches(values: Mapping[str, Any], query: Query) -> bool:
-    """Whether a row's cells meet every condition. An empty cell meets none."""
+    """Whether a row's values satisfy all conditions. A missing value satisfies none."""
     return all(_satisfies(values.get(column), condition) for column, condition in query.items())
 
 
@@ -77,19 +77,19 @@ def _satisfies(value: Any, condition: Condition) -> bool:
 
 
 def _compile_pattern(text: str) -> re.Pattern[str]:
-    """A text in which a ``*`` stands for anything."""
-    return re.compile(".*".join(map(re.escape, text.split("*"))))  # re keeps what it compiled
+    """Compile a text in which ``*`` matches anything."""
+    return re.compile(".*".join(map(re.escape, text.split("*"))))  # re caches compiled patterns
 
 
 def check_columns(columns: Iterable[str]) -> None:
-    """`UsageError` for a column that no row has. What tasks add, ``task.name``, is checked where tasks are known."""
+    """Raise `UsageError` for an unknown column. Columns of tasks are checked by `check_task_columns`."""
     for column in columns:
         if "." not in column and column not in COLUMN_TYPES:
             raise unknown("column", column, COLUMNS)
 
 
 def check_conditions(query: Query) -> None:
-    """`UsageError` for a condition that no cell of its column could meet, because it holds something else."""
+    """Raise `UsageError` for a condition of another type than its column."""
     for column, condition in query.items():
         kind = COLUMN_TYPES.get(column)
         for option in condition if isinstance(condition, list) else [condition]:
@@ -103,7 +103,7 @@ def _name_value_kind(kind: str) -> str:
 
 
 def find_bounds(column: str) -> tuple[float, float]:
-    """Between what a column's values always lie. `UsageError` for one that holds no numbers."""
+    """Return the bounds of a column's values. Raises `UsageError` for a column without numbers."""
     if _name_value_kind(COLUMN_TYPES.get(column, "float")) != "numbers":
         raise UsageError(f"{column} holds {_name_value_kind(COLUMN_TYPES[column])}, which rules cannot compare")
     name = column.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Verdicts on claims. All of them hold together but for one risk, by Holm's steps over every test of every claim."""
+"""Verdicts on claims, with a family-wise error rate controlled by Holm's method over all tests of all claims."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .measurement import BASIS_NO_ERROR, IntervalSide, Measurement
 
 Verdict = Literal["reproduced", "contradicted", "inconclusive", "out of regime", "not measured"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "contradicted", "inconclusive", "out of regime", "not measured")
-RISK = 0.05  # that any of all verdicts is wrong by chance
+RISK = 0.05  # family-wise error rate of all verdicts
 RULE_IS_NEWER = "tested on rows older than the rule"
 
 
 @dataclass(frozen=True)
 class MachineVerdict:
-    """What the rows of one machine say. shown: the test nearest to failing, or that failed worst. low, high: its
-    interval, at the risk that it was judged by. half_width: its own; needed: the one that would decide, where it does
-    not. Both are relative on the log scale."""
+    """The verdict from the rows of one machine. decisive: the test nearest to failing, or that failed worst. low, high:
+    its interval at its adjusted risk. half_width, needed_half_width: of an inconclusive test, its half-width and the
+    one that would decide; relative on the log scale."""
 
     machine: str
     verdict: Verdict
@@ -36,7 +36,7 @@ class MachineVerdict:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """A claim with its verdict over all machines, and the machine that decides what is shown."""
+    """A claim with its verdict over all machines and those of single machines."""
 
     entry: LedgerEntry
     verdict: Verdict
@@ -45,7 +45,7 @@ class ClaimVerdict:
 
     @property
     def decisive_machine(self) -> MachineVerdict | None:
-        """The machine that decided: of those with the claim's own verdict the one nearest to failing."""
+        """Of the machines with the claim's verdict, the one nearest to failing."""
         deciding = [m for m in self.machines if m.verdict == self.verdict]
         edges = self.entry.claim.rule.bounds
         return min(deciding, key=lambda m: m.decisive.margin(*edges), default=None)
@@ -53,7 +53,7 @@ class ClaimVerdict:
 
 @dataclass(frozen=True)
 class LedgerVerdicts:
-    """All claims judged together. tests: how many share the risk."""
+    """Verdicts on all claims. tests: number of tests that share the risk."""
 
     claims: tuple[ClaimVerdict, ...]
     tests: int
@@ -65,14 +65,14 @@ class LedgerVerdicts:
 
 
 def evaluate_claims(entries: Sequence[LedgerEntry], evidence: Evidence) -> LedgerVerdicts:
-    """Hold every claim to the rows that test it."""
+    """Test every claim against its rows."""
     all_tests = [gather_tests(entry.claim, evidence) for entry in entries]
     tests = [
         (index, machine, measurement)
         for index, claim_tests in enumerate(all_tests)
         for machine, machine_tests in claim_tests.tests.items()
         for measurement in machine_tests
-        if measurement.basis != BASIS_NO_ERROR  # what has no error takes no share of the risk
+        if measurement.basis != BASIS_NO_ERROR  # tests without an error take no share of the risk
     ]
     steps = adjust_holm(
         [measurement.p_value(*entries[index].claim.rule.bounds) for index, _, measurement in tests], RISK
@@ -121,7 +121,7 @@ def _make_claim_verdict(
 
 
 def _combine_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
-    """Over machines: one that contradicts is enough, and all must reproduce."""
+    """Contradicted if any machine contradicts, reproduced if all reproduce, else inconclusive."""
     distinct = set(verdicts)
     if "contradicted" in distinct:
         return "contradicted"

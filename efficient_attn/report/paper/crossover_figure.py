@@ -1,4 +1,4 @@
-"""From which length on each mechanism is faster, as a line a mechanism along the lengths."""
+"""Crossover figure: the length from which each mechanism is faster, one row per mechanism."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CAPTION = (
 
 
 def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], looks: Mapping[str, Look]) -> Panel:
-    """The earliest above; what never is shown to be faster stands at the longest length."""
+    """Draw crossovers sorted by length, shortest at the top; those without one are drawn at the longest length."""
     crossovers = [(decision.label, decision.crossover) for decision in decisions if decision.crossover is not None]
     lengths = sorted({n for decision in decisions for n in decision.speedups})
     ranked = sorted(crossovers, key=lambda pair: (-_rank_crossover(pair[1], lengths), pair[0]))
@@ -51,7 +51,7 @@ def draw_crossovers(plot_rows: PlotRows, decisions: Sequence[Decision], looks: M
 
 
 def _rank_crossover(crossover: Crossover, lengths: Sequence[int]) -> float:
-    """Sorts by the length from which on it is faster, those that never are last."""
+    """Sort key: the crossover length; those that are never faster come last."""
     if crossover.kind == "always":
         return 0.0
     if crossover.first_faster is None:

@@ -1,4 +1,4 @@
-"""From runs to the file that a paper includes."""
+"""Export a figure or table of runs as a file for a paper."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FigureName = Literal["speed", "memory", "front", "crossover", "loss"]
 FileFormat = Literal["pdf", "svg", "png", "tex"]
 FIGURE_NAMES: tuple[FigureName, ...] = get_args(FigureName)
 FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
-COLUMN_INCHES = 3.3  # inches: a column of most papers
+COLUMN_INCHES = 3.3  # column width of most papers
 
 
 @dataclass(frozen=True, kw_only=True)
 class FigureRequest(FigureSelection):
-    """A figure. width: inches, of pictures. against: what a front weighs losses with. told: whether the place stands in
-    the picture. Raises `UsageError` for what does not exist, or cannot be."""
+    """A figure to export. width: of pictures, in inches. against: the cost axis of a Pareto front. show_config: whether
+    the picture shows the configuration. Raises `UsageError` for invalid values."""
 
     figure: FigureName
     file_format: FileFormat = "pdf"
@@ -47,8 +47,8 @@ class FigureRequest(FigureSelection):
 
 @dataclass(frozen=True)
 class FigureFile:
-    """A file's content, and what its caption has to say. left_out: mechanisms that were measured there and are not
-    shown. others: places that the same figure could show, each with the options that choose it."""
+    """A file's content with its caption. left_out: measured mechanisms that are not shown. alternatives: the options
+    that select other configurations for the same figure."""
 
     data: bytes
     caption: str
@@ -59,10 +59,10 @@ class FigureFile:
 
 
 def make_figure(runs: Sequence[Path], request: FigureRequest) -> FigureFile:
-    """The figure of these runs, as a file of the form asked for.
+    """Make the figure of these runs as a file.
 
-    Where runs hold several places, that is drawn at which most can be shown; `Made.others` names the rest. Raises
-    `UsageError` for runs that hold nothing for it, and for names that nothing there has.
+    Of several configurations, the one with most mechanisms is drawn; `FigureFile.alternatives` lists the others. Raises
+    `UsageError` for runs without data for the figure, and for unknown names.
     """
     gathered = gather(runs)
     rows = approximation_errors.add_errors(select.add_labels(gathered.rows))
@@ -125,7 +125,7 @@ def _render(
 
 
 def _apply_names(panel: Panel, names: Mapping[str, str], bold: frozenset[str], config_text: str) -> Panel:
-    """The panel with the names that were asked for; where some are highlighted, all others are grey."""
+    """Apply names to a panel; if some are highlighted, all others become grey."""
     lines = []
     for line in panel.lines:
         grey = bool(bold) and line.label not in bold
@@ -135,7 +135,7 @@ def _apply_names(panel: Panel, names: Mapping[str, str], bold: frozenset[str], c
 
 
 def _replace_labels(text: str, names: Mapping[str, str]) -> str:
-    """The text with names in place of labels, where these stand alone; of labels that begin alike the longest."""
+    """Replace whole labels in a text by names; longer labels take precedence."""
     changed = sorted((label for label, name in names.items() if label != name), key=len, reverse=True)
     if not changed:
         return text
@@ -144,7 +144,7 @@ def _replace_labels(text: str, names: Mapping[str, str]) -> str:
 
 
 def _format_options(chosen: PlotRows, other: PlotRows) -> str:
-    """The options that lead to another place: in what it differs from the one that was taken."""
+    """The options that select another configuration: those in which it differs from the chosen one."""
     options = []
     for column in selection.FILTERS:
         value: Any = other.config.get(column)

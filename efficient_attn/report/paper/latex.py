@@ -1,4 +1,4 @@
-"""A table as LaTeX has it: booktabs' rules, intervals small beside their values, and every name as plain text."""
+"""Format a table as LaTeX with booktabs, intervals in small print, and all names escaped."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ SPECIAL = {
     "\u00b7": r"\textperiodcentered{}",
     "\u00d7": r"\texttimes{}",
     "\u00a0": "~",
-    "-": "{-}",  # so that no two of a name's become a dash
-    "[": "{[}",  # after a row's end, a bracket would be its argument
+    "-": "{-}",  # prevents ligatures to dashes
+    "[": "{[}",  # after the end of a row, a bracket would be parsed as its argument
     "]": "{]}",
     **{letter: f"\\{letter}" for letter in "{}$&#_%"},
 }
-LAST_LATIN = "\u00ff"  # up to here every LaTeX knows letters
+LAST_LATIN = "\u00ff"  # letters up to here are supported by every LaTeX
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX sets as it is and never carries out; what it may not know is told by its number."""
+    """Escape text for LaTeX; characters outside Latin-1 become their code points."""
     return "".join(map(_escape_letter, " ".join(text.split())))
 
 
@@ -55,7 +55,7 @@ def format_table(
     bold: Collection[str],
     head: Sequence[str],
 ) -> str:
-    """The whole table. head: lines that stand above it as comments. label: what ``\\ref`` calls it."""
+    """Format the whole table. head: comment lines above it. label: for ``\\ref``."""
     columns = f"l{'r' * (len(figure.head) - 1)}"
     lines = [f"% {_format_comment(line)}" for line in head]
     lines += [r"\begin{table}", r"  \centering", r"  \small", f"  \\caption{{{escape(caption)}}}"]
@@ -76,5 +76,5 @@ def _format_cell(cell: TableCell) -> str:
 
 
 def _format_comment(text: str) -> str:
-    """One line, with nothing in it but what can be seen: a comment ends where its line does."""
+    """Make a text a single line of printable ASCII, as a comment ends with its line."""
     return re.sub(r"[^\x20-\x7e]", "?", " ".join(text.split()))

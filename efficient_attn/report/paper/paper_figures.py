@@ -1,4 +1,4 @@
-"""The five figures of a paper, each with the table that says the same: speed, memory, fronts, crossovers and losses."""
+"""The figures for papers, each with its table: speed, memory, Pareto front, crossovers, approximation error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_LINES, MAX_POINTS = 8, 24  # that a reader can distinguish: lines along leng
 
 
 class TableCell(NamedTuple):
-    """What a table says, and the interval of it."""
+    """The text of a cell and its interval."""
 
     text: str
     interval: str = ""
@@ -34,7 +34,7 @@ class TableCell(NamedTuple):
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure and its table. names: each line's name, by its label. head, body: the first column are labels."""
+    """A figure and its table. head, body: the first column holds labels."""
 
     panel: Panel
     caption: str
@@ -44,8 +44,8 @@ class PaperFigure:
 
 @dataclass(frozen=True)
 class FigureKind:
-    """count: how many mechanisms of a place it can show. rank: their labels, those that are kept first. make: of a
-    place with these labels only."""
+    """A kind of figure. count: number of mechanisms that it can show. rank: their labels by priority. make: draw these
+    labels."""
 
     count: Callable[[PlotRows], int]
     rank: Callable[[PlotRows], list[str]]
@@ -62,7 +62,7 @@ def choose_figure(name: str, against: CostName = "time") -> FigureKind:
     return FIGURES[name]
 
 
-# -- what boards say ------------------------------------------------------------------------------------------------
+# -- decision tables ------------------------------------------------------------------------------------------------
 
 
 def _count_decisions(plot_rows: PlotRows) -> int:
@@ -70,7 +70,7 @@ def _count_decisions(plot_rows: PlotRows) -> int:
 
 
 def _rank_by_speedup(plot_rows: PlotRows) -> list[str]:
-    """The fastest at the longest length first."""
+    """Labels by speed at the longest length, fastest first."""
     return [decision.label for decision in plot_rows.decisions]
 
 
@@ -79,7 +79,7 @@ def _list_decisions(plot_rows: PlotRows, labels: Sequence[str]) -> list[Decision
 
 
 def _make_error_cell(decision: Decision) -> TableCell:
-    """The error with its interval over layers, or that it is exact, or was not measured."""
+    """The error with its interval over layers, or a text for exact and unmeasured ones."""
     if decision.error is None:
         return TableCell(NOT_MEASURED_TEXT)
     if decision.error < ROUNDING_ERROR:
@@ -88,7 +88,7 @@ def _make_error_cell(decision: Decision) -> TableCell:
 
 
 def _describe_errors(decisions: Sequence[Decision]) -> str:
-    """What each of them loses, for a figure of times alone is half an answer."""
+    """Describe the approximation errors of mechanisms in a figure of times or memory."""
     error_cells = [(decision.label, _make_error_cell(decision)) for decision in decisions]
     measured = [f"{label} {cell.text}" for label, cell in error_cells if cell.text != NOT_MEASURED_TEXT]
     unmeasured = [label for label, cell in error_cells if cell.text == NOT_MEASURED_TEXT]
@@ -150,13 +150,12 @@ def _make_speed_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mappin
 
 
 def _choose_memory_kind(plot_rows: PlotRows) -> LengthPlot:
-    """Of steps what is kept between them, of all other calls their peak."""
+    """State size for decoding, peak memory otherwise."""
     return decode_cost.STATE_PLOT if plot_rows.config["mode"] == "decode" else speed.MEMORY_PLOT
 
 
 def _rank_by_memory(plot_rows: PlotRows) -> list[str]:
-    """Those measured as far as most come first, the least at the end of their lengths; then the baseline's neighbours
-    in their order."""
+    """Labels by their longest measured length, longest first, then by memory there, least first."""
     column = _choose_memory_kind(plot_rows).column
     measured_rows = plot_rows.rows[(plot_rows.rows[column] > 0) & ~plot_rows.rows["is_baseline"].astype(bool)]
     last = measured_rows.sort_values("seq_len", kind="stable").groupby("label", sort=False).tail(1)
@@ -195,7 +194,7 @@ def _make_memory_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mappi
     )
 
 
-# -- fronts, crossovers, losses -------------------------------------------------------------------------------------
+# -- fronts, crossovers, errors -------------------------------------------------------------------------------------
 
 
 def _count_inexact(against: CostName, plot_rows: PlotRows) -> int:
@@ -266,7 +265,7 @@ def _count_inexact_outputs(plot_rows: PlotRows) -> int:
 
 
 def _rank_by_error(plot_rows: PlotRows) -> list[str]:
-    """The least error first; what is exact up to rounding is not drawn."""
+    """Labels by error, lowest first, without those that are exact up to rounding."""
     means = plot_rows.rows.groupby("label")["relative_error"].mean().sort_values(kind="stable")
     return [str(label) for label, mean in means.items() if mean >= ROUNDING_ERROR]
 

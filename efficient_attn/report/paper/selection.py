@@ -1,4 +1,4 @@
-"""What a figure shows: one place, and of the mechanisms that were measured there those that were asked for."""
+"""Select what a figure shows: one configuration and some of its mechanisms."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ FILTERS += ("mode", "causal", "inputs")
 
 @dataclass(frozen=True, kw_only=True)
 class FigureSelection:
-    """only: specs or names; none for all that fit. highlight: those that keep their colour. labels: ``SPEC=Ours``.
-
-    where: values that rows must have, by column; of ``machine`` a part of its name.
+    """Mechanisms and rows of a figure. only: specs or names, by default as many as fit. highlight: those that are
+    emphasized. labels: ``SPEC=Ours``. filters: required values by column; for ``machine`` a part of its name.
     """
 
     only: tuple[str, ...] = ()
@@ -33,9 +32,9 @@ class FigureSelection:
 
 @dataclass(frozen=True)
 class PlotRows:
-    """Rows that may be compared with each other, of one mode and direction, and what was decided there, if anything.
+    """Comparable rows of one configuration, and its decision table, if any.
 
-    key: the setting's columns with ``mode`` and ``causal``; of fidelity with ``inputs`` and ``seq_len``.
+    config: the setting's columns with ``mode`` and ``causal``; for fidelity with ``inputs`` and ``seq_len``.
     """
 
     config: Mapping[str, Any]
@@ -53,7 +52,7 @@ class PlotRows:
 
     @property
     def baseline_labels(self) -> frozenset[str]:
-        """The baseline's labels: it is a line or a level of every figure of times and memory."""
+        """The baseline's labels; figures of time and memory always show it."""
         return (
             frozenset(self.rows.loc[self.rows["is_baseline"].astype(bool), "label"]) if self.baseline else frozenset()
         )
@@ -71,7 +70,7 @@ class PlotRows:
 
 
 def filter_rows(rows: Frame, filters: Mapping[str, Any]) -> Frame:
-    """The rows that have these values. `UsageError` where none has, with the values that there are."""
+    """Return the rows with these values. Raises `UsageError` if there are none, listing the existing values."""
     for column, value in filters.items():
         values = [cell for cell in dict.fromkeys(rows[column].tolist()) if units.there(cell)]
         matching = [cell for cell in values if (str(value) in str(cell) if column == "machine" else cell == value)]
@@ -85,7 +84,7 @@ def filter_rows(rows: Frame, filters: Mapping[str, Any]) -> Frame:
 
 
 def list_timed_rows(rows: Frame) -> list[PlotRows]:
-    """Every place at which something was timed. rows: with labels and losses."""
+    """Return all timed configurations. rows: with labels and errors."""
     tables = {select.make_config_key(table.config): table for table in make_decision_tables(rows)}
     plot_rows = []
     for setting in select.split_settings(select.filter_timed(select.filter_task(rows, "speed"))):
@@ -96,7 +95,7 @@ def list_timed_rows(rows: Frame) -> list[PlotRows]:
 
 
 def list_compared_rows(rows: Frame) -> list[PlotRows]:
-    """Every place at which outputs were compared with exact attention."""
+    """Return all configurations at which outputs were compared with exact attention."""
     plot_rows = []
     for setting in select.split_settings(select.filter_fidelity(select.filter_task(rows, "fidelity"))):
         for piece in select.slice_fidelity(setting.rows):
@@ -108,7 +107,7 @@ def list_compared_rows(rows: Frame) -> list[PlotRows]:
 def choose_plot_rows(
     candidates: Iterable[PlotRows], count: Callable[[PlotRows], int], figure: str
 ) -> tuple[PlotRows, list[PlotRows]]:
-    """The place at which most can be shown, of forward calls if there are any; and the others that have something."""
+    """Choose the configuration with most mechanisms, preferably of forward calls; return it and the others."""
     usable = [plot_rows for plot_rows in candidates if count(plot_rows)]
     if not usable:
         raise UsageError(f"plot: no data for --figure {figure}: {MISSING_DATA_HINTS[figure]}")
@@ -131,7 +130,7 @@ MISSING_DATA_HINTS = {
 
 
 def find_labels(text: str, labels: Iterable[str]) -> list[str]:
-    """The labels that a text means: the very spec, or else all with this mechanism's name."""
+    """Return the labels equal to a spec, or else all of a mechanism's name."""
     valid_labels = list(labels)
     exact = [label for label in valid_labels if label == text or _is_spec(label, text)]
     matching = exact or [label for label in valid_labels if _matches_name(label, text)]
@@ -157,9 +156,10 @@ def _matches_name(label: str, text: str) -> bool:
 def choose_labels(
     ranked: Sequence[str], selection: FigureSelection, max_lines: int, baseline_labels: Collection[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Of labels, those to show, in their order, and those that are left out. Without ``only`` the first so many, and
-    all that are highlighted. always: labels that are shown in any case, so that naming them changes nothing.
-    `UsageError` for more than can be told apart, and for none.
+    """Return the labels to show and those left out, in their order.
+
+    Without ``only``, the highlighted and the first ones up to max_lines. baseline_labels are always shown, so that
+    naming them has no effect. Raises `UsageError` for more than max_lines, and for none.
     """
     valid_labels = [*ranked, *(label for label in baseline_labels if label not in ranked)]
     requested = {label for text in selection.only for label in find_labels(text, valid_labels)}
@@ -182,7 +182,7 @@ def choose_labels(
 
 
 def read_labels(options: Iterable[str], labels: Sequence[str]) -> dict[str, str]:
-    """What each label is to be called: ``SPEC=Ours``, where the spec itself may hold ``=``."""
+    """Return the name of each label from options ``SPEC=Ours``, where the spec may contain ``=``."""
     names = {label: label for label in labels}
     for text in options:
         (chosen_label, name) = _split_label_option(text, labels)

@@ -1,1 +1,1 @@
-"""The site that people publish: all runs as pages that link to each other, and ask nobody else for anything."""
+"""The static site of `publish`: all runs as linked pages without external requests."""

@@ -1,4 +1,4 @@
-"""Papers as BibTeX: sources of claims, where they say which paper they are, and those that mechanisms name."""
+"""BibTeX entries of claim sources and of the papers named by mechanisms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CITATION = re.compile(r"(?P<first>\D+?)(?P<others> et al\.)? (?P<year>\d{4})(?:,
 
 
 def make_bibtex(source: ClaimSource, name: str) -> str:
-    """An entry under the name of the source's file; empty where it is no paper, or does not say whose and when."""
+    """Return an entry keyed by the name of the source's file; empty if it is no paper, or without author and year."""
     citation = CITATION.fullmatch(source.cite)
     if source.kind != "paper" or not citation:
         return ""
@@ -31,7 +31,7 @@ def make_bibtex(source: ClaimSource, name: str) -> str:
 
 
 class Paper(NamedTuple):
-    """A line of ``papers.toml``, in which text is BibTeX already. arxiv: its number there."""
+    """An entry of ``papers.toml``, whose texts are BibTeX. arxiv: the arXiv number."""
 
     arxiv: str
     key: str
@@ -47,7 +47,7 @@ class Paper(NamedTuple):
 
 
 def find_papers(text: str) -> list[Paper]:
-    """Those whose numbers a text names, ``arXiv:2006.04768``, as far as the table has them."""
+    """Return the papers in the table whose numbers a text mentions, such as ``arXiv:2006.04768``."""
     papers = _read_papers()
     return [papers[number] for number in dict.fromkeys(ARXIV_MENTION.findall(text)) if number in papers]
 
@@ -59,5 +59,5 @@ def _read_papers() -> dict[str, Paper]:
 
 
 def _escape(text: str) -> str:
-    """Without what BibTeX would read as its own."""
+    """Escape or remove characters that are special in BibTeX."""
     return re.sub(r"([&%$#_])", r"\\\1", re.sub(r"[\\{}\n]", " ", text))

@@ -1,4 +1,4 @@
-"""From runs to a site: everything is made in memory, then put in the place of the earlier site at once."""
+"""Build a site from runs in memory, then replace the earlier site at once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .run_pages import ROWS_FILE
 from .site_data import MechanismDetails, SiteData, SiteRun, read_site_data
 from .site_pages import SitePages
 
-MAX_BYTES = 4_950_000  # of a site without its list of files: plots are left out until it is no larger
+MAX_BYTES = 4_950_000  # limit of a site without its file list; plots are dropped to fit
 
 
 @dataclass(frozen=True)
 class PublishedSite:
-    """What was written. size: in bytes."""
+    """A written site. size: in bytes."""
 
     site: Path
     runs: int
@@ -29,10 +29,10 @@ class PublishedSite:
 def publish(
     paths: Sequence[Path], site: Path, *, details: Mapping[str, MechanismDetails] | None = None
 ) -> PublishedSite:
-    """Make a site of these runs, in the place of an earlier one and of nothing else.
+    """Build a site of these runs, replacing an earlier site.
 
-    details: what mechanisms say of themselves, by name. Raises `UsageError` for a folder that holds no run, and for a
-    site's folder that holds foreign files, before anything is written.
+    details: details of mechanisms, by name. Raises `UsageError`, before anything is written, for a folder without a run
+    and for a site folder with other files.
     """
     site_folder.check_site(site)
     with no_collection():
@@ -44,7 +44,7 @@ def publish(
 
 
 def make_site(data: SiteData) -> dict[str, bytes]:
-    """All files of a site by their address."""
+    """Return the content of all files of a site, by address."""
     pages = SitePages(data)
     files = {name: drop_end_tags(text).encode() for name, text in pages.render()}
     for run in data.runs:

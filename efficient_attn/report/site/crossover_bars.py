@@ -1,4 +1,4 @@
-"""From where on each mechanism is faster, as strips: a bar a mechanism, hatched where nothing was measured."""
+"""Crossover charts: one bar per mechanism along the lengths, hatched where nothing was measured."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .picker import USE_WORDS
 
 SegmentState = Literal["faster", "slower", "unclear", "unmeasured"]
 MAX_TICKS = 7
-WIDTH, HEIGHT = 600, 16  # of a bar, in its own units: the page stretches it
+WIDTH, HEIGHT = 600, 16  # size of a bar in SVG units; the page stretches it
 
 
 @dataclass(frozen=True)
 class BarSegment:
-    """A stretch of a bar, in its own units, and what was measured there."""
+    """A segment of a bar, in SVG units, and its state."""
 
     left: float
     width: float
@@ -32,7 +32,7 @@ class BarSegment:
 
 @dataclass(frozen=True)
 class CrossoverBar:
-    """A mechanism's bar. told: from where on it is faster; words: the bar in words, for those who do not see it."""
+    """A mechanism's bar. faster_from: its crossover length; alt_text: description for screen readers."""
 
     label: str
     variant: str
@@ -44,7 +44,7 @@ class CrossoverBar:
 
 @dataclass(frozen=True)
 class CrossoverBarChart:
-    """A place's bars on one scale. ticks: lengths, evenly apart."""
+    """The bars of one configuration on one scale. ticks: evenly spaced lengths."""
 
     title: str
     config_text: str
@@ -55,7 +55,7 @@ class CrossoverBarChart:
 
 
 def list_bar_charts(tables: Iterable[DecisionTable], cpus: Mapping[str, str]) -> list[CrossoverBarChart]:
-    """For each use the place where most mechanisms were measured at most lengths beside exact attention."""
+    """For each use, chart the configuration with most speedups over exact attention."""
     chosen: dict[str, DecisionTable] = {}
     for table in tables:
         use = USE_BY_MODE.get(str(table.config["mode"]), "")
@@ -109,7 +109,7 @@ def classify_speedup(speedup: Estimate) -> SegmentState:
 
 
 def _split_bar(speedups: Sequence[tuple[int, Estimate]], low: float, high: float) -> Iterable[BarSegment]:
-    """Each measured length takes the room up to half way to its neighbours; what lies outside of them is hatched."""
+    """Each measured length covers the range halfway to its neighbors; the rest is unmeasured."""
     log_lengths = [math.log2(length) for length, _ in speedups]
     half = 0.25 if len(log_lengths) < 2 else min(b - a for a, b in itertools.pairwise(log_lengths)) / 2
     edges = [

@@ -1,6 +1,6 @@
-"""What was measured side by side: a cell's mechanisms with their times, and their ranks with intervals.
+"""Benchmark groups: mechanisms timed interleaved, with their ranks and the intervals of these.
 
-Only what one session timed in one cell is ranked. Nothing is ranked across machines.
+Only mechanisms timed in the same group of one session are ranked; never across machines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..claims.evidence import EvidenceRow
 from ..gather import Frame
 
 SEED, RESAMPLES = 0, 1000
-MIN_ROUNDS = 4  # rounds that all have: of fewer no interval is told
+MIN_ROUNDS = 4  # shared rounds needed for an interval
 SETTING_COLUMNS = ("suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill")
 GROUP_COLUMNS = (*SETTING_COLUMNS, "part", "mode", "causal", "cache", "compiled", "cuda_graph", "inputs", "budget")
 USE_BY_MODE = {"forward_backward": "train", "forward": "prompt", "prefill": "prompt", "decode": "decode"}
@@ -32,7 +32,7 @@ USE_BY_MODE = {"forward_backward": "train", "forward": "prompt", "prefill": "pro
 
 @dataclass(frozen=True)
 class Rank:
-    """A place among a cell's mechanisms, 1 for the fastest, and between which places it may really be (95%)."""
+    """A rank within a group, 1 for the fastest, with its 95% interval."""
 
     position: int
     low: int
@@ -44,7 +44,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class TimedMechanism:
-    """A mechanism in a cell. rank: None where too few rounds tell it. error: against exact attention, if known."""
+    """A mechanism in a group. rank: None with too few rounds. error: against exact attention, None if unknown."""
 
     label: str
     row: Row
@@ -55,7 +55,7 @@ class TimedMechanism:
 
     @property
     def memory(self) -> float | None:
-        """Bytes: of the state when decoding, else at the peak."""
+        """Bytes of the state when decoding, else peak memory."""
         return self.row.state_bytes if self.row.mode == "decode" else self.row.peak_memory_bytes
 
     def format_time(self) -> str:
@@ -67,7 +67,7 @@ class TimedMechanism:
 
 @dataclass(frozen=True)
 class GroupResult:
-    """The mechanisms that one session timed beside each other, the fastest first."""
+    """Mechanisms that one session timed interleaved, fastest first."""
 
     key: tuple[Any, ...]
     length: int
@@ -76,16 +76,16 @@ class GroupResult:
 
     @cached_property
     def row(self) -> Row:
-        """One of its rows, for what all of them share."""
+        """One of its rows, for the columns that all share."""
         return self.cases[0].row
 
     @property
     def use(self) -> str:
-        """``train``, ``prompt`` or ``decode``; a mode that is none of them as it is."""
+        """``train``, ``prompt`` or ``decode``; any other mode unchanged."""
         return USE_BY_MODE.get(str(self.row.mode), str(self.row.mode))
 
     def describe(self) -> str:
-        """``forward, causal, 8K``, with the part and what else its rows share."""
+        """``forward, causal, 8K``, with the part and other columns that its rows share."""
         row = self.row
         more = (row.part, row.cache and f"{row.cache} cache", "compiled" if row.compiled else "", row.budget)
         parts = (formatting.format_slice(row.mode, row.causal), units.short_length(self.length), *more)
@@ -93,7 +93,7 @@ class GroupResult:
 
 
 def list_groups(evidence_rows: Iterable[EvidenceRow], rows: Frame, cpus: Mapping[str, str]) -> list[GroupResult]:
-    """All cells in which at least two mechanisms were timed. rows: with losses."""
+    """Return all groups of at least two timed mechanisms. rows: with errors."""
     errors = _list_errors(rows)
     records_by_group: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for evidence_row in evidence_rows:
@@ -105,7 +105,7 @@ def list_groups(evidence_rows: Iterable[EvidenceRow], rows: Frame, cpus: Mapping
 
 
 def _list_errors(rows: Frame) -> dict[tuple[str, str], dict[str, Any]]:
-    """What each case loses, by its session and key."""
+    """Approximation error columns of each case, by session and case key."""
     names = ["variant", "error", "error_of_mean", "error_on"]
     keys = zip(rows["run_id"].tolist(), rows["case_key"].tolist(), strict=True)
     lines = zip(*(rows[name].tolist() for name in names), strict=True)
@@ -150,7 +150,7 @@ def _make_entry(label: str, row: Row, error_columns: Mapping[str, Any] | None, r
 
 
 def _make_unique_labels(rows: Sequence[Row]) -> list[str]:
-    """Labels, with the number of key-value heads where two would be one."""
+    """Labels, with the number of key-value heads where they would repeat."""
     labels = [label_of(row.variant, row.backend) for row in rows]
     repeated = {label for label in labels if labels.count(label) > 1}
     return [
@@ -163,10 +163,10 @@ def _make_unique_labels(rows: Sequence[Row]) -> list[str]:
 
 
 def rank_records(records: Sequence[Record]) -> list[Rank | None]:
-    """The rank of each by the mean of log(time), with the interval of the rank by bootstrap, the same every time.
+    """Rank records by mean log time, with 95% intervals from a seeded bootstrap.
 
-    Rounds are drawn for all mechanisms at once, since what disturbs a round disturbs all of them: first processes,
-    then rounds of each. None for all where fewer than `FEWEST` rounds are known of all.
+    Rounds are resampled jointly for all mechanisms, as disturbances affect a whole round: first processes, then rounds
+    within each. All ranks are None with fewer than `MIN_ROUNDS` shared rounds.
     """
     rounds = [list_rounds(record) for record in records]
     shared = sorted(set.intersection(*(set(group_rounds) for group_rounds in rounds)))
@@ -181,7 +181,7 @@ def rank_records(records: Sequence[Record]) -> list[Rank | None]:
 
 
 def _draw_weights(processes: Sequence[int]) -> Any:
-    """How often each round is drawn, a line a drawing, as shares."""
+    """Share of each round in each resample, ``[RESAMPLES, rounds]``."""
     random = np.random.default_rng(SEED)
     indices_by_process = [np.flatnonzero(np.array(processes) == process) for process in dict.fromkeys(processes)]
     weights = np.zeros((RESAMPLES, len(processes)))
@@ -193,16 +193,16 @@ def _draw_weights(processes: Sequence[int]) -> Any:
 
 
 def _compute_ranks(values: Any) -> Any:
-    """Ranks along each line from 1, the least first."""
+    """Ranks within each row, from 1 for the smallest value."""
     return values.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable") + 1
 
 
-# -- boards --------------------------------------------------------------------------------------------------------
+# -- leaderboards --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """A suite on one machine: of every place the cell of the longest length."""
+    """A suite on one machine: the group of the longest length of every configuration."""
 
     suite: str
     machine: str
@@ -223,5 +223,5 @@ def list_leaderboards(groups: Iterable[GroupResult]) -> list[Leaderboard]:
 
 
 def _sort_groups(groups: Mapping[tuple[Any, ...], GroupResult]) -> Iterator[GroupResult]:
-    """Those with most mechanisms first."""
+    """Sort groups by their number of mechanisms, largest first."""
     yield from sorted(groups.values(), key=lambda group: (-len(group.cases), group.config_text, group.describe()))

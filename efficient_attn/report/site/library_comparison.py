@@ -1,4 +1,4 @@
-"""Ours beside other libraries: a line a pair and machine, for ratios of unlike machines are no one range."""
+"""Compare our mechanisms with other libraries, per pair and machine."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from .site_data import PEER_PREFIX
 
 @dataclass(frozen=True)
 class LibraryComparison:
-    """Ours against one mechanism of another library, on one machine and device, over all places where both were timed.
+    """Our mechanism against one of another library on one machine and device, over all configurations with both.
 
-    speedup: the mean over these places, with what their timings leave open. least, most: of single places.
+    speedup: geometric mean over configurations, with the interval from timing errors. min_speedup, max_speedup: of
+    single configurations.
     """
 
     ours: str
@@ -37,12 +38,12 @@ class LibraryComparison:
         return units.ratio(*self.speedup)
 
     def format_range(self) -> str:
-        """From the least to the greatest of single places; nothing of one."""
+        """Range over configurations; empty for a single one."""
         return f"{units.ratio(self.min_speedup)} to {units.ratio(self.max_speedup)}" if self.configs > 1 else units.NONE
 
 
 def list_library_comparisons(groups: Iterable[GroupResult], cpus: Mapping[str, str]) -> Iterator[LibraryComparison]:
-    """Where a cell's baseline is another library's: each of ours in it."""
+    """Compare our mechanisms in each group whose baseline is another library's mechanism."""
     rows_by_pair: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for group in groups:
         theirs = [
@@ -68,7 +69,7 @@ def _make_comparison(ours: str, theirs: str, hardware: str, rows: Sequence[Row])
 
 
 def _estimate_mean(ratios: Sequence[float], errors: Sequence[float | None]) -> Estimate:
-    """The geometric mean. Its interval is that of the timings, and holds for these places only."""
+    """Geometric mean; its interval covers timing errors only, not the spread over configurations."""
     middle = sum(map(math.log, ratios)) / len(ratios)
     known_errors = [error for error in errors if error is not None]
     if len(known_errors) < len(ratios):

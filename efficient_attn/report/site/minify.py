@@ -1,4 +1,4 @@
-"""Pages and their plots in fewer bytes, looking the same: what repeats is said once, what nobody refers to goes."""
+"""Shrink pages and SVG plots without changing how they look."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-BACKGROUND_IDS = ("patch_1", "patch_2")  # ids that the style sheet knows: the dark drops these grounds
-MIN_USES = 2  # uses that make a style a rule
+BACKGROUND_IDS = ("patch_1", "patch_2")  # ids used by the style sheet to hide backgrounds in dark mode
+MIN_USES = 2  # a style used this often becomes a CSS rule
 TAG = re.compile(r"<[^>]*>")
 STYLE = re.compile(r' style="([^"]*)"')
-OPTIONAL_END_TAG = re.compile(
-    "</(?:td|th|tr|thead|tbody|li)>"
-)  # HTML lets these be left out: what comes next ends them
+OPTIONAL_END_TAG = re.compile("</(?:td|th|tr|thead|tbody|li)>")  # optional in HTML
 ID = re.compile(r' id="([^"]*)"')
 
 
 def drop_end_tags(html: str) -> str:
-    """The same page without the end tags of table parts and list items, which a browser adds by itself."""
+    """Remove the optional end tags of table parts and list items."""
     return OPTIONAL_END_TAG.sub("", html)
 
 
 def minify_svg(svg: str) -> str:
-    """The same picture: no comments, coordinates to a hundredth of a point, a rule for styles that several parts have.
+    """Remove comments, round coordinates to 0.01 points, and turn repeated styles into CSS rules.
 
-    Text stays as it is. For a page whose plots are of the class ``plot``.
+    Text is unchanged. Requires that the page's plots have the class ``plot``.
     """
     svg = re.sub(r"<!--.*?-->|<style.*?</style>|<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r">\s+<", "><", svg)
@@ -47,7 +45,7 @@ def _minify_tag(tag: str, referenced_ids: set[str], rules: dict[str, str]) -> st
 
 
 def _drop_plain_groups(svg: str) -> Iterator[str]:
-    """The parts without groups that say nothing of what is in them."""
+    """Yield the parts of an SVG without groups that have no attributes."""
     open_groups: list[bool] = []
     position = 0
     for tag in TAG.finditer(svg):

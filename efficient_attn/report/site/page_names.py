@@ -1,4 +1,4 @@
-"""Names of a site's files: a slug that people can read, and a digest that keeps unlike names apart."""
+"""File names of a site: a readable slug and a digest that makes it unique."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small drawings as SVG that take their colours from the page: patterns of attention."""
+"""Attention patterns as SVG, colored by the page's style sheet."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-SHADE_LEVELS = (0.0, 0.2, 0.7)  # a share above each of them is a shade darker
+SHADE_LEVELS = (0.0, 0.2, 0.7)  # thresholds of the shades
 
 
 @dataclass(frozen=True, eq=False)
 class PatternDrawing:
-    """A pattern over so many positions. shares: of each cell's query-key pairs, from 0 to 1. told: what it keeps."""
+    """A pattern over ``length`` positions. shares: fraction of query-key pairs attended per cell, 0 to 1."""
 
     direction: str
     length: int
@@ -23,7 +23,7 @@ class PatternDrawing:
 
 
 def draw_pattern(shares: Any, title: str) -> Markup:
-    """A square of queries (down) by keys (across), darker where more pairs are kept."""
+    """Draw a square of queries (rows) by keys (columns), darker where more pairs are attended."""
     rows = [[sum(share > least for least in SHADE_LEVELS) for share in row] for row in shares.tolist()]
     down, across = len(rows), max(map(len, rows), default=0)
     paths = (
@@ -35,7 +35,7 @@ def draw_pattern(shares: Any, title: str) -> Markup:
 
 
 def _list_rectangles(rows: list[list[int]], level: int) -> Iterator[str]:
-    """A rectangle for each run of cells of one level, in a path's words."""
+    """Yield SVG path commands of one rectangle for each horizontal run of cells of a level."""
     for y, row in enumerate(rows):
         x = 0
         for cell_level, cells in groupby(row):

@@ -1,7 +1,7 @@
-"""What the picker knows, as plain data for the page: one answer for each use, direction, machine and length.
+"""Data of the front page's picker: one answer for each use, direction, machine and length.
 
-Where a length was measured the answer is a cell. Between measured lengths, at powers of two, times are interpolated as
-`recommend` does it, and say so.
+Answers come from benchmark groups at measured lengths. At powers of two between them, times are interpolated as in
+`recommend`, and marked as such.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from ...results.stats import Estimate
 from .. import approximation_errors, formatting
 from ..answers.cost_curves import CostAtLength, CostCurve
 from ..answers.pooled_times import GROUP_SPREAD, Z_95
-from .group_results import USE_BY_MODE as USE_OF
-from .group_results import GroupResult, TimedMechanism
+from .group_results import USE_BY_MODE, GroupResult, TimedMechanism
 
 USES = ("train", "prompt", "decode")
-MIN_MECHANISMS = 3  # mechanisms: of two there is little to pick
-MAX_SHOWN = 3  # rows of an answer
+MIN_MECHANISMS = 3  # mechanisms of an answer
+MAX_SHOWN = 3  # mechanisms shown for a question
 USE_WORDS = {"train": "training step", "prompt": "reading a prompt", "decode": "decoding a token"}
 QUALITIES = (("", "any"), ("0.0001", "exact"), ("0.1", "error at most 0.1"), ("0.5", "error at most 0.5"))
-APPROXIMATELY = "\u2248 "  # before a time that nobody measured
+APPROXIMATELY = "\u2248 "  # before an interpolated time
 
 
 @dataclass(frozen=True)
 class PickerCase:
-    """A mechanism in an answer, in words. apart: half the 95% interval of the time's logarithm beside the others', None
-    where it is not known. between: the lengths of what is interpolated."""
+    """A mechanism in an answer, as texts. half_width: half the 95% interval of log time relative to the others, None if
+    unknown. source_lengths: the lengths between which it is interpolated."""
 
     label: str
     variant: str
@@ -47,7 +46,7 @@ class PickerCase:
 
 @dataclass(frozen=True)
 class PickerAnswer:
-    """The mechanisms at one place and length, the fastest first. float32: full precision."""
+    """The mechanisms at one configuration and length, fastest first."""
 
     config_text: str
     float32: bool
@@ -55,7 +54,7 @@ class PickerAnswer:
 
     @property
     def priority(self) -> tuple[int, bool, str]:
-        """What answers best: most mechanisms whose loss is known, then full precision."""
+        """Prefer most mechanisms with a known error, then float32."""
         return sum(case.error is not None for case in self.cases), self.float32, self.config_text
 
 
@@ -69,10 +68,10 @@ def make_picker(
     links: Mapping[str, str],
     cpus: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The answers of which most is known, one a question; labels and texts stand there once.
+    """Return the best answer to each question; strings are stored once, in ``texts``.
 
-    places: with their curves (`timing.split_places`). links: pages by mechanism. hours: what two times that are known
-    from unlike lengths are further apart.
+    curves_by_config: from `cost_curves.split_by_config`. links: pages by mechanism. In the result, ``hours`` is the
+    additional half-width of the log ratio of two times from different lengths.
     """
     answers: dict[_AnswerKey, dict[int, PickerAnswer]] = defaultdict(dict)
     for group in groups:
@@ -110,7 +109,7 @@ def _keep_better(answers: dict[int, PickerAnswer], length: int, answer: PickerAn
 
 
 def _as_lists(answer: PickerAnswer, intern_text: Any, links: Mapping[str, str]) -> Iterator[Any]:
-    """How many keep each quality and how many are not known to, and those cases that any question may show."""
+    """Yield the number of mechanisms per quality bound, of those without a known error, and the cases to show."""
     qualifying = [[i for i, case in enumerate(answer.cases) if _meets_quality(case, bound)] for bound, _ in QUALITIES]
     shown_indices = sorted({i for indices in qualifying for i in indices[:MAX_SHOWN]})
     yield [len(indices) for indices in qualifying]
@@ -123,7 +122,7 @@ def _meets_quality(case: PickerCase, bound: str) -> bool:
 
 
 def _as_list(case: PickerCase, intern_text: Any, links: Mapping[str, str]) -> list[Any]:
-    """Label, link, time, how far it may be off, it and the speedup in words, error; loss, memory, between in words."""
+    """Label, link, time, half-width, texts of time and speedup, error; texts of error, memory and source lengths."""
     error = None if case.error is None else float(f"{case.error:.4g}")
     half_width = None if case.half_width is None else round(case.half_width, 4)
     name = case.variant.partition(":")[0]
@@ -165,10 +164,10 @@ def _add_interpolated(
     curves_by_config: Iterable[_ConfigCurves],
     cpus: Mapping[str, str],
 ) -> None:
-    """Add the answers at powers of two between the least and the greatest length of each group that has none there."""
+    """Add interpolated answers at the powers of two within the measured lengths of each key."""
     gaps = {key: _list_gaps(group_answers) for key, group_answers in answers.items()}
     for config, curves in curves_by_config:
-        key = USE_OF.get(str(config["mode"]), ""), bool(config["causal"]), str(config["machine"])
+        key = USE_BY_MODE.get(str(config["mode"]), ""), bool(config["causal"]), str(config["machine"])
         usual = not config["compiled"] and not config["cuda_graph"] and config["cache"] in (None, "warm")
         for length in gaps.get(key, ()) if usual else ():
             cases = _make_interpolated_cases(config, curves, length)
@@ -186,7 +185,7 @@ def _list_gaps(answers: Mapping[int, PickerAnswer]) -> list[int]:
 def _make_interpolated_cases(
     config: Mapping[str, Any], curves: Sequence[CostCurve], length: int
 ) -> tuple[PickerCase, ...]:
-    """All whose time is known there, the fastest first."""
+    """All mechanisms with an estimate at this length, fastest first."""
     estimates = [(curve, cost) for curve in curves if not isinstance(cost := curve.estimate(length), str)]
     labels = Counter(curve.label for curve, _ in estimates)
     cases = (
@@ -203,7 +202,7 @@ def _make_interpolated_case(
     error = float(row["error"]) if units.there(row["error"]) else 0.0 if approximation_errors.is_exact(row) else None
     on = str(row["error_on"]) if units.there(row["error_on"]) else ""
     is_baseline = (curve.label, curve.kv_heads) == (config["baseline"], config["baseline_kv_heads"])
-    speedup = Estimate(1.0) if is_baseline else cost.speedup  # over itself it is 1 wherever that is
+    speedup = Estimate(1.0) if is_baseline else cost.speedup  # exactly 1 at any length
     prefix = "" if cost.between is None else APPROXIMATELY
     return PickerCase(
         label=f"{curve.label} (kv_heads={curve.kv_heads})" if label_is_shared else curve.label,

@@ -1,4 +1,4 @@
-"""A run's own page, light enough that a site of many stays small: few plots, its rows as a file beside it."""
+"""Compact pages of runs: few plots, and the rows as a file next to the page."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .minify import drop_end_tags, minify_svg
 from .site_data import SiteRun
 
 ROWS_FILE = "rows.csv.gz"
-MAX_PLOTS = 6  # of a run
+MAX_PLOTS = 6  # per run
 OMITTED_PLOTS_NOTE = "Plots omitted here are in the run's own report: efficient-attn report RUN."
-STYLE_SHEET = "style.css"  # the report's own, which all pages of a site share
+STYLE_SHEET = "style.css"  # of the report, shared by all pages of a site
 SITE_ROOT = "../.."
 
 
 @dataclass
 class RunPage:
-    """A run's content and its page. weights: of each plot on it, in bytes."""
+    """A run's content and its rendered page."""
 
     run: SiteRun
     content: page.Content
@@ -40,7 +40,7 @@ def make_run_page(run: SiteRun) -> RunPage:
 
 
 def draw_top_plots(blocks: Sequence[SectionBlock]) -> None:
-    """Of all planned plots those that tell most, as SVG alone."""
+    """Draw the highest-ranked plots of all blocks, as SVG only."""
     ranked = sorted((panel for block in blocks for panel in block.plans), key=length_plots.rank_plan)
     chosen_names, numbers = {panel.name for panel in ranked[:MAX_PLOTS]}, count()
     for block in blocks:
@@ -54,12 +54,12 @@ def draw_top_plots(blocks: Sequence[SectionBlock]) -> None:
 
 
 def _minify_plot(plot: figures.Plot, number: int) -> figures.Plot:
-    """Smaller, its ids by its number on the page: its name, which says all, would stand at each."""
+    """Minify a plot, with short ids from its number on the page instead of its long name."""
     return replace(plot, panel=replace(plot.panel, name=f"p{number}"), svg=minify_svg(plot.svg))
 
 
 def drop_plots_to_fit(pages: Sequence[RunPage], max_bytes: int) -> None:
-    """Leave plots out until the pages fit into so many bytes: each run's first plots stay longest."""
+    """Drop plots until the pages fit into max_bytes; the first plots of each run are dropped last."""
     size = sum(len(run_page.html.encode()) for run_page in pages)
     interleaved = [
         pair
@@ -100,5 +100,5 @@ def _render(content: page.Content) -> str:
 
 
 def pack_rows(rows: Frame) -> bytes:
-    """The rows as compressed CSV, always the same bytes for the same rows."""
+    """Rows as gzip-compressed CSV, reproducible byte for byte."""
     return gzip.compress(as_csv(rows).encode(), mtime=0)

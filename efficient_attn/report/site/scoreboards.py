@@ -1,6 +1,6 @@
-"""What was measured of a task, as leaderboards: of each run and place a table, the best first, the baseline marked.
+"""Scoreboards of a task: one table per run and configuration, best first, with the baseline marked.
 
-The same figures as on the runs' own pages, from the same functions, a score a line.
+The values are those of the run pages, from the same functions, one score per line.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..sections.section_blocks import SectionData
 from ..tables import ReportCell, ReportTable, drop_empty_columns
 from .site_data import SiteRun
 
-TIME_LAYOUTS = ("speed", "decoding", "effects")  # layouts of sections with times, which the leaderboards rank
+TIME_LAYOUTS = ("speed", "decoding", "effects")  # section layouts of times, which the leaderboards show
 LOWER_IS_BETTER = " (lower is better)"
 
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """A table of scores. place: what they hold for. order: how its lines follow each other, in words."""
+    """A table of scores. config_text: its configuration. order: describes the order of its lines."""
 
     run: SiteRun
     config_text: str
@@ -37,7 +37,7 @@ class Scoreboard:
 
 
 def list_scoreboards(run: SiteRun, task: str, cpus: Mapping[str, str]) -> Iterator[Scoreboard]:
-    """All of a task in a run; none where its rows are times."""
+    """Yield all scoreboards of a task in a run; none if its rows are times."""
     rows = run.gathered.rows[run.gathered.rows["task"] == task]
     sections = {section.name: section for section in (*page.BUILT_IN, *run.gathered.sections)}
     task_section = next((candidate for candidate in sections.values() if candidate.task == task), None)
@@ -47,7 +47,7 @@ def list_scoreboards(run: SiteRun, task: str, cpus: Mapping[str, str]) -> Iterat
     material = SectionData(rows, dict(cpus), {}, frozenset(run.gathered.overrides))
     trained = trained_scores.filter_trained(rows)
     if len(trained):
-        # a place's batch is that of a call that is timed; training has its own
+        # batch describes timed calls, not training
         yield from _make_scoreboards(run, material, trained.assign(batch=None), _list_trained)
     elif task_section is not None and task_section.layout in TABLE_MAKERS:
         yield from _make_scoreboards(run, material, rows[rows["status"] == "ok"], TABLE_MAKERS[task_section.layout])
@@ -59,7 +59,7 @@ _TableMaker: TypeAlias = Callable[[Frame], Iterable[ReportTable]]
 
 
 def _make_scoreboards(run: SiteRun, material: SectionData, rows: Frame, make: _TableMaker) -> Iterator[Scoreboard]:
-    """A board a table; what would have the same name says beside which baseline it was measured."""
+    """Yield a scoreboard per table; repeated captions get the name of the baseline."""
     settings = select.split_settings(rows)
     tables = [(setting, drop_empty_columns(table)) for setting in settings for table in make(setting.rows)]
     names = Counter(table.caption for _, table in tables)
@@ -72,13 +72,13 @@ def _make_scoreboards(run: SiteRun, material: SectionData, rows: Frame, make: _T
 def _make_table(
     where: str, head: Sequence[str], lines: Sequence[tuple[float, Sequence[ReportCell]]], note: str
 ) -> ReportTable:
-    """The least of the lines' values first."""
+    """Make a table whose lines are sorted by value, lowest first."""
     body = [line for _, line in sorted(lines, key=lambda line: line[0])]
     return ReportTable(where, ("Mechanism", *head), body, note=note)
 
 
 def _make_budget_cell(budget: tuple[int, str]) -> ReportCell:
-    """To what a mechanism was fitted, where it was."""
+    """The budget that a mechanism's options were fitted to, if any."""
     return ReportCell(budget[1], budget[0])
 
 
@@ -86,7 +86,7 @@ def _make_label_cell(label: str, *, base: bool) -> ReportCell:
     return ReportCell(label, label, "base" if base else "")
 
 
-# -- what is learned -----------------------------------------------------------------------------------------------
+# -- trained tasks -------------------------------------------------------------------------------------------------
 
 
 def _list_trained(rows: Frame) -> Iterator[ReportTable]:
@@ -126,7 +126,7 @@ def _format_metric(metric: str, *, less: bool) -> str:
     return f"{metric[:1].upper()}{metric[1:]}" + (LOWER_IS_BETTER if less else "")
 
 
-# -- what is lost --------------------------------------------------------------------------------------------------
+# -- approximation errors ------------------------------------------------------------------------------------------
 
 
 def _list_errors(rows: Frame) -> Iterator[ReportTable]:
@@ -178,7 +178,7 @@ def _list_swaps(rows: Frame) -> Iterator[ReportTable]:
 
 
 def _make_swap_table(rows: Frame, where: str) -> ReportTable:
-    """By perplexity; an encoder has none, but outputs that are further away or less."""
+    """Sort by perplexity; for encoders, which have none, by the distance of their outputs."""
     summaries = list(swap.summarise_segments(rows))
     column, column_title = _choose_distance(rows)
     sort_column = "perplexity" if any(line["perplexity"] for line in summaries) else "apart"
@@ -252,12 +252,12 @@ def _list_retrieval(rows: Frame) -> Iterator[ReportTable]:
 TABLE_MAKERS: Mapping[str, _TableMaker] = {"fidelity": _list_errors, "swap": _list_swaps, "retrieval": _list_retrieval}
 
 
-# -- all else ------------------------------------------------------------------------------------------------------
+# -- other sections ------------------------------------------------------------------------------------------------
 
 
 def _list_section_tables(run: SiteRun, section: Section, material: SectionData) -> Iterator[Scoreboard]:
-    """The tables of the report's own section. Those of growth by the exponent; which way others are better nobody says,
-    so they stay in their order."""
+    """Yield the tables of the report's section. Growth is sorted by exponent; other tables keep their order, as it is
+    unknown whether higher or lower is better."""
     if section.layout == "complexity":
         for block in growth_exponents.make_chapter(section, material).blocks:
             tables = (_order_by_growth(table) for table in block.tables)
@@ -272,7 +272,7 @@ def _list_section_tables(run: SiteRun, section: Section, material: SectionData) 
 
 
 def _split_ambiguous(rows: Frame, x: str | None) -> Iterator[tuple[str, Frame]]:
-    """Rows by what tells those of one mechanism apart, and that in words: the suite's part, what was put in."""
+    """Split rows by the columns (part, inputs) that distinguish rows of one mechanism; yields descriptions too."""
     key_columns = ["label", x] if x in rows else ["label"]
     columns: list[str] = []
     for name in ("part", "inputs"):

@@ -1,4 +1,4 @@
-"""What a site tells of: runs, all their rows, and what follows from them, read once."""
+"""Data of a site: runs, their rows, and everything derived from them, read once."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from .group_results import GroupResult, list_groups
 from .page_names import make_name
 from .pattern_svg import PatternDrawing
 
-PEER_PREFIX = "peer_"  # how other libraries' mechanisms are called
+PEER_PREFIX = "peer_"  # of the names of other libraries' mechanisms
 
 
 @dataclass(frozen=True)
 class MechanismDetails:
-    """What a mechanism says of itself once it is made: options with their defaults, growth, what it can do.
+    """Details of an instantiated mechanism: options with defaults, growth of time and memory, supported features.
 
-    limits: what it does not promise. opening: its docstring's first paragraph. squares: its pattern, if it has one.
+    limits: traits that it does not have. summary: first paragraph of its docstring. patterns: its pattern, if any.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class MechanismDetails:
 
 @dataclass(frozen=True)
 class SiteRun:
-    """A run's folder. digest: of its rows as they were written, so that a run keeps it wherever it lies."""
+    """A run. digest: of its rows as written, independent of the folder's location."""
 
     name: str
     digest: str
@@ -59,11 +59,11 @@ class SiteRun:
 
     @property
     def last_session(self) -> Mapping[str, Any]:
-        """The last session; empty where nothing is known."""
+        """The last session's metadata; empty if there is none."""
         return self.gathered.sessions[-1] if self.gathered.sessions else {}
 
     def read(self, table: str, name: str) -> str:
-        """What its last session says, of its suite or its environment; empty where it does not."""
+        """Read an entry of the last session's suite or environment; empty if missing."""
         section = self.last_session.get(table)
         return str(section.get(name) or "") if isinstance(section, Mapping) else ""
 
@@ -90,13 +90,13 @@ class SiteRun:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Cases that gave a result, and all."""
+        """Number of cases with a result, and of all cases."""
         return int((self.gathered.rows["status"] == "ok").sum()), len(self.gathered.rows)
 
 
 @dataclass(frozen=True)
 class SiteMechanism:
-    """A mechanism by its name: of the catalogue, or one that only rows know. details: None where it was not made."""
+    """A mechanism of the catalogue, or one that only occurs in rows. details: None if it was not instantiated."""
 
     name: str
     family: str
@@ -105,7 +105,7 @@ class SiteMechanism:
 
     @property
     def is_listed(self) -> bool:
-        """Whether its family's card names it: all but other libraries' and those of no family."""
+        """Whether its family's card lists it: not for other libraries' mechanisms and those without a family."""
         return self.family in FAMILIES and not self.name.startswith(PEER_PREFIX)
 
     @property
@@ -115,7 +115,7 @@ class SiteMechanism:
 
 @dataclass(frozen=True)
 class SiteData:
-    """All that pages are made from. rows: of all runs, with labels and losses."""
+    """All data that pages are rendered from. rows: of all runs, with labels and errors."""
 
     runs: tuple[SiteRun, ...]
     gathered: ReportData
@@ -127,12 +127,12 @@ class SiteData:
 
     @cached_property
     def run_by_session(self) -> Mapping[str, SiteRun]:
-        """The run in which each session's rows are."""
+        """The run of each session, by session id."""
         return {str(session): run for run in self.runs for session in run.gathered.rows["run_id"].dropna().unique()}
 
     @cached_property
     def curves_by_config(self) -> list[tuple[dict[str, Any], list[CostCurve]]]:
-        """All places at which something was timed, with their mechanisms' times over lengths."""
+        """All timed configurations with their cost curves."""
         return split_by_config(self.rows)
 
     @cached_property
@@ -141,7 +141,7 @@ class SiteData:
 
 
 def read_site_data(paths: Sequence[Path], details: Mapping[str, MechanismDetails]) -> SiteData:
-    """Raises `UsageError` for none, for a folder without a run, and for rows of a newer version."""
+    """Read runs. Raises `UsageError` for no runs, a folder without a run, and rows of a newer version."""
     runs: dict[str, SiteRun] = {}
     unique_paths: list[Path] = []
     for path in paths:
@@ -168,7 +168,7 @@ def _evaluate_claims(evidence: Evidence) -> LedgerVerdicts:
 
 
 def _digest_rows(path: Path) -> str:
-    """The same for a run that was packed since: of its lines, not of its files."""
+    """Digest of a run's lines, which does not change when its files are packed."""
     hasher = hashlib.sha256()
     files = list_shards(path)
     if not files:
@@ -182,7 +182,7 @@ def _digest_rows(path: Path) -> str:
 def list_mechanisms(
     entries: Iterable[Entry], rows: Frame, details: Mapping[str, MechanismDetails]
 ) -> dict[str, SiteMechanism]:
-    """Those of the catalogue, then those that only rows name, such as other libraries'."""
+    """Return the mechanisms of the catalogue, then those that only rows name, such as other libraries'."""
     listed = {e.name: SiteMechanism(e.name, e.family, e.sentence, details.get(e.name)) for e in entries}
     variants = zip(rows["variant"].tolist(), rows["family"].tolist(), strict=True)
     families = {

@@ -1,4 +1,4 @@
-"""The site's folder: checked for what is not ours, and swapped whole, so that a kill leaves the old or the new one."""
+"""The site's folder: checked for foreign files and replaced atomically, so that a kill leaves the old or new site."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ...errors import UsageError
 from ...results import file_marks
 from .page_names import digest
 
-FILE_LIST = "files.json"  # what the site consists of, with digests: anything else in its folder is somebody else's
+FILE_LIST = "files.json"  # list of the site's files with digests; any other file is foreign
 LOCK_NAME, NEW_NAME, OLD_NAME = (
     "lock",
     "site",
     "old",
-)  # what a publisher keeps in a folder beside the site while it works
-RENAME_EXCHANGE, AT_FDCWD = 2, -100  # renameat2's flag, and its word for the current folder
+)  # entries of the temporary folder next to the site
+RENAME_EXCHANGE, AT_FDCWD = 2, -100  # constants of renameat2
 
 
 def replace_site(site: Path, files: Mapping[str, bytes]) -> None:
-    """Put these files in the place of an earlier site, all at once. `UsageError` where the folder is not ours alone."""
+    """Replace an earlier site by these files at once. Raises `UsageError` if its folder contains foreign files."""
     check_site(site)
     try:
         site.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def replace_site(site: Path, files: Mapping[str, bytes]) -> None:
         work, lock = _make_work_folder(site)
         try:
             _write_files(work / NEW_NAME, files)
-            check_site(site)  # again: writing took a while
+            check_site(site)  # again, as writing takes a while
             _replace_folder(work / NEW_NAME, site)
         finally:
             _remove_work_folder(work, lock)
@@ -44,7 +44,7 @@ def replace_site(site: Path, files: Mapping[str, bytes]) -> None:
 
 
 def check_site(site: Path) -> None:
-    """`UsageError` unless the folder is absent, empty, or holds an earlier site and nothing else."""
+    """Raise `UsageError` unless the folder is missing, empty, or contains only an earlier site."""
     file_marks.check_folder(site)
     try:
         if not site.exists():
@@ -70,7 +70,7 @@ def _is_unchanged(path: Path, expected: str | None) -> bool:
 
 
 def _read_file_list(site: Path) -> dict[str, str]:
-    """The files of the site here, by what it says itself; none where it is no site."""
+    """Read the digests of an earlier site's files; empty if there is no site."""
     list_path = site / FILE_LIST
     if list_path.is_symlink() or not list_path.is_file() or not file_marks.is_marked(list_path):
         if os.path.lexists(list_path):
@@ -94,16 +94,16 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _replace_folder(new: Path, site: Path) -> None:
-    """The new folder in the old one's place; the old one, if there was any, in the new one's."""
+    """Exchange the new and the old folder; without an old one, rename the new one."""
     if not site.exists():
         os.rename(new, site)
     elif not _exchange(new, site):
-        # a system that cannot exchange two names: a kill between these lines leaves the old site under the other name
+        # no atomic exchange on this system: a kill between the renames leaves the old site in the work folder
         old = new.with_name(OLD_NAME)
         try:
             os.rename(site, old)
             os.rename(new, site)
-        except BaseException:  # an interrupt too: what is not put back would be cleaned away
+        except BaseException:  # also on interrupts: otherwise the old site would be removed with the work folder
             if old.is_dir() and not site.exists():
                 os.rename(old, site)
             raise
@@ -123,22 +123,22 @@ def _make_work_folder(site: Path) -> tuple[Path, FileLock]:
         lock = FileLock(work / LOCK_NAME, fallback_to_soft=False)
         try:
             lock.acquire(blocking=False)
-        except Timeout:  # somebody swept it before it was locked
+        except Timeout:  # another process removed it before it was locked
             continue
         return work, lock
 
 
 def _remove_work_folder(work: Path, lock: FileLock) -> None:
-    """The lock goes last, so that whatever a kill leaves of it is still known to be nobody's."""
+    """Remove the lock last, so that leftovers of a kill are recognized as abandoned."""
     for name in (NEW_NAME, OLD_NAME):
         if (work / name).exists():
             shutil.rmtree(work / name)
     lock.release()
-    shutil.rmtree(work, ignore_errors=True)  # a sweeper may be quicker
+    shutil.rmtree(work, ignore_errors=True)  # another process may have removed it
 
 
 def _remove_leftovers(site: Path) -> None:
-    """Remove what killed publishers left beside the site: what nobody holds. What another builds now stays."""
+    """Remove unlocked work folders of killed processes next to the site; restore an old site found in them."""
     for leftover in site.parent.glob(f".{glob.escape(site.name)}.{'[0-9a-f]' * 16}.tmp"):
         if (
             leftover.is_symlink()

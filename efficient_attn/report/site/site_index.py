@@ -1,4 +1,4 @@
-"""``index.json``: what the site holds, for programs, and the JSON schema that it keeps."""
+"""``index.json``, the machine-readable list of a site's contents, and its JSON schema."""
 
 from __future__ import annotations
 
