@@ -1,1 +1,1 @@
-"""Plots and pictures."""
+"""Plots and images."""

@@ -1,4 +1,4 @@
-"""Limits and marks of axes, and where names stand beside them. Numbers in, numbers out: nothing is drawn here."""
+"""Limits, ticks and label positions of axes, computed from numbers only."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from matplotlib.ticker import MaxNLocator
 from ... import units
 from ...units import Unit
 
-MIN_TICKS = 2  # marks of an axis, for one alone gives no scale
+MIN_TICKS = 2  # a single tick gives no scale
 
 
 def compute_log_limits(numbers: Iterable[float], level: float | None = None) -> tuple[float, float]:
-    """Limits that hold these values, those that a logarithm has, with a little air."""
+    """Limits of a logarithmic axis that contain all positive values, with padding."""
     values = [v for v in numbers if v > 0] + ([level] if level else [])
     low, high = min(values, default=1.0), max(values, default=1.0)
     padding = max((high / low) ** 0.06, 1.12)
@@ -23,7 +23,7 @@ def compute_log_limits(numbers: Iterable[float], level: float | None = None) -> 
 
 
 def compute_linear_limits(numbers: Iterable[float]) -> tuple[float, float]:
-    """Limits that hold these values with a little air, on an axis that is not logarithmic."""
+    """Limits of a linear axis that contain all values, with padding."""
     values = list(numbers)
     low, high = min(values, default=0.0), max(values, default=1.0)
     padding = 0.06 * (high - low) or 0.06 * abs(high) or 1.0
@@ -39,7 +39,7 @@ def compute_x_limits(ticks: Mapping[float, str], *, log: bool, margin: float) ->
 
 
 def compute_fraction(value: float, low: float, high: float, *, log: bool = True) -> float:
-    """Where a value lies between two limits, from 0 to 1."""
+    """Position of a value between two limits, from 0 to 1."""
     scale: Callable[[float], float] = math.log if log else float
     return (scale(value) - scale(low)) / (scale(high) - scale(low))
 
@@ -47,8 +47,8 @@ def compute_fraction(value: float, low: float, high: float, *, log: bool = True)
 def thin_ticks(
     ticks: Mapping[float, str], limits: tuple[float, float], *, log: bool, letter_scale: float = 1.0
 ) -> dict[float, str]:
-    """As many of the marks of the x axis as can be read side by side, the last among them; none that says nothing, for
-    that is a limit only. wide: a letter's width over that on a page."""
+    """The ticks of the x axis whose labels do not overlap, including the last one. Ticks without text only set limits
+    and are dropped. letter_scale: width of a letter relative to that on a page."""
     chosen: list[float] = []
     for value in sorted((value for value, text in ticks.items() if text), reverse=True):
         letters = len(ticks[value]) + len(ticks[chosen[-1]]) if chosen else 0
@@ -59,19 +59,16 @@ def thin_ticks(
 
 
 def make_y_ticks(unit: Unit, low: float, high: float, *, log: bool = True) -> dict[float, str]:
-    """Round values between the limits, at most eight or so, in words."""
+    """About eight round values at most between the limits, with their labels."""
     positions = (_make_binary_ticks if unit == "bytes" else _make_decimal_ticks)(low, high) if log else []
-    if (
-        len(positions) < MIN_TICKS
-    ):  # no axis is without marks: where powers lie too far apart, as many even steps as it takes
-        positions = _make_even_ticks(
-            low, high, 1024.0 ** math.floor(math.log(high, 1024)) if unit == "bytes" and high > 1 else 1.0
-        )
+    if len(positions) < MIN_TICKS:  # powers are too far apart: use even steps
+        scale = 1024.0 ** math.floor(math.log(high, 1024)) if unit == "bytes" and high > 1 else 1.0
+        positions = _make_even_ticks(low, high, scale)
     return {value: strip_zeros(units.write(value, unit)) for value in positions}
 
 
 def _make_even_ticks(low: float, high: float, scale: float) -> list[float]:
-    """Round multiples of the scale."""
+    """Evenly spaced round multiples of the scale."""
     positions = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low / scale, high / scale)
     return [float(value * scale) for value in positions if low <= value * scale <= high]
 
@@ -90,7 +87,7 @@ def _make_decimal_ticks(low: float, high: float) -> list[float]:
     return [float(f"{s}e{e}") for e in powers if e % skip == 0 for s in steps if low <= float(f"{s}e{e}") <= high]
 
 
-# how many decades an axis spans at most for these digits to be its marks
+# maximum number of decades that an axis spans, and the leading digits of its ticks
 _TICK_DIGITS: tuple[tuple[float, tuple[float, ...]], ...] = (
     (0.35, (1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9)),
     (0.75, (1, 1.5, 2, 3, 4, 5, 7)),
@@ -99,12 +96,12 @@ _TICK_DIGITS: tuple[tuple[float, tuple[float, ...]], ...] = (
 
 
 def strip_zeros(text: str) -> str:
-    """``1.00 ms`` as ``1 ms``: an axis needs no zeros after the point."""
+    """``1.00 ms`` as ``1 ms``: without trailing zeros after the point."""
     return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1].rstrip("."), text, count=1)
 
 
 def spread_labels(preferred: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Places near the wanted ones, in [0, 1], whose spans do not overlap."""
+    """Positions in [0, 1] near the preferred ones, such that labels of these heights do not overlap."""
     order = sorted(range(len(preferred)), key=lambda i: preferred[i])
     positions = list(preferred)
     floor = 0.0

@@ -1,4 +1,4 @@
-"""One outlier shall not squeeze ten lines: limits that leave it out, marks at the edge, and its name in the caption."""
+"""Clip one outlying line: axis limits without it, markers at the edge, and its name in the caption."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
     from .panel_data import Line, PanelData
 
-MIN_LINES = 4  # lines, for of three none is an outlier
-MAX_SQUEEZE = 1.8  # times the height, in logarithms, that all lines take over what they take without the outlier
+MIN_LINES = 4  # with fewer lines, none is an outlier
+MAX_SQUEEZE = 1.8  # log height of all lines, relative to the log height without the outlier
 
 
 def choose_clipped_limits(values: Mapping[str, Sequence[float]], level: float | None) -> tuple[float, float]:
-    """Limits of a logarithmic axis for each line's values, but for one line's that would take most of the height."""
+    """Limits of a logarithmic axis for all lines, except for one line that would take most of the height."""
     ends = [(min(line_values), max(line_values)) for line_values in values.values() if line_values]
     full_limits = compute_log_limits(itertools.chain(*ends), level)
     if len(ends) < MIN_LINES:
         return full_limits
     lows, highs = sorted(low for low, _ in ends), sorted(high for _, high in ends)
-    limits_without_one = (  # the lines' lowest and highest ends but for one's
+    limits_without_one = (  # lowest and highest values without one of the lines
         compute_log_limits((lows[low == lows[0]], highs[-2 if high == highs[-1] else -1]), level) for low, high in ends
     )
     smallest = min(limits_without_one, key=_log_height)
@@ -39,7 +39,7 @@ def _log_height(limits: tuple[float, float]) -> float:
 
 
 def describe_clipped(lines: Sequence[Line], bounds: tuple[float, float], unit: Unit) -> str:
-    """Which lines leave the axis, and how far they go; empty where none does."""
+    """Sentence that names clipped lines and their farthest values; empty if there are none."""
     low, high = bounds
     texts = []
     for line in lines:
@@ -51,7 +51,7 @@ def describe_clipped(lines: Sequence[Line], bounds: tuple[float, float], unit: U
 
 
 def draw_clipped(axes: Axes, panel: PanelData, styles: Mapping[str, Any]) -> None:
-    """A triangle at the edge for each point that lies beyond it. pen: how lines are drawn, by label."""
+    """Draw a triangle at the edge for each point beyond it. styles: artist properties by label."""
     from matplotlib.lines import Line2D
 
     assert panel.bounds is not None

@@ -1,6 +1,6 @@
-"""One panel as SVG and PNG: lines with intervals, points or bars; a line's name stands at its end, not in a legend.
+"""Render a panel as SVG and PNG: lines with intervals, points or bars. Labels are at the line ends.
 
-matplotlib's objects only, never pyplot: no global figure, no window, and the same bytes for the same rows.
+Uses matplotlib's objects and not pyplot: no global state, no window, and the same bytes for the same rows.
 """
 
 from __future__ import annotations
@@ -22,23 +22,17 @@ from .panel_data import Line, PanelData, Picture
 from .primitives import compute_bar_width, draw_frame, draw_values, label_line_ends
 from .style import FAINT, INK
 
-WIDTH, LEFT, AXES_WIDTH, TOP, BOTTOM, LINE_HEIGHT = (
-    5.85,
-    0.92,
-    2.6,
-    0.36,
-    0.52,
-    0.158,
-)  # inches; LINE is a label's line of text
-CONFIG_LINE_HEIGHT, CONFIG_LETTERS = 0.12, 84  # inches that a line about the place takes, and its letters at most
-NO_BREAK_SPACE = "\u00a0"  # an SVG would drop plain spaces at a line's start
-# svg.hashsalt makes ids a function of the content; text stays text, so that it can be found and read aloud
+WIDTH, LEFT, AXES_WIDTH = 5.85, 0.92, 2.6  # inches
+TOP, BOTTOM, LINE_HEIGHT = 0.36, 0.52, 0.158  # inches; LINE_HEIGHT: of a line of a label
+CONFIG_LINE_HEIGHT, CONFIG_LETTERS = 0.12, 84  # a line of the configuration: inches, and maximum number of letters
+NO_BREAK_SPACE = "\u00a0"  # SVG drops plain spaces at the start of a line
+# svg.hashsalt makes ids deterministic; text stays text, so that it is searchable and accessible
 SETTINGS: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
     "font.size": 9,
     "text.hinting": "no_hinting",
-    "text.parse_math": False,  # a dollar is a dollar
+    "text.parse_math": False,  # dollar signs are literal
     "svg.hashsalt": "efficient-attn",
     "svg.fonttype": "none",
 }
@@ -58,7 +52,7 @@ class Panel(PanelData):
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawn picture: the SVG goes into the page, both files beside it. mode: of all that it shows, if it is one."""
+    """A rendered picture. The page embeds the SVG; both files are stored as well. mode: if all rows share one."""
 
     panel: Picture
     svg: str
@@ -67,7 +61,7 @@ class Plot:
 
     @property
     def inline(self) -> str:
-        """The SVG as a part of a page: every id its own, no prolog, sized by the page, described for screen readers."""
+        """The SVG for embedding: unique ids, no prolog, sized by the page, with a title for screen readers."""
         name = self.panel.name
         body = self.svg[self.svg.index("<svg") :]
         body = re.sub(r"<metadata>.*?</metadata>|<style type.*?</style>", "", body, flags=re.DOTALL)
@@ -79,7 +73,7 @@ class Plot:
 
 
 def render_plot(picture: Picture, *, raster: bool = True) -> Plot:
-    """The picture drawn twice from one figure; without ``raster`` no PNG, which takes half of the time."""
+    """Render the picture as SVG and PNG. Without ``raster`` the PNG is omitted, which halves the time."""
     resolved = picture.resolve()
     with matplotlib.rc_context(SETTINGS):
         figure = resolved.make_figure()
@@ -92,7 +86,7 @@ def render_plot(picture: Picture, *, raster: bool = True) -> Plot:
 
 
 def _compute_bounds(panel: Panel) -> tuple[float, float]:
-    """y limits that hold all values with a little air."""
+    """y limits that contain all values, with padding."""
     values = [v for line in panel.lines for part in (line.y, line.low, line.high) if part for v in part]
     if panel.log_y:
         return compute_log_limits(values, panel.level)
@@ -103,7 +97,7 @@ def _compute_bounds(panel: Panel) -> tuple[float, float]:
 
 
 def _offset_bars(lines: Sequence[Line]) -> tuple[Line, ...]:
-    """Each line's x moved to where its bars stand, around the mark that all of them share."""
+    """Shift the x of each line so that bars are grouped around their common tick."""
     centre = (len(lines) - 1) / 2
     return tuple(
         replace(n, x=[x + (i - centre) * compute_bar_width(len(lines)) for x in n.x]) for i, n in enumerate(lines)
@@ -128,7 +122,7 @@ def _make_figure(panel: Panel) -> Figure:
 
 
 def _wrap_label(line: Line) -> str:
-    """A label in lines of about 26 characters, broken where an option begins."""
+    """Wrap a label at about 26 characters, before options."""
     max_letters, lines = 26, [""]
     for part in re.split(r"(?=[:|]| \()", line.label):
         if lines[-1] and len(lines[-1]) + len(part) > max_letters:

@@ -1,4 +1,4 @@
-"""Maps of shares: cells for each variant, as by length and depth or by layer, deeper the more."""
+"""Heatmaps of shares, one grid per variant, for instance by length and depth or by layer."""
 
 from __future__ import annotations
 
@@ -16,22 +16,18 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 from .figures import CONFIG_LETTERS, CONFIG_LINE_HEIGHT, WIDTH, Picture
 from .style import COLOURS, FAINT, GRID, INK
 
-MAX_COLUMNS = 3  # maps in a row
-LEFT, GAP, CELL_HEIGHT = 0.62, 0.28, 0.17  # inches: at the left edge, between maps, and a cell's height
-HEAD_HEIGHT, NAME_HEIGHT, BELOW_HEIGHT = (
-    0.36,
-    0.4,
-    0.34,
-)  # above all, above each map for its name, below each for its axis
-MAX_LETTERS = 25  # of a name in a line, about
-DARK_SHARE = 0.55  # shares from here on are written in white
+MAX_COLUMNS = 3  # grids in a row
+LEFT, GAP, CELL_HEIGHT = 0.62, 0.28, 0.17  # inches: left margin, gap between grids, height of a cell
+HEAD_HEIGHT, NAME_HEIGHT, BELOW_HEIGHT = 0.36, 0.4, 0.34  # inches: title; name above and axis below each grid
+MAX_LETTERS = 25  # approximate length of a line of a name
+DARK_SHARE = 0.55  # cells with at least this share have white text
 
 
 @dataclass(frozen=True)
 class HeatmapGrid:
-    """One variant's shares, from 0 to 1: a row a depth, and a column a length. None where nothing is known.
+    """The shares of one variant, from 0 to 1, as rows of cells; None where unknown.
 
-    said: what the cells say, where that is not the share in percent.
+    cell_texts: texts of the cells, if other than the share in percent.
     """
 
     label: str
@@ -41,7 +37,7 @@ class HeatmapGrid:
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap(Picture):
-    """Grids beside each other. across, down: what their columns and rows are called."""
+    """Grids that share the labels of their rows and columns."""
 
     grids: tuple[HeatmapGrid, ...]
     column_labels: tuple[str, ...]
@@ -70,7 +66,7 @@ class Heatmap(Picture):
         return figure
 
     def _draw_grid(self, axes: Axes, grid: HeatmapGrid, *, first: bool, last: bool) -> None:
-        """The cells with their numbers; sides are named where no neighbour has named them."""
+        """Draw the cells with their texts; axes are labeled in the first column and the last row only."""
         axes.set_xlim(0, len(self.column_labels))
         axes.set_ylim(len(self.row_labels), 0)
         for y, row in enumerate(grid.shares):
@@ -95,7 +91,7 @@ class Heatmap(Picture):
 
 
 def colour_share(share: float | None) -> tuple[float, float, float]:
-    """White for none, the colour itself for all, grey where nothing is known."""
+    """White for 0, the full color for 1, grey for unknown."""
     if share is None:
         return to_rgb(GRID)
     red, green, blue = (1 - share * (1 - part) for part in to_rgb(COLOURS[0]))
@@ -103,7 +99,7 @@ def colour_share(share: float | None) -> tuple[float, float, float]:
 
 
 def _wrap_label(label: str) -> str:
-    """A name in lines, broken where an option begins."""
+    """Wrap a name before options."""
     lines = [""]
     for part in re.split(r"(?=[:|])", label):
         if lines[-1] and len(lines[-1]) + len(part) > MAX_LETTERS:

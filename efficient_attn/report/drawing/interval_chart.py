@@ -1,5 +1,4 @@
-"""Ladders: a rung for each name, with what was measured of it, its interval, and what is claimed. Names stand at the
-left, so that many of them can be read."""
+"""Interval charts: a row for each name, with its measured value, interval and claimed value. Names are on the left."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ from .axes import compute_linear_limits
 from .figures import CONFIG_LETTERS, CONFIG_LINE_HEIGHT, WIDTH, Picture
 from .style import COLOURS, FAINT, GRID, INK
 
-LEFT, RIGHT, ROW_HEIGHT = 2.0, 1.2, 0.2  # inches: names at the left, the two marks' names at the right, a rung's height
-HEAD_HEIGHT, BELOW_HEIGHT = 0.36, 0.52  # above and below all rungs
-MAX_LETTERS = 28  # of a name at the left, at most
+LEFT, RIGHT, ROW_HEIGHT = 2.0, 1.2, 0.2  # inches: names, legend, height of a row
+HEAD_HEIGHT, BELOW_HEIGHT = 0.36, 0.52  # inches above and below the rows
+MAX_LETTERS = 28  # maximum length of a name
 MARK_STYLES = (("measured", COLOURS[0], "o", COLOURS[0]), ("claimed", COLOURS[1], "s", "none"))
 
 
 @dataclass(frozen=True)
 class IntervalRow:
-    """One name's value; its interval and what is claimed where they are known."""
+    """A measured value, with its interval and the claimed value if known."""
 
     label: str
     value: float
@@ -34,14 +33,14 @@ class IntervalRow:
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalChart(Picture):
-    """Rungs, the first one at the top, on one scale."""
+    """Rows on a common scale, from top to bottom."""
 
     rows: tuple[IntervalRow, ...]
     xlabel: str
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Between which all that is drawn lies."""
+        """x limits that contain all values."""
         parts = [(row.value, row.low, row.high, row.claimed) for row in self.rows]
         return compute_linear_limits(x for part in parts for x in part if x is not None)
 
@@ -88,7 +87,7 @@ class IntervalChart(Picture):
 
 
 def shorten_label(label: str) -> str:
-    """A name that there is room for; the table has the whole."""
+    """Truncate a name; the table has all of it."""
     return label if len(label) <= MAX_LETTERS else f"{label[: MAX_LETTERS - 1]}\u2026"
 
 

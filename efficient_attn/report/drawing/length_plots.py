@@ -1,4 +1,4 @@
-"""Plots over lengths: which of them a setting's rows allow, and which are drawn first."""
+"""Plots over sequence length: select those that a setting's rows allow, and rank them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .clipping import choose_clipped_limits, describe_clipped
 from .figures import Line, Panel, Picture
 from .style import Look
 
-MOST_LINES = 14  # more than these in one panel, and each family gets a panel of its own beside the baseline
+MOST_LINES = 14  # of a panel; with more, each family gets its own panel, with the baseline
 
 
 class LengthPlot(NamedTuple):
-    """A plot over lengths: what it shows of each row."""
+    """A kind of plot over lengths: the column that it shows, and its texts."""
 
     name: str
     column: str
     unit: Unit
     title: str
     ylabel: str
-    caption: str  # what the caption says of it, after the title
-    level: float | None = None  # where the baseline lies, if values are relative to it
-    draw_order: int = 0  # what is less is drawn first, where not all can be
-    max_lines: int = MOST_LINES  # in one panel, if families can be told apart
+    caption: str  # after the title
+    level: float | None = None  # value of the baseline, if values are relative to it
+    draw_order: int = 0  # if not all plots can be drawn, lower ones come first
+    max_lines: int = MOST_LINES  # of a panel, if there are several families
 
 
 GROWTH_NOTE = "; N^a is the fitted growth"
@@ -43,7 +43,7 @@ SPEEDUP = LengthPlot(
 
 @dataclass(frozen=True)
 class Scene:
-    """What all plots of one setting share: their looks, what their files' names end in, and what they hold for."""
+    """What all plots of a setting share: looks by label, the suffix of file names, and the configuration."""
 
     looks: Mapping[str, Look]
     suffix: str = ""
@@ -52,9 +52,9 @@ class Scene:
 
 @dataclass(frozen=True)
 class PlotPlan:
-    """A plot that can be drawn. Its values are gathered by ``make`` only, for of many plots few are drawn.
+    """A plot that can be drawn. Its data are collected by ``make_picture``, because few of many plots are drawn.
 
-    mode: of all that it shows, where that is one.
+    mode: if all rows share one.
     """
 
     name: str
@@ -62,13 +62,13 @@ class PlotPlan:
     title: str
     line_count: int
     make_picture: Callable[[], Picture]
-    draw_order: int = 0  # its kind's
-    single_length: bool = False  # over one length only: points above each other
+    draw_order: int = 0  # of its kind
+    single_length: bool = False  # a dot plot
     mode: str | None = None
 
 
 def plan_length_plots(setting: select.SettingRows, kinds: tuple[LengthPlot, ...], scene: Scene) -> Iterator[PlotPlan]:
-    """Plots of these kinds, one a mode and direction; the directions of a mode share their limits."""
+    """Plans of these kinds, one per mode and direction; the directions of a mode share y limits."""
     for kind in kinds:
         slices = [replace(piece, rows=_filter_drawable(piece.rows, kind)) for piece in setting.slices]
         for mode in dict.fromkeys(piece.mode for piece in slices):
@@ -79,7 +79,7 @@ def plan_length_plots(setting: select.SettingRows, kinds: tuple[LengthPlot, ...]
 
 
 def _filter_drawable(rows: Frame, kind: LengthPlot) -> Frame:
-    """The rows that have something to show; the baseline's own speedup is 1 everywhere."""
+    """Rows with a positive value; without the baseline in plots relative to it."""
     drawable = rows[kind.column].to_numpy() > 0
     if kind.level is not None:
         drawable = drawable & ~rows["is_baseline"].to_numpy(dtype=bool)
@@ -87,7 +87,7 @@ def _filter_drawable(rows: Frame, kind: LengthPlot) -> Frame:
 
 
 def _compute_shared_limits(parts: Sequence[Frame], kind: LengthPlot) -> tuple[float, float]:
-    """y limits for all that these rows show, but for one line that would squeeze all others."""
+    """y limits of all rows, without one outlying line."""
     names, values_by_label = (kind.column, *_list_interval_columns(kind)), {}
     for rows in parts:
         for label, *values in zip(rows["label"].tolist(), *(rows[name].tolist() for name in names), strict=True):
@@ -102,7 +102,7 @@ def _plan_by_family(
     scene: Scene,
     find_limits: Callable[[], tuple[float, float]],
 ) -> Iterator[PlotPlan]:
-    """The slice as one plot; where it would hold too many lines, plots of a family each, the baseline in all."""
+    """Plan the slice as one plot, or as one per family, with the baseline in each, if there are too many lines."""
 
     def plan_plot(chosen: FrameColumn, count: int, family: str = "") -> PlotPlan:
         slice_text = formatting.format_slice(piece.mode, None if piece.mode == "decode" else piece.causal)
@@ -171,7 +171,7 @@ def _make_panel(
 
 
 def make_dot_plot(panel: Panel, length: float, bounds: tuple[float, float]) -> Panel:
-    """A panel of one length as dots with intervals, a line each: values lie along x, the least below."""
+    """Convert a panel of one length to a dot plot: values and intervals along x, one row per line, smallest below."""
     ranked = sorted(panel.lines, key=lambda line: line.y[0])
     dot_lines = tuple(
         replace(line, x=line.y, y=[float(i)], low=None, high=None, left=line.low, right=line.high, note=f"{x}")
@@ -205,16 +205,15 @@ def _make_line(label: str, arrays: select.ColumnArrays, kind: LengthPlot, scene:
 
 
 def _list_interval_columns(kind: LengthPlot) -> list[str]:
-    """The columns of the interval around what a plot shows; memory has none."""
+    """Columns of the confidence interval; none for memory."""
     return [name for name in (f"{kind.column}_low", f"{kind.column}_high") if name in select.CURVE_COLUMNS]
 
 
 def plan_panel(panel: Panel) -> PlotPlan:
-    """A panel whose values are at hand already."""
+    """Plan of a panel that exists already."""
     return PlotPlan(panel.name, panel.kind, panel.title, len(panel.lines), lambda: panel)
 
 
 def rank_plan(plan: PlotPlan) -> int:
-    """What is drawn first where not all can be: costs and errors, then how they compare, then memory; then all that
-    shows one length, which the tables do as well."""
+    """Rank of a plan, drawn first if low: the order of its kind; plots of one length last, as tables show it too."""
     return plan.draw_order + 3 * plan.single_length

@@ -1,4 +1,4 @@
-"""What pictures show, as data: lines, pictures, and panels of lines."""
+"""Data of plots: lines, pictures, and panels of lines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .style import Look
 
 @dataclass(frozen=True)
 class Line:
-    """One variant's values, with intervals of y (low, high) and of x (left, right). note: what the label adds to the
-    name, such as the fitted exponent."""
+    """Values of one variant, with intervals of y (low, high) and of x (left, right). note: text after the name in the
+    label, such as the fitted exponent."""
 
     label: str
     look: Look
@@ -29,9 +29,9 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What can be drawn. kind: plots of one kind stand together. alt: for those who do not see it.
+    """A plot or heatmap. kind: plots of the same kind are grouped. alt: text alternative.
 
-    place: what the numbers hold for; it stands in the picture, which may be shown without its page.
+    config_text: the measured configuration. It is drawn as well, because a picture may be shown without its page.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Picture:
     config_text: str = ""
 
     def resolve(self) -> Picture:
-        """The same with all that drawing decides."""
+        """A copy with all fields that are computed for drawing."""
         return self
 
     def make_figure(self) -> Figure:
@@ -51,11 +51,11 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class PanelData(Picture):
-    """What one plot shows. unit: how values are written.
+    """Data of a plot of lines, points or bars. unit: of the values of y.
 
-    ticks: where the x axis has a mark and what it says. margin: air beside the first and the last of them, where x is
-    not logarithmic. bounds: y limits, where its neighbours share them. drawn: bars stand beside each other, from zero.
-    front: points that a thin line joins. No ylabel: y has no scale, and only tells lines apart.
+    ticks: positions and labels of the x axis. margin: padding beside the outer ticks of a linear x axis. bounds: y
+    limits, if shared with other panels. mark_type: bars are grouped and start at zero. pareto_front: points joined by
+    a thin line. Without a ylabel, y has no scale and only separates the lines.
     """
 
     xlabel: str
@@ -69,6 +69,6 @@ class PanelData(Picture):
     mark_type: Kind = "line"
     level: float | None = None
     level_x: float | None = None
-    bands: tuple[tuple[float, float], ...] = ()  # of x, behind everything
+    bands: tuple[tuple[float, float], ...] = ()  # x ranges, shaded in the background
     bounds: tuple[float, float] | None = None
     pareto_front: tuple[tuple[float, float], ...] = ()

@@ -1,4 +1,4 @@
-"""Pictures of patterns: squares of queries (down) by keys (across), in the house style. They take plain arrays."""
+"""Images of sparsity patterns: squares of queries (down) by keys (across), from arrays."""
 
 from __future__ import annotations
 
@@ -21,22 +21,17 @@ from .figures import SETTINGS
 from .style import FAINT, GRID, INK
 
 ImageFormat = Literal["png", "svg", "pdf"]
-MAX_CELLS_WITH_LINES = 48  # cells a side that get lines between them; more would be nothing but lines
-SIDE, LEFT, RIGHT, TOP, BOTTOM = 2.15, 0.5, 0.22, 0.34, 0.46  # inches, around a square
-CAPTION_LINE_HEIGHT, HEAD_HEIGHT, TITLE_LINE_HEIGHT = (
-    0.135,
-    0.16,
-    0.2,
-)  # inches: a caption's line; above the picture's title, and each of its lines
-MARGIN = 0.008  # of a side: air between the cells and the frame, which would hide a column at the edge
-MIN_DEPTH = 0.45  # of a colour: a lone diagonal in a large cell is seen
+MAX_CELLS_WITH_LINES = 48  # per side; larger grids are drawn without lines
+SIDE, LEFT, RIGHT, TOP, BOTTOM = 2.15, 0.5, 0.22, 0.34, 0.46  # inches: a square and its margins
+CAPTION_LINE_HEIGHT, HEAD_HEIGHT, TITLE_LINE_HEIGHT = 0.135, 0.16, 0.2  # inches; HEAD_HEIGHT: above the title
+MARGIN = 0.008  # of a side: padding inside the frame, which would hide a column at the edge
+MIN_DEPTH = 0.45  # color saturation of a cell with few pairs, so that a diagonal stays visible
 
 
 @dataclass(frozen=True, eq=False)
 class PatternImage:
-    """One pattern. kept: booleans, a cell a pair, or the share of each cell's pairs. length: of the sequence.
-
-    caption: what stands below the title, a line or several.
+    """One pattern. coverage (queries, keys): booleans, or the share of pairs attended per cell. length: of the
+    sequence. caption: one or several lines below the title.
     """
 
     coverage: Any
@@ -48,7 +43,7 @@ class PatternImage:
 
 
 def render_patterns(squares: Sequence[PatternImage], title: str, form: ImageFormat, *, columns: int = 3) -> bytes:
-    """The squares in rows of so many, as a file's content: the same bytes for the same squares."""
+    """Render the squares in this many columns, as the content of a file: the same bytes for the same input."""
     across = min(columns, len(squares))
     down = -(-len(squares) // across)
     captions = [_wrap(square.caption, 44) for square in squares]
@@ -77,7 +72,7 @@ def render_patterns(squares: Sequence[PatternImage], title: str, form: ImageForm
 
 
 def colour_cells(coverage: Any, colour: str, *, causal: bool) -> Any:
-    """A cell's colour: deeper the more of it is kept, grey where all of it lies in the future."""
+    """RGB of each cell: darker for higher coverage, grey for future positions under causality."""
     shares = np.asarray(coverage, dtype=float)
     depth = np.where(shares > 0, MIN_DEPTH + (1 - MIN_DEPTH) * shares, 0.0)
     picture = 1 - depth[..., None] * (1 - np.array(to_rgb(colour)))
@@ -89,7 +84,7 @@ def colour_cells(coverage: Any, colour: str, *, causal: bool) -> Any:
 
 
 def _draw_square(axes: Axes, square: PatternImage, caption: str, *, first: bool, last: bool) -> None:
-    """The cells, and positions along both sides, named where no neighbour has named them."""
+    """Draw the cells; axes are labeled in the first column and the last row only."""
     n, cells = square.length, np.shape(square.coverage)
     axes.imshow(
         colour_cells(square.coverage, square.colour, causal=square.causal),

@@ -1,4 +1,4 @@
-"""What every plot is drawn with: scales and grid, intervals, lines, points and bars."""
+"""Drawing primitives: scales and grid, intervals, lines, points and bars."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ from .axes import compute_fraction, compute_x_limits, make_y_ticks, spread_label
 from .panel_data import Line, PanelData
 from .style import FAINT, GRID, INK, Look
 
-LEADER_GAP = (
-    0.02  # of the axes: between a line's last point and the thread to its name, so that no thread looks like data
-)
-BOLD_LINE_WIDTH = 2.4  # points that a thicker line is wide
-LEADERS_ID = "threads"  # the id of the threads in an SVG
+LEADER_GAP = 0.02  # of the axes: between the last point of a line and its leader, which must not look like data
+BOLD_LINE_WIDTH = 2.4  # points
+LEADERS_ID = "threads"  # id of the leaders in an SVG
 
 
 def draw_values(axes: Axes, panel: PanelData, bold: Collection[str] = ()) -> None:
-    """Levels, intervals, the front, and all lines with their marks, over scales that are drawn. bold: labels whose
-    lines are thicker."""
+    """Draw levels, intervals, the Pareto front and all lines, after `draw_frame`. bold: labels of thicker lines."""
     draw_levels(axes, panel)
     _draw_intervals(axes, panel)
     if len(panel.pareto_front) > 1:
@@ -47,7 +44,7 @@ def draw_values(axes: Axes, panel: PanelData, bold: Collection[str] = ()) -> Non
 
 
 def draw_frame(axes: Axes, panel: PanelData) -> None:
-    """Scales, ticks at the lengths that were measured, and a quiet grid."""
+    """Draw axis labels, scales, ticks and grid."""
     assert panel.bounds is not None
     axes.set_xlabel(panel.xlabel, color=INK)
     axes.set_ylabel(panel.ylabel, color=INK)
@@ -71,7 +68,7 @@ def draw_frame(axes: Axes, panel: PanelData) -> None:
 
 
 def _draw_intervals(axes: Axes, panel: PanelData) -> None:
-    """All intervals, as bars, along lines also as bands between them; one artist each, which costs less than many."""
+    """Draw intervals as error bars, for lines as bands as well; one artist for each kind, which is faster."""
     bands, bars, fills, colours = [], [], [], []
     for line in panel.lines:
         if line.low and line.high:
@@ -90,7 +87,7 @@ def _draw_intervals(axes: Axes, panel: PanelData) -> None:
 
 
 def _marker_interval(line: Line) -> int:
-    """Of how many points one gets a marker: more than two dozen would run together."""
+    """Interval between markers, so that a line has at most 24."""
     return math.ceil(len(line.x) / 24)
 
 
@@ -115,15 +112,14 @@ def make_artist_style(look: Look, mark_type: Kind = "line") -> dict[str, Any]:
 
 
 def compute_bar_width(count: int) -> float:
-    """A bar's width where so many stand beside each other."""
+    """Width of a bar in a group of this many."""
     return 0.8 / count
 
 
 def label_line_ends(axes: Axes, panel: PanelData, labels: Sequence[str], step: float, size: float = 8.7) -> None:
-    """Each line's name beside its last point, moved as little as keeps names apart.
+    """Label each line at its last point; labels are moved as little as needed to avoid overlap.
 
-    step: a line of text's share of the axes' height. A dotted thread leads from the name towards the point: grey, and
-    ending before it, for it is no data.
+    step: height of a line of text relative to the axes. A dotted grey leader connects a label to its line.
     """
     assert panel.bounds is not None
     limits = compute_x_limits(panel.ticks, log=panel.log_x, margin=panel.margin)
@@ -153,7 +149,7 @@ def label_line_ends(axes: Axes, panel: PanelData, labels: Sequence[str], step: f
 
 
 def draw_levels(axes: Axes, panel: PanelData) -> None:
-    """The panel's levels of y and x as lines, and its bands of x behind everything."""
+    """Draw the levels of y and x as lines, and x ranges as bands in the background."""
     if panel.level is not None:
         axes.axhline(panel.level, color=INK, linewidth=0.9, zorder=1.5)
     if panel.level_x is not None:

@@ -1,6 +1,6 @@
-"""A plot as a paper has it: as wide as a column, letters of the size of its text, fonts that printers take, no title.
+"""Figures for papers: width of a column, text size of a paper, embeddable fonts, no title.
 
-Names stand at the lines' ends where there is room, else below. Points above each other have theirs at the left.
+Labels are at the line ends if there is room, else in a legend below; in dot plots they are on the left.
 """
 
 from __future__ import annotations
@@ -30,27 +30,24 @@ from .style import FAINT, INK
 FigureFormat = Literal["pdf", "svg", "png"]
 FIGURE_FORMATS: tuple[FigureFormat, ...] = ("pdf", "svg", "png")
 MIN_WIDTH, MAX_WIDTH = 1.5, 20.0  # inches
-LARGE_TEXT_WIDTH = 4.5  # inches from which on letters are larger
-TEXT_SIZES, CONFIG_TEXT_SIZE = (7.0, 8.0), 5.4  # points: letters in a column and wider, and the line about the place
-AXES_ASPECT, NAME_ROW_HEIGHT = 0.62, 0.165  # of the width: the axes' height; inches: a line of names
-HANDLE_WIDTH = 0.42  # inches that a legend's mark takes beside its name
-RIGHT_NAMES_SHARE, LEFT_NAMES_SHARE, BELOW_NAMES_SHARE = (
-    0.36,
-    0.4,
-    0.75,
-)  # of the width, for names at the right, at the left in lines, and below at most
+LARGE_TEXT_WIDTH = 4.5  # inches; wider figures have larger text
+TEXT_SIZES, CONFIG_TEXT_SIZE = (7.0, 8.0), 5.4  # points: text of narrow and wide figures; the configuration
+AXES_ASPECT, NAME_ROW_HEIGHT = 0.62, 0.165  # axes' height over width; inches of a line of names
+HANDLE_WIDTH = 0.42  # inches of a legend handle
+RIGHT_NAMES_SHARE, LEFT_NAMES_SHARE, BELOW_NAMES_SHARE = 0.36, 0.4, 0.75  # maximum width of names, over the width
 DPI = 300
-# TrueType in PDFs: publishers refuse the fonts of type 3 that would be there otherwise
+# TrueType in PDFs: publishers reject Type 3 fonts, matplotlib's default
 PRINT_SETTINGS: Any = SETTINGS | {"pdf.fonttype": 42, "axes.linewidth": 0.6, "lines.markersize": 3.6}
 
 
 def render_print_figure(
     panel: Panel, form: FigureFormat, *, width: float, bold: Collection[str] = (), with_config: bool = True
 ) -> bytes:
-    """The panel as a file of this form. width: inches. bold: labels whose lines stand out. told: whether the place
-    stands above it, as it must where the caption does not say it."""
+    """Render the panel in this format. width: inches. bold: labels of highlighted lines. with_config: whether to draw
+    the configuration, for captions that do not have it."""
     resolved = panel.resolve()
-    resolved = replace(resolved, lines=tuple(sorted(resolved.lines, key=lambda line: -line.y[-1])))  # as at their ends
+    # in the order of their ends
+    resolved = replace(resolved, lines=tuple(sorted(resolved.lines, key=lambda line: -line.y[-1])))
     with matplotlib.rc_context(PRINT_SETTINGS | {"font.size": TEXT_SIZES[width >= LARGE_TEXT_WIDTH]}):
         figure = _make_figure(resolved if with_config else replace(resolved, config_text=""), width, bold)
         out = io.BytesIO()
@@ -64,13 +61,13 @@ def render_print_figure(
 
 
 def _make_figure(panel: Panel, width: float, bold: Collection[str]) -> Figure:
-    size, is_dot_plot = TEXT_SIZES[width >= LARGE_TEXT_WIDTH], not panel.ylabel  # rows: points above each other
+    size, is_dot_plot = TEXT_SIZES[width >= LARGE_TEXT_WIDTH], not panel.ylabel
     names = _make_names(panel, size, (LEFT_NAMES_SHARE if is_dot_plot else BELOW_NAMES_SHARE) * width)
     longest = max(_measure_width(part, size) for name in names for part in name.split("\n"))
     names_at_right = not is_dot_plot and longest + HANDLE_WIDTH <= RIGHT_NAMES_SHARE * width
     names_per_row = 1 if is_dot_plot or names_at_right else max(1, int(width / (longest + HANDLE_WIDTH + 0.1)))
     rows_below = 0 if is_dot_plot or names_at_right else math.ceil(len(names) / names_per_row)
-    row_height = NAME_ROW_HEIGHT * max(name.count("\n") + 0.9 for name in names)  # of a row
+    row_height = NAME_ROW_HEIGHT * max(name.count("\n") + 0.9 for name in names)
     axes_height = (
         row_height * max(len(names), 3)
         if is_dot_plot
@@ -105,14 +102,14 @@ def _make_figure(panel: Panel, width: float, bold: Collection[str]) -> Figure:
 
 
 def _make_names(panel: Panel, size: float, most: float) -> list[str]:
-    """What each line is called; where points stand above each other, in lines of about so many inches."""
+    """Label of each line; in dot plots wrapped at this many inches."""
     if panel.ylabel:
         return [f"{_truncate(line.label, size, most)}  {line.note}".rstrip() for line in panel.lines]
     return [_wrap_name(line.label, size, most) for line in panel.lines]
 
 
 def _wrap_name(label: str, size: float, most: float) -> str:
-    """The label, in several lines where it is too wide: a line ends where an option begins."""
+    """Wrap a label that is too wide, before options."""
     lines = [""]
     for part in re.split(r"(?=[:|])", label):
         if lines[-1] and _measure_width(lines[-1] + part, size) > most:
@@ -123,7 +120,7 @@ def _wrap_name(label: str, size: float, most: float) -> str:
 
 
 def _truncate(text: str, size: float, most: float) -> str:
-    """As much of a text as there is room for; the caption and the table have all of it."""
+    """Truncate a text to this width; the caption and the table have all of it."""
     count = len(text)
     while count > 1 and _measure_width(text[:count], size) > most:
         count = count * 9 // 10
@@ -131,12 +128,12 @@ def _truncate(text: str, size: float, most: float) -> str:
 
 
 def _measure_width(text: str, size: float) -> float:
-    """Inches that a text is wide."""
+    """Width of a text in inches."""
     return TextPath((0, 0), text, size=size).get_extents().width / 72
 
 
 def _set_x_ticks(axes: Axes, panel: Panel, axes_width: float) -> None:
-    """The x axis' marks again, as many as there is room for; and what draws less ink than a page's."""
+    """Replace the x ticks by as many as fit, and use a thinner grid than on a page."""
     limits = compute_x_limits(panel.ticks, log=panel.log_x, margin=panel.margin)
     ticks = thin_ticks(panel.ticks, limits, log=panel.log_x, letter_scale=2.2 / max(axes_width - 0.5, 0.6))
     axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
@@ -145,7 +142,7 @@ def _set_x_ticks(axes: Axes, panel: Panel, axes_width: float) -> None:
 
 
 def _draw_row_names(axes: Axes, panel: Panel, names: Sequence[str]) -> list[Text]:
-    """Names at the left of points above each other, and at the right what is noted of each."""
+    """Draw the names of a dot plot on the left and the notes on the right."""
     axes.yaxis.set_major_locator(FixedLocator([line.y[0] for line in panel.lines]))
     axes.yaxis.set_major_formatter(FixedFormatter(names))
     axes.tick_params(axis="y", length=0)

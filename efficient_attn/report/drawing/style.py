@@ -1,8 +1,8 @@
-"""How a mechanism looks: one colour and marker by its name, in every plot and every report.
+"""Colors and markers of mechanisms, determined by the name, so that all plots of all reports agree.
 
-The colours are Okabe and Ito's (less their yellow, too pale for a line on white; orange and sky blue are darker, for a
-contrast of 3) and three of Tol's, which people with any colour vision can tell apart. Nine colours and ten markers
-share no divisor, so ninety names in a row all differ.
+The colors are those of Okabe and Ito (without yellow, and with darker orange and sky blue for a contrast of 3 on white)
+and three of Tol's; all are safe for color blindness. Nine colors and ten markers are coprime, so that ninety
+consecutive names differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DASH_PATTERNS: tuple[Any, ...] = (
 )
 INK, FAINT, GRID = "#1b1f24", "#6a737d", "#e3e6ea"
 
-# A name's place fixes its look for good: add new names at the end, never sort or remove.
+# The index of a name determines its look: append new names, never sort or remove.
 # fmt: off
 MECHANISM_ORDER = (
     "sliding_window", "linear", "mqa", "gqa", "performer", "longformer", "bigbird", "dilated_window", "global_tokens",
@@ -37,7 +37,7 @@ MECHANISM_ORDER = (
 
 
 class Look(NamedTuple):
-    """How one variant is drawn; hollow markers and dashes tell apart variants of the same mechanism."""
+    """Style of a variant; hollow markers and dashes distinguish variants of the same mechanism."""
 
     colour: str
     marker: str
@@ -49,12 +49,12 @@ NULL_LOOK = Look(FAINT, "", (0, (4, 3)), False)
 
 
 def name_mechanism(label: str) -> str:
-    """The name without its options; a union keeps the names of all its parts."""
+    """The name without options; of a union, the names of all parts."""
     return "|".join(names_in(label))
 
 
 def choose_colour_and_marker(name: str) -> tuple[str, str]:
-    """A mechanism's own colour and marker: full attention is black, unknown names hash the same everywhere."""
+    """Color and marker of a mechanism: black for full attention; for unknown names, by hash."""
     if name == "full":
         return INK, "o"
     index = (
@@ -66,7 +66,7 @@ def choose_colour_and_marker(name: str) -> tuple[str, str]:
 
 
 def choose_looks(labels: Iterable[str]) -> dict[str, Look]:
-    """The look of each variant of a report. Those that share a colour and a marker differ in line and filling."""
+    """The look of each variant of a report. Variants with the same color and marker differ in dashes and fill."""
     rank_by_pair: dict[tuple[str, str], int] = {}
     look_by_label = {}
     for label in sorted(set(labels), key=make_natural_sort_key):
@@ -78,5 +78,5 @@ def choose_looks(labels: Iterable[str]) -> dict[str, Look]:
 
 
 def make_natural_sort_key(label: str) -> list[tuple[int, str]]:
-    """Sorting that counts: window=64 comes before window=128."""
+    """Sort key that compares numbers by value: window=64 comes before window=128."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", label)]
