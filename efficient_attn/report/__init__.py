@@ -1,6 +1,6 @@
-"""Reports: what a run's rows say, as one web page, its Markdown twin, plots and a table. No torch in here.
+"""Reports of runs: a web page, the same in Markdown, plots and a table of the rows. This package does not import torch.
 
-Importing this package imports nothing else; `write_report` and `Written` are fetched when they are first used.
+`write_report` and `ReportPaths` are imported lazily, on first use.
 """
 
 from __future__ import annotations

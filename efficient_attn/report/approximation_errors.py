@@ -1,4 +1,4 @@
-"""What each timed variant loses: the error of the same spec against exact attention, and what that means in words."""
+"""Approximation error of each timed variant: relative error of the same spec against exact attention, as a phrase."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..spec import parse
 from . import formatting, select
 from .gather import Frame
 
-ROUNDING_ERROR = 1e-4  # errors below are rounding
-NULL_ERROR_RANGE = (0.9, 1.2)  # errors over that of a predictor that knows nothing: about as far off as it
+ROUNDING_ERROR = 1e-4  # smaller errors count as rounding
+NULL_ERROR_RANGE = (0.9, 1.2)  # error over that of a trivial predictor: within this range, about the same
 ERROR_COLUMNS = (
     "error",
     "error_low",
@@ -29,13 +29,13 @@ ERROR_COLUMNS = (
 )
 NOT_MEASURED_TEXT, EXACT_TEXT = "not measured", "exact"
 
-_SpecKey: TypeAlias = tuple[str, bool]  # a spec, and whether its heads share keys
+_SpecKey: TypeAlias = tuple[str, bool]  # a spec, and whether query heads share key-value heads
 
 
 @dataclass(frozen=True)
 class _SpecError:
-    """A spec's error with its interval over layers, that of predicting the mean of v (NaN where unknown), and on what
-    and how both were measured."""
+    """Error of a spec with its interval over layers, error of predicting the mean of v (NaN if unknown), and the
+    inputs and method of both."""
 
     dtype: Any
     causal: Any
@@ -49,16 +49,16 @@ class _SpecError:
 
     @property
     def cells(self) -> tuple[Any, ...]:
-        """In the order of ``COLUMNS``."""
+        """In the order of ``ERROR_COLUMNS``."""
         return self.error, self.low, self.high, self.of_mean, self.on, self.how, self.length, self.causal
 
 
 def add_errors(rows: Frame) -> Frame:
-    """Rows with ``error``, ``error_low``, ``error_high``, ``error_of_mean``, and in words ``error_on`` and
-    ``error_how``, and ``error_length`` and ``error_causal``: of the same spec in the rows of fidelity.
+    """Add the columns ``ERROR_COLUMNS``: error of the same spec in the rows of fidelity, its interval, the error of
+    predicting the mean of v, inputs (``error_on``) and method (``error_how``) as text, length and direction.
 
-    Where it was measured in several places, that of the row's own dtype and direction, at the greatest length. Empty
-    where it was not measured, and for rows that time nothing.
+    If it was measured in several configurations, that of the row's dtype and direction at the greatest length is used.
+    Empty if it was not measured, and for rows without timings.
     """
     errors_by_spec = _list_errors(select.filter_fidelity(rows))
     cells = []
@@ -71,7 +71,7 @@ def add_errors(rows: Frame) -> Frame:
 
 
 def describe_error(row: Mapping[str, Any]) -> str:
-    """What a row's spec loses: ``error 0.08``, ``as far from exact attention as the mean of v``."""
+    """Approximation error of a row's spec: ``error 0.08``, ``as far from exact attention as the mean of v``."""
     error: Any = row["error"]
     null: Any = row["error_of_mean"]
     if not units.there(error):
@@ -89,18 +89,18 @@ def describe_error(row: Mapping[str, Any]) -> str:
 
 
 def is_exact(row: Mapping[str, Any]) -> bool:
-    """Whether a row is exact attention by its name, which is what errors are measured against."""
+    """Whether a row is full attention by its name, the reference of all errors."""
     return canonicalise_spec(str(row["variant"])) == "full"
 
 
 def describe_error_inputs(rows: Iterable[Mapping[str, Any]], *, with_method: bool = False) -> str:
-    """On what the errors of these rows were measured, with ``whole`` how as well; empty where none was."""
+    """The inputs, and ``with_method`` the method, with which these rows' errors were measured; empty for none."""
     measured = [(row["error_on"], row["error_how"]) for row in rows if units.there(row["error"])]
     return "; ".join(dict.fromkeys(f"{on}, {how}" if with_method else on for on, how in measured))
 
 
 def _list_errors(rows: Frame) -> Mapping[_SpecKey, Sequence[_SpecError]]:
-    """The mean over layers of each spec, on all inputs, lengths and dtypes on which it was measured."""
+    """Errors of each spec, averaged over layers, for each combination of inputs, direction, length and dtype."""
     errors_by_spec: dict[_SpecKey, list[_SpecError]] = {}
     rows = rows.assign(spec=_list_spec_keys(rows))
     group_columns = ["spec", "inputs", "causal", "seq_len", "dtype"]
@@ -128,13 +128,13 @@ def _list_errors(rows: Frame) -> Mapping[_SpecKey, Sequence[_SpecError]]:
 
 
 def compute_error_interval(errors: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of the mean over layers, but not below the least of them; NaN for one layer."""
+    """95% interval of the mean over layers, clipped to the smallest error; NaN for one layer."""
     interval = estimate_mean(errors).interval()
     return (max(interval[0], min(errors)), interval[1]) if interval else (float("nan"), float("nan"))
 
 
 def _list_spec_keys(rows: Frame) -> list[_SpecKey]:
-    """What tells the rows' specs apart: the mechanism with its options, whatever runs it, and shared heads."""
+    """Key of each row's spec: the mechanism with its options, without backend, and whether heads are shared."""
     variants = rows["variant"].tolist()
     specs = {variant: canonicalise_spec(variant) for variant in set(variants)}
     heads = zip(rows["kv_heads"].tolist(), rows["heads"].tolist(), strict=True)
@@ -143,7 +143,7 @@ def _list_spec_keys(rows: Frame) -> list[_SpecKey]:
 
 
 def canonicalise_spec(variant: str) -> str:
-    """A spec in its canonical form, without a backend; a text that is none as it is."""
+    """Canonical form of a spec without its backend; invalid specs are returned unchanged."""
     try:
         return str(parse(variant).without_backend())
     except UsageError:

@@ -1,18 +1,18 @@
-"""Names of cases that are short enough for a table: what all of them share is left out, and told once."""
+"""Short names of cases for tables: fields that all cases share are removed and reported once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-PART_COUNT = 6  # of a case's name: suite, part, what is measured, variant, sizes, how
+PART_COUNT = 6  # suite, part, task, variant, sizes, options
 VARIANT_INDEX = 3
-MULTI_FIELD_INDICES = (4, 5)  # the parts that hold several axes
+MULTI_FIELD_INDICES = (4, 5)  # parts with several fields
 
 
 def shorten_names(names: Sequence[str]) -> tuple[dict[str, str], str]:
-    """A short name for each, and what was left out of all: ``linear/n512``, and ``tiny, forward, b1, float32``.
+    """Return a short name for each, and the removed fields: ``linear/n512``, and ``tiny, forward, b1, float32``.
 
-    The variant and the length always stay. Names of another form than ours, as other tools write them, stay whole.
+    The variant and the length are never removed. Names of another form, written by other tools, are not shortened.
     """
     parts_by_name = {name: _split_name(name) for name in names}
     if not parts_by_name or any(len(parts) != PART_COUNT for parts in parts_by_name.values()):
@@ -33,7 +33,7 @@ def shorten_names(names: Sequence[str]) -> tuple[dict[str, str], str]:
 
 
 def _split_name(name: str) -> list[list[str]]:
-    """The parts of a name, each as its fields: all but sizes and how have one."""
+    """The parts of a name as lists of fields; only sizes and options have several."""
     parts = name.split("/")
     return [part.split("-") if index in MULTI_FIELD_INDICES else [part] for index, part in enumerate(parts)]
 

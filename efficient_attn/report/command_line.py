@@ -1,4 +1,4 @@
-"""How a run's command is told to others: as they would give it, without folders that only its author has."""
+"""Format a run's command for readers, without the author's absolute paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..results.sanitize import clean
 
 
 def format_command(command: Any) -> str:
-    """A command line. Where results went is left out if it was an absolute path; of other such paths the name stays."""
+    """Format a command line. An absolute ``--out`` is removed; other absolute paths are reduced to their names."""
     return clean(command if isinstance(command, str) else shlex.join(_shorten(map(str, command or ()))))
 
 

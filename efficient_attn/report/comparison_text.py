@@ -1,4 +1,4 @@
-"""A comparison of two runs as text for a terminal, Markdown for a pull request, and plain values for programs."""
+"""Format a comparison of two runs: text for terminals, Markdown for pull requests, and JSON."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .case_names import shorten_names
 from .formatting import format_count
 
 SCHEMA_VERSION = 1
-COUNTED_ONLY_KINDS = ("same",)  # what only its count is said of, unless all is asked for
-MAX_TABLE_ROWS = 100  # rows of a Markdown table, far below what a comment may hold
-TERMINAL_WIDTH = 80  # of a terminal
+COUNTED_ONLY_KINDS = ("same",)  # only counted, unless all cases are listed
+MAX_TABLE_ROWS = 100  # of a Markdown table, far below the limit of a comment
+TERMINAL_WIDTH = 80
 TABLE_HEAD = ("case", "new against base", "own time", "times the baseline's speed")
 SELF_COMPARISON_NOTE = (
     "A run compared with itself: there is nothing to find, and this is what two such runs could have shown."
@@ -24,7 +24,7 @@ SELF_COMPARISON_NOTE = (
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """What `docs/comparing.md` describes; keys are added, never renamed."""
+    """The schema in `docs/comparing.md`; keys are added, never renamed."""
     short, shared = _name_cases(comparison)
     return {
         "schema": SCHEMA_VERSION,
@@ -50,7 +50,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def as_text(comparison: Comparison, *, include_all: bool = False) -> str:
-    """Lines for a terminal: the worst first, what is the same as a number alone unless ``everything`` is asked for."""
+    """Format for a terminal, worst cases first; unchanged cases are only counted unless ``include_all``."""
     short, shared = _name_cases(comparison)
     lines = [line for text in _describe_setup(comparison, shared, "*") for line in _wrap(text)]
     changes = _select_changes(comparison, include_all)
@@ -61,7 +61,7 @@ def as_text(comparison: Comparison, *, include_all: bool = False) -> str:
 
 
 def as_markdown(comparison: Comparison, *, include_all: bool = False) -> str:
-    """A summary and a table; what is not certain and what only one run holds is folded away."""
+    """A summary and a table; inconclusive and unmatched cases are collapsed."""
     short, shared = _name_cases(comparison)
     title, *notes = map(markdown.escape_markdown, _describe_setup(comparison, shared, "bold"))
     first_line, *more_lines = map(markdown.escape_markdown, summarise_comparison(comparison))
@@ -98,7 +98,7 @@ def format_counts(comparison: Comparison) -> str:
 
 
 def summarise_comparison(comparison: Comparison) -> list[str]:
-    """The counts, then what can be ruled out and where nothing can."""
+    """The counts, then the bound on slowdowns, then the cases without enough precision."""
     return [format_counts(comparison), *filter(None, (_describe_bound(comparison), _describe_blind(comparison)))]
 
 
@@ -127,7 +127,7 @@ def _describe_blind(comparison: Comparison) -> str:
 
 
 def _format_difference(difference: float) -> str:
-    """``7%``; from a factor of two on as one, ``2.50x``."""
+    """``7%``; as a factor from 2 on: ``2.50x``."""
     return f"{100 * difference:.2g}%" if difference < 0.995 else f"{number(1 + difference)}x"
 
 
@@ -136,7 +136,7 @@ def _format_confidence(comparison: Comparison) -> str:
 
 
 def _describe_setup(comparison: Comparison, shared: str, mark: str) -> list[str]:
-    """What is compared and how, then what must be known before."""
+    """What is compared and how, followed by caveats."""
     quantity = "speedup over the baseline where there is one, else by time" if comparison.by == "speedup" else "time"
     title = f"{comparison.base} (base) and {comparison.new} (new), by {quantity} ({mark} decides); "
     tolerance = _format_difference(comparison.tolerance)
@@ -154,7 +154,7 @@ def _name_cases(comparison: Comparison) -> tuple[Mapping[str, str], str]:
 
 
 def _sort_changes(changes: Iterable[Change]) -> list[Change]:
-    """By kind; slower and faster by how much; blind cases after those that could see."""
+    """By kind, then blind cases last, then slower and faster by ratio."""
 
     def sort_key(change: Change) -> tuple[int, bool, float]:
         ratio = change.ratio or 1.0
@@ -164,7 +164,7 @@ def _sort_changes(changes: Iterable[Change]) -> list[Change]:
 
 
 def _select_changes(comparison: Comparison, include_all: bool) -> list[Change]:
-    """All but what nothing is to be said of; a change of memory is worth a line in any case."""
+    """The changes to list; those with a change of memory are always listed."""
     return [
         c
         for c in _sort_changes(comparison.changes)
@@ -194,7 +194,7 @@ def _format_speedups(change: Change) -> str:
 
 
 def _format_notes(change: Change) -> str:
-    """What a verdict alone does not say: why, and what became of the memory."""
+    """The reason for a verdict, and the change of memory."""
     memory = ""
     if change.base_bytes is not None and change.new_bytes is not None:
         before, after = (number(size / 2**20) for size in (change.base_bytes, change.new_bytes))
@@ -203,7 +203,7 @@ def _format_notes(change: Change) -> str:
 
 
 def _format_cells(change: Change, mark: Callable[[str], str]) -> list[str]:
-    """The verdict, and what it is about in two columns, the one that decided marked."""
+    """The verdict, times and speedups; ``mark`` is applied to the quantity that decided."""
     times, speedups = _format_times(change), _format_speedups(change)
     return [
         describe_change(change),
@@ -224,7 +224,7 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 
 
 def _format_aligned_table(changes: Sequence[Change], short: Mapping[str, str]) -> list[str]:
-    """A line a case within the terminal's width; a name that leaves no room for the rest has a line of its own."""
+    """One line per case within the terminal's width; names that are too long get a line of their own."""
     rows = [_format_cells(change, lambda text: f"{text} *") for change in changes]
     head = [TABLE_HEAD[1], TABLE_HEAD[2], "speedup"]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]

@@ -1,4 +1,4 @@
-"""What rows say in words: where they come from, and no claim that noise could make."""
+"""Format configurations, counts and comparisons as text. Differences are claimed only if significant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ..units import ratio, there
 
-# what is padding in a batch that is not full
+# how a batch is filled, if it is not full
 FILL_TEXTS = {
     "half": "rows half full",
     "drawn": "rows of drawn lengths, padded",
@@ -29,7 +29,7 @@ def join_words(items: Iterable[str]) -> str:
 
 
 def make_slug(*parts: object) -> str:
-    """The parts as a name for a file, which is an id in the page as well."""
+    """Join the parts to a name for files and HTML ids."""
     text = "-".join(str(part) for part in parts if part is not None and str(part))
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
@@ -43,28 +43,28 @@ def format_mode(mode: Any) -> str:
 
 
 def format_slice(mode: Any, causal: Any) -> str:
-    """A slice's own part of its name: ``forward, causal``."""
+    """Mode and direction: ``forward, causal``."""
     return ", ".join(filter(None, (format_mode(mode), format_direction(causal))))
 
 
 def format_inputs(inputs: Any, causal: Any, length: Any) -> str:
-    """What fidelity was measured on: ``minilm, bidirectional, N = 256``."""
+    """Inputs of a fidelity measurement: ``minilm, bidirectional, N = 256``."""
     parts = (inputs if there(inputs) else "", format_direction(causal), f"N = {length}" if there(length) else "")
     return ", ".join(filter(None, parts))
 
 
 def format_setting(setting: dict[str, Any], cpus: dict[str, str]) -> str:
-    """Where and at which sizes something was measured, in one line."""
+    """Device, sizes, suite and machine in one line."""
     return " \u00b7 ".join(_format_setting_parts(setting, cpus).values())
 
 
 def format_config(setting: dict[str, Any], cpus: dict[str, str]) -> str:
-    """What a setting's numbers hold for: ``cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine M2-x8``."""
+    """The configuration of a setting: ``cpu, float32, 1 thread, batch 1, 4 heads of size 64, machine M2-x8``."""
     return ", ".join(text for name, text in _format_setting_parts(setting, cpus).items() if name != "suite")
 
 
 def _format_setting_parts(setting: dict[str, Any], cpus: dict[str, str]) -> dict[str, str]:
-    """What is known of a setting, in words."""
+    """The known parts of a setting as text, by name."""
     get, heads, width = setting.get, setting.get("heads"), setting.get("head_dim")
     size = f"{'of size' if there(heads) else 'head size'} {width}" if there(width) else ""
     texts = {
@@ -81,31 +81,31 @@ def _format_setting_parts(setting: dict[str, Any], cpus: dict[str, str]) -> dict
 
 
 def format_machine(machine: Any, cpus: dict[str, str]) -> str:
-    """A machine's name, and its processor's where the name does not tell it."""
+    """A machine's name, with its processor unless the name contains it."""
     cpu = cpus.get(str(machine), "")
     is_named = not cpu or cpu.replace(" ", "-") in str(machine)
     return f"machine {machine}" + ("" if is_named else f" ({cpu})")
 
 
 def classify_speedup(low: Any, high: Any) -> str:
-    """What an interval of a speedup shows: faster, slower, unclear (it holds 1), or nothing without an interval."""
+    """Classify the interval of a speedup: faster, slower, unclear (it contains 1), or empty without an interval."""
     if not (there(low) and there(high)):
         return ""
     return "faster" if low > 1 else "slower" if high < 1 else "unclear"
 
 
 def describe_speedups(rows: Sequence[dict[str, Any]], against: str, *, most: int | None = None) -> str:
-    """One sentence about a slice's variants at one length; claims a difference only where its interval excludes 1.
+    """Describe the speedups of a slice's variants at one length. Differences are claimed if their interval excludes 1.
 
-    rows: label, speedup, speedup_low, speedup_high, and maybe loss: what the variant loses, in words. most: how many
-    differences to name, the largest first.
+    rows: label, speedup, speedup_low, speedup_high, and optionally error_text. most: maximum number of differences to
+    name, largest first.
     """
     significant = [r for r in rows if classify_speedup(r["speedup_low"], r["speedup_high"]) in ("faster", "slower")]
     significant.sort(key=lambda r: -abs(math.log(r["speedup"])))
     listed = significant[:most]
-    errors = {row.get("loss", "") for row in listed}
-    common_error = errors.pop() if len(errors) == 1 else ""  # what all lose is said once
-    listed = [row | {"loss": ""} for row in listed] if common_error else listed
+    errors = {row.get("error_text", "") for row in listed}
+    common_error = errors.pop() if len(errors) == 1 else ""  # an error that all share is stated once
+    listed = [row | {"error_text": ""} for row in listed] if common_error else listed
     parts = [
         part for part in (_describe_speedups_of_kind(listed, kind, against) for kind in ("faster", "slower")) if part
     ]
@@ -128,16 +128,16 @@ def describe_speedups(rows: Sequence[dict[str, Any]], against: str, *, most: int
 
 
 def _describe_speedups_of_kind(rows: Iterable[dict[str, Any]], kind: str, against: str) -> str:
-    """``a is 24.1x (23.0-25.3) faster than full, b is 3.10x (2.98-3.22)``; nothing where no row is.
+    """``a is 24.1x (23.0-25.3) faster than full, b is 3.10x (2.98-3.22)``; empty if there are no such rows.
 
-    What each loses follows it, if anything is said of that: ``a is 24.1x faster than full, error 0.3; b is ...``.
+    With error texts: ``a is 24.1x faster than full, error 0.3; b is ...``.
     """
     texts, errors = [], []
     for row in rows:
         value, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
         if classify_speedup(low, high) == kind:
             factor = ratio(value, low, high) if kind == "faster" else ratio(1 / value, 1 / high, 1 / low)
-            errors.append(row.get("loss", ""))
+            errors.append(row.get("error_text", ""))
             texts.append(f"{row['label']} is {factor}" + ("" if texts else f" {kind} than {against}"))
     if not any(errors):
         return ", ".join(texts)

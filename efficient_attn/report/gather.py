@@ -1,4 +1,4 @@
-"""Runs from disk as one frame of rows and a list of the sessions that made them."""
+"""Load runs from disk as one frame of rows and a list of sessions."""
 
 from __future__ import annotations
 
@@ -21,27 +21,26 @@ from ..results.sanitize import clean, clean_all
 from ..results.section import DamagedSection, Section
 from ..results.shards import Damage, warn
 
-# pandas' own annotations reject most of what it accepts, so that a frame and a column are anything to type checkers
+# pandas' annotations reject much of what it accepts, hence Any
 Frame: TypeAlias = Any
 FrameColumn: TypeAlias = Any
 LearningCurve: TypeAlias = tuple[tuple[float, float], ...]
 AlignmentWeights: TypeAlias = tuple[tuple[float, ...], ...]
 
-FORMULA_START = re.compile(r"[=+\-@\t\r]")  # what a spreadsheet takes for a formula begins so
-MOST_TOKENS = 64  # of an alignment: more would be no picture
+FORMULA_START = re.compile(r"[=+\-@\t\r]")  # spreadsheets evaluate cells that start like this
+MOST_TOKENS = 64  # larger alignments are not plotted
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """Every row of the runs, in the order in which they were written, and what wrote them.
+    """All rows of the runs in the order of writing, with their sessions.
 
-    loaded: the rows as `ea.load` gives them. rows: the same, each with a ``baseline`` (the suite's, where its part has
-    none), then ``baseline_kv_heads`` (those of the case, where the baseline has several in a cell),
-    ``mean_value_error`` (the error of predicting the mean of v, where it was measured), ``curve`` (pairs of a step
-    and a score on validation, where a model was trained) and ``alignment`` (weights of a source's tokens, a line a
-    written one, where a model was trained to write).
-    sessions: run.json's, each with its ``run``. damaged: where the lines are that were left out. sections: what tasks
-    brought; of one name the last.
+    loaded: the rows as returned by `ea.load`. rows: the same with the columns ``baseline`` (of the suite, if its part
+    has none), ``baseline_kv_heads`` (of the case, if the baseline has several in a group), ``mean_value_error`` (error
+    of predicting the mean of v, if measured), ``curve`` (pairs of step and validation score, if trained) and
+    ``alignment`` (target tokens, source tokens: weights, if trained to write).
+    sessions: those of run.json, each with its ``run``. damaged: locations of omitted lines. sections: those of the
+    tasks; the last of each name.
     """
 
     loaded: Frame
@@ -56,19 +55,19 @@ class ReportData:
 
     @property
     def overrides(self) -> dict[str, tuple[str, ...]]:
-        """The sessions that ran something else than their suite says, by their ``run_id``, with what was changed."""
+        """Overrides of the suite in each session that has any, by ``run_id``."""
         overrides_by_run = {str(session.get("run_id")): list_overrides(session) for session in self.sessions}
         return {run: overrides for run, overrides in overrides_by_run.items() if overrides}
 
     @property
     def cpus(self) -> dict[str, str]:
-        """What each machine's processor is called, where its environment says so."""
+        """Processor name of each machine, if known."""
         environments = (s.get("environment") or {} for s in self.sessions)
         return {str(e["machine"]): str(e["cpu"]) for e in environments if e.get("machine") and e.get("cpu")}
 
 
 def as_csv(rows: Frame) -> str:
-    """The rows as a table in which no cell is a formula to a spreadsheet: what would be one begins with a quote."""
+    """The rows as CSV. Cells that a spreadsheet would evaluate as formulas are prefixed with a quote."""
     escaped = {
         name: rows[name].map(_escape_formula) for name in rows.columns if any(map(_is_formula, rows[name].unique()))
     }
@@ -84,7 +83,7 @@ def _escape_formula(value: Any) -> Any:
 
 
 def gather(runs: Sequence[Path]) -> ReportData:
-    """Read the runs (folders, or their ``rows.jsonl``). Raises `UsageError` for none, or for one that holds no run."""
+    """Read the runs (folders, or their ``rows.jsonl``). Raises `UsageError` for none, or a folder without one."""
     if not runs:
         raise UsageError("report: needs at least one run's folder")
     rows: list[Row] = []
@@ -127,12 +126,12 @@ def gather(runs: Sequence[Path]) -> ReportData:
 
 
 def _drop_repeated_runs(runs: Iterable[Path]) -> list[Path]:
-    """Each run once: a run that is named twice must not count twice."""
+    """Remove runs that are given twice."""
     return list({store.rows_path(Path(run)).resolve(): Path(run) for run in runs}.values())
 
 
 def _read_sessions(folder: Path) -> list[dict[str, Any]]:
-    """What a folder says of its sessions. One that ended is described again at its end: the last word counts."""
+    """Sessions of a folder. A finished session is written again at its end; the last version is used."""
     latest_by_run: dict[Any, dict[str, Any]] = {}
     for number, session in enumerate(store.read_about(folder)):
         latest_by_run[session.get("run_id") or number] = clean_all({**session, "run": folder.resolve().name})
@@ -140,7 +139,7 @@ def _read_sessions(folder: Path) -> list[dict[str, Any]]:
 
 
 def _read_sections(folder: Path, sessions: Iterable[dict[str, Any]]) -> Iterator[Section]:
-    """The sections that the sessions' tasks brought. What is none is left out, with a warning: the rows are whole."""
+    """Sections of the sessions' tasks. Invalid ones are omitted with a warning, as the rows are intact."""
     for session in sessions:
         entries = session.get("sections") or []
         for entry in entries if isinstance(entries, list) else [entries]:
@@ -152,8 +151,8 @@ def _read_sections(folder: Path, sessions: Iterable[dict[str, Any]]) -> Iterator
 
 
 def _find_baseline_heads(records: Sequence[Record], baselines: Sequence[str | None]) -> list[int | None]:
-    """For cells in which the baseline runs with several numbers of key-value heads: those of the case that others were
-    paired with, or else the most, even if that case failed."""
+    """Key-value heads of the baseline in each record's group. If it runs with several: those of the case that others
+    are paired with, else the most, even if that case failed."""
     groups = [name_cell(record) for record in records]
     heads_by_group: dict[str, tuple[bool, int]] = {}
     for name, record, baseline in zip(groups, records, baselines, strict=True):
@@ -174,7 +173,7 @@ def _compute_mean(value: Any) -> float:
 
 
 def _read_curve(samples: Mapping[str, Any]) -> LearningCurve | None:
-    """Pairs of a step and a score, as training keeps them; None for anything else."""
+    """Pairs of step and validation score; None if missing or invalid."""
     try:
         pairs = zip(samples["steps"], samples["validation"], strict=True)
         points = tuple((float(step), float(score)) for step, score in pairs)
@@ -184,7 +183,7 @@ def _read_curve(samples: Mapping[str, Any]) -> LearningCurve | None:
 
 
 def _read_alignment(samples: Mapping[str, Any]) -> AlignmentWeights | None:
-    """Lines of shares from 0 to 1, all as long; None for anything else."""
+    """Weights from 0 to 1 (target tokens, source tokens); None if missing or invalid."""
     try:
         weights = np.asarray(samples["alignment"], dtype=float)
     except (KeyError, TypeError, ValueError):

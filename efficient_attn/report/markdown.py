@@ -1,4 +1,4 @@
-"""Text as Markdown shows it, whatever it holds: no markup, no tags, no code that ends early."""
+"""Escape arbitrary text for Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def escape_markdown(text: object) -> str:
-    """Text that Markdown shows as it is, in a table's cell as well: no markup, no line breaks."""
+    """Escape markup and remove line breaks, for paragraphs and table cells."""
     safe = " ".join(str(text).split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*\[\]|~]|^>)", r"\\\1", safe)
 
@@ -17,7 +17,7 @@ def make_fence(text: str) -> str:
 
 
 def format_code(text: str) -> str:
-    """Text as code in a line, in a table's cell as well."""
+    """Format text as inline code, also inside a table cell."""
     line, ticks = " ".join(text.split()).replace("|", "\\|"), "`" * (_find_longest_backtick_run(text) + 1)
     return f"{ticks}{line}{ticks}" if ticks == "`" else f"{ticks} {line} {ticks}"
 

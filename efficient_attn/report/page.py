@@ -1,4 +1,4 @@
-"""The report as a list of sections, and both its forms: one web page that needs nothing else, its Markdown twin."""
+"""Render a report: a self-contained web page, and the same in Markdown."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from .sections import (
     tradeoffs,
 )
 
-MOST_FINDINGS = 3  # at the top; all comparisons stand beside their tables
-MOST_MARKDOWN_ROWS = 200  # more than these belong into rows.csv: code hosts stop rendering long Markdown
+MOST_FINDINGS = 3  # at the top; all comparisons are next to their tables
+MOST_MARKDOWN_ROWS = 200  # more are left to rows.csv, as code hosts do not render long Markdown
 
-# a section's layout and the module that makes it; whatever is not here is drawn from its data alone
+# the module for each layout of a section; other layouts use `generic`
 SECTION_MODULES = {
     "speed": speed,
     "fidelity": approximation,
@@ -60,7 +60,7 @@ BUILT_IN = (
 
 @dataclass
 class Content:
-    """Everything that both pages show, in order. folded: chapters for those who open them, at the end."""
+    """Content of both pages, in order. folded: collapsed sections at the end."""
 
     title: str
     override_notice: str
@@ -83,7 +83,7 @@ class Content:
 
     @property
     def explained_sections(self) -> list[section_blocks.Chapter]:
-        """The sections that have to be explained."""
+        """The sections with an explanation."""
         return [section for section in (*self.sections, *self.folded) if section.intro]
 
 
@@ -91,9 +91,9 @@ DrawPlots: TypeAlias = Callable[[Sequence[section_blocks.SectionBlock]], None]
 
 
 def make_content(data: ReportData, *, draw: DrawPlots = section_blocks.draw_planned_plots) -> Content:
-    """The report of these rows: sections only for what was measured, so that any part of a suite makes one.
+    """Build the report of these rows, with sections only for what was measured.
 
-    draw: gives blocks the plots that they planned, or as many as are wanted.
+    draw: renders the planned plots of the blocks, or some of them.
     """
     rows = approximation_errors.add_errors(select.add_labels(data.rows))
     looks, overridden_runs = style.choose_looks(rows["label"]), frozenset(data.overrides)
@@ -125,7 +125,7 @@ def make_content(data: ReportData, *, draw: DrawPlots = section_blocks.draw_plan
 
 
 def choose_findings(chapters: Sequence[Sequence[section_blocks.SectionBlock]]) -> list[str]:
-    """What the page says first: of each chapter the first highlight, then of each the second, while there is room."""
+    """Findings at the top of the page: the first highlight of each section, then the second, up to the limit."""
     highlights_by_section = [[text for block in chapter for text in block.highlights] for chapter in chapters]
     interleaved = (text for highlights in itertools.zip_longest(*highlights_by_section) for text in highlights if text)
     return list(dict.fromkeys(interleaved))[:MOST_FINDINGS]
@@ -134,12 +134,10 @@ def choose_findings(chapters: Sequence[Sequence[section_blocks.SectionBlock]]) -
 def _make_chapters(
     task_sections: Sequence[Section], material: section_blocks.SectionData
 ) -> tuple[list[section_blocks.Chapter], list[section_blocks.Chapter]]:
-    """The sections that have something to show, and those that are folded.
+    """Return the sections with content, and the collapsed ones.
 
-    First decisions and fronts, then the built-in ones, then what tasks brought.
-
-    What is brought under a built-in one's name takes its place. A design's rows are not shown twice: of points that
-    differ in everything, each would be a table and a plot.
+    Order: decision tables and Pareto fronts, built-in sections, sections of tasks. A task's section replaces a built-in
+    one of the same name. Rows of a design are left to its section, because elsewhere each point would be a table.
     """
     sections = {section.name: section for section in (*BUILT_IN, *task_sections)}
     built_in = {section.name for section in BUILT_IN}
@@ -163,7 +161,7 @@ def _make_chapters(
 
 @dataclass(frozen=True)
 class SiteLinks:
-    """Where a page stands in a site: the way to its front page, the file with the rows, the style sheet, as links."""
+    """Links of a page in a site: to the front page, the file of rows and the style sheet."""
 
     home: str
     table: str
@@ -171,9 +169,9 @@ class SiteLinks:
 
 
 def as_html(content: Content, *, site_links: SiteLinks | None = None) -> str:
-    """One page, from which no request leaves: its policy lets it load nothing and run no script but its own.
+    """Render one page. Its content security policy allows no requests and no script but its own.
 
-    within: the site that it is a page of; then its rows are a file beside it, and not in the page as well.
+    site_links: if the page is part of a site; then the rows are in a file next to it and not in the page.
     """
     env = _make_environment(autoescape=True)
     script, sheet = (_read_template(env, name) for name in ("page.js", "style.css"))
@@ -184,7 +182,7 @@ def as_html(content: Content, *, site_links: SiteLinks | None = None) -> str:
 
 
 def split_config(sentence: str) -> tuple[str, str]:
-    """A finding, and what it holds for: what stands in brackets at its end, which may hold brackets."""
+    """Split a finding from its configuration, the (possibly nested) parenthesis at its end."""
     depth = 0
     for index in range(len(sentence) - 2, 0, -1) if sentence.endswith(").") else ():
         depth += {")": 1, "(": -1}.get(sentence[index], 0)
@@ -195,21 +193,21 @@ def split_config(sentence: str) -> tuple[str, str]:
 
 @jinja2.pass_context
 def make_family_attribute(context: Mapping[str, Any], label: str) -> Markup:
-    """A table row's family, for those who filter by it; nothing where its first cell names no variant."""
+    """Family attribute of a table row, for filters; empty if its first cell is not a variant."""
     family = context["report"].families.get(label)
     return Markup(' data-family="{}"').format(family) if family else Markup("")
 
 
 def make_table_body(rows: Sequence[Sequence[str]]) -> Markup:
-    """Escaped table rows. In one piece and each text once: a template would take a second for 10,000 rows."""
+    """Escaped table rows. Each text is escaped once; a template would take a second for 10,000 rows."""
     escaped = {text: str(escape(text)) for text in {text for row in rows for text in row}}
     return Markup("".join(f"<tr><td>{'</td><td>'.join(escaped[text] for text in row)}</td></tr>\n" for row in rows))
 
 
 def as_markdown(content: Content, *, published: str = "") -> str:
-    """The same tables in GitHub's Markdown, with the plots as images beside it.
+    """Render the same content as GitHub Markdown, with the plots as image files.
 
-    published: the folder of a published run, which holds neither page nor table.
+    published: folder of a published run, which has neither a page nor a table of rows.
     """
     env = _make_environment(autoescape=False)
     text = env.get_template("report.md.j2").render(report=content, most_rows=MOST_MARKDOWN_ROWS, published=published)
@@ -217,13 +215,13 @@ def as_markdown(content: Content, *, published: str = "") -> str:
 
 
 def add_word_breaks(text: object) -> Markup:
-    """Escaped text that may break where an option begins, so that long names fit narrow screens."""
+    """Escape text and allow line breaks before options, so that long names fit narrow screens."""
     return Markup(re.sub(r"([:|])(?=\w)", r"\1<wbr>", str(escape(text))))
 
 
 @cache
 def _make_environment(*, autoescape: bool) -> jinja2.Environment:
-    """One for all pages: reading the template takes as long as filling it."""
+    """The environment of all pages, cached because parsing a template takes as long as rendering it."""
     loader = jinja2.PackageLoader("efficient_attn.report", "templates")
     env = jinja2.Environment(
         loader=loader, autoescape=autoescape, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined

@@ -1,4 +1,4 @@
-"""Published runs: what git keeps of each, and the list of all of them. Everything else is made from the rows again."""
+"""Published runs: trim each to the files kept in git, and list them all. The rest can be rebuilt from the rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .gather import Frame, ReportData, gather
 from .write import MARKDOWN_FILE, PLOTS_FOLDER, check_report, replace_report
 
 MOST_PICTURES = 3
-PNG_COLOURS = 128  # of a kept picture, whose lines and letters have a few and shades between them
+PNG_COLOURS = 128  # enough for plots with antialiasing
 INDEX_FILE = "README.md"
 INDEX_COLUMNS = (
     *("run", "suite", "what", "machine", "dtype", "batch", "heads", "head size"),
@@ -35,14 +35,14 @@ most {most} pictures. `efficient-attn report {name}/NAME --out page` makes the w
 
 
 class ChangedSources(UserWarning):
-    """A published run that was not measured from a commit as it is."""
+    """A published run was measured with uncommitted changes."""
 
 
 def update_published(folder: Path) -> list[Path]:
-    """Trim every run that stands in a folder to what git keeps, and list them all in its ``README.md``.
+    """Trim every run in a folder to the files kept in git, and list them all in its ``README.md``.
 
-    Returns the runs. All are looked at before one is touched. Raises `UsageError` for a folder without runs, and for a
-    run that has not finished or whose rows are damaged.
+    Returns the runs. All are checked before any is changed. Raises `UsageError` for a folder without runs, and for a
+    run that has not finished or has damaged rows.
     """
     runs = sorted(path for path in folder.glob("*") if path.is_dir() and not path.is_symlink() and list_shards(path))
     if not runs:
@@ -73,7 +73,7 @@ def _check_finished(run: Path) -> None:
 
 
 def shrink_png(png: bytes) -> bytes:
-    """A picture of few colours in about a third of its bytes, with what it says of itself."""
+    """Quantize an image to about a third of its size, preserving its metadata."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
@@ -87,7 +87,7 @@ def shrink_png(png: bytes) -> bytes:
 
 
 def _make_report(data: ReportData, name: str) -> dict[str, str | bytes]:
-    """The Markdown with few pictures, and these."""
+    """Files of the trimmed report: Markdown and a few images."""
     content = page.make_content(data)
     chosen = {plot.panel.name: plot.png for plot in choose_plots(content)}
     for block in (block for section in content.sections for block in section.blocks):
@@ -99,7 +99,7 @@ def _make_report(data: ReportData, name: str) -> dict[str, str | bytes]:
 
 
 def choose_plots(content: page.Content) -> list[Plot]:
-    """The first picture of each section, then the second of each, as far as there is room."""
+    """The first plot of each section, then the second of each, up to the limit."""
     sections = [[plot for block in section.blocks for plot in block.plots] for section in content.sections]
     interleaved = [plot for plots in zip_longest(*sections) for plot in plots if plot is not None]
     return interleaved[:MOST_PICTURES]
@@ -115,7 +115,7 @@ def _make_index(lines: Sequence[Sequence[str]], name: str) -> str:
 
 
 def _describe_run(name: str, data: ReportData) -> list[str]:
-    """A run's line."""
+    """Cells of a run in the list."""
     rows, last_session = data.loaded, data.sessions[-1]
     environment: Mapping[str, Any] = last_session.get("environment") or {}
     suite: Mapping[str, Any] = last_session.get("suite") or {}
@@ -144,7 +144,7 @@ def _format_range(rows: Frame, column: str) -> str:
 
 
 def _format_variables(session: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    """What was set so that the allocator was left alone: without it the command measures something else."""
+    """Environment variables that configured the allocator, without which the command measures something else."""
     untouched = str((session.get("allocator") or {}).get("left alone", ""))
     variables = (environment.get("variables") or {}).items()
     return "".join(f"{name}={value} " for name, value in variables if name in untouched)

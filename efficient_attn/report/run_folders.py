@@ -1,4 +1,4 @@
-"""Runs in a folder: what each is, and which of its files may go because they can be made again. Rows never do."""
+"""List runs in a folder, and remove files that can be rebuilt. Rows are never removed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from . import write
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run's folder. suite, started: of its last session; finished: whether that came to its end. statuses: of its
-    cases."""
+    """A run's folder. suite, started, finished: of its last session. statuses: cases by status. size: bytes."""
 
     folder: Path
     suite: str
@@ -33,7 +32,7 @@ class RunFolder:
 
 
 def list_runs(root: Path) -> Iterator[RunFolder]:
-    """The runs in a folder, the latest first. Raises `UsageError` where that is none."""
+    """The runs in a folder, latest first. Raises `UsageError` if there is no such folder."""
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder; runs of yours go to results/local")
     run_folders = [
@@ -61,7 +60,7 @@ def describe_run(folder: Path) -> RunFolder:
 
 
 def find_removable_files(run_folder: RunFolder) -> list[Path]:
-    """What may go: the report, which is made from the rows, and of a run that came to its end checkpoints and locks."""
+    """Files that can be removed: the report and, if the run has finished, checkpoints and locks."""
     paths = [run_folder.folder / name for name in sorted(write.find_report(run_folder.folder))]
     if run_folder.finished:
         checkpoint_folder = run_folder.folder / checkpoints.CHECKPOINTS
@@ -75,7 +74,7 @@ def find_removable_files(run_folder: RunFolder) -> list[Path]:
 
 
 def remove_derived_files(run_folder: RunFolder) -> list[Path]:
-    """Take away what may go. Raises `UsageError` where somebody writes to the run."""
+    """Remove files that can be rebuilt. Raises `UsageError` if the run is locked."""
     lock = FolderLock(run_folder.folder)
     try:
         removed = [path for path in find_removable_files(run_folder) if not path.is_symlink()]

@@ -1,7 +1,7 @@
-"""From rows to what is shown together: settings, their slices, one label a variant. Only pandas.
+"""Group rows for tables and plots: label variants, and split rows into settings and slices.
 
-A *setting* is everything that must agree before two numbers may stand in one table or plot. A *slice* is a setting's
-rows of one mode and direction.
+A *setting* is the set of columns that must agree for two rows to be comparable. A *slice* is a setting's rows of one
+mode and direction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..spec import label_of
 from .gather import Frame
 
 SETTING_COLUMNS = ["suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill", "baseline"]
-# what may differ between two rows of one variant at one place of a slice; then the label says it
+# added to the label if two rows of a variant in one slice differ in it
 DISTINGUISHING_COLUMNS = [
     "kv_heads",
     "kv_len",
@@ -34,22 +34,17 @@ DISTINGUISHING_COLUMNS = [
     "run_id",
 ]
 
-# what two results of one variant may not share
+# identify a result
 RESULT_KEY_COLUMNS = [*SETTING_COLUMNS, "causal", "mode", "task", "inputs", "seq_len", "layer", "label"]
 NUMERIC_COLUMNS = ["seq_len", "layer", "peak_memory_bytes", "state_bytes"]
 _INTERVAL_COLUMNS = [f"{name}{end}" for name in ("latency_ms", "speedup") for end in ("", "_low", "_high")]
-CURVE_COLUMNS = [
-    "seq_len",
-    "peak_memory_bytes",
-    "state_bytes",
-    *_INTERVAL_COLUMNS,
-]  # what is drawn over lengths, and grows with them
-MAX_EXPONENT_WIDTH = 0.5  # an exponent's interval that may still be printed: linear and quadratic growth are 1 apart
+CURVE_COLUMNS = ["seq_len", "peak_memory_bytes", "state_bytes", *_INTERVAL_COLUMNS]  # plotted over length
+MAX_EXPONENT_WIDTH = 0.5  # wider intervals are not printed: linear and quadratic growth are 1 apart
 
 
 @dataclass(frozen=True)
 class SettingRows:
-    """Rows that may be compared, and what they have in common."""
+    """Comparable rows, and the columns in which they agree."""
 
     key: dict[str, Any]
     rows: Frame
@@ -62,7 +57,7 @@ class SettingRows:
 
     @cached_property
     def baseline(self) -> str:
-        """What it is called: as its rows are, where they agree."""
+        """Label of the baseline's rows, if they agree, else its name."""
         labels = set(self.rows.loc[self.rows["is_baseline"], "label"])
         baseline = labels.pop() if len(labels) == 1 else self.key["baseline"]
         return str(baseline) if not pd.isna(baseline) else "the baseline"
@@ -70,7 +65,7 @@ class SettingRows:
 
 @dataclass(frozen=True)
 class Slice:
-    """The rows of one setting, mode and direction; fidelity has no mode, but inputs and a length."""
+    """Rows of one setting, mode and direction; fidelity has inputs and a length instead of a mode."""
 
     mode: str | None
     causal: bool | None
@@ -80,19 +75,19 @@ class Slice:
 
 
 def add_labels(rows: Frame) -> Frame:
-    """Rows with ``label``, the variant as it is shown, and ``is_baseline``; plain numbers, and None for what is empty.
+    """Add ``label``, the displayed name of the variant, and ``is_baseline``; convert columns, with None for missing.
 
-    Two rows that would lie on each other get in their labels what tells them apart, say ``gqa (kv_heads=2)``.
+    Labels of rows that would coincide are extended by the column that differs, such as ``gqa (kv_heads=2)``.
     """
     rows = _convert_columns(rows)
     pairs = list(zip(rows["variant"].tolist(), rows["backend"].tolist(), strict=True))
-    label_by_pair = {pair: label_of(*pair) for pair in set(pairs)}  # of thousands of rows, few differ
+    label_by_pair = {pair: label_of(*pair) for pair in set(pairs)}  # there are few distinct pairs
     label = pd.Series([label_by_pair[pair] for pair in pairs], index=rows.index, dtype=object)
     other_heads = rows["baseline_kv_heads"].notna() & (rows["kv_heads"] != rows["baseline_kv_heads"])
     rows = rows.assign(label=label, is_baseline=(label == rows["baseline"]) & ~other_heads)
     for column in DISTINGUISHING_COLUMNS:
         ok_rows = rows[rows["status"] == "ok"]
-        # of fidelity inputs make tables of their own, and of training they are attempts of one mechanism
+        # inputs of fidelity have separate tables; inputs of training are attempts
         ok_rows = ok_rows[ok_rows["mode"].notna() & (ok_rows["mode"] != "train")] if column == "inputs" else ok_rows
         key_columns = [name for name in RESULT_KEY_COLUMNS if name != column]
         several = ok_rows.groupby(key_columns, dropna=False)[column].transform("nunique") > 1
@@ -102,7 +97,7 @@ def add_labels(rows: Frame) -> Frame:
 
 
 def _convert_columns(rows: Frame) -> Frame:
-    """The columns as Python's own objects or floats: pandas holds these together, and slices them ten times faster."""
+    """Convert columns to objects or floats, which pandas consolidates and slices ten times faster."""
     columns = {}
     for name in rows.columns:
         values = rows[name]
@@ -113,7 +108,7 @@ def _convert_columns(rows: Frame) -> Frame:
 
 
 def filter_task(rows: Frame, task: str) -> Frame:
-    """The rows of a task; those that name none may be anybody's."""
+    """The rows of a task, and those without one."""
     return rows[(rows["task"] == task) | rows["task"].isna()]
 
 
@@ -124,24 +119,24 @@ def filter_timed(rows: Frame) -> Frame:
 
 
 def filter_fidelity(rows: Frame) -> Frame:
-    """The rows that measured how far an output is from exact attention."""
+    """The rows that measured the error against exact attention."""
     return _filter_latest(rows[(rows["status"] == "ok") & rows["relative_error"].notna() & rows["mode"].isna()])
 
 
 def _filter_latest(rows: Frame) -> Frame:
-    """One row a place: of repetitions that nothing tells apart, the latest that was paired with a baseline, if any."""
+    """One row per result: of repetitions, the latest that was paired with a baseline, if any."""
     paired_last = rows.iloc[rows["speedup"].notna().to_numpy().argsort(kind="stable")]
     return paired_last.drop_duplicates(RESULT_KEY_COLUMNS, keep="last").sort_index()
 
 
 def split_settings(rows: Frame) -> Iterator[SettingRows]:
-    """Rows apart by everything that forbids a comparison, in the order in which they were measured."""
+    """Split rows into settings, in order of appearance."""
     for values, part in rows.groupby(SETTING_COLUMNS, dropna=False, sort=False):
         yield SettingRows(dict(zip(SETTING_COLUMNS, values, strict=True)), part)
 
 
 def make_config_key(config: Mapping[str, Any]) -> str:
-    """A setting's columns with ``mode`` and ``causal`` as one text: what is missing equals itself there."""
+    """A setting's columns with ``mode`` and ``causal`` as text, in which missing values are equal."""
     return str([str(config[name]) for name in (*SETTING_COLUMNS, "mode", "causal")])
 
 
@@ -150,7 +145,7 @@ def _split_directions(rows: Frame) -> list[tuple[Any, Frame]]:
 
 
 def _split_by_column(rows: Frame, column: str) -> Iterator[tuple[Any, Frame]]:
-    """Rows apart by one column, in order of appearance. Mostly there is but one part, and that costs no copy."""
+    """Split rows by a column, in order of appearance; a single part is not copied."""
     values = rows[column].to_numpy()
     distinct = list(dict.fromkeys(map(_as_python_value, values)))
     for value in distinct:
@@ -158,13 +153,13 @@ def _split_by_column(rows: Frame, column: str) -> Iterator[tuple[Any, Frame]]:
 
 
 def slice_fidelity(rows: Frame) -> Iterator[Slice]:
-    """A setting's fidelity rows by inputs, direction and length."""
+    """Split a setting's fidelity rows by inputs, direction and length."""
     for (inputs, causal, length), part in rows.groupby(["inputs", "causal", "seq_len"], dropna=False):
         yield Slice(None, _as_python_value(causal), part, _as_python_value(inputs), int(length) if length > 0 else None)
 
 
 def find_budgets(rows: Frame) -> dict[str, tuple[int, str]]:
-    """To what each variant was fitted, by its label, and which of the budgets that is; those to none come first."""
+    """Rank and name of the budget to which each variant was fitted, by label; rank 0 without a budget."""
     budgets = rows["budget"].dropna().unique().tolist()
     ranked_budgets = {budget: (rank, str(budget)) for rank, budget in enumerate(budgets, 1)}
     fitted = rows.groupby("label", sort=False)["budget"].first()
@@ -172,7 +167,7 @@ def find_budgets(rows: Frame) -> dict[str, tuple[int, str]]:
 
 
 def find_headline_rows(rows: Frame, column: str) -> Frame:
-    """The rows at the length where most variants have a speedup, then this value; the longest such, smallest first."""
+    """Rows at the length with the most speedups, then the most values, then the longest; smallest values first."""
     values, lengths, labels = (rows[name].to_numpy() for name in (column, "seq_len", "label"))
     labels_by_length: dict[float, set[str]] = {}
     for i in np.flatnonzero(~np.isnan(values)):
@@ -187,11 +182,11 @@ def find_headline_rows(rows: Frame, column: str) -> Frame:
     return rows.iloc[sorted(indices, key=lambda i: (values[i], labels[i]))]
 
 
-ColumnArrays: TypeAlias = Mapping[str, Any]  # arrays of one length by their column's name
+ColumnArrays: TypeAlias = Mapping[str, Any]  # arrays of equal length, by column
 
 
 def split_variants(rows: Frame) -> dict[str, ColumnArrays]:
-    """Each variant's numbers, in order of appearance: as arrays, for thousands of small frames would cost seconds."""
+    """Arrays of each variant in order of appearance; thousands of small frames would take seconds."""
     codes, labels = pd.factorize(rows["label"])
     order, cuts = codes.argsort(kind="stable"), np.cumsum(np.bincount(codes))[:-1]
     parts = {name: np.split(rows[name].to_numpy()[order], cuts) for name in CURVE_COLUMNS}
@@ -199,25 +194,25 @@ def split_variants(rows: Frame) -> dict[str, ColumnArrays]:
 
 
 def sort_series(arrays: ColumnArrays, *columns: str) -> tuple[tuple[float, ...], ...]:
-    """One variant's lengths in order, and its values of each column, where the first is positive and so can grow."""
+    """Sorted lengths of a variant and its values of each column, where the first column is positive."""
     series = np.array([arrays[name] for name in ("seq_len", *columns)])
     series = series[:, series[1] > 0]
     return tuple(map(tuple, series[:, series[0].argsort(kind="stable")].tolist()))
 
 
 def fit_growth(arrays: ColumnArrays, column: str) -> Estimate | None:
-    """The exponent with which one variant's values grow over all its lengths; None for fewer than two."""
+    """Fitted exponent of a variant's values over its lengths; None for fewer than two lengths."""
     lengths, values = sort_series(arrays, column)
     return exponent(lengths, values) if len(set(lengths)) > 1 else None
 
 
 def is_precise_growth(growth: Estimate) -> bool:
-    """Whether an exponent may be printed: not one that could as well be another."""
+    """Whether the interval of an exponent is narrow enough to print it."""
     return growth.low is None or growth.high is None or growth.high - growth.low <= MAX_EXPONENT_WIDTH
 
 
 def _as_python_value(value: Any) -> Any:
-    """A group's key as Python's own value, None where it is missing."""
+    """A group key as a Python scalar, None if missing."""
     if pd.isna(value):
         return None
     return value.item() if hasattr(value, "item") else value

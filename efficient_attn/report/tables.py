@@ -1,4 +1,4 @@
-"""What all tables share: cells as people read them, with the number behind each for sorting."""
+"""Cells and tables of reports: formatted text with sort values."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .gather import Frame
 
 
 class ReportCell(NamedTuple):
-    """A table's cell: its text, the value it sorts by, and a mark (faster, slower, unclear, base) for its look.
+    """A table cell: text, sort value, and a mark for its style (faster, slower, unclear, base, null).
 
-    small: what stands below it. phone: lines that only narrow screens show there, for columns that they do not reach.
+    subtext: shown below the text. narrow_lines: shown below it on narrow screens only, which may cut off columns.
     """
 
     text: str
@@ -30,8 +30,8 @@ class ReportCell(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportTable:
-    """What both pages print. The first column names its row; all but ``text_columns`` stand to the right. folded: for
-    those who open it. wrapped: further columns of text, by their heads. mode: of all its rows, where they share one."""
+    """A table of both pages. The first column names the row; all but ``text_columns`` are right-aligned. folded:
+    collapsed. wrapped: headings of further text columns. mode: if all rows share one."""
 
     caption: str
     head: tuple[str, ...]
@@ -46,7 +46,7 @@ class ReportTable:
         return column < self.text_columns or self.head[column] in self.wrapped
 
 
-# of a row, what the tables of costs show
+# columns that tables of costs use
 COST_COLUMNS = [
     *("label", "is_baseline", "latency_ms", "latency_ms_low", "latency_ms_high", "speedup", "speedup_low"),
     *("speedup_high", "tokens_per_s", "peak_memory_bytes", "state_bytes", "seq_len", "kv_len", "causal"),
@@ -63,15 +63,10 @@ PAIRS_EXPLANATION = (
     "'Pairs kept' is the share of all query-key pairs, of all that causality leaves where it is causal, over which a "
     "mechanism attends; 'computed for each' is how many its backend computes for each pair kept."
 )
-UNCLEAR_TEXT = "unclear"  # what stands in place of an exponent
-COLUMN_EXPLANATIONS = [
-    ((ERROR_HEADING,), ERROR_EXPLANATION),
-    (PAIRS_HEADINGS, PAIRS_EXPLANATION),
-]  # of the columns that several sections have
-ALL_PAIRS_TEXT, COMPUTED_ONCE_TEXT = (
-    "all",
-    "1",
-)  # of the pairs, and for each: where nothing is sparse, no table need show it
+UNCLEAR_TEXT = "unclear"  # in place of an imprecise exponent
+# of columns in several sections
+COLUMN_EXPLANATIONS = [((ERROR_HEADING,), ERROR_EXPLANATION), (PAIRS_HEADINGS, PAIRS_EXPLANATION)]
+ALL_PAIRS_TEXT, COMPUTED_ONCE_TEXT = "all", "1"  # columns with only these are dropped
 DEFAULT_TEXTS = {
     **dict.fromkeys(PAIRS_HEADINGS, (ALL_PAIRS_TEXT, COMPUTED_ONCE_TEXT)),
     ERROR_HEADING: (approximation_errors.NOT_MEASURED_TEXT, approximation_errors.EXACT_TEXT),
@@ -80,7 +75,7 @@ MARKS = {"faster": "\u25b2", "slower": "\u25bc", "unclear": "\u2248"}
 
 
 def list_row_values(rows: Frame) -> list[dict[str, Any]]:
-    """What the tables show of each row, None for what is not there; by columns, which is faster than pandas' own."""
+    """``COST_COLUMNS`` of each row, None if missing; built by columns, which is faster than pandas."""
     nothing = [None] * len(rows)
     columns = [rows[name].tolist() if name in rows else nothing for name in COST_COLUMNS]
     return [dict(zip(COST_COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -99,7 +94,7 @@ def show_name(row: dict[str, Any]) -> ReportCell:
 
 
 def show_backend(row: dict[str, Any], backends_by_label: dict[str, set[str]]) -> ReportCell:
-    """What ran the variant here, and what did at other lengths, for its exponents mix them."""
+    """The backend here, and those at other lengths, as exponents mix them."""
     used = row["backend_used"]
     if not units.there(used):
         return ReportCell(units.NONE)
@@ -108,7 +103,7 @@ def show_backend(row: dict[str, Any], backends_by_label: dict[str, set[str]]) ->
 
 
 def show_pairs(row: dict[str, Any], queries: int) -> list[ReportCell]:
-    """The kept share of the pairs, and how many are computed for each that is kept; dashes where there are none."""
+    """Share of pairs attended, and computed pairs per attended pair; dashes if unknown."""
     pairs, computed = row["pairs"], row["pairs_computed"]
     keys = row["kv_len"] if units.there(row["kv_len"]) else row["seq_len"]
     if not units.there(pairs) or not pairs > 0:
@@ -137,7 +132,7 @@ def show_speedup(row: dict[str, Any]) -> ReportCell:
 
 
 def show_error(row: dict[str, Any]) -> ReportCell:
-    """What the same spec loses against exact attention."""
+    """Relative error of the same spec against exact attention."""
     if not units.there(row["error"]):
         return (
             ReportCell(approximation_errors.EXACT_TEXT, 0.0)
@@ -148,7 +143,7 @@ def show_error(row: dict[str, Any]) -> ReportCell:
 
 
 def show_growth(arrays: select.ColumnArrays, column: str) -> ReportCell:
-    """The exponent; a word where its interval is too wide for one."""
+    """The exponent, or ``UNCLEAR_TEXT`` if its interval is too wide."""
     growth = select.fit_growth(arrays, column)
     if growth is None:
         return ReportCell(units.NONE)
@@ -158,7 +153,7 @@ def show_growth(arrays: select.ColumnArrays, column: str) -> ReportCell:
 
 
 def show_crossover(row: dict[str, Any], arrays: select.ColumnArrays) -> ReportCell:
-    """From which length on the variant is shown to be faster at every length, as far as lengths were measured."""
+    """The length from which on the variant is significantly faster at all measured lengths."""
     crossover = None if row["is_baseline"] else crossovers.find_crossover(arrays)
     return (
         ReportCell(units.NONE)
@@ -180,12 +175,12 @@ def show_number(value: Any) -> ReportCell:
 
 
 def make_sort_value(value: Any) -> float | None:
-    """What a table's cell sorts by; None for what is empty or endless."""
+    """Sort value of a cell; None for missing or infinite values."""
     return float(value) if units.there(value) and np.isfinite(float(value)) else None
 
 
 def drop_empty_columns(table: ReportTable) -> ReportTable:
-    """The table without the columns in which nothing was measured, or nothing but what goes without saying."""
+    """Drop columns without values, or with default texts only."""
 
     def list_default_texts(name: str) -> tuple[str, ...]:
         return units.NONE, "baseline", *DEFAULT_TEXTS.get(name, ())
@@ -200,18 +195,18 @@ def drop_empty_columns(table: ReportTable) -> ReportTable:
 
 
 def join_sentences(*sentences: str) -> str:
-    """What stands below a table."""
+    """Join nonempty sentences to a note."""
     return " ".join(filter(None, sentences))
 
 
 def describe_error_source(row_values: Sequence[dict[str, Any]]) -> str:
-    """On what the errors of a table were measured, or that none was."""
+    """Inputs with which a table's errors were measured, or that they were not."""
     inputs = approximation_errors.describe_error_inputs(row_values, with_method=True)
     return f"Errors were measured on {inputs}." if inputs else "Errors against exact attention were not measured."
 
 
 def describe_verification_lengths(row_values: Sequence[dict[str, Any]]) -> str:
-    """Which variants were compared with their oracles at another length than they were timed at."""
+    """Variants that were verified at another length than timed."""
     lengths: dict[int, list[str]] = {}
     for row in row_values:
         if units.there(row["gate_len"]) and row["gate_len"] != row["seq_len"]:
@@ -221,7 +216,7 @@ def describe_verification_lengths(row_values: Sequence[dict[str, Any]]) -> str:
 
 
 def list_absent_variants(rows: Frame, top: Frame) -> str:
-    """Who was measured, but not at this length: it must not just vanish from the table."""
+    """Variants that were measured at other lengths only, which the table omits."""
     absent = [label for label in dict.fromkeys(rows["label"]) if label not in set(top["label"])]
     return f"Measured at other lengths only: {formatting.join_words(absent)}." if absent else ""
 

@@ -28,19 +28,22 @@ def test_a_difference_is_claimed_only_where_the_interval_excludes_1() -> None:
 
 
 def test_what_is_lost_follows_what_is_gained() -> None:
-    rows = [row("a", 24.1, 23, 25.3) | {"loss": "error 0.3"}, row("b", 3, 2.9, 3.1) | {"loss": "error not measured"}]
+    rows = [
+        row("a", 24.1, 23, 25.3) | {"error_text": "error 0.3"},
+        row("b", 3, 2.9, 3.1) | {"error_text": "error not measured"},
+    ]
     assert plain(formatting.describe_speedups(rows, "full")) == (
         "a is 24.1x (23.0-25.3) faster than full, error 0.3; b is 3.00x (2.90-3.10), error not measured"
     )
-    slower = row("c", 0.5, 0.4, 0.625) | {"loss": "exact"}
+    slower = row("c", 0.5, 0.4, 0.625) | {"error_text": "exact"}
     assert plain(formatting.describe_speedups([*rows, slower], "full")).endswith(
         "; c is 2.00x (1.60-2.50) slower than full, exact"
     )
 
 
 def test_what_all_lose_is_said_once() -> None:
-    rows = [row(name, 3, 2.9, 3.1) | {"loss": "error not measured"} for name in "ab"]
-    rows += [row("c", 0.5, 0.4, 0.625) | {"loss": "error not measured"}]
+    rows = [row(name, 3, 2.9, 3.1) | {"error_text": "error not measured"} for name in "ab"]
+    rows += [row("c", 0.5, 0.4, 0.625) | {"error_text": "error not measured"}]
     said = plain(formatting.describe_speedups(rows, "full"))
     assert said.endswith("; c is 2.00x (1.60-2.50) slower than full; all: error not measured")
     assert said.count("error not measured") == 1
