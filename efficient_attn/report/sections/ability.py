@@ -1,4 +1,4 @@
-"""What models learn with each mechanism inside, trained alike from nothing: scores beside chance, and all attempts."""
+"""Trained tasks: scores of small models trained from scratch with each mechanism, and all attempts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOWER_IS_BETTER_NOTE = " Bits are better when there are fewer."
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
     rows = filter_trained(material.rows)
-    # a place's batch is that of a call that is timed; training has its own, which is told by task
+    # the setting's batch is that of timed calls; the batch of training is listed by task
     rows = rows.assign(batch=None)
     fill = partial(_fill_block, swap_errors=_find_swap_errors(material.rows))
     intro = INTRO + (LOWER_IS_BETTER_NOTE if (rows["metric"] == BITS_METRIC).any() else "")
@@ -71,7 +71,7 @@ def _fill_block(
 
 
 def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportTable:
-    """A row a mechanism, a column a test, and first what scores stand beside."""
+    """A row per mechanism and a column per test, after rows of computed scores."""
     body = [_show_computed(name, tests, find) for name, find in COMPUTED_SCORES]
     body = [row for row in body if any(cell.text != units.NONE for cell in row[1:])]
     for label in labels:
@@ -91,7 +91,7 @@ def _show_result(test: LearningTest, result: MechanismResult | None) -> ReportCe
     if result is None:
         return ReportCell(units.NONE)
     cell = result.show_score()
-    return cell if test.is_ranked else ReportCell(cell.text)  # what nobody is ranked by does not sort
+    return cell if test.is_ranked else ReportCell(cell.text)  # without ranking, the column is not sortable
 
 
 def _make_first_value(column: str) -> Callable[[LearningTest], float | None]:
@@ -99,7 +99,7 @@ def _make_first_value(column: str) -> Callable[[LearningTest], float | None]:
 
 
 def _find_majority(test: LearningTest) -> float | None:
-    """Where it is another than chance."""
+    """The majority score, if other than chance."""
     majority = _make_first_value("train.majority")(test)
     return None if majority is None or majority == _make_first_value("train.chance")(test) else majority
 
@@ -128,7 +128,7 @@ def _show_computed(
 
 
 def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
-    """How much of a task lies within a mechanism's reach, where that is not all of it."""
+    """Describe the best score within a mechanism's reach, if that is not the whole task."""
     if result.reach is None or result.reach >= 1:
         return ""
     learned_text = ", and it learned all that lies within its reach" if result.learned_within_reach else ""
@@ -136,11 +136,11 @@ def _describe_reach(test: LearningTest, result: MechanismResult) -> str:
     return f"{test.name}: with {result.label} {reach}{learned_text}."
 
 
-# -- how they were trained -----------------------------------------------------------------------------------------
+# -- training -----------------------------------------------------------------------------------------
 
 
 def _make_training_table(tests: Sequence[LearningTest]) -> ReportTable:
-    """What the scores hold for, a row a test."""
+    """Training settings, one row per test."""
     body = []
     for test in tests:
         shortcut = (test.find_shortcut() or (0.0, ""))[1] or (
@@ -170,7 +170,7 @@ def _format_span(values: Iterable[Any]) -> str:
 
 
 def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
-    """Every model that was trained, the chosen ones among them."""
+    """All trained models, including the selected ones."""
     body = []
     for test in tests:
         for result in test.scored_results:
@@ -206,7 +206,7 @@ def _show_count(value: Any) -> ReportCell:
 
 
 def _make_spread_tables(tests: Sequence[LearningTest], labels: Sequence[str]) -> Iterator[ReportTable]:
-    """Scores at other lengths than that of training, and by how far back an answer lies, where there are several."""
+    """Scores at other lengths than in training, and by distance of the answer, if there are several."""
     for test in tests:
         lengths = list_column_numbers(test, LENGTH_PREFIX)
         if lengths:
@@ -234,16 +234,16 @@ def _make_spread_table(
 
 
 def format_distance_range(edge: int) -> str:
-    """Which distances a column counts: at most so many, and more than half as many."""
+    """Range of distances of a column: at most ``edge``, and more than half of it."""
     low = edge // 2 + 1
     return str(edge) if low >= edge else f"{low}{units.TO}{edge}"
 
 
-# -- beside swapping -----------------------------------------------------------------------------------------------
+# -- swapped and trained -----------------------------------------------------------------------------------------------
 
 
 def _find_swap_errors(rows: Frame) -> dict[str, dict[str, float]]:
-    """What each mechanism loses where a trained model's attention is swapped: by what and where, its spec, the mean."""
+    """Mean divergence from the unmodified model after swapping attention, by measure and inputs, and by spec."""
     errors_by_measure: dict[str, dict[str, float]] = {}
     swap_rows = rows[(rows["task"] == "swap") & (rows["status"] == "ok") & rows["layer"].isna() & rows["budget"].isna()]
     for column, measure in (("swap.divergence", "KL a token"), ("swap.hidden_error", "error of hidden rows")):
@@ -260,7 +260,7 @@ def _find_swap_errors(rows: Frame) -> dict[str, dict[str, float]]:
 def _compare_with_swapping(
     tests: Sequence[LearningTest], labels: Sequence[str], swap_errors: dict[str, dict[str, float]]
 ) -> Iterator[ReportTable]:
-    """Both answers side by side, for mechanisms that have both."""
+    """Scores after swapping and after training, for mechanisms with both."""
     specs = {}
     for result in (result for test in tests for result in test.results):
         first = result.rows.iloc[0]

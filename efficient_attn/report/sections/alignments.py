@@ -1,4 +1,4 @@
-"""Alignments: which tokens of a source models attend to while they write, a map a mechanism."""
+"""Alignments: attention weights of source tokens for each target token, one heatmap per mechanism."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..drawing import length_plots
 from ..drawing.heatmap import MAX_COLUMNS, Heatmap, HeatmapGrid
 from .trained_scores import LearningTest, MechanismResult
 
-TICK_INTERVAL = 4  # of the positions one is named
+TICK_INTERVAL = 4  # positions per tick label
 
 
 def plan_alignments(test: LearningTest, scene: length_plots.Scene) -> Iterator[length_plots.PlotPlan]:
-    """A plot for those mechanisms of which the run kept one."""
+    """Plan plots for mechanisms with a stored alignment."""
     results = [result for result in test.scored_results if _get_alignment(result)]
     groups = [results[i : i + MAX_COLUMNS] for i in range(0, len(results), MAX_COLUMNS)]
     for number, group in enumerate(groups, 1):
@@ -28,7 +28,7 @@ def plan_alignments(test: LearningTest, scene: length_plots.Scene) -> Iterator[l
 
 
 def _get_alignment(result: MechanismResult) -> tuple[tuple[float, ...], ...] | None:
-    """Of the first seed at the best rate."""
+    """Alignment of the first seed at the best learning rate."""
     alignment: Any = result.best_attempts["alignment"].iloc[0] if "alignment" in result.best_attempts else None
     return alignment if isinstance(alignment, tuple) else None
 
@@ -60,7 +60,7 @@ def _make_heatmap(results: Sequence[MechanismResult], name: str, title: str, sce
 
 
 def _make_empty_texts(shares: Sequence[Sequence[float]]) -> list[list[str]]:
-    """Cells are too many for numbers."""
+    """Empty texts, as there are too many cells for numbers."""
     return [[""] * len(row) for row in shares]
 
 

@@ -1,4 +1,4 @@
-"""What stands at a report's end: what did not run, all rows, and where the runs were made."""
+"""End of a report: cases without a result, all rows, and environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .trained_scores import drop_needless_rows
 
 
 def list_missing(rows: Frame, cpus: dict[str, str]) -> ReportTable | None:
-    """Everything that did not run, with its reason; what differs in nothing but lengths or names shares a line."""
+    """Cases without a result, with reasons; cases that differ in length or variant only share a row."""
     rows = drop_needless_rows(rows)
     missing = rows[rows["status"] != "ok"]
     if missing.empty:
@@ -40,7 +40,7 @@ def list_missing(rows: Frame, cpus: dict[str, str]) -> ReportTable | None:
 
 
 def _group_missing(missing: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, ...], dict[str, int]]]:
-    """Rows that did not run by what they have in common: that, their lengths, and each variant's number of cases."""
+    """Group failed rows: yield their common values, lengths, and number of cases per variant."""
     shared_columns = [*select.SETTING_COLUMNS, "task", "mode", "causal", "inputs", "layer", "status", "reason"]
     lengths_by_case: dict[tuple[Any, ...], list[Any]] = {}
     for *values, length in zip(
@@ -74,11 +74,11 @@ def _format_missing(
     ]
 
 
-MOST_ROWS = 2000  # that a page holds; of more it holds what they come to
-MEDIAN_COLUMNS = ("speedup", "relative_error", "accuracy")  # what may be summed over unlike sizes
-MAX_FACT_LETTERS = 300  # characters of one line about the environment; torch describes its build in thousands
+MOST_ROWS = 2000  # of a page; more are aggregated
+MEDIAN_COLUMNS = ("speedup", "relative_error", "accuracy")  # comparable across sizes
+MAX_FACT_LETTERS = 300  # per line of the environment; torch's build settings have thousands
 
-# always shown, even if they are the same in all rows; the case's key, long and unique, is left to the CSV file
+# listed even if constant; the case's key, long and unique, is in the CSV file only
 ALWAYS_LISTED = (
     *("variant", "status", "reason", "mode", "seq_len", "latency_ms"),
     *("pairs", "pairs_computed", "stop_reason", "backend_used"),
@@ -87,9 +87,9 @@ ALWAYS_LISTED = (
 
 @dataclass(frozen=True)
 class RowListing:
-    """All rows as text: the columns that vary and their cells, and apart from them the columns that hold one value.
+    """All rows as text: names and cells of varying columns, and constant columns with their values.
 
-    count: of the rows. summed: whether a line stands for several of them, because they are too many for a page.
+    count: number of rows. aggregated: whether each line stands for several rows, because they are too many.
     """
 
     names: list[str]
@@ -100,7 +100,7 @@ class RowListing:
 
 
 def list_rows(rows: Frame) -> RowListing:
-    """The rows as they are; of more than a page holds, what they come to."""
+    """List the rows, aggregated if there are too many for a page."""
     count = len(rows)
     if count > MOST_ROWS:
         rows = aggregate_rows(rows)
@@ -119,7 +119,7 @@ def list_rows(rows: Frame) -> RowListing:
     )
 
 
-# by what rows are summed, the finest that leaves few enough lines; the last always does, but for thousands of variants
+# columns by which rows are aggregated: the first with few enough groups, else the last
 AGGREGATION_KEYS = (
     ("variant", "task", "mode", "causal", "device", "dtype", "status"),
     ("variant", "task", "mode", "device", "status"),
@@ -133,7 +133,7 @@ def _group_by(rows: Frame, names: Sequence[str]) -> Any:
 
 
 def aggregate_rows(rows: Frame) -> Frame:
-    """A line for rows that have much in common: how many they are, over which lengths, and their medians."""
+    """Aggregate rows: number of rows, range of lengths, and medians."""
     groupings = [_group_by(rows, names) for names in AGGREGATION_KEYS]
     groups = next((table for table in groupings if table.ngroups <= MOST_ROWS), groupings[-1])
     medians = groups[list(MEDIAN_COLUMNS)].median()
@@ -151,7 +151,7 @@ def _format_values(values: FrameColumn) -> list[str]:
 
 
 def list_environments(environments: Iterable[tuple[str, dict[str, Any]]]) -> ReportTable | None:
-    """Where the runs were made: a line for everything that is known, a column for each environment that differs."""
+    """Environments of the runs: a row per property, a column per distinct environment."""
     runs_by_environment: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for run, environment in environments:
         names = runs_by_environment.setdefault(tuple(_flatten(environment)), [])
@@ -170,7 +170,7 @@ def list_environments(environments: Iterable[tuple[str, dict[str, Any]]]) -> Rep
 
 
 def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
-    """Nested dicts as dotted names; sizes in units as well."""
+    """Flatten nested dicts to dotted names; sizes are formatted with units as well."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _flatten(inner, f"{name}.{key}" if name else str(key))
@@ -181,7 +181,7 @@ def _flatten(value: Any, name: str = "") -> Iterable[tuple[str, str]]:
 
 
 def describe_session(session: dict[str, Any]) -> dict[str, Any]:
-    """How to make a run's rows again: its command and its suite, and when that was done."""
+    """How to reproduce a session: command, suite, version and times."""
     return {
         "run": session["run"],
         "command": format_command(session.get("command")),

@@ -1,4 +1,4 @@
-"""What is lost against exact attention: errors beside predictors that know nothing, and layer by layer."""
+"""Approximation error against exact attention, compared with trivial predictors, on average and by layer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _describe_slice(piece: select.Slice) -> str:
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
-ERROR_COLUMN_HEADINGS = {  # a heading, and the column of which the mean over layers stands below it
+ERROR_COLUMN_HEADINGS = {  # heading: column, of which the mean over layers is shown
     "Relative error": "relative_error",
     "Null: mean of v": "mean_value_error",
     "Null: zero": "zero_error",
@@ -67,7 +67,7 @@ WEIGHT_COLUMN_HEADINGS = {
 
 
 def _make_table(piece: select.Slice) -> ReportTable:
-    """How far each variant is from exact attention, averaged over layers, beside predictors that know nothing."""
+    """Errors of each variant averaged over layers, with those of trivial predictors."""
     rows = piece.rows.assign(zero_error=1.0)
     worst = rows.groupby("label")["oracle_error"].max()
     clamped = rows.groupby("label")["clamped_rows"].sum(min_count=1)
@@ -84,7 +84,7 @@ def _make_table(piece: select.Slice) -> ReportTable:
 
 
 def _make_weight_table(piece: select.Slice) -> ReportTable | None:
-    """Where the weights go that exact attention gives, and where a variant's own; None where that was not measured."""
+    """Comparison of attention weights with those of exact attention; None if not measured."""
     table = drop_empty_columns(
         ReportTable(
             "",
@@ -98,8 +98,8 @@ def _make_weight_table(piece: select.Slice) -> ReportTable | None:
 
 
 def _average_by_variant(rows: Frame, columns: Mapping[str, str]) -> list[list[ReportCell]]:
-    """A line for each variant, its budget and its means; of a budget, the least error first."""
-    selected = rows.reindex(columns=["label", "relative_error", *columns.values()])  # older rows have fewer columns
+    """A row per variant with its budget and means; by budget, smallest error first."""
+    selected = rows.reindex(columns=["label", "relative_error", *columns.values()])  # older runs lack some columns
     selected = selected.loc[:, ~selected.columns.duplicated()]
     means = selected.groupby("label", sort=False).mean().sort_values("relative_error", kind="stable")
     budgets = select.find_budgets(rows)
@@ -116,7 +116,7 @@ def _describe_averaging(rows: Frame) -> str:
 
 
 def _describe_weight_rows(piece: select.Slice) -> str:
-    """On which query rows weights were looked at, where these are not all."""
+    """Number of query rows on which weights were measured, if not all."""
     known_rows = piece.rows.reindex(columns=["label", "seq_len", "fidelity.weight_rows"]).dropna()
     partial_rows = known_rows[known_rows["fidelity.weight_rows"] < known_rows["seq_len"]]
     if partial_rows.empty:
@@ -128,7 +128,7 @@ def _describe_weight_rows(piece: select.Slice) -> str:
 
 
 def _make_layer_table(piece: select.Slice) -> ReportTable | None:
-    """The relative error of each variant in each layer, the nulls below; None where there is one layer or none."""
+    """Relative error by layer, followed by the trivial predictors; None for fewer than two layers."""
     rows = piece.rows
     if rows["layer"].nunique() < 2:
         return None
@@ -153,11 +153,11 @@ def _format_suffix(piece: select.Slice) -> str:
 # -- the plots -----------------------------------------------------------------------------------------------------
 
 
-MAX_DOTS = 30  # lines of a plot whose names can still be read
+MAX_DOTS = 30  # rows of a plot with readable names
 
 
 def make_dot_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel | None:
-    """Mean errors as dots with their intervals over layers, the least below, and what knows nothing as bands."""
+    """Dot plot of mean errors with intervals over layers, smallest below; trivial predictors as bands."""
     errors = piece.rows.groupby("label")["relative_error"].apply(list)
     means = sorted(
         ((sum(layer_errors) / len(layer_errors), str(label), layer_errors) for label, layer_errors in errors.items()),
@@ -207,13 +207,13 @@ def _make_dot(y: float, mean: float, label: str, errors: Sequence[float], scene:
 
 
 def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:
-    """The range over layers of what predicting the mean of v loses; and what zero loses, which is 1 by definition."""
+    """Error of predicting the mean of v, as range over layers, and of predicting zero, 1 by definition."""
     means = [float(value) for value in rows["mean_value_error"].tolist() if units.there(value) and value > 0]
     return (*([(min(means), max(means))] if means else []), (1.0, 1.0))
 
 
 def _make_layer_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel | None:
-    """Error against exact attention by layer, between the two predictors that know nothing; None if all are exact."""
+    """Plot of relative error by layer, with trivial predictors; None if all variants are exact."""
     rows = piece.rows
     top = rows.groupby("label")["relative_error"].transform("max")
     exact = list(dict.fromkeys(rows.loc[top < ROUNDING_ERROR, "label"]))

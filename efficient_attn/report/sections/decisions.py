@@ -1,4 +1,4 @@
-"""What to use: a table a place, a line a mechanism, and the answers to what everybody asks in its columns."""
+"""Decision tables: one per configuration, with speedup, crossover, error, memory and state of each mechanism."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .section_blocks import Chapter, SectionBlock, SectionData
 
 TITLE, ANCHOR = "What to use", "decide"
 MAX_OPEN_TABLES, MAX_TABLES, MOST_LINES = 5, 24, 50
-MODE_ORDER = ("forward", "forward_backward", "prefill", "decode")  # in this order
+MODE_ORDER = ("forward", "forward_backward", "prefill", "decode")
 INTRO = (
     "A speedup is the paired ratio of the baseline's time over the mechanism's: \u25b2 its 95% interval, in brackets,"
     " lies above 1, \u25bc below, \u2248 it holds 1. 'Faster from' says from which length on every interval lies "
@@ -30,7 +30,7 @@ INTRO = (
 
 
 def make_chapter(decision_tables: Sequence[DecisionTable], material: SectionData) -> Chapter:
-    """Of each mode the boards with most lines and lengths first; of many the first are open, the last only counted."""
+    """Sort tables by mode and number of mechanisms and lengths; the first are expanded, the last may be omitted."""
     ordered = sorted(decision_tables, key=_make_sort_key)
     several = len({decision_table.baseline for decision_table in decision_tables}) > 1
     blocks: dict[str, SectionBlock] = {}
@@ -92,7 +92,7 @@ def _make_row(decision: Decision, decision_table: DecisionTable) -> list[ReportC
 
 
 def _show_crossover(decision: Decision) -> ReportCell:
-    """From where on; what is read first on a phone stands below it: the speedup at the longest length, and the loss."""
+    """The crossover. Narrow screens show the speedup at the longest length and the error below it."""
     if decision.crossover is None:
         return ReportCell(units.NONE)
     text, between = crossovers.format_crossover(decision.crossover), crossovers.format_interpolation(decision.crossover)
@@ -110,7 +110,7 @@ def _show_speedup(decision: Decision, length: int) -> ReportCell:
 
 
 def _show_state(decision: Decision) -> ReportCell:
-    """Its bytes where they were measured at this shape, and its share of the baseline's."""
+    """State size if measured at this shape, and its share of the baseline's."""
     if decision.state_length is None:
         return ReportCell(units.NONE)
     share = f"{units.percent(decision.state_share)} of the baseline's" if decision.state_share is not None else ""
@@ -122,7 +122,7 @@ def _show_state(decision: Decision) -> ReportCell:
 
 
 def _make_note(decision_table: DecisionTable) -> str:
-    """What the table's numbers are over, and on what errors were measured."""
+    """Reference of the ratios, and the inputs with which errors were measured."""
     sentences = [f"Speedups and memory are over {decision_table.baseline}'s."]
     where = dict.fromkeys(decision.error_on for decision in decision_table.decisions if decision.error_on)
     sentences.append(
@@ -139,7 +139,7 @@ def _make_note(decision_table: DecisionTable) -> str:
 
 
 def make_speedup_heatmap(decision_table: DecisionTable, caption: str) -> ReportTable | None:
-    """Every measured speedup of a board, shaded by how much faster or slower; None for one length alone."""
+    """All speedups of a decision table, shaded by size; None for a single length."""
     lengths = sorted({n for decision in decision_table.decisions for n in decision.speedups})
     if len(lengths) < 2:
         return None

@@ -1,4 +1,4 @@
-"""What a step costs and what is kept for it: after a context, by key-value heads, and for many sequences at once."""
+"""Decoding: time and state of a step after a context, by key-value heads, and by batch size."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STATE_PLOT = length_plots.LengthPlot("state", "state_bytes", "bytes", "State", "
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
-    """All single steps; those of several batch sizes once more, beside each other."""
+    """Tables of decode steps, followed by comparisons of batch sizes."""
     rows = select.filter_timed(select.filter_task(material.rows, section.task))
     rows = rows[rows["mode"] == "decode"]
     blocks = make_blocks(rows, material, _fill_block)
@@ -53,7 +53,7 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_
 
 
 def _make_step_table(setting: select.SettingRows, piece: select.Slice, top: Frame) -> ReportTable:
-    """What one step costs each variant, and what it keeps for it."""
+    """Time, state and traffic of a step of each variant."""
     groups, backends_by_label = select.split_variants(piece.rows), tables.find_backends(piece.rows)
     row_values = tables.list_row_values(top)
     budgets = {row["memory_budget_bytes"] for row in row_values if units.there(row["memory_budget_bytes"])}
@@ -103,7 +103,7 @@ def _show_traffic(row: dict[str, Any]) -> list[ReportCell]:
 
 
 def _show_capacity(row: dict[str, Any], *, with_budget: bool) -> ReportCell:
-    """The longest context; beside its budget where that differs within a table."""
+    """The longest context that fits the memory budget; with the budget if a table has several."""
     budget, longest = row["memory_budget_bytes"], row["longest_context"]
     if not units.there(budget):
         return ReportCell(units.NONE)
@@ -117,7 +117,7 @@ def _show_capacity(row: dict[str, Any], *, with_budget: bool) -> ReportCell:
 
 
 def _make_heads_table(setting: select.SettingRows, top: Frame) -> ReportTable | None:
-    """A step of each variant that was measured with several numbers of key-value heads; None where none was."""
+    """Steps of variants that were measured with several numbers of key-value heads; None if there are none."""
     cells_by_name: dict[str, dict[int, ReportCell]] = {}
     for row in tables.list_row_values(top):
         if units.there(row["kv_heads"]):
@@ -139,8 +139,7 @@ def _show_time_and_speedup(row: dict[str, Any]) -> ReportCell:
 
 
 def _make_batch_tables(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str, ReportTable]]:
-    """What becomes of the tokens a second when more sequences are decoded at once, a table for all else that must
-    agree, with its name: only where there are several batch sizes."""
+    """Yield a title and a table of tokens per second by batch size, for each setting with several."""
     setting = [name for name in select.SETTING_COLUMNS if name != "batch"]
     for values, part in rows.groupby([*setting, "causal"], dropna=False, sort=False):
         table = _make_batch_table(part[part["tokens_per_s"].notna()])
@@ -149,7 +148,7 @@ def _make_batch_tables(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str,
 
 
 def _make_batch_table(rows: Frame) -> ReportTable | None:
-    """Of variants with several of them, at the context where most were measured, the longest such."""
+    """Table at the context with the most batch sizes, the longest of these; None if no variant has several."""
     measured = rows.groupby("seq_len")["batch"].nunique()
     if measured.max() < 2:
         return None
@@ -166,7 +165,7 @@ def _make_batch_table(rows: Frame) -> ReportTable | None:
 
 
 def _make_grid(caption: str, cells_by_name: dict[str, dict[int, ReportCell]], columns: dict[int, str]) -> ReportTable:
-    """A row a name, a column a number."""
+    """A table with a row per name and a column per number."""
     empty_cell = ReportCell(units.NONE)
     body: Sequence[Sequence[ReportCell]] = [
         [ReportCell(name, name), *(cells.get(column, empty_cell) for column in columns)]

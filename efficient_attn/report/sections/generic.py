@@ -1,6 +1,6 @@
-"""Any task's section, drawn from what it says of its columns: a table of its rows, and a plot of y over x.
+"""Section of any task, from the description of its columns: a table of its rows, and a plot of y over x.
 
-Neither the task's module nor what it imports is needed. Columns that the rows do not have are left out.
+The task's module need not be importable. Columns that the rows lack are omitted.
 """
 
 from __future__ import annotations
@@ -22,15 +22,11 @@ from ..gather import Frame
 from ..tables import ReportCell, ReportTable, drop_empty_columns, make_sort_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
-DEFAULT_HEADINGS = {
-    "seq_len": "Length",
-    "kv_len": "Keys",
-    "layer": "Layer",
-    "batch": "Batch",
-}  # of x where a task has none
-LOG_AXIS_SPREAD = 4.0  # values of x that lie further apart, each to the smallest, get a logarithmic axis
-GROWING_UNITS: tuple[Unit, ...] = ("time", "seconds", "bytes", "ratio", "error")  # a factor is a factor at any size
-MAX_TITLE_LETTERS = 60  # letters of a plot's title; a page has room for all of them
+# headings of columns that a section does not describe
+DEFAULT_HEADINGS = {"seq_len": "Length", "kv_len": "Keys", "layer": "Layer", "batch": "Batch"}
+LOG_AXIS_SPREAD = 4.0  # ratio of the largest to the smallest x from which on the axis is logarithmic
+GROWING_UNITS: tuple[Unit, ...] = ("time", "seconds", "bytes", "ratio", "error")  # units with logarithmic axes
+MAX_TITLE_LETTERS = 60  # of a plot; titles of tables are not shortened
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
@@ -50,7 +46,7 @@ def _fill_block(section: Section, block: SectionBlock, setting: select.SettingRo
 
 
 def _sort_rows(rows: Frame, x: str | None) -> Frame:
-    """By x, numbers before text and what is empty last; then by variant."""
+    """Sort by x, numbers before text and missing values last; then by variant."""
     x_values = rows[x].tolist() if x in rows else [None] * len(rows)
     keys = [
         (_make_sort_key(value), make_natural_sort_key(label))
@@ -60,14 +56,14 @@ def _sort_rows(rows: Frame, x: str | None) -> Frame:
 
 
 def _make_sort_key(value: Any) -> tuple[int, float, list[tuple[int, str]]]:
-    """Where a value of x comes among others, whatever they are."""
+    """Sort key of a value of x of any type."""
     if not units.there(value):
         return 2, 0.0, []
     return (1, 0.0, make_natural_sort_key(value)) if isinstance(value, str) else (0, float(value), [])
 
 
 def _find_column(section: Section, name: str) -> Column:
-    """What a section says of a column, or what goes without saying."""
+    """A section's description of a column, or a default."""
     default = Column(
         name=name, heading=DEFAULT_HEADINGS.get(name, name.rpartition(".")[2].replace("_", " ")), unit="count"
     )
@@ -78,7 +74,7 @@ def _find_column(section: Section, name: str) -> Column:
 
 
 def _make_table(section: Section, rows: Frame, where: str) -> ReportTable:
-    """A row a row: the variant, x, and the section's columns."""
+    """Table of the rows: variant, x, and the section's columns."""
     columns = [_find_column(section, section.x)] if section.x else []
     columns += [column for column in section.columns if column.name != section.x]
     columns = [column for column in columns if column.name in rows]
@@ -98,7 +94,7 @@ def _show_value(value: Any, unit: Unit) -> ReportCell:
 
 
 class _XAxis(NamedTuple):
-    """The x axis: where each row stands, and the marks."""
+    """The x axis: position of each row, and ticks."""
 
     positions: Sequence[float]
     ticks: dict[float, str]
@@ -109,7 +105,7 @@ class _XAxis(NamedTuple):
 def _plan_groups(
     section: Section, rows: Frame, where: str, scene: length_plots.Scene
 ) -> Iterator[length_plots.PlotPlan]:
-    """The plot, or several where one would hold too many lines."""
+    """Plan the plot, or several if there are too many lines."""
     if section.y is None or section.y not in rows:
         return
     drawn = rows.assign(y=[_as_number(value) for value in rows[section.y].tolist()])
@@ -132,7 +128,7 @@ def _as_number(value: Any) -> float:
 
 
 def _name_lines(section: Section, rows: Frame) -> list[str]:
-    """What each row's line is called: its variant, and in brackets the section's words that differ between rows."""
+    """Name of each row's line: the variant, with text columns that differ between rows in parentheses."""
     names = rows["label"].tolist()
     for column in section.columns:
         values = rows[column.name].tolist() if column.name in rows and column.name not in (section.x, section.y) else []
@@ -171,7 +167,7 @@ def _make_panel(section: Section, rows: Frame, name: str, title: str, scene: len
 
 
 def _make_x_axis(section: Section, rows: Frame, unit: Unit) -> _XAxis:
-    """Numbers as they are; for bars, and for what is no number, a place each beside the others."""
+    """Numbers as they are; for bars and other types, one position per distinct value."""
     x_values = rows[section.x].tolist() if section.x in rows else [""] * len(rows)
     distinct = sorted(set(x_values), key=_make_sort_key)
     if section.kind == "bars" or any(isinstance(value, str | bool) for value in distinct):
@@ -190,14 +186,14 @@ def _format_tick(value: Any, x: str | None, unit: Unit) -> str:
 
 
 def _is_logarithmic(section: Section, unit: Unit, values: Sequence[float]) -> bool:
-    """Where values grow by factors; bars and shares start at zero."""
+    """Whether y is logarithmic; bars and shares start at zero."""
     if section.kind == "bars" or unit == "share" or min(values) <= 0:
         return False
     return unit in GROWING_UNITS or max(values) >= 10 * min(values)
 
 
 def _make_lines(rows: Frame, unit: Unit, scene: length_plots.Scene) -> tuple[Line, ...]:
-    """A line a name, with its last value beside it."""
+    """One line per name, labeled with its last value."""
     looks = {**choose_looks(rows["name"]), **scene.looks}
     lines = []
     for name, line_rows in rows.groupby("name", sort=False):

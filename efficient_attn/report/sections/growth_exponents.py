@@ -1,4 +1,4 @@
-"""How layers and mechanisms grow: exponents with intervals, beside what is claimed, and the verdicts."""
+"""Growth of time and memory: exponents with intervals, claimed exponents, and verdicts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AXIS_SYMBOLS = {"length": "N", "width": "D", "heads": "heads", "causal": "mask"}
 def make_chapter(section: Section, material: SectionData) -> Chapter:
     rows = material.rows
     rows = rows[(rows["status"] == "ok") & (rows["task"] == section.task)]
-    # lengths and widths are what varies: a setting is the machine, the dtype, the threads
+    # lengths and widths vary within a setting
     rows = rows.assign(**dict.fromkeys(("heads", "head_dim"), pd.NA), baseline=None)
     return Chapter(section.title, INTRO, make_blocks(rows, material, _fill_block))
 
@@ -49,7 +49,7 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_
 
 
 def _make_table(rows: Frame, caption: str) -> ReportTable:
-    """A row a sweep."""
+    """A table with a row per sweep."""
     head = ("Variant", "Grows", "Sizes", "Time", "Claimed", "Verdict", "Memory", "Claimed memory", "Verdict on memory")
     head += ("Steps", "Weights", "Longest call", "Ended by")
     body = [
@@ -90,12 +90,12 @@ def _show_sweep(row: Mapping[Any, Any]) -> Iterator[ReportCell]:
 
 
 def _format_exponent(exponent: Any) -> str:
-    """Two decimals; what rounds to nothing has no sign."""
+    """Two decimals, without a negative zero."""
     return f"{round(exponent, 2) + 0:.2f}"
 
 
 def _show_with_claim(counted: Any, claimed: Any) -> ReportCell:
-    """A number, and the published one where it is another."""
+    """A count, and the claimed one if it differs."""
     if not units.there(counted):
         return ReportCell(units.NONE)
     other = f" (claimed {int(claimed):,})" if units.there(claimed) and int(claimed) != int(counted) else ""
@@ -103,7 +103,7 @@ def _show_with_claim(counted: Any, claimed: Any) -> ReportCell:
 
 
 def _describe_sources(rows: Frame) -> str:
-    """Who claims what."""
+    """Sources of the claims by variant."""
     source_by_variant = {row["variant"]: row["complexity.source"] for row in rows.to_dict("records")}
     texts = [f"{variant}: {source}" for variant, source in source_by_variant.items() if units.there(source)]
     return f"Sources: {'; '.join(texts)}." if texts else ""
@@ -117,7 +117,7 @@ def _plan_chart(rows: Frame, name: str, title: str, scene: length_plots.Scene) -
 
 
 def _make_chart(rows: Frame, name: str, title: str, scene: length_plots.Scene) -> IntervalChart:
-    """A rung a variant: what was measured with its interval, and what is claimed."""
+    """Interval chart with the measured and the claimed exponent of each variant."""
     parts = [f"complexity.time_{end}" for end in ("exponent", "low", "high", "claimed")]
     columns = [rows[part].astype(float).tolist() if part in rows else [None] * len(rows) for part in parts]
     values_by_column = [[value if units.there(value) else None for value in values] for values in columns]

@@ -1,4 +1,4 @@
-"""What stands at a report's start: its title, how much was measured, and what of it was damaged."""
+"""Start of a report: title, summary of what was measured, and notices."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .. import formatting
 from ..gather import Frame, ReportData
 
 MAX_LISTED_LINES = 6  # damaged lines
-MAX_JOINED_NAMES = 3  # processors and versions of torch, in one line
-NOISY_SHARE = 0.2  # of the rounds: when more of them were disturbed, a page says so before anything else
+MAX_JOINED_NAMES = 3  # processors, GPUs or torch versions in one line
+NOISY_SHARE = 0.2  # share of disturbed rounds above which a page starts with a notice
 
 
 def make_title(data: ReportData) -> str:
@@ -24,7 +24,7 @@ def make_title(data: ReportData) -> str:
 
 
 def describe_overrides(data: ReportData) -> str:
-    """Which runs are trials, and what was changed in their suites; empty for none."""
+    """Runs whose suites were overridden, and how; empty for none."""
     texts = []
     for run in dict.fromkeys(session["run"] for session in data.sessions):
         overrides = gather_overrides(session for session in data.sessions if session["run"] == run)
@@ -33,7 +33,7 @@ def describe_overrides(data: ReportData) -> str:
 
 
 def describe_environment(rows: Frame, data: ReportData) -> str:
-    """When, on which processors and with which torch, and whether the machine was quiet, in one line."""
+    """Dates, processors, GPUs, torch versions and noise, in one line."""
     days = sorted({str(session.get("started") or "")[:10] for session in data.sessions} - {""})
     parts = [days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"] if days else []
     environments = [(s.get("environment") or {}) for s in data.sessions]
@@ -47,7 +47,7 @@ def describe_environment(rows: Frame, data: ReportData) -> str:
 
 
 def _join_few(names: Iterable[str]) -> str:
-    """All of few names, or the first and how many more."""
+    """Join names; if there are many, the first ones and the number of others."""
     all_names = list(names)
     return formatting.join_words(
         all_names
@@ -57,7 +57,7 @@ def _join_few(names: Iterable[str]) -> str:
 
 
 def summarise_rows(rows: Frame, cpus: dict[str, str]) -> str:
-    """How much was measured, of what and where, and how much was not."""
+    """Number of cases, variants and machines, and of results and failures."""
     count, failed = rows["status"].value_counts(), rows[rows["status"] != "ok"]
     if rows.empty:
         return "The run holds no rows yet."
@@ -74,7 +74,7 @@ def summarise_rows(rows: Frame, cpus: dict[str, str]) -> str:
 
 
 def _describe_configs(rows: Frame, cpus: dict[str, str]) -> str:
-    """The processors, dtypes, batches and heads that the numbers hold for; empty where nothing is known of them."""
+    """Dtypes, batches, heads and machines of the rows; empty if unknown."""
     values_by_column = {name: rows[name].dropna().unique().tolist() for name in ("dtype", "batch", "heads", "machine")}
     parts = [formatting.join_words(map(str, values_by_column["dtype"]))]
     parts += (
@@ -92,20 +92,20 @@ def _describe_configs(rows: Frame, cpus: dict[str, str]) -> str:
 
 
 def _describe_disturbance(rows: Frame) -> str:
-    """How many rounds something else on the machine disturbed; empty where that is not known, or none."""
+    """Share of rounds disturbed by other processes; empty if unknown or zero."""
     share = compute_disturbed_share(rows)
     return f" Something else disturbed {share:.0%} of the rounds; the intervals include that." if share else ""
 
 
 def compute_disturbed_share(rows: Frame) -> float | None:
-    """The share of the rounds that something else on the machine disturbed; None where no rounds are known."""
+    """Share of rounds disturbed by other processes; None without rounds."""
     ok = rows[rows["status"] == "ok"]
     rounds = ok["rounds"].sum()
     return float(ok["contaminated"].sum() / rounds) if rounds else None
 
 
 def describe_noise(rows: Frame, sessions: Sequence[Mapping[str, Any]]) -> str:
-    """That the machine was no place to measure on, as its rounds show or as it said at the start; empty if it was."""
+    """Warning that the machine was noisy, by its rounds or by its check at the start; empty if it was not."""
     share = compute_disturbed_share(rows) or 0.0
     reasons = [f"something else disturbed {share:.0%} of the rounds"] if share > NOISY_SHARE else []
     starts = dict.fromkeys(warning for s in sessions if (warning := (s.get("readiness") or {}).get("warning")))
@@ -116,7 +116,7 @@ def describe_noise(rows: Frame, sessions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def describe_damage(locations: Sequence[str]) -> str:
-    """How many records are missing from the report because their lines are damaged, and where; empty for none."""
+    """Number and locations of damaged lines, which the report omits; empty for none."""
     if not locations:
         return ""
     listed = [

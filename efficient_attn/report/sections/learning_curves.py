@@ -1,4 +1,4 @@
-"""Plots of what is learned: over steps, against what it costs, by length, and by how far back answers lie."""
+"""Plots of trained tasks: scores over steps, against cost, by length, and by distance of the answer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..drawing import length_plots
 from ..drawing.figures import Line, Panel
 from .trained_scores import LearningTest, MechanismResult
 
-LENGTH_PREFIX, DISTANCE_PREFIX = "train.at_", "train.near_"  # columns that end in a number
-STEP_TICKS = 4  # of the steps have a mark each
-AXIS_PADDING = 0.03  # of what an axis spans, beside its ends
+LENGTH_PREFIX, DISTANCE_PREFIX = "train.at_", "train.near_"  # of columns that end in a number
+STEP_TICKS = 4  # intervals between ticks of the steps
+AXIS_PADDING = 0.03  # of the span of an axis
 
 
 @dataclass(frozen=True)
 class _AxesSpec:
-    """What all lines of a panel share. said: what the caption says of it, after the title."""
+    """Axes and texts of a panel. description: text of the caption after the title."""
 
     kind: str
     title: str
@@ -37,7 +37,7 @@ class _AxesSpec:
 
 @dataclass(frozen=True)
 class _ScoreCost:
-    """What a score is paid with. fewest: how many differing ones are a plot."""
+    """A cost against which scores are plotted. min_distinct: distinct values needed for a plot."""
 
     column: str
     kind: str
@@ -70,7 +70,7 @@ SCORE_COSTS = (
 
 
 def list_column_numbers(test: LearningTest, prefix: str) -> list[int]:
-    """The numbers in which the columns end that a test's rows have, all of them, in order."""
+    """Sorted numbers at the ends of a test's columns with this prefix."""
     names = [
         str(name) for result in test.scored_results[:1] for name in result.rows.columns if str(name).startswith(prefix)
     ]
@@ -79,7 +79,7 @@ def list_column_numbers(test: LearningTest, prefix: str) -> list[int]:
 
 
 def plan_curves(test: LearningTest, scene: length_plots.Scene) -> Iterator[length_plots.PlotPlan]:
-    """What of a test is a plot: what tells most of it before the rest."""
+    """Plan the plots of a test, the most informative first."""
     results = [result for result in test.scored_results if _get_curve(result)]
     if results:
         yield from _plan_groups(test, results, "learning", f"Learning: {test.name}", scene, 0, _make_curves_panel)
@@ -107,7 +107,7 @@ def _plan_groups(
     draw_order: int,
     draw: Any,
 ) -> Iterator[length_plots.PlotPlan]:
-    """A plot, or several where one would hold too many lines."""
+    """Plan the plot, or several if there are too many lines."""
     groups = [results[i : i + length_plots.MOST_LINES] for i in range(0, len(results), length_plots.MOST_LINES)]
     for number, group in enumerate(groups, 1):
         group_text = f"{number} of {len(groups)}" if len(groups) > 1 else ""
@@ -122,7 +122,7 @@ def _plan_groups(
 
 
 def _get_curve(result: MechanismResult) -> tuple[tuple[float, float], ...] | None:
-    """Of the first seed at the best rate, where the run kept it."""
+    """Learning curve of the first seed at the best learning rate, if stored."""
     curve: Any = result.best_attempts["curve"].iloc[0] if "curve" in result.best_attempts else None
     return curve if isinstance(curve, tuple) else None
 
@@ -218,7 +218,7 @@ def _make_columns_panel(
     name: str,
     scene: length_plots.Scene,
 ) -> Panel:
-    """A line a mechanism through the means of columns, each at its number."""
+    """One line per mechanism through the means of columns, at the number of each."""
     lines = []
     for result in results:
         most = None if test.in_bits and axes.kind != "distances" else 1.0
@@ -264,7 +264,7 @@ def _make_panel(
 
 
 def _compute_share_limits(lines: Sequence[Line], chance: float | None) -> tuple[float, float]:
-    """From nothing to the most that is shown."""
+    """y limits from zero to the largest value."""
     values = [v for line in lines for part in (line.y, line.high) if part for v in part]
     top = max([*values, chance or 0.0], default=1.0) or 1.0
     return -AXIS_PADDING * top, (1 + 2 * AXIS_PADDING) * top

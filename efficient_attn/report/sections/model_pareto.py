@@ -1,4 +1,4 @@
-"""What is lost in a trained model against what it costs there: fronts of time, state and memory; and layer by layer."""
+"""Quality of a trained model against time, state and memory, with Pareto fronts; and heatmaps by layer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..drawing.figures import Line, Panel
 from ..drawing.heatmap import Heatmap, HeatmapGrid
 from ..gather import Frame
 
-EXACT_DIVERGENCE = 1e-6  # nats: a divergence that is rounding
-SHADE_DECADES = 5  # of losses that a map's shades tell apart; what is less is white
+EXACT_DIVERGENCE = 1e-6  # nats; smaller divergences count as rounding
+SHADE_DECADES = 5  # decades that a heatmap's shades cover; smaller values are white
 
 
 class SwapCost(NamedTuple):
-    """An axis of costs. gains: whether more of it is better. find: of a line of the section's table."""
+    """A cost axis. find_estimate: gets the cost from a line of the section's table."""
 
     name: str
     title: str
@@ -66,10 +66,10 @@ SWAP_COSTS = (
 def plan_pareto_plots(
     lines: Sequence[Mapping[str, Any]], name: str, where: str, scene: length_plots.Scene
 ) -> Iterator[length_plots.PlotPlan]:
-    """A plot for each cost that several lines have, of what is lost against it."""
+    """Plan a plot of divergence against each cost that several lines have."""
     for cost in SWAP_COSTS:
-        drawn = [line for line in lines if line["apart"] is not None and cost.find_estimate(line) is not None]
-        if len(drawn) > 1 and any(line["apart"].value > EXACT_DIVERGENCE for line in drawn):
+        drawn = [line for line in lines if line["divergence"] is not None and cost.find_estimate(line) is not None]
+        if len(drawn) > 1 and any(line["divergence"].value > EXACT_DIVERGENCE for line in drawn):
             plot_name = name if cost.higher_is_better else f"{name}-{cost.name}"
             yield length_plots.PlotPlan(
                 plot_name, "swap", where, len(drawn), partial(_make_pareto_panel, drawn, cost, plot_name, where, scene)
@@ -79,13 +79,13 @@ def plan_pareto_plots(
 def _make_pareto_panel(
     lines: Sequence[Mapping[str, Any]], cost: SwapCost, name: str, where: str, scene: length_plots.Scene
 ) -> Panel:
-    """A point a variant with both intervals, and through those that no other beats in both the front."""
+    """A point per variant with both intervals, and the Pareto front."""
     drawn = [
         (line, cost.find_estimate(line) or Estimate(math.nan))
         for line in lines
-        if line["apart"].value > EXACT_DIVERGENCE
+        if line["divergence"].value > EXACT_DIVERGENCE
     ]
-    exact = [line for line in lines if line["apart"].value <= EXACT_DIVERGENCE]
+    exact = [line for line in lines if line["divergence"].value <= EXACT_DIVERGENCE]
     points = tuple(_make_point(line, estimate, scene) for line, estimate in drawn)
     marks = sorted({estimate.value for _, estimate in drawn})
     interval_reach = max(
@@ -114,7 +114,7 @@ def _make_pareto_panel(
         mark_type="points",
         pareto_front=tuple(
             find_pareto_points(
-                [(estimate.value, line["apart"].value) for line, estimate in drawn],
+                [(estimate.value, line["divergence"].value) for line, estimate in drawn],
                 higher_is_better=cost.higher_is_better,
             )
         ),
@@ -123,7 +123,7 @@ def _make_pareto_panel(
 
 
 def _make_point(line: Mapping[str, Any], cost: Estimate, scene: length_plots.Scene) -> Line:
-    error: Estimate = line["apart"]
+    error: Estimate = line["divergence"]
     point = Line(line["label"], scene.looks[line["label"]], [cost.value], [error.value])
     if error.low is not None and error.high is not None:
         point = replace(point, low=[error.low], high=[error.high])
@@ -143,7 +143,7 @@ def _describe_exact(lines: Sequence[Mapping[str, Any]], cost: SwapCost) -> str:
 
 
 def find_pareto_points(points: Sequence[tuple[float, float]], *, higher_is_better: bool) -> list[tuple[float, float]]:
-    """Of points (cost, loss) those for which no other has both less loss and a better cost, the best cost first."""
+    """Pareto-optimal points (cost, divergence), best cost first."""
     best: list[tuple[float, float]] = []
     for cost, error in sorted(points, key=lambda p: (-p[0] if higher_is_better else p[0], p[1])):
         if not best or error < best[-1][1]:
@@ -157,7 +157,7 @@ def find_pareto_points(points: Sequence[tuple[float, float]], *, higher_is_bette
 def plan_layer_heatmap(
     means: Frame, name: str, measure: str, where: str, scene: length_plots.Scene
 ) -> length_plots.PlotPlan:
-    """A map of losses where one layer alone has a mechanism. means: a row a layer, a column a variant."""
+    """Plan a heatmap of divergence with a single layer swapped. means (layers, variants)."""
     count = means.shape[1]
     return length_plots.PlotPlan(
         name, "layers", where, count, partial(_make_layer_heatmap, means, name, measure, where, scene)
@@ -189,7 +189,7 @@ def _make_layer_heatmap(means: Frame, name: str, measure: str, where: str, scene
 
 
 def compute_shade(value: float, worst: float) -> float:
-    """From 0, some powers of ten below the worst, to 1."""
+    """Shade from 0 (``SHADE_DECADES`` below the worst value, or less) to 1 (the worst)."""
     if value <= 0 or worst <= 0:
         return 0.0
     return min(max(1 + math.log10(value / worst) / SHADE_DECADES, 0.0), 1.0)

@@ -1,4 +1,4 @@
-"""What a trained model finds in haystacks with each mechanism: shares of right answers, and where needles lay."""
+"""Retrieval by trained models with each mechanism: accuracy, also by depth of the needle."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_
 
 
 def _make_table(rows: Frame, inputs: str) -> ReportTable:
-    """A row a variant, the one that finds most first; a column for each kind of needles and length."""
+    """A row per variant, most accurate first, and a column per kind of needles and length."""
     columns = list(dict.fromkeys(zip(rows["retrieval.needles"], rows["seq_len"].astype(int), strict=True)))
     means = rows.groupby("label", sort=False)["accuracy"].mean().sort_values(ascending=False, kind="stable")
     body = []
@@ -67,7 +67,7 @@ def _make_table(rows: Frame, inputs: str) -> ReportTable:
 
 
 def _show_accuracy(rows: Frame) -> ReportCell:
-    """The latest answer at one place."""
+    """Accuracy of the latest row."""
     if rows.empty:
         return ReportCell(units.NONE)
     last: Any = rows.iloc[-1]
@@ -78,13 +78,13 @@ def _show_accuracy(rows: Frame) -> ReportCell:
 
 
 def _describe_too_weak(rows: Frame) -> Iterator[str]:
-    """Where the model as it is finds too little, each place once."""
+    """Reasons for skipped configurations in which the unmodified model is too weak."""
     too_weak = rows[(rows["status"] == "skipped") & rows["reason"].str.contains(TOO_WEAK_REASON, na=False)]
     for (kind, n, reason), _ in too_weak.groupby(["retrieval.needles", "seq_len", "reason"], sort=False):
         yield f"{kind}, {int(n):,} tokens: {reason}."
 
 
-# -- the maps --------------------------------------------------------------------------------------------------------
+# -- the heatmaps ------------------------------------------------------------------------------------------------------
 
 
 def _plan_heatmap(rows: Frame, name: str, where: str, scene: length_plots.Scene) -> length_plots.PlotPlan:

@@ -1,4 +1,4 @@
-"""What sections are made of: a block a setting, with its sentences, tables and plots."""
+"""Building blocks of sections: one block per setting, with sentences, tables and plots."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..drawing import figures, length_plots
 from ..drawing.style import Look
 from ..gather import Frame
 
-# nobody looks at hundreds of plots, and each costs a tenth of a second: half for its lines and their names
+# a plot takes a tenth of a second, half of it for lines and labels
 MOST_PLOTS, MOST_LINES = 24, 240
 MOST_NAMED = 2  # mechanisms in a highlight
 
 
 @dataclass(frozen=True)
 class SectionData:
-    """What every section is made from: all rows with their labels, what processors are called, how variants look.
+    """Input of all sections: labeled rows, processor names by machine, and looks of variants.
 
-    trials: the sessions, by their ``run_id``, that ran something else than their suite says.
+    overridden_runs: ``run_id`` of sessions that overrode their suite.
     """
 
     rows: Frame
@@ -33,7 +33,7 @@ class SectionData:
     overridden_runs: frozenset[str] = frozenset()
 
     def describe_config(self, setting: select.SettingRows) -> str:
-        """What a setting's numbers hold for, and whether they are a trial's."""
+        """Configuration of a setting, marked if its suite was overridden."""
         is_overridden = bool(self.overridden_runs.intersection(setting.rows["run_id"]))
         return ", ".join(
             filter(None, ("trial" if is_overridden else "", formatting.format_config(setting.key, self.cpus)))
@@ -42,10 +42,10 @@ class SectionData:
 
 @dataclass
 class SectionBlock:
-    """What is said of one setting: sentences, tables, plots.
+    """Sentences, tables and plots of a setting.
 
-    apart: what tells it from the others of its section. place: what its numbers hold for. device: where they were all
-    measured, as rows name it.
+    distinction: what distinguishes it from others of its section. config_text: its configuration. device: of all its
+    rows.
     """
 
     title: str
@@ -61,11 +61,11 @@ class SectionBlock:
 
     @property
     def aligned(self) -> bool:
-        """Whether each kind of plot starts a line of its own: not where every kind has but one."""
+        """Whether each kind of plot starts a new line: if a kind has several."""
         return len({plot.panel.kind for plot in self.plots}) < len(self.plots)
 
     def add_speedup_sentences(self, setting: select.SettingRows, piece: select.Slice, top: Frame) -> None:
-        """What a slice's speedups show at its headline length, whole and in short; nothing where there are none."""
+        """Add sentences about a slice's speedups at its headline length, and a short version as highlight."""
         row_values = [row for row in tables.list_row_values(top) if not row["is_baseline"] and row["speedup"] > 0]
         if not row_values:
             return
@@ -83,7 +83,7 @@ class SectionBlock:
             texts.append(f"{start}{claim} ({end})." if end else f"{start}{claim}.")
 
     def draw_plots(self, chosen: set[str], limit: str) -> None:
-        """Draw the chosen panels and say which were left out, and for which limit."""
+        """Render the chosen plots; note the omitted ones and the limit."""
         self.plots = [
             replace(figures.render_plot(plan.make_picture()), mode=plan.mode)
             for plan in self.plans
@@ -97,7 +97,7 @@ class SectionBlock:
 
 @dataclass
 class Chapter:
-    """A section as the page shows it; nothing is shown of one without blocks. task: of all its rows, if it is one."""
+    """A rendered section; without blocks it is not shown. task: of its rows, if there are any."""
 
     title: str
     intro: str
@@ -110,8 +110,8 @@ FillBlock: TypeAlias = Callable[[SectionBlock, select.SettingRows, length_plots.
 
 
 def make_blocks(rows: Frame, material: SectionData, fill: FillBlock, *, most: int | None = None) -> list[SectionBlock]:
-    """A block a setting, as ``fill`` fills it, of the first so many settings; files' names tell settings apart only
-    where there are several."""
+    """Make a block per setting with ``fill``, for the first ``most`` settings. File names are numbered if there are
+    several."""
     blocks = []
     settings = list(itertools.islice(select.split_settings(rows), most))
     titles = [formatting.format_setting(setting.key, material.cpus) for setting in settings]
@@ -138,13 +138,13 @@ def make_blocks(rows: Frame, material: SectionData, fill: FillBlock, *, most: in
 
 
 def explain_columns(blocks: Iterable[SectionBlock], explanations: Sequence[tuple[Sequence[str], str]]) -> str:
-    """Of texts about columns, those whose columns a table of these blocks has, each after a space."""
+    """The explanations of columns that occur in these blocks, each after a space."""
     heads = {name for block in blocks for table in block.tables for name in table.head}
     return "".join(f" {text}" for names, text in explanations if heads.intersection(names))
 
 
 def find_headline_slices(setting: select.SettingRows) -> Iterator[tuple[select.Slice, Frame]]:
-    """Each slice with its rows at the length that its table is about."""
+    """Each slice with its rows at the length of its table."""
     for piece in setting.slices:
         for column in ("latency_ms", "peak_memory_bytes", "state_bytes"):
             top = select.find_headline_rows(piece.rows, column)
@@ -154,7 +154,7 @@ def find_headline_slices(setting: select.SettingRows) -> Iterator[tuple[select.S
 
 
 def draw_planned_plots(blocks: Sequence[SectionBlock]) -> None:
-    """The plots: all of them where they are few, else what tells most of each setting before the rest of any."""
+    """Render the planned plots; above the limits, by rank."""
     chosen: set[str] = set()
     lines, limit = 0, ""
     for plan in sorted((plan for block in blocks for plan in block.plans), key=length_plots.rank_plan):

@@ -1,4 +1,4 @@
-"""What a call costs and how that grows: the table of one length, and time, speedup and memory over all lengths."""
+"""Speed and memory: a table at one length, and plots of time, speedup and memory over all lengths."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ MEMORY_PLOT = length_plots.LengthPlot(
 )
 
 
-MOST_SETTINGS = 100  # with tables of their own; of more a page would hold nothing else
+MOST_SETTINGS = 100  # with tables
 DETAILS_TITLE, DETAILS_ANCHOR = "All lengths, exponents, pairs and backends", "details"
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
-    """Plots of all that was timed but single steps, which are decoding's."""
+    """Plots of all timed rows except decode steps."""
     return Chapter(section.title, "", make_blocks(_select_rows(section, material), material, _fill_plots))
 
 
 def make_details(section: Section, material: SectionData, decision_tables: Sequence[DecisionTable]) -> Chapter:
-    """The same rows as tables, for those who open them: every speedup, and what each variant costs at one length."""
+    """Collapsed tables of the same rows: all speedups, and costs at one length."""
     fill = partial(
         _fill_tables,
         {select.make_config_key(decision_table.config): decision_table for decision_table in decision_tables},
@@ -87,7 +87,7 @@ def _fill_tables(
 
 
 def _make_table(setting: select.SettingRows, piece: select.Slice, top: Frame) -> ReportTable:
-    """What each variant costs at the length that `select.find_headline` chose, and how its cost grows."""
+    """Costs of each variant at the length of `select.find_headline_rows`, and their growth."""
     groups, prefill = select.split_variants(piece.rows), piece.mode == "prefill"
     backends_by_label = tables.find_backends(piece.rows)
     rows, row_values = [], tables.list_row_values(top)

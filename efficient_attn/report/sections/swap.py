@@ -1,6 +1,6 @@
-"""What a trained model loses with each mechanism in place of its own attention, beside what the same passes cost.
+"""Quality and cost of trained models with each mechanism in place of their own attention.
 
-A row is a segment of text. Intervals are over segments, each paired with the model as it is on the same tokens.
+Each row is a segment of text. Intervals are over segments, paired with the unmodified model on the same tokens.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ INTRO = (
     "takes swapped, all layers included: 'attention' is the share of a pass that is spent there, so that no mechanism "
     "can gain more. Brackets: 95% intervals over segments, paired."
 )
-DIVERGENCE_COLUMNS = "swap.divergence", "swap.hidden_error"  # how far from the model as it is: a decoder, an encoder
-MIN_DIVERGENCE = 1e-12  # what a divergence is at least, lest rounding below zero have no logarithm
+DIVERGENCE_COLUMNS = "swap.divergence", "swap.hidden_error"  # of decoders and encoders, from the unmodified model
+MIN_DIVERGENCE = 1e-12  # lower bound, because rounding may give values without a logarithm
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
@@ -55,11 +55,11 @@ def _fill_block(block: SectionBlock, setting: select.SettingRows, scene: length_
         )
 
 
-# -- segments taken together ---------------------------------------------------------------------------------------
+# -- summary over segments ---------------------------------------------------------------------------------------
 
 
 def summarise_segments(rows: Frame) -> Iterator[dict[str, Any]]:
-    """Of each variant what its segments say together; of a budget, the closest to the model as it is first."""
+    """Summarize each variant over its segments; by budget, smallest divergence first."""
     baseline_rows = rows[rows["is_baseline"]].set_index("swap.segment")
     budgets, lines = select.find_budgets(rows), []
     for label, part in rows.groupby("label", sort=False):
@@ -73,7 +73,7 @@ def summarise_segments(rows: Frame) -> Iterator[dict[str, Any]]:
             _list_values(part, "swap.loss"),
             _list_values(part, DIVERGENCE_COLUMNS[0]) or _list_values(part, DIVERGENCE_COLUMNS[1]),
         )
-        line["apart"] = estimate_typical([max(x, MIN_DIVERGENCE) for x in deviations]) if deviations else None
+        line["divergence"] = estimate_typical([max(x, MIN_DIVERGENCE) for x in deviations]) if deviations else None
         line["loss"] = estimate_typical(losses) if losses and min(losses) > 0 else None
         common_segments = part.index.intersection(baseline_rows.index)
         line["perplexity"] = line["speedup"] = None
@@ -183,7 +183,7 @@ TABLE_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], ReportCell]], ...] = 
 
 
 def _fill_layers(block: SectionBlock, rows: Frame, where: str, name: str, scene: length_plots.Scene) -> None:
-    """What is lost where one layer alone has a mechanism: a row a layer, and the same as a map."""
+    """Table and heatmap of divergence with a single layer swapped, one row per layer."""
     rows = rows[~rows["is_baseline"]]
     column = "swap.divergence" if "swap.divergence" in rows and rows["swap.divergence"].notna().any() else "loss"
     means = rows.groupby(["layer", "label"], sort=False)[column].mean().unstack("label").sort_index()
@@ -198,7 +198,7 @@ def _fill_layers(block: SectionBlock, rows: Frame, where: str, name: str, scene:
 
 
 def _add_sentences(block: SectionBlock, lines: Sequence[dict[str, Any]], where: str) -> None:
-    """The ceiling of any saving, and who loses least."""
+    """State the upper bound of any saving of time."""
     baseline = next((line for line in lines if line["is_baseline"]), None)
     if baseline is not None and baseline["swap.attention_share"]:
         block.sentences.append(

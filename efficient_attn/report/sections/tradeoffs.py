@@ -1,4 +1,4 @@
-"""What is lost against what it costs: a front a place and cost, with what is beaten in grey."""
+"""Approximation error against cost: Pareto fronts by configuration and cost, with dominated points in grey."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INTRO = (
     " open. What only seems beaten, because an interval overlaps, keeps its colour and is named as not to be told "
     "apart."
 )
-EXACT_FLOOR = 0.5  # of the smallest loss that is no rounding: there stands what is exact
+EXACT_FLOOR = 0.5  # position of exact mechanisms, relative to the smallest error above rounding
 
 
 CostName = Literal["time", "memory", "state"]
@@ -43,7 +43,7 @@ COST_AXES = (_CostAxis("time", "time", 0), _CostAxis("memory", "peak memory", 2)
 
 
 def make_chapter(decision_tables: Sequence[DecisionTable], material: SectionData) -> Chapter:
-    """Fronts of the boards with most mechanisms; nothing of those in which fewer than two lose something."""
+    """Plots of the decision tables with most mechanisms; at least two mechanisms must be inexact."""
     blocks: dict[str, SectionBlock] = {}
     ordered = sorted(
         decision_tables,
@@ -70,7 +70,7 @@ def make_chapter(decision_tables: Sequence[DecisionTable], material: SectionData
 def _plan_axis(
     decision_table: DecisionTable, axis: _CostAxis, scene: length_plots.Scene
 ) -> Iterator[length_plots.PlotPlan]:
-    """A plot where at least two mechanisms lose more than rounding; states are decoding's."""
+    """Plan a plot if at least two mechanisms are inexact. Decoding has state instead of memory."""
     if (axis.cost == "state") != (decision_table.config["mode"] == "decode") and axis.cost != "time":
         return
     length = decision_table.lengths[-1]
@@ -91,7 +91,7 @@ def _plan_axis(
 
 
 def _name_plot(decision_table: DecisionTable, axis: _CostAxis) -> tuple[str, str]:
-    """The plot's title, and what its file's name begins with."""
+    """Title of the plot, and start of its file name."""
     mode, causal = decision_table.config["mode"], decision_table.config["causal"]
     where = formatting.format_slice(mode, None if mode == "decode" else causal)
     title = f"Loss against {axis.title}: {where}, {units.short_length(decision_table.lengths[-1])}"
@@ -101,7 +101,7 @@ def _name_plot(decision_table: DecisionTable, axis: _CostAxis) -> tuple[str, str
 def make_pareto_panel(
     decision_table: DecisionTable, cost: CostName, points: Sequence[RankedPoint], scene: length_plots.Scene
 ) -> Panel:
-    """A board's mechanisms as points, at its longest length; through those that nothing beats in both goes a line."""
+    """Mechanisms of a decision table as points, at its longest length, with the Pareto front."""
     axis = next(axis for axis in COST_AXES if axis.cost == cost)
     title, name = _name_plot(decision_table, axis)
     least = min(point.point.error.value for point in points if point.point.error.value >= ROUNDING_ERROR)
@@ -130,7 +130,7 @@ def make_pareto_panel(
 
 
 def _make_line(placed_point: RankedPoint, floor: float, scene: length_plots.Scene) -> Line:
-    """A point with its intervals; what is exact stands at the floor, and says so."""
+    """A point with its intervals; exact mechanisms are drawn at the floor and labeled."""
     point, look = placed_point.point, scene.looks.get(placed_point.point.label, Look(FAINT, "o", "-", False))
     exact = point.error.value < ROUNDING_ERROR
     look = Look(FAINT, look.marker, look.dashes, True) if placed_point.status == "dominated" else look
@@ -144,7 +144,7 @@ def _make_line(placed_point: RankedPoint, floor: float, scene: length_plots.Scen
 
 
 def _filter_falling(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Of points by their cost those that lose less than all before, so that the line is a stair down."""
+    """Of points sorted by cost, those with a smaller error than all before."""
     least = float("inf")
     for x, y in points:
         if y < least:
@@ -153,13 +153,13 @@ def _filter_falling(points: Sequence[tuple[float, float]]) -> Iterator[tuple[flo
 
 
 def _make_ticks(costs: Sequence[float]) -> dict[float, str]:
-    """Marks of the axis: round ones between its ends, and 1, where the baseline stands."""
+    """Round ticks between the limits, and 1, the position of the baseline."""
     limits = compute_log_limits(costs, 1.0)
     return dict.fromkeys(limits, "") | make_y_ticks("ratio", *limits) | {1.0: units.ratio(1.0)}
 
 
 def _describe_dominated(points: Sequence[RankedPoint]) -> str:
-    """Who is beaten and by whom, and what cannot be told."""
+    """Dominated mechanisms, and pairs without a significant difference."""
     text = ""
     dominated = [point for point in points if point.status == "dominated"]
     if dominated:

@@ -1,5 +1,5 @@
-"""What attempts at learning came to: of each mechanism and test the rows at its best rate, one a seed, and whether they
-show more than what needs no learning. Only pandas: the page and the terminal say the same."""
+"""Scores of trained tasks: for each mechanism and test, the rows at its best learning rate, one per seed, and whether
+they are better than chance. Used by the page and the terminal."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .. import formatting
 from ..gather import Frame
 from ..tables import ReportCell
 
-BITS_METRIC = "bits a token"  # the one metric of which less is better
-REACH_SHORTCUT = "all that lies within reach of its keys"  # the cheap way of one mechanism, not of a task
-NEEDLESS_REASON = "more than chance was learned within the grid"  # no failure: why further attempts were not made
-COMPUTED_REASON = "computed, not trained"  # why no more attempts were made at what no model of so few keys can do
-ATTEMPT_STATUSES = "ok", "invalid"  # a loss that is no number any more is an attempt too
-EXTRA_ATTEMPTS = {"beyond", "longer"}  # the attempts without which nothing is called unable
-FULL_REACH = 0.999  # of a reach: what sees as much is not held back by it
+BITS_METRIC = "bits a token"  # the only metric of which lower is better
+REACH_SHORTCUT = "all that lies within reach of its keys"  # a shortcut of a mechanism, not of a task
+NEEDLESS_REASON = "more than chance was learned within the grid"  # not a failure
+COMPUTED_REASON = "computed, not trained"  # the task is out of the mechanism's reach
+ATTEMPT_STATUSES = "ok", "invalid"  # a NaN loss is an attempt too
+EXTRA_ATTEMPTS = {"beyond", "longer"}  # required before a task counts as not learned
+FULL_REACH = 0.999  # a larger reach is no limitation
 
 
 @dataclass(frozen=True)
 class MechanismResult:
-    """One mechanism at one test. rows: all its attempts, those that failed or were not needed too."""
+    """A mechanism in a test. rows: all attempts, including failed and skipped ones."""
 
     label: str
     rows: Frame
@@ -37,13 +37,13 @@ class MechanismResult:
 
     @cached_property
     def scored_attempts(self) -> Frame:
-        """The attempts that came to a score."""
+        """The attempts with a score."""
         return self.rows[(self.rows["status"] == "ok") & self.rows["train.score"].notna()]
 
     @cached_property
     def best_attempts(self) -> Frame:
-        """A row a seed, with the learning rate and the steps that the other seeds have; where there are none, with
-        those that were best on validation."""
+        """One row per seed, with the learning rate and steps used for further seeds; without these, with those that
+        were best on validation."""
         attempts = self.scored_attempts
         best = attempts[attempts["train.attempt"] == "best"]
         if best.empty:
@@ -60,8 +60,8 @@ class MechanismResult:
         )
 
     def compute_mean(self, column: str, most: float | None = None) -> Estimate | None:
-        """The mean of a column over seeds, and where there are several its 95% interval. most: of what lies between
-        zero and that."""
+        """Mean of a column over seeds, with its 95% interval if there are several. most: upper bound of values from 0
+        on, to which the interval is clipped."""
         values = (
             [float(x) for x in self.best_attempts[column].tolist() if units.there(x)]
             if column in self.best_attempts
@@ -77,12 +77,12 @@ class MechanismResult:
 
     @cached_property
     def at_chance(self) -> bool:
-        """Whether no attempt is surely better than what needs no learning."""
+        """Whether no attempt is significantly better than chance and majority."""
         return all(_is_at_chance(row, self.in_bits) for row in self.scored_attempts.to_dict("records"))
 
     @property
     def attempt_kinds(self) -> list[str]:
-        """Of the attempts that were made, with the first seed. A loss that is no number leaves no column, but words."""
+        """Kinds of the attempts with the first seed. After a NaN loss the kind is only in the inputs."""
         attempts = self.rows[self.rows["status"].isin(ATTEMPT_STATUSES)]
         pairs = zip(attempts["train.attempt"], attempts["inputs"], strict=True)
         kinds = [str(kind) if units.there(kind) else f"{inputs},,".split(",")[1].strip() for kind, inputs in pairs]
@@ -90,25 +90,25 @@ class MechanismResult:
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether it was worked out that a model which sees so few keys is at chance."""
+        """Whether a model with this reach is at chance by computation."""
         return bool(self.rows["reason"].astype(object).fillna("").str.contains(COMPUTED_REASON, regex=False).any())
 
     @property
     def all_attempts_made(self) -> bool:
-        """Whether all attempts were made before it may be called unable."""
+        """Whether all attempts were made that are required to report a task as not learned."""
         return self.out_of_reach or set(self.attempt_kinds) >= EXTRA_ATTEMPTS
 
     @property
     def reach(self) -> float | None:
-        """Of a task whose answers lie at known distances, the best that a model of its reach could score."""
+        """Best possible score within the mechanism's reach, if the distances of answers are known."""
         reach_rows = self.best_attempts if len(self.scored_attempts) else self.scored_attempts
         reach_rows = reach_rows[reach_rows["train.way"] == REACH_SHORTCUT]["train.shortcut"].dropna()
         return float(reach_rows.iloc[-1]) if len(reach_rows) else None
 
     @property
     def learned_within_reach(self) -> bool:
-        """Whether all that lies within its reach was learned, as far as the interval tells: over seeds, or of one seed
-        over examples."""
+        """Whether the interval contains the best possible score within reach. The interval is over seeds, or over
+        examples for a single seed."""
         score, reach = self.score, self.reach
         if score is None or reach is None or reach >= FULL_REACH or self.at_chance:
             return False
@@ -121,7 +121,7 @@ class MechanismResult:
         return all(map(units.there, ends)) and bool(ends[0] <= reach <= ends[1])
 
     def show_score(self) -> ReportCell:
-        """The score, or that there is none to speak of."""
+        """The score, or the reason why there is none."""
         if self.score is None:
             return ReportCell(str(self.rows["status"].iloc[-1]))
         if self.at_chance and self.out_of_reach:
@@ -142,13 +142,13 @@ class MechanismResult:
 
 
 def _is_at_chance(row: dict[str, Any], in_bits: bool) -> bool:
-    """Whether a score is no surely better than a guess, or than the one answer that is most often right."""
+    """Whether a score is not significantly better than chance and majority."""
     baselines = [float(row[f"train.{name}"]) for name in ("chance", "majority") if units.there(row[f"train.{name}"])]
     if not baselines:
         return False
     if in_bits:
         return bool(row["train.score"] >= min(baselines))
-    low: Any = row.get("train.low")  # of a score that is no count there is none
+    low: Any = row.get("train.low")  # None if the score is not a count
     low = low if units.there(low) else row["train.score"]
     return bool(low <= max(baselines))
 
@@ -159,7 +159,7 @@ def format_score(score: Any, in_bits: bool) -> str:
 
 @dataclass(frozen=True)
 class LearningTest:
-    """A task at a length. name: what tells it from the others."""
+    """A task at a length. name: unique among tests."""
 
     name: str
     length: int
@@ -172,12 +172,12 @@ class LearningTest:
 
     @property
     def heading(self) -> str:
-        """The name, and what it is scored by where that is not the share of right answers."""
+        """The name, with the metric unless it is accuracy."""
         return self.name if self.metric in ("accuracy", "") else f"{self.name}, {self.metric}"
 
     @cached_property
     def scored_results(self) -> tuple[MechanismResult, ...]:
-        """The mechanisms that came to a score."""
+        """The mechanisms with a score."""
         return tuple(result for result in self.results if result.score is not None)
 
     @property
@@ -186,11 +186,11 @@ class LearningTest:
 
     @property
     def is_ranked(self) -> bool:
-        """Nobody is, where the baseline itself learned nothing, or nobody came to a score."""
+        """Whether mechanisms can be ranked: there are scores, and the baseline is better than chance."""
         return bool(self.scored_results) and not (self.baseline is not None and self.baseline.at_chance)
 
     def describe_ranking(self) -> str:
-        """That nobody is ranked, and why."""
+        """Why mechanisms are not ranked; empty if they are."""
         if self.is_ranked or self.baseline is None:
             return ""
         if all(result.at_chance and result.all_attempts_made for result in self.scored_results):
@@ -204,12 +204,12 @@ class LearningTest:
         )
 
     def list_values(self, column: str) -> list[Any]:
-        """What the rows that count say of a column, each once."""
+        """Distinct values of a column in the best attempts."""
         values = [x for result in self.scored_results for x in result.best_attempts[column].tolist()]
         return list(dict.fromkeys(x for x in values if units.there(x)))
 
     def find_shortcut(self) -> tuple[float, str] | None:
-        """The score of the task's own cheap way, and what that is; none where the reach of each mechanism is one."""
+        """Score and name of the task's shortcut; None if the shortcuts are the reaches of mechanisms."""
         for result in self.scored_results:
             last_attempt = result.best_attempts.iloc[-1]
             if units.there(last_attempt["train.shortcut"]) and last_attempt["train.way"] != REACH_SHORTCUT:
@@ -220,7 +220,7 @@ class LearningTest:
 
 
 def filter_trained(rows: Frame) -> Frame:
-    """The rows of tasks that train models, whatever they are called: what failed before it began among them."""
+    """The rows of all tasks that train models, including those that failed before training."""
     if "train.score" not in rows:
         return rows[:0]
     is_training_task = rows["task"].isin(set(rows.loc[rows["train.score"].notna(), "task"]))
@@ -228,12 +228,12 @@ def filter_trained(rows: Frame) -> Frame:
 
 
 def drop_needless_rows(rows: Frame) -> Frame:
-    """Rows without those of attempts that were not needed: nothing is missing there."""
+    """Drop rows of attempts that were not needed, as these are not missing."""
     return rows[~((rows["status"] == "skipped") & (rows["reason"].astype(object) == NEEDLESS_REASON))]
 
 
 def list_tests(rows: Frame) -> Iterator[LearningTest]:
-    """Each task at each length, in the order in which they were run; by part where several have the same."""
+    """Each task at each length, in order of appearance; named by part if several parts have the same."""
     parts = rows.groupby(["task", "seq_len"], dropna=False)["part"].transform("nunique") > 1
     for (task, part, length), test_rows in rows.groupby(["task", "part", "seq_len"], sort=False, dropna=False):
         part_text = f" ({part})" if units.there(part) and bool(parts[test_rows.index[0]]) else ""
@@ -247,7 +247,7 @@ def list_tests(rows: Frame) -> Iterator[LearningTest]:
 
 
 def order_labels(tests: Sequence[LearningTest]) -> list[str]:
-    """Who is best over all tests by which anybody is ranked comes first, by the mean of places."""
+    """Labels by mean rank over all tests with a ranking, best first."""
     ranks: dict[str, list[float]] = {result.label: [] for test in tests for result in test.results}
     for test in tests:
         for rank, result in enumerate(test.list_best_first()) if test.is_ranked else ():

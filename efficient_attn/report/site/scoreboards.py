@@ -181,7 +181,7 @@ def _make_swap_table(rows: Frame, where: str) -> ReportTable:
     """Sort by perplexity; for encoders, which have none, by the distance of their outputs."""
     summaries = list(swap.summarise_segments(rows))
     column, column_title = _choose_distance(rows)
-    sort_column = "perplexity" if any(line["perplexity"] for line in summaries) else "apart"
+    sort_column = "perplexity" if any(line["perplexity"] for line in summaries) else "divergence"
     sample_cell = ReportCell(format_count(rows["swap.segment"].nunique(), "segment"))
     lines = []
     for line in summaries:

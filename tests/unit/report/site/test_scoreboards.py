@@ -108,6 +108,16 @@ def test_swapped_models_are_ranked_by_perplexity_and_layers_by_themselves(tmp_pa
     assert [row[::2] for row in _texts(second)] == [["mqa", "2 layers"]]
 
 
+def test_swapped_encoders_are_ranked_by_the_error_of_hidden_rows(tmp_path: Path) -> None:
+    records = []
+    for variant, error in (("linear", 0.5), ("mqa", 0.2)):
+        for record in _segments(variant, (3.0, 3.0)):
+            record.row.extra = {"swap.hidden_error": error, "swap.segment": record.row.extra["swap.segment"]}
+            records.append(record)
+    (board,) = _list(tmp_path, records, "swap")
+    assert [row[0] for row in _texts(board)] == ["mqa", "linear"]
+
+
 def test_what_was_found_has_wilsons_interval_and_stands_above_chance(tmp_path: Path) -> None:
     records = []
     for variant, share in (("linear", 0.2), ("full", 0.9)):
