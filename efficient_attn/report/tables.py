@@ -55,13 +55,13 @@ COST_COLUMNS = [
 ]
 ERROR_HEADING, BACKEND_HEADING = "Error", "Backend"
 ERROR_EXPLANATION = (
-    "'Error' is what the same mechanism loses: the norm of its difference from exact attention over the norm of exact "
-    "attention, so that an output of zeros has 1."
+    "'Error' is the relative error of the same mechanism: the norm of its difference from exact attention over the "
+    "norm of exact attention. An output of zeros has an error of 1."
 )
 PAIRS_HEADINGS = ("Pairs kept", "Computed for each")
 PAIRS_EXPLANATION = (
-    "'Pairs kept' is the share of all query-key pairs, of all that causality leaves where it is causal, over which a "
-    "mechanism attends; 'computed for each' is how many its backend computes for each pair kept."
+    "'Pairs kept' is the share of query-key pairs that a mechanism attends to, of those that causality allows; "
+    "'computed for each' is the number of pairs that its backend computes for each of these."
 )
 UNCLEAR_TEXT = "unclear"  # in place of an imprecise exponent
 # of columns in several sections

@@ -28,16 +28,16 @@ from .trained_scores import (
 )
 
 INTRO = (
-    "Small models, alike but for the mechanism inside, are trained from nothing and tested on examples that they have "
-    "not seen. What stands here holds for models of this size, trained for so many steps with so many seeds; it is "
-    "not what larger or longer trained ones could do. And it is another question than what a model loses whose "
-    "attention is swapped after training: there the weights are given, here they are found. Each cell is the mean "
-    "over seeds at the learning rate that was best on validation, in brackets its 95% interval over seeds. 'chance' "
-    "is a guess, 'majority' the one answer that is most often right, 'shortcut' a cheap way that the task allows: all "
-    "three are computed. 'not learned' stands where no attempt was surely better than chance and majority: not the "
-    "grid of rates, not the two beyond it, not twice the steps."
+    "Small models that differ only in their attention mechanism are trained from scratch and tested on unseen "
+    "examples. The scores hold for this model size, number of steps and number of seeds; larger models or longer "
+    "training may give other results. Swapping the attention of a trained model is a different experiment, as its "
+    "weights are not trained for the mechanism. Each cell is the mean over seeds at the learning rate that was best "
+    "on validation, with its 95% interval over seeds in brackets. 'chance' is a random guess, 'majority' the most "
+    "frequent answer, 'shortcut' a simple strategy that the task allows; all three are computed. 'not learned': no "
+    "attempt was significantly better than chance and majority, with the grid of learning rates, two rates beyond it, "
+    "and twice the steps."
 )
-LOWER_IS_BETTER_NOTE = " Bits are better when there are fewer."
+LOWER_IS_BETTER_NOTE = " For bits, lower is better."
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
@@ -190,8 +190,8 @@ def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
     head = ("Variant", "Task", "Attempt", "Ended by", "Learning rate", "Seed", "Score", "Steps", "Training")
     head += ("In attention", "In all else", "In embeddings")
     note = (
-        "'grid': the rates that all have; 'beyond', 'longer': a rate outside it, and twice the steps, where nothing "
-        "was learned; 'best': the other seeds, with what was best. The last three columns count parameters."
+        "'grid': learning rates of all mechanisms; 'beyond' and 'longer': a rate outside the grid and twice the steps, "
+        "if nothing was learned; 'best': further seeds with the best settings. The last three columns count parameters."
     )
     return drop_empty_columns(
         ReportTable(f"All {len(body)} attempts", head, body, text_columns=4, note=note, folded=True)
@@ -273,10 +273,10 @@ def _compare_with_swapping(
         error_cells = [show_number(means.get(specs[label])) for means in swap_errors.values()]
         results = [next((result for result in test.results if result.label == label), None) for test in tests]
         body.append([ReportCell(label, label), *error_cells, *map(_show_result, tests, results)])
-    note = "Two questions: what a trained model loses without being trained again, and what is learned from nothing."
+    note = "Swapped: a trained model without further training. Learned: a model trained from scratch."
     head = ("Variant", *swap_errors, *(f"Learned: {test.heading}" for test in tests))
     yield ReportTable(
-        f"Swapped and learned: {formatting.format_count(len(common_labels), 'mechanism')} of which both is known",
+        f"Swapped and learned: {formatting.format_count(len(common_labels), 'mechanism')} with both results",
         head,
         body,
         note=note,

@@ -46,9 +46,9 @@ def _make_heatmap(results: Sequence[MechanismResult], name: str, title: str, sce
         name=name,
         kind="alignment",
         title=title[:60],
-        caption=f"{title}: one example of the tests. Each line is a written token, and says by its shades how much "
-        "weight each token of the source has, mean over heads of the last layer; one model each, the first seed at its "
-        "best learning rate.",
+        caption=f"{title}: one test example. Rows are target tokens, columns are source tokens, shades are attention "
+        "weights, averaged over the heads of the last layer; one model per mechanism, with the first seed at its best "
+        "learning rate.",
         config_text=scene.config_text,
         alt=f"{title}, for {formatting.join_words(result.label for result in results)}.",
         grids=tuple(grids),

@@ -23,9 +23,10 @@ from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
     "The relative error is the norm of the difference from exact softmax attention over the norm of the exact output, "
-    "on the same queries, keys and values. Two predictors that know nothing give it a scale: the mean of v, and zero, "
-    "whose error is 1 by definition. The spread: the standard deviation of the heads' own errors; the gradient cosine "
-    "is that between the gradients of q, k and v and exact attention's, for one drawn gradient of the output."
+    "on the same queries, keys and values. Two trivial predictors give it a scale: the mean of v, and zero, whose "
+    "error is 1 by definition. 'Spread over heads' is the standard deviation of the errors of the heads; 'gradient "
+    "cosine' is the cosine similarity of the gradients of q, k and v with those of exact attention, for one random "
+    "gradient of the output."
 )
 
 
@@ -74,7 +75,7 @@ def _make_table(piece: select.Slice) -> ReportTable:
     body = _average_by_variant(rows, ERROR_COLUMN_HEADINGS)
     for line in body:
         line += [show_number(clamped[line[0].text]), show_number(worst[line[0].text])]
-    note = "An approximation that does not stay well below both nulls has lost what attention adds."
+    note = "An approximation is useful only if its error is well below those of both trivial predictors (null)."
     head = ("Variant", "Budget", *ERROR_COLUMN_HEADINGS, "Rows clamped", "Error against own oracle (worst)")
     return drop_empty_columns(
         ReportTable(
@@ -183,10 +184,10 @@ def make_dot_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel | No
             "loss", piece.inputs, formatting.format_direction(piece.causal), piece.length, scene.suffix
         ),
         kind="loss",
-        title=f"Losses: {where}" if where else "Losses",
+        title=f"Relative error: {where}" if where else "Relative error",
         config_text=scene.config_text,
-        caption=f"Error against exact attention ({where}), mean and 95% interval over layers. Bands: what predicting "
-        f"the mean of v and zero loses, over layers.{notes}",
+        caption=f"Error against exact attention ({where}), mean and 95% interval over layers. Bands: errors of "
+        f"predicting the mean of v and zero, over layers.{notes}",
         xlabel="relative error",
         ylabel="",
         unit="error",
@@ -232,7 +233,7 @@ def _make_layer_panel(piece: select.Slice, scene: length_plots.Scene) -> Panel |
         kind="error",
         title=f"Error: {where}" if where else "Error",
         config_text=scene.config_text,
-        caption=f"Relative error against exact attention ({where}); dashed: two predictors that know nothing.{notes}",
+        caption=f"Relative error against exact attention ({where}); dashed: two trivial predictors.{notes}",
         xlabel="layer",
         ylabel="relative error",
         unit="error",

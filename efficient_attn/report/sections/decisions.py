@@ -17,15 +17,14 @@ TITLE, ANCHOR = "What to use", "decide"
 MAX_OPEN_TABLES, MAX_TABLES, MOST_LINES = 5, 24, 50
 MODE_ORDER = ("forward", "forward_backward", "prefill", "decode")
 INTRO = (
-    "A speedup is the paired ratio of the baseline's time over the mechanism's: \u25b2 its 95% interval, in brackets,"
-    " lies above 1, \u25bc below, \u2248 it holds 1. 'Faster from' says from which length on every interval lies "
-    "above 1, of the lengths at which baseline and mechanism were both measured: '<=256' from the shortest of them; "
-    "'at 8K' at the only one; '512\u20131K' slower at the one, faster from the other on; 'by 4K' from there on, and "
-    "not shown to be slower before; 'none up to 4K' slower even there; 'unclear' where intervals hold 1. What follows"
-    " 'about' is interpolated between measured lengths, in logarithms: where the speedup passes 1, and where its "
-    "interval's ends do. The loss is that of the same mechanism against exact attention: the error is the norm of the"
-    " difference over the norm of exact attention. Memory is the peak of a call over the baseline's; the state is "
-    "what decoding keeps."
+    "A speedup is the paired ratio of the baseline's time over the mechanism's, with its 95% interval in brackets: "
+    "\u25b2 the interval lies above 1, \u25bc below 1, \u2248 it contains 1. 'Faster from' is the length from which on "
+    "all intervals lie above 1, among lengths at which both were measured: '<=256' from the shortest of them; 'at 8K' "
+    "at the only one; '512\u20131K' slower at 512, faster from 1K on; 'by 4K' from 4K on, not significantly slower "
+    "before; 'none up to 4K' slower even at 4K; 'unclear' if intervals contain 1. Lengths after 'about' are "
+    "interpolated between measured lengths, in logarithms: where the speedup and the ends of its interval cross 1. "
+    "The relative error is the norm of the mechanism's difference from exact attention over the norm of exact "
+    "attention. Memory is the peak of a call over the baseline's; the state is what decoding stores between steps."
 )
 
 
@@ -48,7 +47,7 @@ def make_chapter(decision_tables: Sequence[DecisionTable], material: SectionData
     if omitted > 0:
         list(blocks.values())[
             -1
-        ].note = f"{formatting.format_count(omitted, 'more place')} not shown here: all rows are in rows.csv."
+        ].note = f"{formatting.format_count(omitted, 'more configuration')} not shown here: all rows are in rows.csv."
     return Chapter(TITLE, INTRO, list(blocks.values()), ANCHOR, "speed")
 
 
@@ -68,10 +67,12 @@ def _make_table(decision_table: DecisionTable, where: str) -> ReportTable:
     slice_text = formatting.format_slice(mode, None if mode == "decode" else causal)
     caption = f"{TITLE}: {', '.join(filter(None, (slice_text, where)))}"
     speedups = [f"{'After' if mode == 'decode' else 'At'} {units.short_length(n)}" for n in decision_table.lengths]
-    head = ("Mechanism", "Faster from", *speedups, "Loss", "Memory", "State")
+    head = ("Mechanism", "Faster from", *speedups, "Relative error", "Memory", "State")
     body = [_make_row(decision, decision_table) for decision in decision_table.decisions[:MOST_LINES]]
     return tables.drop_empty_columns(
-        ReportTable(caption, head, body, note=_make_note(decision_table), wrapped=("Faster from", "Loss"), mode=mode)
+        ReportTable(
+            caption, head, body, note=_make_note(decision_table), wrapped=("Faster from", "Relative error"), mode=mode
+        )
     )
 
 
@@ -125,12 +126,10 @@ def _make_note(decision_table: DecisionTable) -> str:
     """Reference of the ratios, and the inputs with which errors were measured."""
     sentences = [f"Speedups and memory are over {decision_table.baseline}'s."]
     where = dict.fromkeys(decision.error_on for decision in decision_table.decisions if decision.error_on)
-    sentences.append(
-        f"Errors were measured on {'; '.join(where)}." if where else "Losses were not measured in these rows."
-    )
+    sentences.append(f"Errors were measured on {'; '.join(where)}." if where else "Relative errors were not measured.")
     omitted = len(decision_table.decisions) - MOST_LINES
     sentences += (
-        [f"{omitted} more with smaller speedups stand in the tables of all lengths, below."] if omitted > 0 else []
+        [f"{omitted} more with smaller speedups are in the tables of all lengths below."] if omitted > 0 else []
     )
     return tables.join_sentences(*sentences)
 
@@ -152,7 +151,7 @@ def make_speedup_heatmap(decision_table: DecisionTable, caption: str) -> ReportT
     )
 
 
-SHADES_NOTE = "Shades: an interval above 1 or below it, in steps of 1.5, 4 and 16 times. Without a shade it holds 1."
+SHADES_NOTE = "Shaded: the interval lies above or below 1, in steps of 1.5, 4 and 16 times. Not shaded: it contains 1."
 MAX_HEATMAP_ROWS = 100
 _SHADE_STEPS = (1.5, 4.0, 16.0)
 

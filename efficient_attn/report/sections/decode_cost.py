@@ -14,15 +14,15 @@ from ..tables import ReportCell, ReportTable
 from .section_blocks import Chapter, SectionBlock, SectionData, explain_columns, find_headline_slices, make_blocks
 
 INTRO = (
-    "One step adds a position after a context; the state is what a mechanism keeps between steps. An exponent is "
-    "'unclear' where its interval spans more than 0.5."
+    "One step adds a position after a context; the state is what a mechanism stores between steps. An exponent is "
+    "'unclear' if its interval is wider than 0.5."
 )
 
 TRAFFIC_HEADINGS = ("Bytes a token", "Of the bandwidth")
 TRAFFIC_EXPLANATION = (
     "'Bytes a token' is what any implementation must read and write for one step of one sequence; 'of the bandwidth' "
-    "is how fast that went over how fast the machine reads the cache that is named, or else its memory: of memory, "
-    "above 100% where the state lay in a cache."
+    "is the achieved bandwidth over the machine's read bandwidth of the named cache, or else of memory. It exceeds "
+    "100% of memory if the state was in a cache."
 )
 CAPACITY_HEADING = "Longest context"
 
@@ -30,7 +30,7 @@ CAPACITY_HEADING = "Longest context"
 STEP_PLOT = length_plots.LengthPlot(
     "decode", "latency_ms", "time", "Time a step", "time a step", length_plots.MEDIAN_CAPTION
 )
-_STATE_CAPTION = f"What is kept between steps{length_plots.GROWTH_NOTE}"
+_STATE_CAPTION = f"State between steps{length_plots.GROWTH_NOTE}"
 STATE_PLOT = length_plots.LengthPlot("state", "state_bytes", "bytes", "State", "state", _STATE_CAPTION, draw_order=2)
 
 

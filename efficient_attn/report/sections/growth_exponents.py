@@ -17,11 +17,11 @@ from ..tables import ReportCell, ReportTable, make_sort_value
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
-    "How time and memory of a call grow: exponents of a straight line in logarithms, 1 for linear and 2 for quadratic "
-    "growth, over the last sizes that were measured. Brackets: 95% intervals, which a bend in the line widens too. "
-    "'Claimed' is what the source's formula gives over the same sizes. A mechanism stands alone; a layer has its "
-    "projections too. 'Steps': how many must come one after another. 'Weights': parameters at the smallest size, "
-    "without biases. Where later keys are hidden, -1 is half the time."
+    "Growth of the time and memory of a call: exponents fitted in logarithms over the largest measured sizes, 1 for "
+    "linear and 2 for quadratic growth. Brackets: 95% intervals, which also widen if the growth is not a power law. "
+    "'Claimed' is the exponent of the source's formula over the same sizes. A layer includes projections, a mechanism "
+    "does not. 'Steps': number of sequential steps. 'Weights': parameters at the smallest size, without biases. For "
+    "masks of later keys, -1 is half the time."
 )
 VERDICT_MARKS = {"reproduced": "faster", "contradicted": "slower", "inconclusive": "unclear"}
 AXIS_SYMBOLS = {"length": "N", "width": "D", "heads": "heads", "causal": "mask"}

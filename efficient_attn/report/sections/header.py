@@ -42,7 +42,7 @@ def describe_environment(rows: Frame, data: ReportData) -> str:
     parts += [_join_few(gpus), _join_few(dict.fromkeys(f"torch {e['torch']}" for e in environments if e.get("torch")))]
     share = compute_disturbed_share(rows)
     if share is not None:
-        parts.append(f"disturbed in {share:.0%} of the rounds" if share > NOISY_SHARE else "a quiet machine")
+        parts.append(f"disturbed in {share:.0%} of the rounds" if share > NOISY_SHARE else "an idle machine")
     return " \u00b7 ".join(filter(None, parts))
 
 
@@ -69,7 +69,7 @@ def summarise_rows(rows: Frame, cpus: dict[str, str]) -> str:
     text += f" ({', '.join(devices)})" if devices else ""
     text += f": {len(ok)} gave a result"
     status_counts = [f"{count[s]} {s}" for s in failed["status"].unique()]
-    text += f", {len(failed)} did not ({', '.join(status_counts)}); the reasons are below." if status_counts else "."
+    text += f", {len(failed)} did not ({', '.join(status_counts)}); see the reasons below." if status_counts else "."
     return text + _describe_configs(ok, cpus) + _describe_disturbance(ok)
 
 
@@ -94,7 +94,7 @@ def _describe_configs(rows: Frame, cpus: dict[str, str]) -> str:
 def _describe_disturbance(rows: Frame) -> str:
     """Share of rounds disturbed by other processes; empty if unknown or zero."""
     share = compute_disturbed_share(rows)
-    return f" Something else disturbed {share:.0%} of the rounds; the intervals include that." if share else ""
+    return f" Other processes disturbed {share:.0%} of the rounds; the intervals include that." if share else ""
 
 
 def compute_disturbed_share(rows: Frame) -> float | None:
@@ -107,12 +107,12 @@ def compute_disturbed_share(rows: Frame) -> float | None:
 def describe_noise(rows: Frame, sessions: Sequence[Mapping[str, Any]]) -> str:
     """Warning that the machine was noisy, by its rounds or by its check at the start; empty if it was not."""
     share = compute_disturbed_share(rows) or 0.0
-    reasons = [f"something else disturbed {share:.0%} of the rounds"] if share > NOISY_SHARE else []
+    reasons = [f"other processes disturbed {share:.0%} of the rounds"] if share > NOISY_SHARE else []
     starts = dict.fromkeys(warning for s in sessions if (warning := (s.get("readiness") or {}).get("warning")))
     reasons += [f"at the start: {'; '.join(map(str, starts))}"] if starts else []
     if not reasons:
         return ""
-    return f"Measured on a noisy machine ({'; '.join(reasons)}). Small differences may be its doing."
+    return f"Measured on a noisy machine ({'; '.join(reasons)}). Small differences may be caused by that."
 
 
 def describe_damage(locations: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ SCORE_COSTS = (
         "train.step_ms",
         "worth",
         "Learned in what time",
-        "the mean time of a step as it was measured while training, not in turns",
+        "the mean time of a step, measured during training and not interleaved",
         "time of a training step",
         units.duration,
     ),
@@ -61,7 +61,7 @@ SCORE_COSTS = (
         "state_bytes",
         "state",
         "Learned with what state",
-        "the bytes that a decoder keeps of one sequence as long as those of training",
+        "the decode state in bytes of one sequence of the training length",
         "state of all layers",
         units.size,
         min_distinct=2,
@@ -204,7 +204,7 @@ def _make_distances_panel(
 ) -> Panel:
     columns = {n: f"{DISTANCE_PREFIX}{n}" for n in list_column_numbers(test, DISTANCE_PREFIX)}
     description = (
-        "right answers by how far back they lie: at most so many positions, and more than half as many; mean over seeds"
+        "accuracy by distance of the answer: at most so many positions, and more than half as many; mean over seeds"
     )
     axes = _AxesSpec("distances", title, description, "positions back, at most", "right answers", {}, log_x=True)
     return _make_columns_panel(test, results, columns, axes, name, scene)

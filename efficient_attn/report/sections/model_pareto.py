@@ -39,8 +39,8 @@ SWAP_COSTS = (
     SwapCost(
         "swap",
         "time",
-        "time of the model as it is over time swapped",
-        "how much faster a whole pass is",
+        "time of the unmodified model over time swapped",
+        "the speedup of a whole pass",
         True,
         lambda line: line["speedup"],
     ),
@@ -100,12 +100,12 @@ def _make_pareto_panel(
     return Panel(
         name=name,
         kind="swap",
-        title=f"Loss against {cost.title}: {where}"[:60],
+        title=f"Quality against {cost.title}: {where}"[:60],
         config_text=scene.config_text,
         caption=f"Quality against {cost.description}, over {where}; bars: 95% intervals over segments. The line is the "
         f"Pareto front.{exact_note}",
         xlabel=cost.label,
-        ylabel="KL from the model as it is, nats" if decoder else "error of hidden rows",
+        ylabel="KL from the unmodified model, nats" if decoder else "error of hidden rows",
         unit="error",
         lines=points,
         ticks={mark: write(mark) for mark in marks},
@@ -118,7 +118,7 @@ def _make_pareto_panel(
                 higher_is_better=cost.higher_is_better,
             )
         ),
-        alt=f"Loss against {cost.title} over {where} for {formatting.join_words(line.label for line in points)}.",
+        alt=f"Quality against {cost.title} over {where} for {formatting.join_words(line.label for line in points)}.",
     )
 
 
@@ -177,7 +177,7 @@ def _make_layer_heatmap(means: Frame, name: str, measure: str, where: str, scene
         name=name,
         kind="layers",
         title=f"One layer swapped: {where}"[:60],
-        caption=f"{measure} where one layer alone has the mechanism, {where}. Shades are logarithms of it.",
+        caption=f"{measure} with a single layer swapped, {where}. Shades are logarithmic.",
         config_text=scene.config_text,
         alt=f"{measure} by layer over {where} for {formatting.join_words(labels)}.",
         grids=tuple(map(make_grid, labels)),

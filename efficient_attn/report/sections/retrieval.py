@@ -15,11 +15,12 @@ from ..tables import ReportCell, ReportTable, show_size
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
-    "Sentences are hidden at even depths in real text, which a trained model reads with each mechanism in place of its "
-    "attention. For each it is asked which of ten answers is the most likely, so chance is 10%. 'single': each about "
-    "another thing, wrong answers stand nowhere; 'multi_key': all of one form, wrong answers belong to other keys; "
-    "'variables': one sentence leads to another; 'words': the most frequent word of a list. Brackets: Wilson's 95% "
-    "intervals over questions. Where the model as it is hardly answers better than chance, nothing is said of others."
+    "Sentences (needles) are hidden at even depths in real text, which a trained model reads with each mechanism in "
+    "place of its attention. For each, the most likely of ten answers is selected, so chance is 10%. 'single': needles "
+    "about different things, wrong answers are not in the text; 'multi_key': needles of one form, wrong answers belong "
+    "to other keys; 'variables': one sentence refers to another; 'words': the most frequent word of a list. Brackets: "
+    "Wilson 95% intervals over questions. Where the unmodified model is hardly better than chance, no mechanism is "
+    "evaluated."
 )
 DEPTH_PREFIX = "retrieval.depth_"
 TOO_WEAK_REASON = "says nothing here"

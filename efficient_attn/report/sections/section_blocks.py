@@ -92,7 +92,9 @@ class SectionBlock:
         omitted = [plan.title for plan in self.plans if plan.name not in chosen]
         if omitted:
             listed = formatting.join_words(omitted[:4] + ([f"{len(omitted) - 4} more"] if len(omitted) > 4 else []))
-            self.note = f"Not drawn, because a report draws at most {limit}: {listed}. Report fewer runs at once."
+            self.note = (
+                f"Not drawn, because a report has at most {limit}: {listed}. To draw them, report fewer runs at once."
+            )
 
 
 @dataclass

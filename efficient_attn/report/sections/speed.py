@@ -15,11 +15,11 @@ from .decisions import make_speedup_heatmap
 from .section_blocks import Chapter, SectionBlock, SectionData, explain_columns, find_headline_slices, make_blocks
 
 INTRO = (
-    "Times are medians over rounds in which all variants of a cell take turns; brackets hold 95% intervals. An "
-    "exponent is that of the growth with length N, fitted over all measured lengths by least squares on logarithms: 1"
-    " is linear, 2 quadratic; 'unclear': its interval spans more than 0.5."
+    "Times are medians over rounds in which all variants of a group are interleaved; brackets are 95% intervals. "
+    "Exponents describe the growth with length N, fitted over all measured lengths by least squares on logarithms: 1 "
+    "is linear, 2 quadratic; 'unclear': the interval is wider than 0.5."
 )
-PREFILL_EXPLANATION = "Prefill takes a whole prompt through one step into a new decode state."
+PREFILL_EXPLANATION = "Prefill processes a whole prompt in one call and creates a decode state."
 TIME_PLOT = length_plots.LengthPlot(
     "time", "latency_ms", "time", "Time", "time a call", length_plots.MEDIAN_CAPTION, draw_order=1
 )

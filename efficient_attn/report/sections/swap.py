@@ -20,11 +20,11 @@ from .model_pareto import plan_layer_heatmap, plan_pareto_plots
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
-    "The weights are as they were trained; only the attention is another. The loss is in nats a token of real text; "
-    "'perplexity' is its exponential over that of the model as it is, on the same tokens. KL is the divergence of the "
-    "next token's probabilities from the model's own. 'Time of a pass' is what the model as it is takes over what it "
-    "takes swapped, all layers included: 'attention' is the share of a pass that is spent there, so that no mechanism "
-    "can gain more. Brackets: 95% intervals over segments, paired."
+    "The attention of a trained model is replaced without further training. The loss is in nats per token of real text; "
+    "'perplexity' is the ratio to that of the unmodified model on the same tokens. KL is the divergence of next-token "
+    "probabilities from those of the unmodified model. 'Time of a pass' is the speedup over the unmodified model, with "
+    "all layers included; 'attention' is its share of the time of a pass, the upper bound of any saving. Brackets: 95% "
+    "intervals over segments, paired."
 )
 DIVERGENCE_COLUMNS = "swap.divergence", "swap.hidden_error"  # of decoders and encoders, from the unmodified model
 MIN_DIVERGENCE = 1e-12  # lower bound, because rounding may give values without a logarithm

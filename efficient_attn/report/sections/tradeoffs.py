@@ -19,13 +19,13 @@ from ..drawing.figures import Line, Panel
 from ..drawing.style import FAINT, Look
 from .section_blocks import Chapter, SectionBlock, SectionData
 
-TITLE, ANCHOR = "Loss against time, memory and state", "front"
+TITLE, ANCHOR = "Relative error against time, memory and state", "front"
 MAX_TABLES = 4
 INTRO = (
-    "Each point is a mechanism: to the left it costs less, below it loses less; bars are 95% intervals, of the loss "
-    "over layers. The line joins what nothing beats in both. Grey is what another surely beats: no interval leaves it"
-    " open. What only seems beaten, because an interval overlaps, keeps its colour and is named as not to be told "
-    "apart."
+    "Each point is a mechanism: lower cost is to the left, smaller error is below. Bars are 95% intervals, of the error "
+    "over layers. The line is the Pareto front. Grey points are significantly dominated by another mechanism. Points "
+    "whose intervals overlap with those of a seemingly better one are not significantly different: they keep their "
+    "color and are named in the caption."
 )
 EXACT_FLOOR = 0.5  # position of exact mechanisms, relative to the smallest error above rounding
 
@@ -94,7 +94,7 @@ def _name_plot(decision_table: DecisionTable, axis: _CostAxis) -> tuple[str, str
     """Title of the plot, and start of its file name."""
     mode, causal = decision_table.config["mode"], decision_table.config["causal"]
     where = formatting.format_slice(mode, None if mode == "decode" else causal)
-    title = f"Loss against {axis.title}: {where}, {units.short_length(decision_table.lengths[-1])}"
+    title = f"Relative error against {axis.title}: {where}, {units.short_length(decision_table.lengths[-1])}"
     return title, formatting.make_slug("front", axis.cost, mode, formatting.format_direction(causal))
 
 
@@ -116,7 +116,7 @@ def make_pareto_panel(
         title=title,
         config_text=scene.config_text,
         caption=f"{title}.{_describe_dominated(points)}"
-        + (" The level is what predicting the mean of v loses." if nulls else ""),
+        + (" The horizontal line is the error of predicting the mean of v." if nulls else ""),
         xlabel=f"{axis.title} over {decision_table.baseline}'s",
         ylabel="error against exact attention",
         unit="error",
@@ -168,5 +168,5 @@ def _describe_dominated(points: Sequence[RankedPoint]) -> str:
     unclear = [point for point in points if point.status == "untold"]
     if unclear:
         pairs = (f"{point.point.label} from {point.beaten_by[0]}" for point in unclear)
-        text += f" Cannot be told apart: {formatting.join_words(pairs)}."
+        text += f" Not significantly different: {formatting.join_words(pairs)}."
     return text

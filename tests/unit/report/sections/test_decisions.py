@@ -21,7 +21,7 @@ def chapter(tmp_path: Path, *records: Any) -> Any:
 def test_a_line_answers_from_where_how_much_and_what_it_loses(tmp_path: Path) -> None:
     made = chapter(tmp_path, runs.speed(), runs.decode(), runs.fidelity())
     (table, *_), *_ = [block.tables for block in made.blocks]
-    assert table.head == ("Mechanism", "Faster from", "At 1K", "At 8K", "Loss", "Memory")
+    assert table.head == ("Mechanism", "Faster from", "At 1K", "At 8K", "Relative error", "Memory")
     cells = [cell.text for cell in table.rows[0]]
     assert cells[:2] == ["linear", "<=512"]
     assert cells[3].endswith("\u25b2")
@@ -31,7 +31,7 @@ def test_a_line_answers_from_where_how_much_and_what_it_loses(tmp_path: Path) ->
     assert loss == cells[4]
     assert "minilm, bidirectional, N = 256" in table.note
     steps = made.blocks[-1].tables[0]
-    assert steps.head == ("Mechanism", "Faster from", "After 1K", "After 4K", "After 16K", "Loss", "State")
+    assert steps.head == ("Mechanism", "Faster from", "After 1K", "After 4K", "After 16K", "Relative error", "State")
 
 
 def test_a_crossover_stands_below_its_bracket(tmp_path: Path) -> None:

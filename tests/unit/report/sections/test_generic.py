@@ -22,7 +22,7 @@ from efficient_attn.results.rows import Record
 from efficient_attn.results.section import Column, DamagedSection, Section
 
 Cells = list[list[str]]
-BUILT_IN = ["What to use", "Loss against time, memory and state", "Speed and memory", "Decoding", "Fidelity"]
+BUILT_IN = ["What to use", "Relative error against time, memory and state", "Speed and memory", "Decoding", "Fidelity"]
 
 
 def write(tmp_path: Path, records: Iterable[Record], *sections: Any, **about: Any) -> ReportPaths:

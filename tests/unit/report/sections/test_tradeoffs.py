@@ -48,7 +48,7 @@ def test_what_an_interval_leaves_open_is_not_called_beaten(tmp_path: Path) -> No
         if record.row.variant == "sliding_window:window=128":
             record.row.relative_error = 0.9 + 0.1 * (record.row.layer or 0)
     panel = panels(tmp_path, records, wide)["front-time-forward-bidirectional"]
-    assert "Cannot be told apart: sliding_window:window=128 from linear." in panel.caption
+    assert "Not significantly different: sliding_window:window=128 from linear." in panel.caption
     assert "Beaten" not in panel.caption
 
 
