@@ -29,7 +29,7 @@ INTRO = (
 HIGHLIGHTS = 4  # effects among the sentences at the page's start
 POINTS_BREADTH = 0.66  # of the room between two marks of the plot, what the points of one mark take
 
-# a factor's mark in the plot, and what its ends are called
+# by factor: its mark in the plot, and the name of a level
 FACTOR_NAMES: Mapping[str, tuple[str, str]] = {
     "heads": ("H", "{} heads"),
     "kv_heads": ("K", "{} key-value heads"),
@@ -57,7 +57,6 @@ LEVEL_ORDER = list(LEVEL_NAMES)  # of levels that are words, the first is what t
 # named in the heading where they do not vary
 FIXED_FACTORS = ("device", "dtype", "threads", "batch", "heads", "head_dim")
 PADDED, PACKED = "drawn", "packed"  # the same rows twice
-
 EffectsByVariant: TypeAlias = dict[str, dict[EffectStep, Estimate]]
 
 
