@@ -105,7 +105,7 @@ def test_a_plugin_given_twice_is_loaded_once(command: Any, tmp_path: Path) -> No
 def test_statistics_that_a_plugin_replaces_are_put_back(named_by: str, tmp_path: Path) -> None:
     flags = ("--plugin", "mine.py") if named_by == "the command" else ()
     (tmp_path / "tiny.toml").write_text(TINY if flags else f'plugins = ["mine.py"]\n{TINY}')
-    (tmp_path / "mine.py").write_text("from efficient_attn.results import stats\nstats.middle = lambda values: 1e-9\n")
+    (tmp_path / "mine.py").write_text("from efficient_attn.results import stats\nstats.median = lambda values: 1e-9\n")
     done = run_fresh("run", "tiny.toml", *flags, "--seq-len", "8", "--out", "out", cwd=tmp_path)
     assert done.code == 0, done.err
     assert (load(tmp_path / "out").latency_ms > 1e-6).all()

@@ -163,6 +163,6 @@ class Late(ea.SoftmaxAttention):
     """Exact attention that crashes only once its rounds have begun."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
-        if any(frame.f_code.co_name == "take_rounds" for frame, _ in traceback.walk_stack(None)):
+        if any(frame.f_code.co_name == "run_rounds" for frame, _ in traceback.walk_stack(None)):
             ctypes.string_at(0)
         return super().compute(q, k, v, mask, **inputs)

@@ -26,10 +26,10 @@ INTRO = (
     "logarithms with 95% intervals. Interactions are not estimated; they make the intervals wider. About one interval "
     "in twenty excludes 1 by chance."
 )
-HIGHLIGHTS = 4  # effects that may be findings of the page
-POINTS_BREADTH = 0.66  # width of the points of a tick, over the distance of ticks
+HIGHLIGHTS = 4  # effects among the sentences at the page's start
+POINTS_BREADTH = 0.66  # of the room between two marks of the plot, what the points of one mark take
 
-# a factor's mark in the plot, and what its ends are called
+# by factor: its mark in the plot, and the name of a level
 FACTOR_NAMES: Mapping[str, tuple[str, str]] = {
     "heads": ("H", "{} heads"),
     "kv_heads": ("K", "{} key-value heads"),
@@ -53,11 +53,10 @@ LEVEL_NAMES = {
     False: ("", "bidirectional"),
     True: ("", "causal"),
 }
-LEVEL_ORDER = list(LEVEL_NAMES)  # non-numeric levels are compared with the first of them
+LEVEL_ORDER = list(LEVEL_NAMES)  # of levels that are words, the first is what the others are compared with
 # named in the heading where they do not vary
 FIXED_FACTORS = ("device", "dtype", "threads", "batch", "heads", "head_dim")
-PADDED, PACKED = "drawn", "packed"  # two layouts of the same rows
-
+PADDED, PACKED = "drawn", "packed"  # the same rows twice
 EffectsByVariant: TypeAlias = dict[str, dict[EffectStep, Estimate]]
 
 
@@ -81,7 +80,7 @@ class _Design:
         return [dict(zip(self.levels, values, strict=True)) for values in distinct_points]
 
     def fit_column(self, column: str) -> EffectsByVariant:
-        """Effects of all steps on each variant's values; variants whose effects are not identifiable are omitted."""
+        """The effects of every step on each variant's values; without those that its points do not tell apart."""
         rows_by_label = {name: rows[rows[column] > 0] for name, rows in self.rows.groupby("label", sort=False)}
         if column == "speedup":
             rows_by_label = {name: rows[~rows["is_baseline"].astype(bool)] for name, rows in rows_by_label.items()}
@@ -90,7 +89,7 @@ class _Design:
 
 
 def select_design_rows(section: Section, rows: Frame) -> Any:
-    """Mask of the rows of a section's design."""
+    """Which rows are the design's."""
     is_selected = (rows["task"] == section.task) & (rows["suite"] == section.suite) & (rows["part"] == section.part)
     return is_selected.astype(bool)
 
@@ -106,9 +105,9 @@ def make_chapter(section: Section, material: SectionData) -> Chapter:
 
 
 def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
-    """Split rows by setting, direction and mode, except for those that are factors."""
+    """The rows apart by everything that is no factor and forbids a comparison."""
     names = [label_of(*pair) for pair in zip(rows["variant"], rows["backend"], strict=True)]
-    rows = rows.assign(label=names)  # without suffixes for factors
+    rows = rows.assign(label=names)  # without what tells rows apart that a factor tells apart
     factors = [column.name for column in section.columns if column.name in rows]
     group_columns = [name for name in (*select.SETTING_COLUMNS, "causal", "mode") if name not in factors]
     for values, part in rows.groupby(group_columns, dropna=False, sort=False):
@@ -122,7 +121,7 @@ def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
 
 
 def _fit_rows(rows: Frame, levels: Mapping[str, Sequence[Any]], column: str) -> dict[EffectStep, Estimate] | None:
-    """Effects of all steps, and of the step from padded to packed rows, for which padded rows are the first level."""
+    """All steps; besides that from padded to packed rows, for which the padded ones have to be the first level."""
     points = [{factor: _as_python_value(row[factor]) for factor in levels} for row in rows.to_dict("records")]
     values = rows[column].tolist()
     effects = fit_effects(points, values, list_steps(levels)) if points else None
@@ -161,7 +160,7 @@ def _make_block(section: Section, design: _Design, material: SectionData, suffix
 
 
 def _describe_design(design: _Design, cpus: Mapping[str, str]) -> str:
-    """Factors with their levels, and the fixed configuration."""
+    """What was varied, between which ends, and on what."""
     key, machine = design.key, str(design.key["machine"])
     spans = []
     for factor, levels in design.levels.items():
@@ -174,7 +173,7 @@ def _describe_design(design: _Design, cpus: Mapping[str, str]) -> str:
 
 
 def _describe_effects(step: EffectStep, fitted: EffectsByVariant, baseline: str) -> tuple[float, str] | None:
-    """Variants whose speedup the step changes significantly, after the largest of these changes."""
+    """Whose speedup the step changes, where the interval leaves out 1, with the size of the largest such change."""
     parts, largest, becomes = [], 1.0, f"its speedup over {baseline} becomes"
     for kind, verb in (("slower", "loses"), ("faster", "gains")):
         for label, effects in fitted.items():
@@ -214,7 +213,7 @@ def _list_fitted_steps(fitted: EffectsByVariant) -> list[EffectStep]:
 
 
 def _make_table(caption: str, fitted: EffectsByVariant, *, marked: bool) -> ReportTable:
-    """A table with a row per step and a column per variant."""
+    """A row a step, a column a variant."""
     body = [
         [ReportCell(_describe_step(step)), *(_show_effect(effects[step], marked=marked) for effects in fitted.values())]
         for step in _list_fitted_steps(fitted)
@@ -228,7 +227,7 @@ def _show_effect(effect: Estimate, *, marked: bool) -> ReportCell:
 
 
 def _list_points(design: _Design) -> ReportTable:
-    """Table of all points with their measured speedups."""
+    """Every point with the speedups that were measured there."""
     labels = list(dict.fromkeys(design.rows["label"]))
     cells: dict[tuple[Any, ...], dict[str, ReportCell]] = {}
     for row_values, row in zip(list_row_values(design.rows), design.rows.to_dict("records"), strict=True):
@@ -281,7 +280,7 @@ def _make_panel(
 
 
 def _format_tick(step: EffectStep) -> str:
-    """Tick label of a step."""
+    """What stands for a step below the plot."""
     if step == EffectStep("fill", PADDED, PACKED):
         return "p/d"
     factor_mark = FACTOR_NAMES.get(step.factor, (step.factor[:2], ""))[0]
@@ -289,13 +288,13 @@ def _format_tick(step: EffectStep) -> str:
 
 
 def _as_python_value(value: Any) -> Any:
-    """A level as a Python scalar; whole numbers as int."""
+    """A level as Python's own value, a whole number as such."""
     value = value.item() if hasattr(value, "item") else value
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _make_level_sort_key(level: Any) -> tuple[int, float, Any]:
-    """Sort key of a level among those of its factor."""
+    """Where a level comes among the others of its factor."""
     if is_number(level):
         return 0, float(level), []
     return (1, LEVEL_ORDER.index(level), []) if level in LEVEL_ORDER else (2, 0.0, make_natural_sort_key(str(level)))

@@ -20,7 +20,7 @@ from .model_pareto import plan_layer_heatmap, plan_pareto_plots
 from .section_blocks import Chapter, SectionBlock, SectionData, make_blocks
 
 INTRO = (
-    "The attention of a trained model is replaced without further training. The loss is in nats per token of real text; "
+    "The attention of a trained model is replaced without further training. Loss is in nats per token of real text; "
     "'perplexity' is the ratio to that of the unmodified model on the same tokens. KL is the divergence of next-token "
     "probabilities from those of the unmodified model. 'Time of a pass' is the speedup over the unmodified model, with "
     "all layers included; 'attention' is its share of the time of a pass, the upper bound of any saving. Brackets: 95% "

@@ -22,7 +22,7 @@ from .section_blocks import Chapter, SectionBlock, SectionData
 TITLE, ANCHOR = "Relative error against time, memory and state", "front"
 MAX_TABLES = 4
 INTRO = (
-    "Each point is a mechanism: lower cost is to the left, smaller error is below. Bars are 95% intervals, of the error "
+    "A point is a mechanism: lower cost is to the left, smaller error is below. Bars are 95% intervals, of the error "
     "over layers. The line is the Pareto front. Grey points are significantly dominated by another mechanism. Points "
     "whose intervals overlap with those of a seemingly better one are not significantly different: they keep their "
     "color and are named in the caption."

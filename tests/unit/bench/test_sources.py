@@ -146,7 +146,7 @@ def test_a_new_mechanism_in_the_catalogue_moves_nothing(copy: Path) -> None:
     start = copy / HOMES["bigbird"]
     before = _print(start, copy)
     for path in (p for name in FINDERS for p in copy.glob(name)):
-        path.write_text(path.read_text() + "\nfrom efficient_attn.variants.linear import engine\n")
+        path.write_text(path.read_text() + "\nfrom efficient_attn.variants.linear import linear_attention\n")
     assert _print(start, copy) == before
 
 

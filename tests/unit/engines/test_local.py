@@ -102,8 +102,8 @@ def test_a_worker_goes_when_nobody_listens_any_more() -> None:
 @pytest.mark.parametrize("how", ["hang_in_c", "hang_in_python"])
 def test_workers_die_with_their_parent(how: str, method: str) -> None:
     code = (
-        "import toy_jobs\nfrom efficient_attn.engines.local import Local\n"
-        f"for told in Local({method!r}).carry_out(toy_jobs.HangsAndTells({how!r})): print(told, flush=True)"
+        "import toy_jobs\nfrom efficient_attn.engines.local import LocalEngine\n"
+        f"for told in LocalEngine({method!r}).carry_out(toy_jobs.HangsAndTells({how!r})): print(told, flush=True)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code],

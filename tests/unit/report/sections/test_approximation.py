@@ -54,7 +54,10 @@ def test_errors_and_weights_stand_in_a_table_each(tmp_path: Path) -> None:
         "Variant": "linear", "Total variation": "0.250", "Missed mass": "0.125", "Effective keys": "60.0",
         "Exact mass on 4 first keys": "0.456", "Own mass on 4 first keys": "0.123",
     }  # fmt: skip
-    assert "Total variation and missed mass are of 2,048 query rows in drawn blocks, all else of all rows." in text
+    assert (
+        "Total variation and missed mass are measured on 2,048 query rows in drawn blocks; all other columns on all "
+        "rows." in text
+    )
 
 
 def test_what_was_fitted_to_one_budget_stands_together(tmp_path: Path) -> None:
@@ -69,7 +72,7 @@ def test_what_was_fitted_to_one_budget_stands_together(tmp_path: Path) -> None:
 
 def test_who_was_looked_at_whole_is_not_named_with_the_others(tmp_path: Path) -> None:
     rows = [faithful("linear", 0.6, 5, weight_rows=2048), faithful("nystromformer", 0.5, 5, weight_rows=8192)]
-    assert "2,048 query rows in drawn blocks (linear), all" in report(tmp_path, rows)
+    assert "2,048 query rows in drawn blocks (linear); all" in report(tmp_path, rows)
     all_rows = [faithful("linear", 0.6, 5, 1024, weight_rows=1024, **KNOWN)]
     assert "drawn blocks" not in report(tmp_path / "short", all_rows)
 

@@ -79,8 +79,10 @@ def test_adaptive_takes_the_form_with_fewer_multiply_adds(monkeypatch, n: int, m
     attn, (q, latents) = made(), drawn(n, m)
     taken: list[str] = []
     for name in ("absorbed", "expanded"):
-        real = getattr(latent, name)
-        monkeypatch.setattr(latent, name, lambda *a, name=name, real=real, **b: taken.append(name) or real(*a, **b))
+        real = getattr(latent, f"attend_{name}")
+        monkeypatch.setattr(
+            latent, f"attend_{name}", lambda *a, name=name, real=real, **b: taken.append(name) or real(*a, **b)
+        )
     attn(q, latents, None, ea.Mask(causal=True))
     assert taken == [form]
 

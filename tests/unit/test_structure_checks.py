@@ -1,0 +1,144 @@
+"""The checks of test_structure.py find what they look for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from imports import Import, circles, imports
+from layout import LONGEST, astray, loose, small, too_long, upward
+
+
+def _package(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / "made" / f"{name.replace('__in__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "made"
+
+
+@pytest.mark.parametrize(
+    ("statement", "line"),
+    [
+        ("from .high import x", 1),
+        ("from . import high", 1),
+        ("import made.high", 1),
+        ("from made.high import x", 1),
+        ("from made import high", 1),
+        ("def f():\n    from .high import x", 2),
+        ("try:\n    from .high import x\nexcept ImportError:\n    pass", 2),
+        ("class A:\n    from . import high", 2),
+    ],
+)
+def test_an_upward_import_is_found(statement: str, line: int, tmp_path: Path) -> None:
+    found = imports(_package(tmp_path, __init__="", low=statement, high="from . import low"))
+    assert upward(found, ("low", "high", "__init__")) == [f"low:{line}: imports high, which is not below it"]
+
+
+def test_imports_for_type_checkers_count_where_asked(tmp_path: Path) -> None:
+    text = (
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .high import x\nelse:\n    from . import other\n"
+    )
+    found = imports(_package(tmp_path, __init__="", low=text, high="from . import low", other=""))
+    assert {(i.importer, i.imported) for i in found} == {("low", "other"), ("high", "low")}
+    assert circles(imports(tmp_path / "made", typing=True)) == [["high", "low"]]
+
+
+def test_a_neighbour_on_the_same_line_is_not_below(tmp_path: Path) -> None:
+    found = imports(_package(tmp_path, __init__="", one="from . import two", two=""))
+    assert upward(found, ("one  two", "__init__")) == ["one:1: imports two, which is not below it"]
+
+
+def test_a_module_without_a_place_is_named(tmp_path: Path) -> None:
+    found = imports(_package(tmp_path, __init__="", one="from . import two", two=""))
+    assert upward(found, ("one", "__init__")) == ["one:1: two has no place in LAYERS; give it one"]
+
+
+def test_modules_of_packages_are_resolved(tmp_path: Path) -> None:
+    made = _package(tmp_path, __init__="", p__in____init__="from .a import x", p__in__a="from .. import q", q="")
+    assert set(imports(made)) == {Import("p", "p.a", 1, True), Import("p.a", "q", 1, True)}
+    assert upward(imports(made), ("p", "q", "__init__")) == ["p.a:1: imports q, which is not below it"]
+
+
+@pytest.mark.parametrize("text", ["import made.a", "def f():\n    from . import a", "NAME = 'made.a:x'"])
+def test_a_circle_is_found(text: str, tmp_path: Path) -> None:
+    made = _package(tmp_path, __init__="", a="from .b import x", b="from . import c", c=text, d="from . import a")
+    assert circles(imports(made)) == [["a", "b", "c"]]
+
+
+def test_a_chain_is_no_circle(tmp_path: Path) -> None:
+    made = _package(tmp_path, __init__="", a="from .b import x\nfrom . import c", b="from . import c", c="x = 1")
+    assert circles(imports(made)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NAMES = ('torch', 'made.high')",
+        "NAME = 'made.high:Thing'",
+        "NAME = 'made.high.Thing'",
+        "def f(name='made.high'): ...",
+        "def f(name):\n    return load(f'made.high.{name}')",
+        "import importlib\nimportlib.import_module('.high', __package__)",
+        "def f():\n    return import_module(f'{__package__}.high')",
+        "def f(name):\n    return import_module(f'{__package__}.{name}')\nHOME = {'x': 'high'}",
+        "from importlib.metadata import entry_points\nGROUP = 'made.high'\nload(GROUP)",
+    ],
+)
+def test_a_text_that_names_a_module_is_an_import(text: str, tmp_path: Path) -> None:
+    found = imports(_package(tmp_path, __init__="", low=text, high="x = 1"))
+    assert {(i.importer, i.imported, i.at_start) for i in found} == {("low", "high", False)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NAME = 'high'",
+        "NAME = 'see made.high'",
+        "NAME = 'made.other'",
+        "NAME = 'others.high'",
+        "NAME = 'made.low:x'",
+        "GROUP = 'made.high'\nfound = entry_points(group=GROUP)",
+        "found = entry_points(group='made.high')",
+    ],
+)
+def test_other_texts_are_none(text: str, tmp_path: Path) -> None:
+    assert imports(_package(tmp_path, __init__="", low=text, high="x = 1")) == []
+
+
+def test_a_lazy_table_of_a_package_leads_to_its_modules(tmp_path: Path) -> None:
+    lazy = "import importlib\nHOME = {'x': 'a'}\ndef __getattr__(n):\n    return importlib.import_module(HOME[n])"
+    made = _package(tmp_path, __init__="", p__in____init__=lazy, p__in__a="OWN = 'made.p'")
+    assert [(i.importer, i.imported) for i in imports(made)] == [("p", "p.a")]  # a package comes before its modules
+
+
+def test_a_long_file_is_found(tmp_path: Path) -> None:
+    made = _package(tmp_path, short="x = 1\n" * LONGEST, long="x = 1\n" * (LONGEST + 1))
+    assert too_long(made) == [f"{made / 'long.py'}: {LONGEST + 1} lines"]
+
+
+def test_loose_modules_are_counted(tmp_path: Path) -> None:
+    made = _package(tmp_path, __init__="", __main__="", a="", p__in____init__="", p__in__b="")
+    assert loose(made) == ["a"]
+
+
+def test_a_nearly_empty_folder_is_found(tmp_path: Path) -> None:
+    files = {
+        "__init__": "",
+        "p__in____init__": "",
+        "p__in__a": "",
+        "q__in____init__": "",
+        "q__in__a": "",
+        "q__in__b": "",
+    }
+    assert small(_package(tmp_path, **files)) == ["p"]
+
+
+def test_a_test_astray_is_found(tmp_path: Path) -> None:
+    made = _package(tmp_path / "of", __init__="", a="", p__in____init__="", p__in__b="")
+    names = ("a", "a_long", "nothing", "p/b", "p/b_long", "p/p", "p/a", "q/b")
+    for name in names:
+        path = tmp_path / "tests" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(f"test_{path.name}.py").touch()
+    assert astray(tmp_path / "tests", made) == ["p/test_a.py", "q/test_b.py", "test_nothing.py"]
