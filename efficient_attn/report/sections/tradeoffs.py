@@ -94,7 +94,7 @@ def _name_plot(decision_table: DecisionTable, axis: _CostAxis) -> tuple[str, str
     """Title of the plot, and start of its file name."""
     mode, causal = decision_table.config["mode"], decision_table.config["causal"]
     where = formatting.format_slice(mode, None if mode == "decode" else causal)
-    title = f"Relative error against {axis.title}: {where}, {units.short_length(decision_table.lengths[-1])}"
+    title = f"Error against {axis.title}: {where}, {units.short_length(decision_table.lengths[-1])}"
     return title, formatting.make_slug("front", axis.cost, mode, formatting.format_direction(causal))
 
 

@@ -71,7 +71,7 @@ def test_a_report_draws_so_many_plots_and_lines(
     run = runs.write_run(tmp_path / "run", _wide(count, variants))
     text = page.as_markdown(page.make_content(gather.gather([run])))
     assert text.count("](plots/") == drawn
-    assert text.count("Not drawn, because a report draws at most ") == count - drawn
+    assert text.count("Not drawn, because a report has at most ") == count - drawn
     assert text.count(f"at most {limit}: Time: forward") == count - drawn
 
 
@@ -161,7 +161,7 @@ def test_of_more_rows_than_a_page_holds_it_holds_sums_and_links_the_table(
     assert {(line["rows"], line["seq_len_min"], line["seq_len_max"]) for line in linear} == {("5", "512", "8192")}
     html = page.as_html(short)
     assert 'All 48 rows are in <a href="rows.csv">rows.csv</a>' in html
-    assert ">Rows in short</h2>" in html
+    assert ">Summary of rows</h2>" in html
 
 
 def test_settings_too_many_for_a_page_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

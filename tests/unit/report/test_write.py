@@ -58,7 +58,9 @@ def test_quickstart_says_what_was_found(quickstart: ReportPaths) -> None:
 def test_a_noisy_machine_is_said_first(tmp_path: Path) -> None:
     warning = {"warning": "other programs used <b> cores"}
     page, text = report(tmp_path, [*runs.speed(lengths=(512,), rounds=8, contaminated=7)], readiness=warning)
-    told = "Measured on a noisy machine (something else disturbed 88% of the rounds; at the start: other programs used "
+    told = (
+        "Measured on a noisy machine (other processes disturbed 88% of the rounds; at the start: other programs used "
+    )
     assert f'<p class="noisy"><strong>{told}&lt;b&gt; cores)' in page
     assert f"**{told}&lt;b> cores)" in text
     assert text.index(told) < text.index("## ")
@@ -91,9 +93,7 @@ def test_pairs_and_backends_stand_beside_the_variants(quickstart: ReportPaths) -
     assert [v["Computed for each"] for v in (window, full, linear)] == ["1.10", "1", units.NONE]
     assert table(text, "Forward, bidirectional at length 8192")["sliding_window:window=128"]["Pairs kept"] == "3.11%"
     for shown in (text, quickstart.page.read_text().replace("&#39;", "'")):
-        assert shown.count("'Pairs kept' is the share of all query-key pairs") == 1, (
-            "decoding has no sparse variant here"
-        )
+        assert shown.count("'Pairs kept' is the share of query-key pairs") == 1, "decoding has no sparse variant here"
     assert "Pairs kept" not in text.partition("## Decoding")[2].partition("\n## ")[0], "no sparse variant decodes here"
 
 
@@ -270,10 +270,10 @@ def test_comparisons_too_many_for_the_top_stand_whole_below_the_tables(tmp_path:
     assert "more differ (cpu, float32" in top
     assert all(name in whole for name in ("sliding_window:window=128", "performer", "relu_linear", "taylor"))
     assert text.index(whole) > text.index("| full |")
-    words_of = page.partition("<summary>Every comparison in words</summary>")[2].partition("</details>")[0]
+    words_of = page.partition("<summary>All comparisons as text</summary>")[2].partition("</details>")[0]
     assert whole.removeprefix("- ").partition(" is ")[0] in words_of
     few, _ = report(tmp_path / "few", [r for r in records if not r.row.variant.startswith("performer")])
-    assert "Every comparison in words" not in few
+    assert "All comparisons as text" not in few
 
 
 def test_too_many_plots_are_named_not_dropped(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_too_many_plots_are_named_not_dropped(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run", records)
     written = write_report([run], run)
     assert len(written.plots) == 2 * 24
-    assert "Not drawn, because a report draws at most 24 plots: Peak memory" in written.page.read_text()
+    assert "Not drawn, because a report has at most 24 plots: Peak memory" in written.page.read_text()
     assert sum("time" in path.name for path in written.plots) == 2 * 9
 
 

@@ -81,7 +81,7 @@ def test_swapping_is_another_question_and_stands_beside(tmp_path: Path) -> None:
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["full", "0", "90.0% (1 seed)"], ["linear", "4.20", "30.0% (1 seed)"]
     ]  # fmt: skip
-    assert "another question" in about.intro
+    assert "a different experiment" in about.intro
 
 
 def test_other_sections_leave_trained_rows_alone(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_a_mechanism_with_an_alignment_is_a_map(tmp_path: Path) -> None:
     (grid,) = found.grids
     assert (grid.label, [list(line) for line in grid.shares]) == ("full", WEIGHTS)
     assert (len(found.row_labels), len(found.column_labels)) == (3, 2)
-    assert "Each line is a written token" in found.caption
+    assert "Rows are target tokens" in found.caption
 
 
 def test_more_than_fit_beside_each_other_are_several(tmp_path: Path) -> None:

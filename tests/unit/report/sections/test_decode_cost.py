@@ -212,7 +212,7 @@ def test_prefill_shows_tokens_a_second(mode: str, shown: bool, tmp_path: Path) -
     found = table(text, f"{mode.capitalize()}, causal at length 1024")
     rate = units.rate(next(r.row.tokens_per_s for r in records if r.row.seq_len == 1024))
     assert found["full"].get("Tokens a second") == (rate if shown else None)
-    assert ("Prefill takes a whole prompt" in text) == shown
+    assert ("Prefill processes a whole prompt" in text) == shown
 
 
 def test_variants_of_one_batch_size_are_not_in_the_table_of_batches(tmp_path: Path) -> None:

@@ -85,9 +85,9 @@ def test_what_failed_counts_no_rounds() -> None:
     [
         (0, [], ""),
         (2, [{}, {"readiness": None}, {"readiness": {"warning": None}}], ""),
-        (6, [], "Measured on a noisy machine (something else disturbed 60% of the rounds). Small differences"),
+        (6, [], "Measured on a noisy machine (other processes disturbed 60% of the rounds). Small differences"),
         (0, [STARTED, STARTED], "Measured on a noisy machine (at the start: other programs used 1.3 cores, load 2.10)"),
-        (6, [STARTED], "Measured on a noisy machine (something else disturbed 60% of the rounds; at the start: other"),
+        (6, [STARTED], "Measured on a noisy machine (other processes disturbed 60% of the rounds; at the start: other"),
     ],
 )
 def test_a_noisy_machine_is_a_warning(contaminated: int, sessions: list[dict[str, Any]], says: str) -> None:
@@ -97,5 +97,5 @@ def test_a_noisy_machine_is_a_warning(contaminated: int, sessions: list[dict[str
 
 
 def test_few_disturbed_rounds_are_a_sentence_of_the_summary() -> None:
-    assert "Something else disturbed 10% of the rounds; the intervals include that." in summarise_rows(_rows(1), {})
+    assert "Other processes disturbed 10% of the rounds; the intervals include that." in summarise_rows(_rows(1), {})
     assert "disturbed" not in summarise_rows(_rows(0), {})
