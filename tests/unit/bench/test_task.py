@@ -11,6 +11,7 @@ from typing import Any
 import planted
 import pytest
 
+from efficient_attn import tasks
 from efficient_attn.bench.planning.case_factory import fingerprint_task
 from efficient_attn.bench.task import Guess, Task
 from efficient_attn.bench.task_registry import find_task
@@ -89,3 +90,33 @@ def test_a_problem_of_a_plugin_names_its_cases_by_its_own_file(tmp_path: Path) -
             told.append({case.fingerprint for case in planted.plan(text)})
     assert len(told[0]) == 1
     assert told[0] == told[1] != told[2]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Asked", "TaskRequest"),
+        ("Cell", "Group"),
+        ("Effort", "Sampling"),
+        ("Grid", "AxisGrid"),
+        ("Place", "CaseConfig"),
+    ],
+)
+def test_names_of_version_0_1_still_work_and_warn(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"tasks.{old} is now {new}; version 0.3 removes {old}"):
+        assert getattr(tasks, old) is getattr(tasks, new)
+
+
+def test_attributes_of_version_0_1_still_work_and_warn() -> None:
+    case = planted.case()
+    with pytest.warns(DeprecationWarning, match=r"Case.cell is now group"):
+        group = case.cell
+    with pytest.warns(DeprecationWarning, match=r"Group.place is now config"):
+        assert group.place is case.group.config
+    with pytest.warns(DeprecationWarning, match=r"Group.effort is now sampling"):
+        assert group.effort is case.group.sampling
+
+
+def test_a_name_that_never_was_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="Sitting"):
+        _ = tasks.Sitting
