@@ -314,3 +314,18 @@ def test_several_threads_at_once_are_seen_where_there_is_to_be_one(clock: Clock,
     (found,) = run_rounds({"a": TimedCall(run)}, {"a": turn}, {"a": 1}, seed=0, device="cpu", alone=alone)
     said = "1.9 processors worked at once for it, where one thread is asked for"
     assert [str(error) for error in found.failed.values()] == ([said] if alone else [])
+
+
+def test_processor_time_that_is_accounted_late_is_no_second_thread(clock: Clock) -> None:
+    samples = []
+
+    def run(count: int) -> None:
+        samples.append(count)
+        clock.pass_by(0.1 * count)
+        clock.processor += 0.18 if len(samples) == 2 else 0.0
+
+    plan = SamplingPlan(CallRate(1, 0.1), 3)
+    (taken,) = run_rounds({"a": TimedCall(run)}, {"a": plan}, {"a": 1}, seed=0, device="cpu", alone=True)
+    assert not taken.failed
+    assert len(taken.samples["a"]) == 3
+    assert len(samples) == 5  # the one that warms up, three, and the repetition of the first of these
