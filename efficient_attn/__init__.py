@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .variants.linear.linear_attention import LinearAttention as LinearAttention
     from .variants.sparse.sparse_attention import SparseAttention as SparseAttention
 
-_HOME = {
+_MODULE_OF_NAME = {
     "Attention": "contract.mechanism",
     "Dims": "contract.shapes",
     "FeatureMap": "feature_maps",
@@ -62,9 +62,9 @@ _HOME = {
     "run": "cli.python_api",
     "state_bytes": "contract.decode_state",
 }
-_MODULES = ("feature_maps", "patterns", "testing")
+_PUBLIC_MODULES = ("feature_maps", "patterns", "testing")
 
-__all__ = ["__version__", *sorted(_HOME), *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["__version__", *sorted(_MODULE_OF_NAME), *_PUBLIC_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -72,11 +72,11 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("efficient-attn")
-    if name in _MODULES:
+    if name in _PUBLIC_MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name not in _HOME:
+    if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF_NAME[name]}"), name)
     globals()[name] = value
     return value
 

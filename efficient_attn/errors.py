@@ -16,17 +16,17 @@ class UnsupportedError(RuntimeError):
     """A feature that a mechanism, backend or device does not support, and the reason. There are no silent fallbacks."""
 
 
-def unknown(what: str, name: object, choices: Iterable[str], *, where: str = "") -> UsageError:
+def make_unknown_error(kind: str, name: object, choices: Iterable[str], *, where: str = "") -> UsageError:
     """Return the error for an unknown name: it names the location, the nearest valid name and, if few, all of them."""
     valid_names = sorted(choices)
-    near = difflib.get_close_matches(str(name), valid_names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    named = ", ".join(repr(choice) if "," in choice else choice for choice in valid_names)
-    listing = f" (choices: {named or 'none'})" if len(valid_names) <= 12 or not near else ""
-    return UsageError(f"{where + ': ' if where else ''}unknown {what} {str(name)!r}{hint}{listing}")
+    closest = difflib.get_close_matches(str(name), valid_names, n=1, cutoff=0.5)
+    hint = f"; did you mean {closest[0]!r}?" if closest else ""
+    choices_text = ", ".join(repr(choice) if "," in choice else choice for choice in valid_names)
+    listing = f" (choices: {choices_text or 'none'})" if len(valid_names) <= 12 or not closest else ""
+    return UsageError(f"{where + ': ' if where else ''}unknown {kind} {str(name)!r}{hint}{listing}")
 
 
-def renamed(old: str, new: str) -> Any:
+def make_deprecated_alias(old: str, new: str) -> Any:
     """Return a property that reads attribute ``new`` under its name of version 0.1, with a `DeprecationWarning`."""
 
     def get(self: Any) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 Mapped = tuple[Tensor, Tensor | None]  # features [.., F], and the logarithm [..] of what they are all multiplied by
 
 
-def _same(width: int) -> int:
+def _keep_width(width: int) -> int:
     return width
 
 
@@ -35,7 +35,7 @@ class FeatureMap:
     """
 
     phi: Callable[..., Tensor | tuple[Tensor, Tensor]]
-    width: Callable[[int], int] = _same
+    width: Callable[[int], int] = _keep_width
     scaled: bool = False
     positional: bool = False
     signed: bool = False
@@ -44,8 +44,8 @@ class FeatureMap:
 
     def __call__(self, x: Tensor, at: Tensor | None = None) -> Mapped:
         """The features, and the logarithm of their factor if the map is scaled."""
-        found = self.phi(x, at) if self.positional else self.phi(x)
-        return found if isinstance(found, tuple) else (found, None)
+        output = self.phi(x, at) if self.positional else self.phi(x)
+        return output if isinstance(output, tuple) else (output, None)
 
 
 LOG2_E = math.log2(math.e)  # torch's exp2 takes a quarter of the time of its exp on CPUs
@@ -56,40 +56,40 @@ class _EluPlusOne(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        found = _grow(x)
-        ctx.save_for_backward(found)
-        return found
+        output = _compute_elu_plus_one(x)
+        ctx.save_for_backward(output)
+        return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (found,) = ctx.saved_tensors
-        return grads[0] * found.clamp(max=1)
+        (output,) = ctx.saved_tensors
+        return grads[0] * output.clamp(max=1)
 
 
 # torch's own `apply` takes 50 microseconds to look for defaults and transforms, of which there are none here
 _apply_elu: Any = super(torch.autograd.Function, _EluPlusOne).apply  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _grow(x: Tensor) -> Tensor:
+def _compute_elu_plus_one(x: Tensor) -> Tensor:
     return x.clamp(max=0).mul_(LOG2_E).exp2_().add_(x.clamp(min=0))
 
 
 def _elu_plus_one(x: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # pyright: ignore[reportAttributeAccessIssue]
         return F.elu(x) + 1  # torch's own, whose rules are known there
-    return cast(Tensor, _apply_elu(x)) if x.requires_grad and torch.is_grad_enabled() else _grow(x)
+    return cast(Tensor, _apply_elu(x)) if x.requires_grad and torch.is_grad_enabled() else _compute_elu_plus_one(x)
 
 
-def _elu_plus_one_back(x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None) -> Tensor:
+def _elu_plus_one_backward(x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None) -> Tensor:
     return by_features.mul_(features.clamp_(max=1))
 
 
-def _relu_back(x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None) -> Tensor:
+def _relu_backward(x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None) -> Tensor:
     return by_features.masked_fill_(features <= 0, 0)
 
 
-elu_plus_one = FeatureMap(_elu_plus_one, back=_elu_plus_one_back)
-relu = FeatureMap(F.relu, back=_relu_back)
+elu_plus_one = FeatureMap(_elu_plus_one, back=_elu_plus_one_backward)
+relu = FeatureMap(F.relu, back=_relu_backward)
 
 
 def scale(x: Tensor) -> Tensor:
@@ -97,17 +97,17 @@ def scale(x: Tensor) -> Tensor:
     return x * x.shape[-1] ** -0.25
 
 
-def _scale_back(x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None) -> Tensor:
+def _scale_backward(x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None) -> Tensor:
     return by_features.mul_(x.shape[-1] ** -0.25)
 
 
-scaled_identity = FeatureMap(scale, back=_scale_back)
+scaled_identity = FeatureMap(scale, back=_scale_backward)
 
 
 BLOCK = 8  # coordinates whose products with the rest are formed at once
 
 
-def _second_order(x: Tensor) -> Tensor:
+def _expand_second_order(x: Tensor) -> Tensor:
     """1, x and the products of its coordinates: those of a block with all from its own on, so hardly any comes twice.
 
     Products within a block do come twice, and squares once where they should count half: both by a factor 1/sqrt(2).
@@ -115,30 +115,30 @@ def _second_order(x: Tensor) -> Tensor:
     x, width = scale(x), x.shape[-1]
     parts = [torch.ones_like(x[..., :1]), x]
     for i in range(0, width, BLOCK):
-        inside = x[..., i : i + BLOCK] * math.sqrt(0.5)
-        later = torch.cat([inside, x[..., i + BLOCK :]], -1)
-        parts.append((x[..., i : i + BLOCK, None] * later[..., None, :]).flatten(-2))
+        within_block = x[..., i : i + BLOCK] * math.sqrt(0.5)
+        factors = torch.cat([within_block, x[..., i + BLOCK :]], -1)
+        parts.append((x[..., i : i + BLOCK, None] * factors[..., None, :]).flatten(-2))
     return torch.cat(parts, -1)
 
 
-def _second_order_width(width: int) -> int:
+def _compute_second_order_width(width: int) -> int:
     return 1 + width + sum(min(BLOCK, width - i) * (width - i) for i in range(0, width, BLOCK))
 
 
 # 1 + s + s^2 / 2 with s = q.k / sqrt(D): the series of exp(s), positive for every s
-taylor = FeatureMap(_second_order, _second_order_width)
+taylor = FeatureMap(_expand_second_order, _compute_second_order_width)
 
 
 def cosine(horizon: int) -> FeatureMap:
     """relu(q_i) . relu(k_j) times cos(pi/2 (i - j) / horizon), which is positive while abs(i - j) < horizon."""
-    return FeatureMap(partial(_cosine, horizon=horizon), _twice, positional=True)
+    return FeatureMap(partial(_apply_cosine, horizon=horizon), _double_width, positional=True)
 
 
-def _cosine(x: Tensor, at: Tensor, *, horizon: int) -> Tensor:
-    angles = (at.double() * (math.pi / 2 / horizon))[:, None]
+def _apply_cosine(x: Tensor, positions: Tensor, *, horizon: int) -> Tensor:
+    angles = (positions.double() * (math.pi / 2 / horizon))[:, None]
     x = x.relu()
     return torch.cat([x * angles.cos().to(x.dtype), x * angles.sin().to(x.dtype)], -1)
 
 
-def _twice(width: int) -> int:
+def _double_width(width: int) -> int:
     return 2 * width

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from .errors import unknown
+from .errors import make_unknown_error
 
 
 @dataclass(frozen=True)
@@ -26,41 +26,41 @@ class ModelShape:
     @property
     def axes(self) -> dict[str, int]:
         """The axes of a suite that it sets."""
-        found = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
+        return {name: value for name, value in values.items() if value is not None}
 
 
-def suites_folder() -> Path:
+def find_suites_folder() -> Path:
     """Where the built-in suites are: inside the installed package, or at the top of a checkout."""
     package = Path(__file__).parent
     installed = package / "suites"
     return installed if installed.is_dir() else package.parent / "suites"
 
 
-def suite_names() -> list[str]:
+def list_suite_names() -> list[str]:
     """The names of the built-in suites."""
-    return sorted(p.stem for p in suites_folder().glob("*.toml"))
+    return sorted(p.stem for p in find_suites_folder().glob("*.toml"))
 
 
 def describe_suite(name: str) -> str:
     """What a built-in suite is for, in its own words: its description, or else its title."""
-    with (suites_folder() / f"{name}.toml").open("rb") as file:
-        said = tomllib.load(file)
-    return str(said.get("description") or said.get("title") or "")
+    with (find_suites_folder() / f"{name}.toml").open("rb") as file:
+        suite = tomllib.load(file)
+    return str(suite.get("description") or suite.get("title") or "")
 
 
 @cache
-def list_shapes() -> tuple[ModelShape, ...]:
+def list_model_shapes() -> tuple[ModelShape, ...]:
     """All shapes, as ``suites/data/shapes.toml`` has them."""
-    with (suites_folder() / "data" / "shapes.toml").open("rb") as file:
-        said = tomllib.load(file)
+    with (find_suites_folder() / "data" / "shapes.toml").open("rb") as file:
+        shapes = tomllib.load(file)
     fields = ("heads", "kv_heads", "head_dim", "length", "window", "source")
-    return tuple(ModelShape(name, *(one.get(field) for field in fields)) for name, one in said.items())
+    return tuple(ModelShape(name, *(values.get(field) for field in fields)) for name, values in shapes.items())
 
 
-def find_shape(name: str) -> ModelShape:
+def find_model_shape(name: str) -> ModelShape:
     """The shape of a model by its name. Raises `UsageError` for one that is not known."""
-    shapes = {shape.name: shape for shape in list_shapes()}
+    shapes = {shape.name: shape for shape in list_model_shapes()}
     if name not in shapes:
-        raise unknown("shape", name, list(shapes))
+        raise make_unknown_error("shape", name, list(shapes))
     return shapes[name]

@@ -48,25 +48,25 @@ class Spec:
         """The mechanism's name, as `Union` has several."""
         return (self.name,)
 
-    def given(self, options: Mapping[str, Any], backend: str | None = None) -> Spec:
+    def with_options(self, options: Mapping[str, Any], backend: str | None = None) -> Spec:
         """The spec with what was given beside it. Raises `UsageError` for what is given twice."""
         if self.backend and backend and self.backend != backend:
             raise UsageError(f"{self}: backend is given twice, as {self.backend!r} and {backend!r}")
-        if twice := self.options.keys() & options.keys():
-            raise UsageError(f"{self}: option {min(twice)!r} is given twice")
+        if duplicates := self.options.keys() & options.keys():
+            raise UsageError(f"{self}: option {min(duplicates)!r} is given twice")
         return Spec(self.name, {**self.options, **options}, backend or self.backend)
 
     def without_backend(self) -> Spec:
         """The same mechanism, whatever runs it."""
         return replace(self, backend=None)
 
-    def answers_to(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         """Whether a text means this spec: all of it, in any order, or its name alone."""
         return text == self.name or str(parse(text)) == str(self)
 
     def __str__(self) -> str:
         """The spec in its canonical form: options in alphabetical order, the backend last."""
-        pairs = [f"{key}={_text(value)}" for key, value in sorted(self.options.items())]
+        pairs = [f"{key}={_format_value(value)}" for key, value in sorted(self.options.items())]
         return ":".join([self.name, *pairs, *([f"backend={self.backend}"] if self.backend else [])])
 
 
@@ -78,15 +78,17 @@ class Union:
     backend: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if asking := [part for part in self.parts if part.backend]:
-            raise UsageError(f"{self}: only patterns can be joined by '|', without a backend; {asking[0]} asks for one")
+        if with_backend := [part for part in self.parts if part.backend]:
+            raise UsageError(
+                f"{self}: only patterns can be joined by '|', without a backend; {with_backend[0]} asks for one"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
         """The mechanisms' names, in the order in which they were written."""
         return tuple(part.name for part in self.parts)
 
-    def given(self, options: Mapping[str, Any], backend: str | None = None) -> Union:
+    def with_options(self, options: Mapping[str, Any], backend: str | None = None) -> Union:
         """Itself: what is given beside a union belongs to none of its parts, so it raises `UsageError`."""
         if options or backend:
             raise UsageError(f"{self}: options of a union belong to its parts, in the string")
@@ -96,7 +98,7 @@ class Union:
         """Itself, as it has none."""
         return self
 
-    def answers_to(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         """Whether a text means this union, in any order."""
         return str(parse(text)) == str(self)
 
@@ -116,15 +118,15 @@ def parse_union(text: str) -> tuple[Spec, ...]:
     return tuple(Spec.parse(part) for part in text.split("|"))
 
 
-def names_in(label: str) -> tuple[str, ...]:
+def list_names(label: str) -> tuple[str, ...]:
     """The mechanisms' names in a label of a report: a spec, maybe with what tells it apart, ``gqa (kv_heads=2)``."""
     return tuple(_split(part)[0].strip() for part in label.partition(" (")[0].split("|"))
 
 
-def label_of(variant: str, backend: str | None) -> str:
+def format_label(variant: str, backend: str | None) -> str:
     """A row's variant as a report shows it: with the backend that it asked for, where its text does not say so."""
-    said = any(pair.startswith("backend=") for part in variant.split("|") for pair in _split(part)[1:])
-    return variant if said or not backend else f"{variant}:backend={backend}"
+    has_backend = any(pair.startswith("backend=") for part in variant.split("|") for pair in _split(part)[1:])
+    return variant if has_backend or not backend else f"{variant}:backend={backend}"
 
 
 def _split(part: str) -> list[str]:
@@ -132,5 +134,5 @@ def _split(part: str) -> list[str]:
     return part.strip().split(":")
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value).replace("null", "none")

@@ -12,23 +12,23 @@ from typing import Any, Literal
 
 from .errors import UsageError
 
-NONE = "\u2013"  # what an empty cell shows
-TO = "\u2013"  # between the ends of an interval
+EMPTY = "\u2013"  # what an empty cell shows
+INTERVAL_DASH = "\u2013"  # between the ends of an interval
 MICRO = "\u00b5"
-TIMES = (("s", 1e3), ("ms", 1.0), (f"{MICRO}s", 1e-3), ("ns", 1e-6))
-SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
-DECIMAL_SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-RATES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
-SIZE = re.compile(r"([0-9.]+(?:e[0-9]+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
+TIME_UNITS = (("s", 1e3), ("ms", 1.0), (f"{MICRO}s", 1e-3), ("ns", 1e-6))
+SIZE_UNITS = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+DECIMAL_SIZE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+RATE_UNITS = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+SIZE_PATTERN = re.compile(r"([0-9.]+(?:e[0-9]+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
     """Bytes: ``8GB`` is decimal, ``512MiB`` binary, ``2e9`` bytes. Raises `UsageError` for anything else."""
     from pydantic import ByteSize, TypeAdapter
 
-    found = SIZE.fullmatch(text.strip())
+    match = SIZE_PATTERN.fullmatch(text.strip())
     try:
-        value = float(found[1]) * TypeAdapter(ByteSize).validate_python(f"1{found[2] or ''}B") if found else 0.0
+        value = float(match[1]) * TypeAdapter(ByteSize).validate_python(f"1{match[2] or ''}B") if match else 0.0
     except ValueError:  # 1.2.3
         value = 0.0
     if not 1 <= value < 2**63:
@@ -36,7 +36,7 @@ def parse_size(text: str) -> int:
     return int(value)
 
 
-def there(value: Any) -> bool:
+def is_present(value: Any) -> bool:
     """Whether a frame's cell holds something."""
     try:
         return value is not None and bool(value == value)  # what is not a number equals nothing
@@ -46,8 +46,8 @@ def there(value: Any) -> bool:
 
 def number(value: Any) -> str:
     """Three significant digits; powers of ten only where zeros would have to be counted."""
-    if not there(value):
-        return NONE
+    if not is_present(value):
+        return EMPTY
     value = float(value)
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
@@ -59,30 +59,30 @@ def number(value: Any) -> str:
 
 def duration(ms: Any, low: Any = None, high: Any = None) -> str:
     """Milliseconds in the unit that fits, an interval's ends in the same unit: ``12.3 ms (12.1-12.6)``."""
-    return _scaled(ms, TIMES, low, high)
+    return _format_scaled(ms, TIME_UNITS, low, high)
 
 
 def seconds(value: Any, low: Any = None, high: Any = None) -> str:
     """Seconds in the unit that fits, as `duration` writes milliseconds."""
-    return duration(*(x * 1e3 if there(x) else None for x in (value, low, high)))
+    return duration(*(x * 1e3 if is_present(x) else None for x in (value, low, high)))
 
 
 def rough_duration(wall_s: float) -> str:
     """``2 min 10 s``: what is expected, where more digits would promise more than is known."""
     if round(wall_s) < 60:
         return f"{max(1, round(wall_s))} s"
-    minutes, rest = divmod(round(wall_s / 10) * 10, 60)
+    minutes, remaining_s = divmod(round(wall_s / 10) * 10, 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+        return f"{minutes} min {remaining_s} s" if remaining_s else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
 def size(count: Any) -> str:
     """Bytes in binary units: ``1.50 MiB``; whole bytes stay whole."""
-    if there(count) and 0 <= float(count) < 1024:
+    if is_present(count) and 0 <= float(count) < 1024:
         return f"{int(count)} B"
-    return _scaled(count, SIZES)
+    return _format_scaled(count, SIZE_UNITS)
 
 
 def rough_size(count: float) -> str:
@@ -92,44 +92,44 @@ def rough_size(count: float) -> str:
 
 def budget(count: Any) -> str:
     """Bytes as people set them: ``16 GB`` where three decimal digits say it all, else in binary units."""
-    unit, scale = next((u for u in DECIMAL_SIZES if float(count) >= u[1]), ("B", 1.0))
+    unit, scale = next((u for u in DECIMAL_SIZE_UNITS if float(count) >= u[1]), ("B", 1.0))
     value = f"{float(count) / scale:.3g}"
     return f"{value} {unit}" if float(value) * scale == float(count) else size(count)
 
 
 def rate(value: Any) -> str:
     """A count a second, shortened: ``12.3 k``."""
-    return _scaled(value, RATES).rstrip()
+    return _format_scaled(value, RATE_UNITS).rstrip()
 
 
-def whole(value: Any) -> str:
+def integer(value: Any) -> str:
     """A count: ``65,536``; a mean of counts as `number` writes it."""
-    if not there(value) or float(value) != round(float(value)):
+    if not is_present(value) or float(value) != round(float(value)):
         return number(value)
     return f"{int(value):,}"
 
 
 def percent(share: Any) -> str:
     """A share as ``3.12%``; never 100% for less than all."""
-    return NONE if not there(share) else f"{number(min(100 * share, 99.9) if share < 1 else 100 * share)}%"
+    return EMPTY if not is_present(share) else f"{number(min(100 * share, 99.9) if share < 1 else 100 * share)}%"
 
 
 def ratio(value: Any, low: Any = None, high: Any = None) -> str:
     """A factor with its interval: ``24.1x (23.0-25.3)``."""
-    return NONE if not there(value) else f"{number(value)}x{_interval(low, high)}"
+    return EMPTY if not is_present(value) else f"{number(value)}x{_format_interval(low, high)}"
 
 
-def power(value: Any, low: Any = None, high: Any = None) -> str:
+def exponent_interval(value: Any, low: Any = None, high: Any = None) -> str:
     """A growth exponent with its interval, two decimals each."""
-    if not there(value):
-        return NONE
-    if not (there(low) and there(high)):
-        return _two_decimals(value)
-    low, high = _two_decimals(low), _two_decimals(high)
-    return f"{_two_decimals(value)} ({low}{' to ' if low.startswith('-') else TO}{high})"
+    if not is_present(value):
+        return EMPTY
+    if not (is_present(low) and is_present(high)):
+        return _format_two_decimals(value)
+    low, high = _format_two_decimals(low), _format_two_decimals(high)
+    return f"{_format_two_decimals(value)} ({low}{' to ' if low.startswith('-') else INTERVAL_DASH}{high})"
 
 
-def _two_decimals(value: float) -> str:
+def _format_two_decimals(value: float) -> str:
     return f"{round(value, 2) + 0.0:.2f}"  # without the sum, what is hardly below zero would be -0.00
 
 
@@ -143,33 +143,33 @@ def short_length(length: Any) -> str:
 
 
 Unit = Literal["time", "seconds", "bytes", "ratio", "share", "error", "count", "number"]
-WRITERS: Mapping[str, Callable[[Any], str]] = {
+FORMATTERS: Mapping[str, Callable[[Any], str]] = {
     "time": duration,
     "seconds": seconds,
     "bytes": size,
     "ratio": ratio,
     "share": percent,
     "error": number,
-    "count": whole,
+    "count": integer,
     "number": number,
 }
 
 
-def write(value: Any, unit: Unit) -> str:
+def format_value(value: Any, unit: Unit) -> str:
     """A value of a column, whatever it is: a number in its unit, text and truth as words."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return value if isinstance(value, str) else WRITERS[unit](value)
+    return value if isinstance(value, str) else FORMATTERS[unit](value)
 
 
-def _scaled(value: Any, units: Sequence[tuple[str, float]], low: Any = None, high: Any = None) -> str:
-    if not there(value):
-        return NONE
+def _format_scaled(value: Any, units: Sequence[tuple[str, float]], low: Any = None, high: Any = None) -> str:
+    if not is_present(value):
+        return EMPTY
     # 999.7 shows as 1000 in three digits, so that it belongs to the next unit already
     unit, scale = next((u for u in units if abs(float(value)) >= 0.9995 * u[1]), units[-1])
-    ends = (low / scale, high / scale) if there(low) and there(high) else (None, None)
-    return f"{number(float(value) / scale)} {unit}{_interval(*ends)}"
+    scaled_ends = (low / scale, high / scale) if is_present(low) and is_present(high) else (None, None)
+    return f"{number(float(value) / scale)} {unit}{_format_interval(*scaled_ends)}"
 
 
-def _interval(low: Any, high: Any) -> str:
-    return f" ({number(low)}{TO}{number(high)})" if there(low) and there(high) else ""
+def _format_interval(low: Any, high: Any) -> str:
+    return f" ({number(low)}{INTERVAL_DASH}{number(high)})" if is_present(low) and is_present(high) else ""

@@ -16,7 +16,7 @@ from efficient_attn.bench.measuring.verification import verify_case
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.planning.suite import load_suite
-from efficient_attn.instruments.environment.devices import why_absent
+from efficient_attn.instruments.environment.devices import describe_absence
 from efficient_attn.tasks import TABLE
 
 SUITE = os.environ.get("EFFICIENT_ATTN_SUITE", "quickstart")
@@ -31,7 +31,7 @@ def _group(case: Case) -> str:
 @pytest.mark.parametrize("case", CASES, ids=[f"{_group(c)}-{c.variant}" for c in CASES])
 def test_speed(benchmark, case: Case) -> None:
     place = case.group.config
-    if reason := why_absent(place.device):
+    if reason := describe_absence(place.device):
         pytest.skip(reason)
     if place.threads:
         torch.set_num_threads(place.threads)

@@ -90,7 +90,7 @@ def _little_to_collect() -> None:
 def _short_rounds(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Rounds that last only as long as their passes, except where their length is what is tested."""
     if request.node.path.name != "test_timing.py":
-        monkeypatch.setattr(timing, "ROUND_S", 0.01)
+        monkeypatch.setattr(timing, "MIN_ROUND_S", 0.01)
 
 
 SEALED = ("test_integrity.py", "test_global_state.py", "test_faults_cheats.py")
@@ -100,7 +100,7 @@ SEALED = ("test_integrity.py", "test_global_state.py", "test_faults_cheats.py")
 def _open_seal(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Tests may replace what measures, except where it is tested that nobody may."""
     if request.node.path.name not in SEALED:
-        monkeypatch.setattr(integrity, "_parts", {})
+        monkeypatch.setattr(integrity, "_sealed_parts", {})
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from pydantic import BaseModel
 
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims, Shape
-from ..errors import renamed
+from ..errors import make_deprecated_alias
 from ..registry import create
 from ..results.rows import Row
-from ..results.sanitize import clean
+from ..results.sanitize import sanitize_line
 from ..spec import parse
 from .case_config import Group
 
@@ -37,7 +37,7 @@ class Case:
     budget: str | None = None
     keys_model: type[BaseModel] | None = field(default=None, compare=False, repr=False)
 
-    cell = renamed("cell", "group")
+    cell = make_deprecated_alias("cell", "group")
 
     @property
     def dims(self) -> Dims:
@@ -87,7 +87,7 @@ class Case:
         how = f"{p.dtype}-{p.device}-t{p.threads or 'default'}-{'causal' if p.causal else 'all'}"
         unusual = {"cold": p.cache == "cold", "compiled": p.compiled, "graph": p.cuda_graph, p.fill: p.fill != "full"}
         how += "".join(f"-{name}" for name, so in unusual.items() if so)
-        return clean(f"{c.suite}/{task_text}/{self.variant}/{sizes}/{how}#{self.digest}")  # as rows have it
+        return sanitize_line(f"{c.suite}/{task_text}/{self.variant}/{sizes}/{how}#{self.digest}")  # as rows have it
 
     @property
     def digest(self) -> str:

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import renamed
+from ..errors import make_deprecated_alias
 
 MAX_DECODE_STEPS = 32  # decode steps after a context, at most: so few hardly change its length
 MIN_LENGTH_DIVISOR = 4  # where rows' lengths are drawn, none is shorter than this part of the longest possible
@@ -84,5 +84,5 @@ class Group:
     keys: tuple[tuple[str, Any], ...] = ()
     of_blocks: bool = False
 
-    place = renamed("place", "config")
-    effort = renamed("effort", "sampling")
+    place = make_deprecated_alias("place", "config")
+    effort = make_deprecated_alias("effort", "sampling")

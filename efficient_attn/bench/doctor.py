@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from ..instruments.disturbance import DisturbanceWatch
-from ..instruments.environment.gpu import list_gpus, sensors
+from ..instruments.environment.gpu import list_gpus, read_sensors
 from ..instruments.environment.readings import Unknown, value_or_none
-from ..instruments.memory import check_counter
-from ..instruments.roofline import measure_roofline_rates, timer_overhead, timer_resolution
+from ..instruments.memory import verify_memory_counter
+from ..instruments.roofline import measure_roofline_rates, measure_timer_overhead, measure_timer_resolution
 from ..instruments.timing import MIN_SAMPLE_S
-from ..results.exchange import round_values
-from ..results.stats import MARGIN, Estimate, classify_ratio, paired_ratio, quantile_t
+from ..results.exchange import list_round_values
+from ..results.stats import MARGIN, Estimate, classify_ratio, estimate_paired_ratio, t_quantile
 from .case_config import CaseConfig, Group, Sampling
 from .measuring.conditions import Conditions
 from .measuring.group import measure_group
@@ -60,7 +60,7 @@ def _check_gpu() -> Finding:
     names = list_gpus()
     if not names:
         return Finding(topic="gpu", said="no CUDA device on this machine", level="problem", advice="use --device cpu")
-    now = sensors()
+    now = read_sensors()
     message = ", ".join(f"{name} {value}" for name, value in now.items() if not isinstance(value, Unknown))
     untold = next((value.reason for value in now.values() if isinstance(value, Unknown)), None)
     return Finding(
@@ -76,7 +76,7 @@ def _check_gpu() -> Finding:
 
 
 def _check_clock() -> Finding:
-    overhead, resolution = timer_overhead(), timer_resolution()
+    overhead, resolution = measure_timer_overhead(), measure_timer_resolution()
     coarse = max(overhead, resolution) > MIN_SAMPLE_S / 1000
     return Finding(
         topic="clock",
@@ -88,7 +88,7 @@ def _check_clock() -> Finding:
 
 
 def _check_memory_counter(device: str) -> Finding:
-    counted = check_counter(device)
+    counted = verify_memory_counter(device)
     if counted["ok"] is None:
         return Finding(topic="counting", said=str(counted["reason"]), level="note", numbers=counted)
     message = f"{counted['measured_bytes']} bytes counted of {counted['expected_bytes']} allocated"
@@ -119,7 +119,7 @@ class AANoise(NamedTuple):
     @property
     def floor(self) -> float:
         """The smallest difference that an ordinary run can tell from none, as a share."""
-        return max(MARGIN, math.expm1(quantile_t(0.975, ROUNDS - 1) * self.spread / math.sqrt(ROUNDS)))
+        return max(MARGIN, math.expm1(t_quantile(0.975, ROUNDS - 1) * self.spread / math.sqrt(ROUNDS)))
 
 
 def _check_noise(device: str, threads: int | None, quick: bool) -> Finding:
@@ -161,7 +161,7 @@ def _measure_aa(device: str, threads: int | None, quick: bool) -> AANoise | str:
     records = list(measure_group(cell, twice, Conditions(timeout_s=120)))
     if failed := next((r.row.reason for r in records if r.row.status != "ok"), None):
         return failed
-    first, second = (round_values(r) for r in records)
-    ratio = paired_ratio(first, second, records[0].samples["process"])
+    first, second = (list_round_values(r) for r in records)
+    ratio = estimate_paired_ratio(first, second, records[0].samples["process"])
     logs = [math.log(a / b) for a, b in zip(first, second, strict=False)]
     return AANoise(ratio, float(np.std(logs, ddof=1)))

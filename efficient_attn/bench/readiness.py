@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..instruments.disturbance import OTHERS, Disturbance
-from ..instruments.environment import available_memory, cgroups, machine, software
+from ..instruments.disturbance import MAX_OTHERS_CORES, Disturbance
+from ..instruments.environment import cgroups, find_available_memory, machine, software
 from ..instruments.environment.readings import value_or_none
 
 Level = Literal["ok", "note", "problem"]
@@ -76,13 +76,18 @@ def check_machine(disturbance: Disturbance | None, threads: int | None) -> Diagn
 
 
 def check_threads(count: int) -> Finding:
-    usable, quota = machine.usable_cores(), value_or_none(cgroups.cpu_quota())
+    usable, quota = machine.count_usable_cores(), value_or_none(cgroups.read_cpu_quota())
     limit = min(usable, quota or usable)
-    bound = software.variables().get("OMP_NUM_THREADS")
+    bound = software.list_variables().get("OMP_NUM_THREADS")
     message = f"{count} of {usable} usable cores (of {os.cpu_count()})"
     message += f", quota {quota:g}" if quota else ""
     message += f", OMP_NUM_THREADS={bound}" if bound else ""
-    numbers = {"threads": count, "usable_cores": usable, "quota": quota, "affinity": value_or_none(machine.affinity())}
+    numbers = {
+        "threads": count,
+        "usable_cores": usable,
+        "quota": quota,
+        "affinity": value_or_none(machine.read_affinity()),
+    }
     if count > limit:
         advice = (
             f"{count} threads exceed the {limit:g} cores that may be used: set OMP_NUM_THREADS={max(1, int(limit))}"
@@ -92,7 +97,7 @@ def check_threads(count: int) -> Finding:
 
 
 def check_frequency() -> Finding:
-    facts = machine.frequency()
+    facts = machine.read_frequency()
     governor, turbo = value_or_none(facts["governor"]), value_or_none(facts["turbo"])
     message = f"governor {governor or 'not told'}, turbo {_format_bool(turbo)}"
     advice = None
@@ -105,7 +110,7 @@ def check_frequency() -> Finding:
 
 
 def check_virtualisation() -> Finding:
-    facts = machine.virtualisation()
+    facts = machine.read_virtualisation()
     kind, container, hypervisor = value_or_none(facts["kind"]), facts["container"], value_or_none(facts["hypervisor"])
     message = f"hypervisor {kind or _format_bool(hypervisor)}, container {container or 'no'}"
     advice = "hypervisor present: expect steal; repeat at another time before believing small differences"
@@ -120,7 +125,11 @@ def _format_bool(answer: bool | None) -> str:
 
 
 def check_memory() -> Finding:
-    total, free, limit = machine.memory_total(), available_memory(), value_or_none(cgroups.memory_limit())
+    total, free, limit = (
+        machine.read_memory_total(),
+        find_available_memory(),
+        value_or_none(cgroups.read_memory_limit()),
+    )
     message = f"{_format_gib(free)} available of {_format_gib(total)}" + (
         f", memory limit {_format_gib(limit)}" if limit else ""
     )
@@ -138,8 +147,8 @@ def _format_gib(size: int | None) -> str:
 
 def check_load(disturbance: Disturbance, threads: int | None) -> Finding:
     """What else the machine was doing. threads: those of what was measured meanwhile; with one, it should not wait."""
-    reason = disturbance.reason(threads)
-    busy = disturbance.others_cores is not None and disturbance.others_cores > OTHERS
+    reason = disturbance.describe(threads)
+    busy = disturbance.others_cores is not None and disturbance.others_cores > MAX_OTHERS_CORES
     advice = (
         f"another program uses {disturbance.others_cores:.1f} cores: stop it" if busy else "wait for a quieter moment"
     )

@@ -18,16 +18,16 @@ from ..engines.job import Limits, WorkerDied
 from ..engines.local import LocalEngine, Method, choose_method
 from ..errors import UsageError
 from ..instruments import integrity
-from ..instruments.allocator import settings
+from ..instruments.allocator import describe_settings
 from ..instruments.disturbance import Disturbance
-from ..instruments.environment import available_memory, environment, load
-from ..instruments.environment.devices import why_absent
+from ..instruments.environment import collect_environment, find_available_memory, read_load_average
+from ..instruments.environment.devices import describe_absence
 from ..results import checkpoints
-from ..results.overrides import TRIAL
+from ..results.overrides import OVERRIDES_KEY
 from ..results.rows import NO_FAILURE, Record
 from ..results.section import Section
-from ..results.shards import stem
-from ..results.store import Writer, read_about
+from ..results.shards import strip_digest
+from ..results.store import RunWriter, read_sessions
 from .case import PROTOCOL, Case, group_cases
 from .case_config import Group
 from .measuring import kernel_choices
@@ -93,8 +93,8 @@ def run(
     what was written stays as it is.
     """
     integrity.restore()  # a plug-in's own clock or statistics are a matter of its cases, in their workers
-    with Writer(folder, resume=resume) as writer:
-        wanted = {c.key for c in cases if _list_missing(writer.done.get(c.key), retry_failed)}
+    with RunWriter(folder, resume=resume) as writer:
+        wanted = {c.key for c in cases if _list_missing(writer.statuses.get(c.key), retry_failed)}
         missing = [
             (group, chosen_cases)
             for group, members in group_cases(cases)
@@ -103,7 +103,7 @@ def run(
         if missing:
             _warn_of_stale(writer, wanted)
             session = _Session(loaded, writer, start_method)
-            session.about[TRIAL] = list(overridden)
+            session.about[OVERRIDES_KEY] = list(overridden)
             conditions = session.begin([group for group, _ in missing], limits)
             done = len(cases) - len(wanted)
             for group, members in missing:
@@ -113,9 +113,9 @@ def run(
                         done += 1
                         progress(record, done, len(cases))
             session.end(conditions)
-        failed = {checkpoints.digest_of(k) for k, status in writer.done.items() if checkpoints.goes_on(status)}
+        failed = {checkpoints.digest_of(k) for k, status in writer.statuses.items() if checkpoints.is_resumable(status)}
         checkpoints.clear(folder, failed)  # those of a session that was killed between a row and its checkpoint, too
-        return RunOutcome(folder, Counter(writer.done[case.key] for case in cases), tuple(writer.repairs))
+        return RunOutcome(folder, Counter(writer.statuses[case.key] for case in cases), tuple(writer.repairs))
 
 
 def _choose_cases(cell: Group, members: Sequence[Case], wanted: Set[str]) -> list[Case]:
@@ -124,10 +124,10 @@ def _choose_cases(cell: Group, members: Sequence[Case], wanted: Set[str]) -> lis
     return list(members) if candidates and find_task(cell.target).work else candidates
 
 
-def _warn_of_stale(writer: Writer, wanted: set[str]) -> None:
+def _warn_of_stale(writer: RunWriter, wanted: set[str]) -> None:
     """Say which cases are measured again because they, or what they run, have changed since."""
-    before = {stem(key) for key in writer.done}
-    if count := sum(stem(key) in before and key not in writer.done for key in wanted):
+    before = {strip_digest(key) for key in writer.statuses}
+    if count := sum(strip_digest(key) in before and key not in writer.statuses for key in wanted):
         cases = "1 case was" if count == 1 else f"{count} cases were"
         message = f"{writer.folder}: {cases} measured from other sources, or in another way; measured again"
         warnings.warn(message, StaleCases, stacklevel=3)
@@ -147,7 +147,7 @@ def _list_missing(status: str | None, retry_failed: bool) -> bool:
 class _Session:
     """A session of a run: what ``run.json`` says about it, from its beginning to its end."""
 
-    def __init__(self, loaded: LoadedSuite, writer: Writer, method: Method | None) -> None:
+    def __init__(self, loaded: LoadedSuite, writer: RunWriter, method: Method | None) -> None:
         now = dt.datetime.now(dt.UTC)
         self.writer = writer
         self.engine = LocalEngine(method or choose_method(), preload=PRELOAD)
@@ -162,8 +162,8 @@ class _Session:
             "started": _now(),
             "finished": None,
             "start_method": self.engine.name,
-            "allocator": settings() if self.engine.name != "inline" else {"left alone": "no workers"},
-            "environment": environment(),
+            "allocator": describe_settings() if self.engine.name != "inline" else {"left alone": "no workers"},
+            "environment": collect_environment(),
             "sections": [section.as_json() for section in _list_sections(loaded)],
         }
         self._timeout_s = loaded.suite.timeout_s
@@ -171,8 +171,8 @@ class _Session:
     def begin(self, planned: Sequence[Group], limits: Limits) -> Conditions:
         """Say what will run, look at the machine, and settle how cells are measured."""
         _check_same_machine(self.writer.folder, self.about["environment"])
-        self.writer.describe(self.about)
-        free = available_memory()
+        self.writer.write_session(self.about)
+        free = find_available_memory()
         usable = None if free is None else int(MEMORY_SHARE * free)
         conditions = Conditions(
             timeout_s=limits.timeout_s or self._timeout_s,
@@ -192,7 +192,7 @@ class _Session:
             _inspect(device, planned, conditions) for device in sorted({c.config.device for c in planned})
         ]
         self._check_machine(planned)
-        self.writer.describe(self.about)
+        self.writer.write_session(self.about)
         return conditions
 
     def _autotune(self, planned: Sequence[Group]) -> kernel_choices.Choices:
@@ -200,7 +200,7 @@ class _Session:
         threads = dict.fromkeys(cell.config.threads for cell in planned if cell.config.device == "cpu")
         if not threads:
             return {}
-        choices = kernel_choices.autotune(self.engine, threads, read_about(self.writer.folder))
+        choices = kernel_choices.autotune(self.engine, threads, read_sessions(self.writer.folder))
         self.about["choices"] = kernel_choices.choices_as_json(choices)
         return choices
 
@@ -217,19 +217,21 @@ class _Session:
     def add(self, record: Record) -> None:
         record.row.run_id, record.row.machine = self.about["run_id"], self.about["environment"]["machine"]
         self.writer.write(record)
-        if not checkpoints.goes_on(record.row.status):
+        if not checkpoints.is_resumable(record.row.status):
             checkpoints.clear(self.writer.folder, digest=checkpoints.digest_of(record.row.case_key))
 
     def end(self, conditions: Conditions) -> None:
         account = asdict(conditions.engine.account)
         account["wall_s"] = time.perf_counter() - self.started
         self.about["checks"] = [_inspect_again(check, conditions) for check in self.about["checks"]]
-        self.writer.describe(self.about | {"finished": _now(), "account": account, "load_after": load()})
+        self.writer.write_session(
+            self.about | {"finished": _now(), "account": account, "load_after": read_load_average()}
+        )
 
 
 def _inspect(device: str, planned: Sequence[Group], conditions: Conditions) -> dict[str, Any]:
     """Is memory counted right here, and how fast could anything be? The ceilings are left with the conditions."""
-    if reason := why_absent(device):
+    if reason := describe_absence(device):
         return {"device": device, "skipped": reason}
     settings = sorted(
         {(c.config.dtype, c.config.threads) for c in planned if c.config.device == device and c.config.mode}, key=str
@@ -257,7 +259,7 @@ def _inspect_again(check: dict[str, Any], conditions: Conditions) -> dict[str, A
 
 def _check_same_machine(folder: Path, now: dict[str, Any]) -> None:
     """Refuse to go on with a run of another machine: its numbers and ours would stand side by side."""
-    for session in read_about(folder):
+    for session in read_sessions(folder):
         before = session.get("environment", {})
         for name in SAME_IN_FOLDER:
             if before.get(name) not in (None, now[name]):

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..contract.mechanism import Attention
-from ..spec import names_in
+from ..spec import list_names
 from ..variants import CATALOGUE
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -195,7 +195,7 @@ def _resolve_calls(source: ModuleSource, file: Path, packages: frozenset[Path]) 
                 if re.fullmatch(r"\w+", text) and (made := asked.file.with_name(f"{text}.cpp")).is_file():
                     yield SourceName(made, ALL)
         if function == "create":
-            for entry in (e for e in CATALOGUE if e.name in names_in(text)):
+            for entry in (e for e in CATALOGUE if e.name in list_names(text)):
                 yield from _resolve_import(Import(0, entry.target.partition(":")[0]), file, source, packages)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError, make_unknown_error
 from .task import Task
 
 GROUP = "efficient_attn.tasks"  # the entry-point group of packages that bring tasks of their own
@@ -62,7 +62,7 @@ def find_words(words: Iterable[str], table: TaskTable, *, where: str = "measure"
         owners |= {word: name for word in find_task(target).words if word not in owners}
     for place, word in enumerate(remaining_words):
         if word not in owners:
-            raise unknown("value", word, owners, where=f"{where}.{place}")
+            raise make_unknown_error("value", word, owners, where=f"{where}.{place}")
     return {
         name: task_words for name in table if (task_words := tuple(w for w in remaining_words if owners[w] == name))
     }

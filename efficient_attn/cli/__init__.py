@@ -14,30 +14,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import UnsupportedError, UsageError, unknown
+from ..errors import UnsupportedError, UsageError, make_unknown_error
 from .parser import make_parser
-from .signals import stopped
-from .verbs import load_sealed
+from .signals import report_stop
+from .verbs import load_guarded_plugin
 
 # what torch's profiler and its allocator say on stderr is not for our readers; told before torch is imported
-QUIET = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+LOG_LEVELS = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 PACKAGE = Path(__file__).parents[1]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    for name, level in QUIET.items():
+    for name, level in LOG_LEVELS.items():
         os.environ.setdefault(name, level)
     parser = make_parser()
     arguments = list(sys.argv[1:] if argv is None else argv)
     args, rest = parser.parse_known_args(arguments)
     try:
         if rest:
-            raise unknown("option", rest[0], parser.verbs[args.verb].options, where=args.verb)
+            raise make_unknown_error("option", rest[0], parser.verbs[args.verb].options, where=args.verb)
         from ..registry import load_plugin
 
-        load = load_sealed if args.verb == "run" else load_plugin
-        with _warnings_in_one_line():
+        load = load_guarded_plugin if args.verb == "run" else load_plugin
+        with _one_line_warnings():
             for plugin in getattr(args, "plugin", ()):
                 load(plugin)
             code = args.call(args)
@@ -47,26 +47,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"efficient-attn: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
-        return stopped(stop)
+        return report_stop(stop)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 @contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
+def _one_line_warnings() -> Iterator[None]:
     """Our own warnings are sentences for people: shown as such, without the line of code that gave them."""
-    usual = warnings.showwarning
+    default_showwarning = warnings.showwarning
 
     def show(message: Any, category: type[Warning], filename: str, *rest: Any, **more: Any) -> None:
-        ours = category.__module__.startswith("efficient_attn.") or Path(filename).is_relative_to(PACKAGE)
-        if ours and issubclass(category, UserWarning):
+        from_package = category.__module__.startswith("efficient_attn.") or Path(filename).is_relative_to(PACKAGE)
+        if from_package and issubclass(category, UserWarning):
             print(f"efficient-attn: {' '.join(str(message).split())}", file=sys.stderr)
         else:
-            usual(message, category, filename, *rest, **more)
+            default_showwarning(message, category, filename, *rest, **more)
 
     warnings.showwarning = show
     try:
         yield
     finally:
-        warnings.showwarning = usual
+        warnings.showwarning = default_showwarning

@@ -15,14 +15,14 @@ def claims(args: Namespace) -> int:
     if args.check:
         if args.run or args.claims:
             raise UsageError("claims: --check reads files of claims alone, without RUN and --claims")
-        return _check(args)
+        return _check_files(args)
     if not args.run:
         raise UsageError("claims: needs at least one run's folder, or --check FILE")
     entries = ledger.load_ledger([Path(file) for file in args.claims])  # mistakes are told before runs are read
     from ..report.claims import claims_text, evidence, verdicts
 
     rows = evidence.read_evidence([Path(run) for run in args.run])
-    columns = [*_list_added(), *rows.task_columns]
+    columns = [*_list_task_columns(), *rows.task_columns]
     for entry in entries:
         ledger.check_task_columns(entry.claim, columns, entry.file)
     verdicts_of_claims = verdicts.evaluate_claims(entries, rows)
@@ -35,17 +35,19 @@ def claims(args: Namespace) -> int:
     return 0
 
 
-def _check(args: Namespace) -> int:
+def _check_files(args: Namespace) -> int:
     """Say of each claim which hash is right, and fail where one is not."""
     from ..report.claims.ledger import check_task_columns, list_wrong_hashes, read_source
 
-    sources, columns = {file: read_source(Path(file)) for file in args.check}, _list_added()
+    sources, columns = {file: read_source(Path(file)) for file in args.check}, _list_task_columns()
     for file, source in sources.items():
         for claim in source.claim:
             check_task_columns(claim, columns, file)
     if args.json:
-        right = {file: {claim.id: claim.expected_hash for claim in source.claim} for file, source in sources.items()}
-        print_json(right)
+        hashes_by_file = {
+            file: {claim.id: claim.expected_hash for claim in source.claim} for file, source in sources.items()
+        }
+        print_json(hashes_by_file)
     else:
         for file, source in sources.items():
             wrong = list_wrong_hashes(source)
@@ -55,7 +57,7 @@ def _check(args: Namespace) -> int:
     return 2 if any(list_wrong_hashes(source) for source in sources.values()) else 0
 
 
-def _list_added() -> list[str]:
+def _list_task_columns() -> list[str]:
     """The columns that tasks add, as frames name them."""
     from ..bench.task_registry import find_task, list_tasks
     from ..tasks import TABLE

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 OUTCOMES = {"passed": "passed", "failed": "failed", "not_claimed": "does not apply"}
-ABLE = ("causal", "decode", "exact")  # what a mechanism can do, as `list` says it
-PLAIN = str.maketrans({units.NONE: "-", units.MICRO: "u"})  # where a terminal knows ASCII only
+ABILITY_COLUMNS = ("causal", "decode", "exact")  # what a mechanism can do, as `list` says it
+ASCII_REPLACEMENTS = str.maketrans({units.EMPTY: "-", units.MICRO: "u"})  # where a terminal knows ASCII only
 
 
-def _console() -> Console:
+def _make_console() -> Console:
     # a pipe has no width: tables are then as wide as they need to be, so that nothing is cut
     return Console(width=None if sys.stdout.isatty() else 200, highlight=False, emoji=False, markup=False)
 
@@ -46,8 +46,8 @@ def print_table(
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_printable(text, sys.stdout) for text in row))
-    console = _console()
+        table.add_row(*(_make_printable(text, sys.stdout) for text in row))
+    console = _make_console()
     console.print(table)
     console.print()
 
@@ -55,103 +55,115 @@ def print_table(
 def show_catalogue(
     entries: Sequence[Entry], suites: Mapping[str, str], shapes: Sequence[ModelShape], peers: Sequence[Peer]
 ) -> None:
-    marks = [["?" if e.able is None else "yes" if word in e.able else units.NONE for word in ABLE] for e in entries]
-    rows = [[e.name, e.family, *can, e.sentence] for e, can in zip(entries, marks, strict=True)]
-    print_table("Mechanisms (exact: a softmax over the keys that are seen)", ["name", "family", *ABLE, ""], rows)
+    marks = [
+        ["?" if e.able is None else "yes" if word in e.able else units.EMPTY for word in ABILITY_COLUMNS]
+        for e in entries
+    ]
+    rows = [[e.name, e.family, *cells, e.sentence] for e, cells in zip(entries, marks, strict=True)]
+    print_table(
+        "Mechanisms (exact: a softmax over the keys that are seen)", ["name", "family", *ABILITY_COLUMNS, ""], rows
+    )
     print_table(
         "Suites (efficient-attn plan SUITE says how long one takes)", ["name", ""], [*map(list, suites.items())]
     )
     print_table(
         "Other libraries, with --plugin", ["name", "plug-in", "library"], [[p.name, p.plugin, p.library] for p in peers]
     )
-    about = [[s.name, str(s.heads), str(s.kv_heads or s.heads), str(s.head_dim), s.source] for s in shapes]
-    print_table("Shapes, for --shape", ["name", "heads", "kv heads", "width", "source"], about)
+    shape_rows = [[s.name, str(s.heads), str(s.kv_heads or s.heads), str(s.head_dim), s.source] for s in shapes]
+    print_table("Shapes, for --shape", ["name", "heads", "kv heads", "width", "source"], shape_rows)
 
 
-def show_info(about: Info) -> None:
-    print(f"{about.spec} ({about.family}): {about.sentence}\n\n{about.doc}\n")
-    rows = [["options", _options(about.options)], ["backends", f"{', '.join(about.backends)} (runs {about.backend})"]]
-    rows += [["growth", f"time {about.growth.time}, memory {about.growth.memory}"]]
-    if about.traits.inputs:
-        rows += [["inputs", ", ".join(f"{name} (of each {i.side})" for name, i in about.traits.inputs.items())]]
-    rows += [["parameters", str(about.parameters)], ["source", about.source]]
+def show_info(info: Info) -> None:
+    print(f"{info.spec} ({info.family}): {info.sentence}\n\n{info.doc}\n")
+    rows = [
+        ["options", _format_options(info.options)],
+        ["backends", f"{', '.join(info.backends)} (runs {info.backend})"],
+    ]
+    rows += [["growth", f"time {info.growth.time}, memory {info.growth.memory}"]]
+    if info.traits.inputs:
+        rows += [["inputs", ", ".join(f"{name} (of each {i.side})" for name, i in info.traits.inputs.items())]]
+    rows += [["parameters", str(info.parameters)], ["source", info.source]]
     print_table("", ["", " "], rows)
-    trait_rows = [[name, "yes" if claimed else "no", text] for name, (claimed, text) in about.traits.meanings().items()]
+    trait_rows = [[name, "yes" if claimed else "no", text] for name, (claimed, text) in info.traits.meanings().items()]
     print_table("", ["trait", "claimed", "meaning"], trait_rows)
-    if about.pattern is not None:
-        from ..patterns.rasterize import views
+    if info.pattern is not None:
+        from ..patterns.rasterize import compute_share_grids
 
-        grids = views(about.pattern, directions=about.traits.directions, rows=ROWS, columns=COLUMNS)
-        print("\n".join(pattern_lines(grids, plain=not _can_print(BLOCKS + BOX, sys.stdout))))
+        grids = compute_share_grids(
+            info.pattern, directions=info.traits.directions, rows=GRID_ROWS, columns=GRID_COLUMNS
+        )
+        print("\n".join(format_patterns(grids, plain=not _can_print(BLOCKS + BOX, sys.stdout))))
 
 
 # two of these beside each other, with their frames, fit 80 columns; a character is about twice as high as wide
-ROWS, COLUMNS = 16, 32
+GRID_ROWS, GRID_COLUMNS = 16, 32
 BLOCKS, BOX = " \u2591\u2592\u2593\u2588", "\u250c\u2500\u2510\u2502\u2514\u2518"
 PLAIN_BLOCKS, PLAIN_BOX = " .:*#", "+-+|++"
-SHARES = ("1/4", "1/2", "more", "all")  # what each but the blank stands for, at most
+SHADE_LEGENDS = ("1/4", "1/2", "more", "all")  # what each but the blank stands for, at most
 
 
-def pattern_lines(grids: Sequence[PatternGrid], *, plain: bool = False) -> list[str]:
+def format_patterns(grids: Sequence[PatternGrid], *, plain: bool = False) -> list[str]:
     """Grids beside each other, and what they keep. plain: in ASCII."""
     blocks = PLAIN_BLOCKS if plain else BLOCKS
-    legend = ", ".join(f"{mark} {share}" for mark, share in zip(blocks[1:], SHARES, strict=True))
+    legend = ", ".join(f"{mark} {share}" for mark, share in zip(blocks[1:], SHADE_LEGENDS, strict=True))
     lines = [f"pattern: queries down, keys across; kept of a cell: {legend}", ""]
-    beside = zip(*(_frame(grid, blocks, PLAIN_BOX if plain else BOX) for grid in grids), strict=True)
-    return [*lines, *("  ".join(parts).rstrip() for parts in beside)]
+    parts_by_line = zip(*(_frame_grid(grid, blocks, PLAIN_BOX if plain else BOX) for grid in grids), strict=True)
+    return [*lines, *("  ".join(parts).rstrip() for parts in parts_by_line)]
 
 
-def _frame(grid: PatternGrid, blocks: str, box: str) -> list[str]:
+def _frame_grid(grid: PatternGrid, blocks: str, box: str) -> list[str]:
     """One grid with its direction above and its length and share below, all lines of one width."""
-    width = grid.kept.shape[1]
+    width = grid.allowed_pairs.shape[1]
     left_top, flat, right_top, side, left_bottom, right_bottom = box
-    cells = ["".join(blocks[_level(share)] for share in line) for line in grid.shares.tolist()]
+    cells = ["".join(blocks[_choose_shade(share)] for share in line) for line in grid.shares.tolist()]
     lines = [f"{left_top}{flat * width}{right_top}", *(f"{side}{line}{side}" for line in cells)]
     lines.append(f"{left_bottom}{flat * width}{right_bottom}")
-    return [line.ljust(width + 2) for line in (grid.direction, *lines, f"N = {grid.geometry.n}", tell_kept(grid))]
+    return [
+        line.ljust(width + 2) for line in (grid.direction, *lines, f"N = {grid.geometry.n}", format_kept_share(grid))
+    ]
 
 
-def _level(share: float) -> int:
+def _choose_shade(share: float) -> int:
     """Blank for none, full for all, and three shades between; a single pair is a shade already."""
-    return sum(share > most for most in (0, 0.25, 0.5)) + (share >= 1)
+    return sum(share > limit for limit in (0, 0.25, 0.5)) + (share >= 1)
 
 
-def tell_kept(grid: PatternGrid) -> str:
+def format_kept_share(grid: PatternGrid) -> str:
     """``keeps 23.5% of all pairs``, or of what causality leaves of them; "about" where only some were looked at."""
-    about, which = "" if grid.exact else "about ", "causal" if grid.geometry.causal else "all"
-    return f"keeps {about}{units.percent(grid.share)} of {which} pairs"
+    qualifier, scope = "" if grid.exact else "about ", "causal" if grid.geometry.causal else "all"
+    return f"keeps {qualifier}{units.percent(grid.share)} of {scope} pairs"
 
 
-def _can_print(text: str, out: TextIO) -> bool:
+def _can_print(text: str, stream: TextIO) -> bool:
     try:
-        text.encode(out.encoding or "ascii")
+        text.encode(stream.encoding or "ascii")
     except UnicodeEncodeError:
         return False
     return True
 
 
-def _printable(text: str, out: TextIO) -> str:
+def _make_printable(text: str, stream: TextIO) -> str:
     """The text with plain letters for what numbers and units are written with, where those cannot be printed."""
-    return text if _can_print(text, out) else text.translate(PLAIN)
+    return text if _can_print(text, stream) else text.translate(ASCII_REPLACEMENTS)
 
 
-def info_as_json(about: Info) -> dict[str, Any]:
-    fields = {name: getattr(about, name) for name in about.__dataclass_fields__}
-    growth = {"time": about.growth.time, "memory": about.growth.memory}
-    fields |= {"traits": asdict(about.traits), "growth": growth, "options": dict(about.options)}
-    return fields | {"pattern": about.pattern and _pattern_as_json(about.pattern, about.traits.directions)}
+def info_as_json(info: Info) -> dict[str, Any]:
+    fields = {name: getattr(info, name) for name in info.__dataclass_fields__}
+    growth = {"time": info.growth.time, "memory": info.growth.memory}
+    fields |= {"traits": asdict(info.traits), "growth": growth, "options": dict(info.options)}
+    return fields | {"pattern": info.pattern and _pattern_as_json(info.pattern, info.traits.directions)}
 
 
 def _pattern_as_json(pattern: Pattern, directions: Sequence[bool]) -> dict[str, Any]:
     """At the length that is drawn, which share of the pairs is kept in each direction."""
-    from ..patterns.rasterize import views
+    from ..patterns.rasterize import compute_share_grids
 
-    grids = views(pattern, directions=directions, rows=ROWS, columns=COLUMNS)
+    grids = compute_share_grids(pattern, directions=directions, rows=GRID_ROWS, columns=GRID_COLUMNS)
     shares = {grid.direction: grid.share for grid in grids}
     return {"length": grids[0].geometry.n, "kept": shares, "exact": all(grid.exact for grid in grids)}
 
 
-def _options(options: Mapping[str, Any]) -> str:
+def _format_options(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{k}={v}" for k, v in options.items()) or "none"
 
 
@@ -171,7 +183,7 @@ def show_plan(cases: Sequence[Case]) -> None:
     print(f"{len(cases)} cases")
 
 
-def show_expectation(wall_s: float, peak_bytes: int, *, absent: Mapping[str, str] | None = None) -> None:
+def show_cost_estimate(wall_s: float, peak_bytes: int, *, absent: Mapping[str, str] | None = None) -> None:
     """``about 2 min 10 s, peak memory about 1.3 GiB``; more digits would promise more than is known.
 
     absent: devices that are not here, with reasons; of these nothing is known.
@@ -186,10 +198,10 @@ def show_expectation(wall_s: float, peak_bytes: int, *, absent: Mapping[str, str
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Callable[[Record, int, int], None]]:
+def show_progress(total: int) -> Iterator[Callable[[Record, int, int], None]]:
     """A bar with the time left on a terminal; otherwise a line a case. Both go to stderr."""
     if not sys.stderr.isatty():
-        yield _Lines().tell
+        yield _ProgressLines().print_line
         return
     from rich.progress import (
         BarColumn,
@@ -204,31 +216,31 @@ def progress(total: int) -> Iterator[Callable[[Record, int, int], None]]:
     with Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=total)
 
-        def tell(record: Record, done: int, total: int) -> None:
-            bar.update(task, completed=done, description=_what(record))
+        def update(record: Record, done: int, total: int) -> None:
+            bar.update(task, completed=done, description=_format_case(record))
 
-        yield tell
+        yield update
 
 
-class _Lines:
+class _ProgressLines:
     def __init__(self) -> None:
         self.start = time.monotonic()
 
-    def tell(self, record: Record, done: int, total: int) -> None:
+    def print_line(self, record: Record, done: int, total: int) -> None:
         row = record.row
         result = units.duration(row.latency_ms) if row.latency_ms else row.status
         reason = f" ({row.reason})" if row.status != "ok" and row.reason else ""
         elapsed = time.monotonic() - self.start
-        line = f"[{done}/{total}] {elapsed:6.1f} s  {_what(record)}: {result}{reason}"
-        print(_printable(line, sys.stderr), file=sys.stderr, flush=True)
+        line = f"[{done}/{total}] {elapsed:6.1f} s  {_format_case(record)}: {result}{reason}"
+        print(_make_printable(line, sys.stderr), file=sys.stderr, flush=True)
 
 
-def _what(record: Record) -> str:
+def _format_case(record: Record) -> str:
     row = record.row
-    place = f"layer {row.layer}" if row.layer is not None else f"n={row.seq_len}{' causal' if row.causal else ''}"
-    place += f" batch={row.batch}" if (row.batch or 1) > 1 else ""
-    place += f" kv_heads={row.kv_heads}" if row.kv_heads != row.heads and "kv_heads=" not in row.variant else ""
-    return f"{row.mode or row.task} {row.variant} {place}"
+    details = f"layer {row.layer}" if row.layer is not None else f"n={row.seq_len}{' causal' if row.causal else ''}"
+    details += f" batch={row.batch}" if (row.batch or 1) > 1 else ""
+    details += f" kv_heads={row.kv_heads}" if row.kv_heads != row.heads and "kv_heads=" not in row.variant else ""
+    return f"{row.mode or row.task} {row.variant} {details}"
 
 
 def show_checks(outcomes: Mapping[str, Sequence[Outcome]], traits: Mapping[str, Traits], seed: int) -> None:
@@ -240,7 +252,7 @@ def show_checks(outcomes: Mapping[str, Sequence[Outcome]], traits: Mapping[str, 
         print_table(name, ["check", "outcome", "reason"], rows)
         for o in results:
             if o.advice:
-                print(f"{o.check.name}: {_printable(o.advice, sys.stdout)}")
+                print(f"{o.check.name}: {_make_printable(o.advice, sys.stdout)}")
         print(f"{name}: {sum_up(results, traits[name])} (seed {seed})")
 
 

@@ -12,14 +12,14 @@ from .output import print_files, print_json, write_file
 def list_(args: Namespace) -> int:
     from ..peers.catalogue import PEERS
     from ..registry import catalogue
-    from ..resources import describe_suite, list_shapes, suite_names
+    from ..resources import describe_suite, list_model_shapes, list_suite_names
 
-    entries, suites = catalogue(family=args.family), suite_names()
+    entries, suites = catalogue(family=args.family), list_suite_names()
     if args.picture:
-        from .pattern_pictures import gallery
+        from .pattern_pictures import render_gallery
 
-        write_file(args.picture, gallery([e.name for e in entries], args.picture))
-    drawn = {"picture": str(args.picture)} if args.picture else {}
+        write_file(args.picture, render_gallery([e.name for e in entries], args.picture))
+    picture_file = {"picture": str(args.picture)} if args.picture else {}
     if args.json:
         mechanisms = [
             {
@@ -30,13 +30,13 @@ def list_(args: Namespace) -> int:
             }
             for e in entries
         ]
-        data = {"mechanisms": mechanisms, "suites": suites, "shapes": [asdict(shape) for shape in list_shapes()]}
+        data = {"mechanisms": mechanisms, "suites": suites, "shapes": [asdict(shape) for shape in list_model_shapes()]}
         data |= {"peers": [peer._asdict() for peer in PEERS]}
-        return print_json(data | drawn)
+        return print_json(data | picture_file)
     from . import console
 
-    console.show_catalogue(entries, {name: describe_suite(name) for name in suites}, list_shapes(), PEERS)
-    print_files(drawn)
+    console.show_catalogue(entries, {name: describe_suite(name) for name in suites}, list_model_shapes(), PEERS)
+    print_files(picture_file)
     return 0
 
 
@@ -44,16 +44,16 @@ def info(args: Namespace) -> int:
     from ..registry import info
     from . import console
 
-    about = info(args.name)
+    mechanism = info(args.name)
     if args.picture:
-        from .pattern_pictures import portrait
+        from .pattern_pictures import render_portrait
 
-        write_file(args.picture, portrait(about, args.picture))
-    drawn = {"picture": str(args.picture)} if args.picture else {}
+        write_file(args.picture, render_portrait(mechanism, args.picture))
+    picture_file = {"picture": str(args.picture)} if args.picture else {}
     if args.json:
-        return print_json(console.info_as_json(about) | drawn)
-    console.show_info(about)
-    print_files(drawn)
+        return print_json(console.info_as_json(mechanism) | picture_file)
+    console.show_info(mechanism)
+    print_files(picture_file)
     return 0
 
 
@@ -66,8 +66,8 @@ def check(args: Namespace) -> int:
         raise UsageError(f"check: {args.name} registers no mechanism; decorate its class with @ea.register(...)")
     from ..testing import Subject, run_checks
 
-    how = {"device": args.device, "dtype": args.dtype, "seed": args.seed}
-    outcomes = {name: run_checks(name, backend=args.backend, **how) for name in names}
+    settings = {"device": args.device, "dtype": args.dtype, "seed": args.seed}
+    outcomes = {name: run_checks(name, backend=args.backend, **settings) for name in names}
     if args.json:
         print_json({name: [console.outcome_as_json(o) for o in results] for name, results in outcomes.items()})
     else:

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any
 
 
-def print_files(written: Mapping[str, str | Path]) -> None:
-    for label, file in written.items():
+def print_files(files: Mapping[str, str | Path]) -> None:
+    for label, file in files.items():
         print(f"{label}: {file}")
 
 
 def write_file(file: Path, content: str | bytes) -> None:
     from ..results import file_marks
 
-    file_marks.write(file, content if isinstance(content, bytes) else content.encode())
+    file_marks.write_derived(file, content if isinstance(content, bytes) else content.encode())
 
 
-def as_text(value: Any) -> str:
+def to_json_text(value: Any) -> str:
     return json.dumps(value, indent=2, default=str) + "\n"
 
 
 def print_json(value: Any) -> int:
-    print(as_text(value), end="")
+    print(to_json_text(value), end="")
     return 0

@@ -13,7 +13,7 @@ from . import claims, mechanisms, plot, publish, recommend, runs, values, verbs
 
 AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "seq_len": (values.length, "sequence lengths, say 1024 or 32K; context lengths when decoding"),
-    "causal": (values.truth, "true, false or both"),
+    "causal": (values.boolean, "true, false or both"),
     "dtype": (values.dtype, "data types: float32, bf16, ..."),
     "device": (values.one_of("device", ("cpu", "cuda", "mps")), "devices"),
     "threads": (values.count, "CPU threads"),
@@ -22,8 +22,8 @@ AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "kv_heads": (values.count, "numbers of key-value heads"),
     "head_dim": (values.count, "widths of a head"),
     "cache": (values.one_of("cache", ("warm", "cold")), "caches: warm, cold or both"),
-    "compiled": (values.truth, "through torch.compile: true, false or both"),
-    "cuda_graph": (values.truth, "as a CUDA graph: true, false or both"),
+    "compiled": (values.boolean, "through torch.compile: true, false or both"),
+    "cuda_graph": (values.boolean, "as a CUDA graph: true, false or both"),
     "fill": (values.one_of("fill", ("full", "half", "drawn", "packed")), "how full a batch's rows are"),
     "budget": (str, "keys a query (128, N/16) or bytes of a layer's state (192KiB), to which mechanisms are fitted"),
 }
@@ -45,13 +45,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if match := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
-            near = difflib.get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), n=1)
-            message += f"; did you mean {near[0]!r}?" if near else ""
+            closest = difflib.get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), n=1)
+            message += f"; did you mean {closest[0]!r}?" if closest else ""
         print(f"{self.prog}: {message}", file=sys.stderr)
         sys.exit(2)
 
 
-class _Version(argparse.Action):
+class _PrintVersion(argparse.Action):
     def __call__(self, *_: Any) -> None:
         from importlib.metadata import version
 
@@ -61,32 +61,38 @@ class _Version(argparse.Action):
 
 def make_parser() -> Parser:
     parser = Parser(prog="efficient-attn", description="Attention mechanisms, proved right, then measured honestly.")
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and exit")
     subparsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
     parser.verbs = subparsers.choices  # type: ignore[assignment]
-    _list(_verb(subparsers, "list", mechanisms.list_, "show every mechanism and suite"))
-    _info(_verb(subparsers, "info", mechanisms.info, "describe a mechanism with its options"))
-    _check(_verb(subparsers, "check", mechanisms.check, "hold a mechanism to what it claims"))
-    _doctor(_verb(subparsers, "doctor", verbs.doctor, "say how well this machine can measure now"))
-    _suite(_verb(subparsers, "plan", verbs.plan, "show what a suite would run, and what that would take"))
-    _run(_verb(subparsers, "run", verbs.run, "run a suite and write its page"))
-    _report(_verb(subparsers, "report", verbs.report, "make a page, a Markdown file and plots of runs"))
-    _compare(_verb(subparsers, "compare", verbs.compare, "say what became faster or slower from one run to another"))
-    _claims(_verb(subparsers, "claims", claims.claims, "hold published claims to what runs measured"))
-    plot.add_options(_verb(subparsers, "plot", plot.plot, "draw a figure for a paper, or write its table in LaTeX"))
+    _add_list_options(_add_verb(subparsers, "list", mechanisms.list_, "show every mechanism and suite"))
+    _add_info_options(_add_verb(subparsers, "info", mechanisms.info, "describe a mechanism with its options"))
+    _add_check_options(_add_verb(subparsers, "check", mechanisms.check, "hold a mechanism to what it claims"))
+    _add_doctor_options(_add_verb(subparsers, "doctor", verbs.doctor, "say how well this machine can measure now"))
+    _add_suite_options(
+        _add_verb(subparsers, "plan", verbs.plan, "show what a suite would run, and what that would take")
+    )
+    _add_run_options(_add_verb(subparsers, "run", verbs.run, "run a suite and write its page"))
+    _add_report_options(_add_verb(subparsers, "report", verbs.report, "make a page, a Markdown file and plots of runs"))
+    _add_compare_options(
+        _add_verb(subparsers, "compare", verbs.compare, "say what became faster or slower from one run to another")
+    )
+    _add_claims_options(_add_verb(subparsers, "claims", claims.claims, "hold published claims to what runs measured"))
+    plot.add_options(_add_verb(subparsers, "plot", plot.plot, "draw a figure for a paper, or write its table in LaTeX"))
     publish.add_options(
-        _verb(subparsers, "publish", publish.publish, "make a site of runs that people can put anywhere")
+        _add_verb(subparsers, "publish", publish.publish, "make a site of runs that people can put anywhere")
     )
     recommend.add_options(
-        _verb(subparsers, "recommend", recommend.recommend, "say which mechanism to take, by what runs measured")
+        _add_verb(subparsers, "recommend", recommend.recommend, "say which mechanism to take, by what runs measured")
     )
-    runs.add_options(_verb(subparsers, "runs", runs.runs, "list local runs"), removes=False)
+    runs.add_options(_add_verb(subparsers, "runs", runs.runs, "list local runs"), removes=False)
     text = "take away what can be made again: pages, and what ended runs left to go on from"
-    runs.add_options(_verb(subparsers, "clean", runs.clean, text), removes=True)
+    runs.add_options(_add_verb(subparsers, "clean", runs.clean, text), removes=True)
     return parser
 
 
-def _verb(subparsers: Any, name: str, call: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+def _add_verb(
+    subparsers: Any, name: str, call: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
     verb = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     verb.set_defaults(call=call)
     verb.add_argument("--json", action="store_true", help="print JSON for programs")
@@ -96,21 +102,21 @@ def _verb(subparsers: Any, name: str, call: Callable[[argparse.Namespace], int],
     return verb
 
 
-def _list(verb: argparse.ArgumentParser) -> None:
+def _add_list_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--family", help="only this family")
-    _picture(verb, "draw the patterns of all that have one into this file")
+    _add_picture_option(verb, "draw the patterns of all that have one into this file")
 
 
-def _info(verb: argparse.ArgumentParser) -> None:
+def _add_info_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("name", metavar="NAME")
-    _picture(verb, "draw its pattern into this file")
+    _add_picture_option(verb, "draw its pattern into this file")
 
 
-def _picture(verb: argparse.ArgumentParser, text: str) -> None:
+def _add_picture_option(verb: argparse.ArgumentParser, text: str) -> None:
     verb.add_argument("--picture", type=values.picture, metavar="FILE", help=f"{text}: .png, .svg or .pdf")
 
 
-def _check(verb: argparse.ArgumentParser) -> None:
+def _add_check_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("name", metavar="NAME-or-FILE", help="a mechanism, or a .py file that registers some")
     verb.add_argument("--backend", help="check this backend instead of the preferred one")
     verb.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="where to check (default: cpu)")
@@ -124,14 +130,14 @@ def _check(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--seed", type=values.seed, default=0, metavar="N", help="draw other sizes and cuts (default: 0)")
 
 
-def _doctor(verb: argparse.ArgumentParser) -> None:
+def _add_doctor_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--quick", action="store_true", help="only what takes a moment")
     verb.add_argument("--strict", action="store_true", help="exit with 1 when it is not ready to measure")
     verb.add_argument("--threads", type=values.count, metavar="N", help="CPU threads to measure with")
     verb.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to look at (default: cpu)")
 
 
-def _suite(verb: argparse.ArgumentParser) -> None:
+def _add_suite_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("suite", metavar="SUITE", help="a built-in suite's name, or a .toml file")
     verb.add_argument("--task", type=values.list_of(str), metavar="A,B", help="only these of the suite's tasks")
     verb.add_argument(
@@ -144,7 +150,11 @@ def _suite(verb: argparse.ArgumentParser) -> None:
     for name, (kind, text) in AXES.items():
         verb.add_argument(f"--{name.replace('_', '-')}", type=values.list_of(kind), metavar="X,Y", help=text)
     verb.add_argument(
-        "--set", type=values.setting, action="append", metavar="KEY=VALUE", help="a task's key, say activations=my.npz"
+        "--set",
+        type=values.key_value,
+        action="append",
+        metavar="KEY=VALUE",
+        help="a task's key, say activations=my.npz",
     )
     verb.add_argument("--activations", metavar="FILE", help="captured q, k and v (.npz or .safetensors) for fidelity")
     verb.add_argument(
@@ -159,8 +169,8 @@ def _suite(verb: argparse.ArgumentParser) -> None:
     verb.set_defaults(axes=tuple(AXES))
 
 
-def _run(verb: argparse.ArgumentParser) -> None:
-    _suite(verb)
+def _add_run_options(verb: argparse.ArgumentParser) -> None:
+    _add_suite_options(verb)
     verb.add_argument("--out", metavar="DIR", help="where the results go (default: results/local/SUITE-TIME)")
     verb.add_argument("--resume", action="store_true", help="go on in a folder that holds part of the run")
     verb.add_argument("--retry-failed", action="store_true", help="with --resume: measure failed cases again")
@@ -171,7 +181,7 @@ def _run(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--start-method", choices=("forkserver", "spawn"), help="how the processes that measure begin")
 
 
-def _report(verb: argparse.ArgumentParser) -> None:
+def _add_report_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", metavar="RUN", nargs="+", help="a run's folder")
     verb.add_argument("--out", metavar="DIR", help="where the report goes (default: the run's own folder)")
     verb.add_argument(
@@ -186,7 +196,7 @@ def _report(verb: argparse.ArgumentParser) -> None:
     )
 
 
-def _compare(verb: argparse.ArgumentParser) -> None:
+def _add_compare_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("base", metavar="BASE", help="a run's folder, or a pytest-benchmark JSON file")
     verb.add_argument("new", metavar="NEW", help="the same, measured later")
     verb.add_argument(
@@ -215,7 +225,7 @@ def _compare(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--out", metavar="FILE", help="write it to a file instead")
 
 
-def _claims(verb: argparse.ArgumentParser) -> None:
+def _add_claims_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder")
     verb.add_argument(
         "--claims", metavar="FILE", nargs="+", action="extend", default=[], help="judge these instead of our ledger"

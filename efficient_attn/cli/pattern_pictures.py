@@ -7,52 +7,54 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..patterns.rasterize import PatternGrid, views
+from ..patterns.rasterize import PatternGrid, compute_share_grids
 from ..registry import Info, info
 from ..report.drawing.pattern_image import PatternImage, render_patterns
 from ..report.drawing.style import choose_colour_and_marker, name_mechanism
-from .console import tell_kept
+from .console import format_kept_share
 
-CELLS = 256  # a side, at most: what a picture of two inches can show; shorter sequences have a cell a pair
+MAX_CELLS = 256  # a side, at most: what a picture of two inches can show; shorter sequences have a cell a pair
 
 
-def portrait(about: Info, file: Path) -> bytes:
+def render_portrait(mechanism: Info, file: Path) -> bytes:
     """One mechanism, in each direction that it takes."""
-    if about.pattern is None:
-        raise UsageError(f"info: {about.spec} has no pattern to draw")
-    squares = [_square(about, grid, grid.direction) for grid in _grids(about, about.traits.directions)]
-    options = _options(about)
-    return render_patterns(squares, f"{about.name}: {options}" if options else about.spec, _form(file))
+    if mechanism.pattern is None:
+        raise UsageError(f"info: {mechanism.spec} has no pattern to draw")
+    images = [
+        _make_image(mechanism, grid, grid.direction) for grid in _make_grids(mechanism, mechanism.traits.directions)
+    ]
+    options = _format_options(mechanism)
+    return render_patterns(images, f"{mechanism.name}: {options}" if options else mechanism.spec, _read_format(file))
 
 
-def gallery(names: Sequence[str], file: Path) -> bytes:
+def render_gallery(names: Sequence[str], file: Path) -> bytes:
     """Each mechanism that has a pattern, with the options that it has by default; causal only where it must be."""
-    infos = [about for about in (info(name) for name in names) if about.pattern is not None]
+    infos = [mechanism for mechanism in (info(name) for name in names) if mechanism.pattern is not None]
     if not infos:
         raise UsageError(f"list: none of these mechanisms has a pattern to draw: {', '.join(names)}")
-    squares = []
-    for about in infos:
-        (grid,) = _grids(about, about.traits.directions[:1])
-        title = f"{about.name}{', causal' if grid.geometry.causal else ''}"
-        squares.append(_square(about, grid, title, _options(about)))
-    return render_patterns(squares, "Which keys each query sees", _form(file))
+    images = []
+    for mechanism in infos:
+        (grid,) = _make_grids(mechanism, mechanism.traits.directions[:1])
+        title = f"{mechanism.name}{', causal' if grid.geometry.causal else ''}"
+        images.append(_make_image(mechanism, grid, title, _format_options(mechanism)))
+    return render_patterns(images, "Which keys each query sees", _read_format(file))
 
 
-def _grids(about: Info, directions: Sequence[bool]) -> list[PatternGrid]:
-    assert about.pattern is not None
-    return views(about.pattern, directions=directions, rows=CELLS, columns=CELLS)
+def _make_grids(mechanism: Info, directions: Sequence[bool]) -> list[PatternGrid]:
+    assert mechanism.pattern is not None
+    return compute_share_grids(mechanism.pattern, directions=directions, rows=MAX_CELLS, columns=MAX_CELLS)
 
 
-def _square(about: Info, grid: PatternGrid, title: str, *more: str) -> PatternImage:
+def _make_image(mechanism: Info, grid: PatternGrid, title: str, *lines: str) -> PatternImage:
     n, causal = grid.geometry.n, grid.geometry.causal
-    colour, _ = choose_colour_and_marker(name_mechanism(about.spec))
-    caption = "\n".join(filter(None, (*more, f"N = {n}, {tell_kept(grid)}")))
+    colour, _ = choose_colour_and_marker(name_mechanism(mechanism.spec))
+    caption = "\n".join(filter(None, (*lines, f"N = {n}, {format_kept_share(grid)}")))
     return PatternImage(grid.shares, n, title, caption, colour, causal)
 
 
-def _options(about: Info) -> str:
-    return ", ".join(f"{name}={value}" for name, value in about.options.items() if value is not None)
+def _format_options(mechanism: Info) -> str:
+    return ", ".join(f"{name}={value}" for name, value in mechanism.options.items() if value is not None)
 
 
-def _form(file: Path) -> Any:
+def _read_format(file: Path) -> Any:
     return file.suffix.lower().removeprefix(".")

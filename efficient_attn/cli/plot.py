@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 FIGURES = ("speed", "memory", "front", "crossover", "loss")
 FORMATS = ("pdf", "svg", "png", "tex")
-SIZES = ("threads", "batch", "heads", "head_dim")
-NAMED = ("suite", "machine", "device", "fill", "baseline", "inputs")
-FILTERS = (*NAMED, *SIZES, "dtype", "mode", "causal")
+SIZE_FILTERS = ("threads", "batch", "heads", "head_dim")
+NAME_FILTERS = ("suite", "machine", "device", "fill", "baseline", "inputs")
+FILTERS = (*NAME_FILTERS, *SIZE_FILTERS, "dtype", "mode", "causal")
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -48,20 +48,20 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         "--mode", choices=("forward", "forward_backward", "prefill", "decode"), help="default: the first of these"
     )
     verb.add_argument("--causal", action=argparse.BooleanOptionalAction, default=None, help="only such calls")
-    for name in NAMED:
+    for name in NAME_FILTERS:
         verb.add_argument(f"--{name}", metavar="NAME", help=f"only rows of this {name}")
     verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help="only rows of this dtype")
-    for name in SIZES:
+    for name in SIZE_FILTERS:
         verb.add_argument(f"--{name.replace('_', '-')}", type=values.count, metavar="N", help="only such rows")
 
 
 def plot(args: Namespace) -> int:
-    form, out = _choose_file(args)
+    file_format, file = _choose_file(args)
     from ..report.paper.export import FigureRequest, make_figure
 
     request = FigureRequest(
         figure=args.figure,
-        file_format=form,
+        file_format=file_format,
         width=args.width,
         against=args.against,
         show_config=not args.bare,
@@ -70,28 +70,28 @@ def plot(args: Namespace) -> int:
         labels=tuple(args.label),
         filters={
             name: value
-            for name in (*NAMED, *SIZES, "dtype", "mode", "causal")
+            for name in (*NAME_FILTERS, *SIZE_FILTERS, "dtype", "mode", "causal")
             if (value := getattr(args, name)) is not None
         },
     )
-    made = make_figure([Path(run) for run in args.run], request)
-    write_file(out, made.data)
+    figure = make_figure([Path(run) for run in args.run], request)
+    write_file(file, figure.data)
     if args.json:
-        data = {"file": str(out), "caption": made.caption, "place": made.config_text, "shown": made.labels}
-        return print_json(data | {"left_out": made.left_out, "others": made.alternatives})
-    print(f"{'table' if form == 'tex' else 'figure'}: {out}", f"caption: {made.caption}", sep="\n")
-    if made.left_out:
-        print(f"left out: {', '.join(made.left_out)}; choose with --only")
-    if made.alternatives:
-        print("measured as well:", *made.alternatives, sep="\n  ")
+        data = {"file": str(file), "caption": figure.caption, "place": figure.config_text, "shown": figure.labels}
+        return print_json(data | {"left_out": figure.left_out, "others": figure.alternatives})
+    print(f"{'table' if file_format == 'tex' else 'figure'}: {file}", f"caption: {figure.caption}", sep="\n")
+    if figure.left_out:
+        print(f"left out: {', '.join(figure.left_out)}; choose with --only")
+    if figure.alternatives:
+        print("measured as well:", *figure.alternatives, sep="\n  ")
     return 0
 
 
 def _choose_file(args: Namespace) -> tuple[FileFormat, Path]:
     """The format and the file, which must not contradict each other."""
-    ending = args.out.suffix.lower().removeprefix(".") if args.out else ""
-    form = args.format or ending or "pdf"
-    if form not in FORMATS or (ending and ending != form):
+    suffix = args.out.suffix.lower().removeprefix(".") if args.out else ""
+    file_format = args.format or suffix or "pdf"
+    if file_format not in FORMATS or (suffix and suffix != file_format):
         message = f"plot: --out {args.out}: its ending has to be .{args.format or ', .'.join(FORMATS)}"
         raise UsageError(message)
-    return cast("FileFormat", form), args.out or Path(f"{args.figure}.{form}")
+    return cast("FileFormat", file_format), args.out or Path(f"{args.figure}.{file_format}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 RESULTS = Path("results")  # whose published runs are taken where none is named
 SITE = RESULTS / "site"
-CELLS = 32  # a side of a pattern's picture
+PATTERN_CELLS = 32  # a side of a pattern's picture
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -33,11 +33,11 @@ def publish(args: Namespace) -> int:
     from ..registry import names
     from ..report.site.build import publish as write
 
-    done = write(runs, args.site, details={name: _describe(name) for name in names()})
+    site = write(runs, args.site, details={name: _describe_mechanism(name) for name in names()})
     if args.json:
-        return print_json({"site": str(done.site), "runs": done.runs, "pages": done.pages, "bytes": done.size})
-    print(f"site: {done.site / 'index.html'}")
-    print(f"{done.runs} runs, {done.pages} pages, {done.size / 1e6:.2f} MB")
+        return print_json({"site": str(site.site), "runs": site.runs, "pages": site.pages, "bytes": site.size})
+    print(f"site: {site.site / 'index.html'}")
+    print(f"{site.runs} runs, {site.pages} pages, {site.size / 1e6:.2f} MB")
     return 0
 
 
@@ -48,24 +48,28 @@ def _find_published() -> list[Path]:
     return folders
 
 
-def _describe(name: str) -> MechanismDetails:
+def _describe_mechanism(name: str) -> MechanismDetails:
     """What a mechanism says of itself, with its options as they are by default."""
-    from ..patterns.rasterize import views
+    from ..patterns.rasterize import compute_share_grids
     from ..registry import info
     from ..report.site.pattern_svg import PatternDrawing
     from ..report.site.site_data import MechanismDetails
-    from .console import tell_kept
+    from .console import format_kept_share
 
-    about = info(name)
-    directions = about.traits.directions
-    grids = views(about.pattern, directions=directions, rows=CELLS, columns=CELLS) if about.pattern else []
+    mechanism = info(name)
+    directions = mechanism.traits.directions
+    grids = (
+        compute_share_grids(mechanism.pattern, directions=directions, rows=PATTERN_CELLS, columns=PATTERN_CELLS)
+        if mechanism.pattern
+        else []
+    )
     return MechanismDetails(
-        options={key: str(value) for key, value in about.options.items()},
-        time=about.growth.time,
-        memory=about.growth.memory,
-        features=tuple(text for claimed, text in about.traits.meanings().values() if claimed),
-        limits=about.traits.unclaimed,
-        backends=tuple(about.backends),
-        summary=" ".join(about.doc.partition("\n\n")[0].split()),
-        patterns=tuple(PatternDrawing(g.direction, g.geometry.n, tell_kept(g), g.shares) for g in grids),
+        options={key: str(value) for key, value in mechanism.options.items()},
+        time=mechanism.growth.time,
+        memory=mechanism.growth.memory,
+        features=tuple(text for claimed, text in mechanism.traits.meanings().values() if claimed),
+        limits=mechanism.traits.unclaimed,
+        backends=tuple(mechanism.backends),
+        summary=" ".join(mechanism.doc.partition("\n\n")[0].split()),
+        patterns=tuple(PatternDrawing(g.direction, g.geometry.n, format_kept_share(g), g.shares) for g in grids),
     )

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from .. import units
 from ..errors import UsageError
-from .values import SHORT
+from .values import DTYPE_ALIASES
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ..report.answers.recommendation import Recommendation
 
-SHOWN = ("variant", "mode", "seq_len", "status", "latency_ms", "speedup", "relative_error", "accuracy")
-MOST_SHOWN = 30  # rows in a notebook
+NOTEBOOK_COLUMNS = ("variant", "mode", "seq_len", "status", "latency_ms", "speedup", "relative_error", "accuracy")
+MAX_NOTEBOOK_ROWS = 30  # rows in a notebook
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Run:
         verdicts_of_claims = verdicts.evaluate_claims(ledger.load_ledger([]), evidence.read_evidence([self.folder]))
         return pd.DataFrame(claims_text.as_json(verdicts_of_claims))
 
-    def recommend(self, **asked: Any) -> Recommendation:
+    def recommend(self, **requirements: Any) -> Recommendation:
         """The mechanisms that keep what is asked, the fastest first; keywords as of `questions.Question`.
         `UsageError` for a run that times nothing, or nothing that was undisturbed."""
         from ..report.answers.recommendation import RecommendationData, check_rows, recommend
@@ -61,16 +61,16 @@ class Run:
 
         data = RecommendationData.of(gather([self.folder]).rows)
         check_rows(data)
-        return recommend(data, Requirements(**asked))
+        return recommend(data, Requirements(**requirements))
 
     def _repr_html_(self) -> str:
         """A table for notebooks: the first rows' most used columns."""
         rows = self.frame
-        columns = [name for name in SHOWN if name in rows and bool(rows[name].notna().to_numpy().any())]
-        table = rows[columns].head(MOST_SHOWN)
-        more = f" The first {MOST_SHOWN} are shown." if len(rows) > MOST_SHOWN else ""
+        columns = [name for name in NOTEBOOK_COLUMNS if name in rows and bool(rows[name].notna().to_numpy().any())]
+        table = rows[columns].head(MAX_NOTEBOOK_ROWS)
+        more = f" The first {MAX_NOTEBOOK_ROWS} are shown." if len(rows) > MAX_NOTEBOOK_ROWS else ""
         caption = f"{html.escape(str(self.folder))}: {len(rows)} rows.{more}"
-        return f"<p>{caption}</p>{table.to_html(index=False, na_rep=units.NONE, float_format='{:.4g}'.format)}"
+        return f"<p>{caption}</p>{table.to_html(index=False, na_rep=units.EMPTY, float_format='{:.4g}'.format)}"
 
 
 def run(
@@ -101,26 +101,26 @@ def run(
     from ..bench import run as running
     from ..bench.planning.plan import Overrides, make_plan
     from ..bench.planning.suite import load_suite
-    from ..resources import find_shape
+    from ..resources import find_model_shape
     from ..tasks import TABLE
 
-    sizes = find_shape(shape).axes if shape else {}
-    checked = _check_axes({name: _list(value) for name, value in (sizes | axes).items()})
+    sizes = find_model_shape(shape).axes if shape else {}
+    valid_axes = _check_axes({name: _as_list(value) for name, value in (sizes | axes).items()})
     loaded = load_suite(str(suite), TABLE)
     overrides = Overrides(
-        axes=checked,
+        axes=valid_axes,
         shape=shape,
-        variants=_list(variant),
-        tasks=_list(task),
-        parts=_list(part),
+        variants=_as_list(variant),
+        tasks=_as_list(task),
+        parts=_as_list(part),
         keys=dict(settings or {}),
         seed=seed,
         quick=quick,
     )
     cases = make_plan(loaded, overrides)
     folder = Path(out) if out else running.default_folder(loaded.name)
-    described = overrides.described
-    outcome = running.run(loaded, cases, folder, resume=resume, overridden=described, progress=progress)
+    overridden = overrides.described
+    outcome = running.run(loaded, cases, folder, resume=resume, overridden=overridden, progress=progress)
     if not any(outcome.statuses.values()):
         raise UsageError(f"run: {loaded.name} has no cases")
     return Run(outcome.folder)
@@ -133,14 +133,16 @@ def _check_axes(axes: dict[str, list[Any]]) -> dict[str, Any]:
     from ..bench.planning.suite_schema import AxesTable
     from ..bench.planning.validation import format_problem
 
-    axis_values = axes | {"dtype": [SHORT.get(dtype, dtype) for dtype in axes["dtype"]]} if "dtype" in axes else axes
+    axis_values = (
+        axes | {"dtype": [DTYPE_ALIASES.get(dtype, dtype) for dtype in axes["dtype"]]} if "dtype" in axes else axes
+    )
     try:
         return AxesTable.model_validate(axis_values).model_dump(exclude_none=True)
     except ValidationError as error:
         raise format_problem("run", error, lambda table: AxesTable.model_fields) from error
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     if isinstance(value, list | tuple):
         return list(value)
     return [value]

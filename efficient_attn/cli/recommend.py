@@ -18,7 +18,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--seq-len",
         type=values.length,
-        action=values.Once,
+        action=values.OnceAction,
         required=True,
         metavar="N",
         help="tokens, say 16384 or 16K",
@@ -43,9 +43,14 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         ("memory", values.size, "SIZE", "the most that a call may take: 2GB"),
         ("latency", values.milliseconds, "TIME", "the most: 50ms, 800us or 2s"),
     ):
-        verb.add_argument(f"--{name}", type=kind, action=values.Once, metavar=unit, help=text)
+        verb.add_argument(f"--{name}", type=kind, action=values.OnceAction, metavar=unit, help=text)
     verb.add_argument(
-        "--min-accuracy", type=values.least, action="append", default=[], metavar="TASK=SHARE", help="of models trained"
+        "--min-accuracy",
+        type=values.task_share,
+        action="append",
+        default=[],
+        metavar="TASK=SHARE",
+        help="of models trained",
     )
 
 
@@ -57,24 +62,24 @@ def recommend(args: Namespace) -> int:
     from ..report.answers.requirements import Requirements
     from ..report.gather import gather
 
-    asked = ("seq_len", "mode", "causal", "device", "kv_heads", "heads", "head_dim", "batch", "threads", "dtype")
-    asked += ("machine", "max_error", "max_ppl_ratio", "memory")
-    least = dict(args.min_accuracy)
-    if len(least) < len(args.min_accuracy):
+    names = ("seq_len", "mode", "causal", "device", "kv_heads", "heads", "head_dim", "batch", "threads", "dtype")
+    names += ("machine", "max_error", "max_ppl_ratio", "memory")
+    min_accuracy = dict(args.min_accuracy)
+    if len(min_accuracy) < len(args.min_accuracy):
         raise UsageError("recommend: --min-accuracy names a task twice")
-    arguments = {name: getattr(args, name) for name in asked}
+    limits = {name: getattr(args, name) for name in names}
     for name, value in (args.shape.axes if args.shape else {}).items():
-        arguments[name] = value if arguments[name] is None else arguments[name]
-    question = Requirements(**arguments, min_accuracy=least, latency_ms=args.latency)
+        limits[name] = value if limits[name] is None else limits[name]
+    requirements = Requirements(**limits, min_accuracy=min_accuracy, latency_ms=args.latency)
     data = RecommendationData.of(gather(_find_runs(args.run)).rows)
     check_rows(data)
-    recommendation = answer(data, question, local_machine=name_machine())
+    recommendation = answer(data, requirements, local_machine=name_machine())
     if args.json:
         print_json(recommendation_text.as_json(recommendation))
         return 0 if recommendation.choices else 1
     from . import console
 
-    print(f"{question.describe()}\n")
+    print(f"{requirements.describe()}\n")
     if recommendation.choices:
         console.print_table(
             "",
@@ -84,7 +89,7 @@ def recommend(args: Namespace) -> int:
         )
     print(*recommendation_text.list_notes(recommendation), sep="\n")
     if not recommendation.choices:
-        print("To know more:", *recommendation_text.list_commands(question), sep="\n  ")
+        print("To know more:", *recommendation_text.list_commands(requirements), sep="\n  ")
     return 0 if recommendation.choices else 1
 
 

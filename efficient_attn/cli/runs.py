@@ -9,12 +9,14 @@ from pathlib import Path
 from .. import units
 from .output import print_json
 
-LOCAL = Path("results/local")
+LOCAL_RUNS = Path("results/local")
 COLUMNS = ("run", "suite", "started", "finished", "cases", "size")
 
 
 def add_options(verb: argparse.ArgumentParser, *, removes: bool) -> None:
-    verb.add_argument("folder", metavar="DIR", nargs="?", type=Path, default=LOCAL, help=f"of runs (default: {LOCAL})")
+    verb.add_argument(
+        "folder", metavar="DIR", nargs="?", type=Path, default=LOCAL_RUNS, help=f"of runs (default: {LOCAL_RUNS})"
+    )
     if removes:
         verb.add_argument("--dry-run", action="store_true", help="say what would go, and take nothing away")
 
@@ -55,9 +57,9 @@ def clean(args: Namespace) -> int:
             removable[str(run_folder.folder)] = {"files": [str(path) for path in paths], "bytes": freed}
     if args.json:
         return print_json({"dry_run": args.dry_run, "runs": removable})
-    would = "would go" if args.dry_run else "gone"
+    outcome = "would go" if args.dry_run else "gone"
     for folder, facts in removable.items():
-        print(f"{folder}: {len(facts['files'])} files {would}, {units.size(facts['bytes'])}")
+        print(f"{folder}: {len(facts['files'])} files {outcome}, {units.size(facts['bytes'])}")
     total = units.size(sum(facts["bytes"] for facts in removable.values())) if removable else "nothing"
-    print(f"{total} {would}; rows stay, and `efficient-attn report RUN` makes pages again")
+    print(f"{total} {outcome}; rows stay, and `efficient-attn report RUN` makes pages again")
     return 0

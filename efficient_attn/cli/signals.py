@@ -17,7 +17,7 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
+def interruptible_by_sigterm() -> Iterator[None]:
     """Within it SIGTERM raises `Terminated`; not in other threads than the main one, which alone may say so."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -33,9 +33,9 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def stopped(stop: KeyboardInterrupt, what_now: str = "") -> int:
+def report_stop(stop: KeyboardInterrupt, remedy: str = "") -> int:
     """Say that it was stopped, and what can be done; returns the exit code."""
     terminated = isinstance(stop, Terminated)
-    word = "terminated" if terminated else "interrupted"
-    print(f"efficient-attn: {word}{'; ' if what_now else ''}{what_now}", file=sys.stderr)
+    cause = "terminated" if terminated else "interrupted"
+    print(f"efficient-attn: {cause}{'; ' if remedy else ''}{remedy}", file=sys.stderr)
     return TERMINATED if terminated else INTERRUPTED

@@ -10,41 +10,52 @@ from .. import units
 from .console import print_table
 
 
-def show_results(rows: Any, *, trial: Sequence[str] = ()) -> None:
+def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
     """The longest length of every mode, and fidelity averaged over layers. rows: a DataFrame; pandas types its columns
     as almost anything. trial: what was changed in the suite, if anything."""
-    mark = " (trial)" if trial else ""
-    ok = rows[rows.status == "ok"]
-    swapped = ok[ok.task == "swap"]
-    timed = ok[ok["mode"].notna() & (ok["mode"] != "train") & (ok.task != "swap")]
-    for (mode, causal), part in timed.groupby(["mode", "causal"], sort=False):
-        longest = part[part.seq_len == part.seq_len.max()]
-        title = f"{mode}{', causal' if causal and mode != 'decode' else ''}, length {part.seq_len.max()}{mark}"
+    mark = " (trial)" if overrides else ""
+    ok_rows = rows[rows.status == "ok"]
+    swap_rows = ok_rows[ok_rows.task == "swap"]
+    timed_rows = ok_rows[ok_rows["mode"].notna() & (ok_rows["mode"] != "train") & (ok_rows.task != "swap")]
+    for (mode, causal), group in timed_rows.groupby(["mode", "causal"], sort=False):
+        longest = group[group.seq_len == group.seq_len.max()]
+        title = f"{mode}{', causal' if causal and mode != 'decode' else ''}, length {group.seq_len.max()}{mark}"
         cells = [
-            [name, units.duration(r.latency_ms), _speedup(r), *map(units.size, (r.peak_memory_bytes, r.state_bytes))]
-            for name, r in zip(_names(longest), longest.itertuples(), strict=True)
+            [
+                name,
+                units.duration(r.latency_ms),
+                _format_speedup(r),
+                *map(units.size, (r.peak_memory_bytes, r.state_bytes)),
+            ]
+            for name, r in zip(_label_variants(longest), longest.itertuples(), strict=True)
         ]
         columns = ["variant", "time", "speedup (95%)", "peak memory", "state"]
-        used = [i for i, _ in enumerate(columns) if any(row[i] != units.NONE for row in cells)]
-        print_table(title, [columns[i] for i in used], [[row[i] for i in used] for row in cells], right=columns[1:])
-    _show_learned(rows, mark)
-    asked = ok[ok.task == "retrieval"]
-    for inputs, part in asked.groupby([name.rpartition(":")[0] for name in asked.inputs], sort=False):
-        _show_retrieval(part, f"{inputs}{mark}")
-    for (inputs, length, single), part in swapped.groupby(["inputs", "seq_len", swapped["layer"].notna()], sort=False):
-        _show_swapped(part, f"{'one layer of ' if single else ''}{inputs}, {length} tokens{mark}")
-    real = ok[ok.task == "fidelity"]
-    if len(real):
-        means = real.groupby("variant", sort=False)[["relative_error", "cosine_similarity", "missed_mass"]].mean()
+        filled = [i for i, _ in enumerate(columns) if any(row[i] != units.EMPTY for row in cells)]
+        print_table(title, [columns[i] for i in filled], [[row[i] for i in filled] for row in cells], right=columns[1:])
+    _show_trained_scores(rows, mark)
+    retrieval_rows = ok_rows[ok_rows.task == "retrieval"]
+    for inputs, group in retrieval_rows.groupby(
+        [name.rpartition(":")[0] for name in retrieval_rows.inputs], sort=False
+    ):
+        _show_retrieval(group, f"{inputs}{mark}")
+    for (inputs, length, single), group in swap_rows.groupby(
+        ["inputs", "seq_len", swap_rows["layer"].notna()], sort=False
+    ):
+        _show_swap(group, f"{'one layer of ' if single else ''}{inputs}, {length} tokens{mark}")
+    fidelity_rows = ok_rows[ok_rows.task == "fidelity"]
+    if len(fidelity_rows):
+        means = fidelity_rows.groupby("variant", sort=False)[
+            ["relative_error", "cosine_similarity", "missed_mass"]
+        ].mean()
         cells = [[str(name), *map(units.number, row)] for name, row in zip(means.index, means.to_numpy(), strict=True)]
-        title = f"fidelity on {real.inputs.iloc[0]}, mean over layers (predicting zero has error 1){mark}"
+        title = f"fidelity on {fidelity_rows.inputs.iloc[0]}, mean over layers (predicting zero has error 1){mark}"
         columns = ["variant", "relative error", "cosine", "missed mass"]
         print_table(title, columns, cells, right=columns[1:])
-    if trial:
-        print(f"trial, not the suite as it is written: {', '.join(trial)}")
+    if overrides:
+        print(f"trial, not the suite as it is written: {', '.join(overrides)}")
 
 
-def _show_learned(rows: Any, mark: str) -> None:
+def _show_trained_scores(rows: Any, mark: str) -> None:
     """Scores of models that were trained, by task, as the report's page has them."""
     from ..report import select
     from ..report.sections.trained_scores import filter_trained, list_tests, order_labels
@@ -58,14 +69,14 @@ def _show_learned(rows: Any, mark: str) -> None:
     cells = []
     for label in order_labels(tests):
         scores = [[result.show_score().text for result in test.results if result.label == label] for test in tests]
-        cells.append([label, *(texts[0] if texts else units.NONE for texts in scores)])
+        cells.append([label, *(texts[0] if texts else units.EMPTY for texts in scores)])
     columns = ["variant", *(test.heading for test in tests)]
     print_table(f"learned, mean over seeds with its 95% interval{mark}", columns, cells, right=columns[1:])
     for sentence in filter(None, (test.describe_ranking() for test in tests)):
         print(sentence)
 
 
-SWAPPED = {
+SWAP_COLUMNS = {
     "loss": "loss",
     "swap.divergence": "KL a token",
     "swap.agreement": "same first choice",
@@ -75,51 +86,53 @@ SWAPPED = {
 }
 
 
-def _show_swapped(rows: Any, title: str) -> None:
+def _show_swap(rows: Any, title: str) -> None:
     """What swapping loses and saves, mean over segments, and over layers where they were swapped one at a time."""
-    measured = [name for name in SWAPPED if name in rows and rows[name].notna().any()]
+    measured = [name for name in SWAP_COLUMNS if name in rows and rows[name].notna().any()]
     means = rows.groupby("variant", sort=False)[measured].mean()
     cells = [[str(name), *map(units.number, row)] for name, row in zip(means.index, means.to_numpy(), strict=True)]
-    columns = ["variant", *(SWAPPED[name] for name in measured)]
+    columns = ["variant", *(SWAP_COLUMNS[name] for name in measured)]
     print_table(f"swapped into {title}", columns, cells, right=columns[1:])
 
 
 def _show_retrieval(rows: Any, title: str) -> None:
     """Shares of right answers by kind of needles and length, with their intervals."""
-    places = list(dict.fromkeys(zip(rows["retrieval.needles"], rows.seq_len, strict=True)))
+    settings = list(dict.fromkeys(zip(rows["retrieval.needles"], rows.seq_len, strict=True)))
     cells = []
     for variant, variant_rows in rows.groupby("variant", sort=False):
         row_by_key = {(r["retrieval.needles"], r.seq_len): r for _, r in variant_rows.iterrows()}
-        cells.append([str(variant), *(_share(row_by_key.get(place)) for place in places)])
-    columns = ["variant", *(f"{needles} {length}" for needles, length in places)]
+        cells.append([str(variant), *(_format_accuracy(row_by_key.get(setting)) for setting in settings)])
+    columns = ["variant", *(f"{needles} {length}" for needles, length in settings)]
     print_table(f"right answers, {title} (chance is 10%)", columns, cells, right=columns[1:])
 
 
-def _share(row: Any) -> str:
+def _format_accuracy(row: Any) -> str:
     if row is None:
-        return units.NONE
+        return units.EMPTY
     low, high = (f"{100 * row[f'retrieval.accuracy_{end}']:.0f}" for end in ("low", "high"))
-    return f"{row.accuracy:.0%} ({low}{units.TO}{high})"
+    return f"{row.accuracy:.0%} ({low}{units.INTERVAL_DASH}{high})"
 
 
-APART = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "fill")
-APART += ("cache", "compiled", "cuda_graph")
+DISTINGUISHING_COLUMNS = ("device", "dtype", "threads", "batch", "heads", "kv_heads", "head_dim", "fill")
+DISTINGUISHING_COLUMNS += ("cache", "compiled", "cuda_graph")
 
 
-def _names(rows: Any) -> list[str]:
+def _label_variants(rows: Any) -> list[str]:
     """The variants, with what tells apart the rows of each, say ``gqa (kv_heads=2)``."""
-    several = rows.groupby("variant")[list(APART)].transform("nunique") > 1
+    varies = rows.groupby("variant")[list(DISTINGUISHING_COLUMNS)].transform("nunique") > 1
     names = []
-    for variant, place in zip(rows.variant, rows.index, strict=True):
-        options = ", ".join(f"{name}={rows.at[place, name]}" for name in APART if several.at[place, name])
+    for variant, index in zip(rows.variant, rows.index, strict=True):
+        options = ", ".join(
+            f"{name}={rows.at[index, name]}" for name in DISTINGUISHING_COLUMNS if varies.at[index, name]
+        )
         names.append(f"{variant} ({options})" if options else str(variant))
     return names
 
 
-def _speedup(row: Any) -> str:
+def _format_speedup(row: Any) -> str:
     """With its interval; the baseline's own has none."""
-    exact = row.speedup_low == row.speedup_high if units.there(row.speedup_low) else True
-    return units.ratio(row.speedup) if exact else units.ratio(row.speedup, row.speedup_low, row.speedup_high)
+    is_baseline = row.speedup_low == row.speedup_high if units.is_present(row.speedup_low) else True
+    return units.ratio(row.speedup) if is_baseline else units.ratio(row.speedup, row.speedup_low, row.speedup_high)
 
 
 def show_statuses(statuses: Counter[str]) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError, unknown
-from ..resources import ModelShape, find_shape
+from ..errors import UsageError, make_unknown_error
+from ..resources import ModelShape, find_model_shape
 from ..units import parse_size
 
 
@@ -35,7 +35,7 @@ def seed(text: str) -> int:
     return int(text)
 
 
-def truth(text: str) -> bool:
+def boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
@@ -44,14 +44,14 @@ def truth(text: str) -> bool:
 def one_of(label: str, choices: Sequence[str]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
-            raise argparse.ArgumentTypeError(str(unknown(label, text, choices)))
+            raise argparse.ArgumentTypeError(str(make_unknown_error(label, text, choices)))
         return text
 
     return parse
 
 
 def seconds(text: str) -> float:
-    value = _number(text)
+    value = _parse_float(text)
     if not value or not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return value
@@ -59,7 +59,7 @@ def seconds(text: str) -> float:
 
 def share(text: str) -> float:
     """0.02 for 2%, or 2% itself."""
-    value = _number(text.removesuffix("%"))
+    value = _parse_float(text.removesuffix("%"))
     value = value / 100 if value is not None and text.endswith("%") else value
     if value is None or not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to below 1, such as 0.05 or 5%")
@@ -67,7 +67,7 @@ def share(text: str) -> float:
 
 
 def confidence(text: str) -> float:
-    value = _number(text)
+    value = _parse_float(text)
     if value is None or not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1, such as 0.95")
     return value
@@ -90,23 +90,23 @@ def length(text: str) -> int:
 
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-SHORT = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
+DTYPE_ALIASES = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
 
 
 def dtype(text: str) -> str:
     """``bfloat16``, or ``bf16`` for short."""
-    return one_of("dtype", DTYPES)(SHORT.get(text, text))
+    return one_of("dtype", DTYPES)(DTYPE_ALIASES.get(text, text))
 
 
 def bound(text: str) -> float:
     """A finite number of at least 0."""
-    value = _number(text)
+    value = _parse_float(text)
     if value is None or not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
     return value
 
 
-def least(text: str) -> tuple[str, float]:
+def task_share(text: str) -> tuple[str, float]:
     """``TASK=SHARE``."""
     task, mark, value = text.partition("=")
     if not mark or not task:
@@ -117,19 +117,19 @@ def least(text: str) -> tuple[str, float]:
 def milliseconds(text: str) -> float:
     """``50ms``, ``800us`` or ``2s``."""
     for unit, factor in (("ms", 1.0), ("us", 1e-3), ("s", 1e3)):
-        value = _number(text.removesuffix(unit)) if text.endswith(unit) else None
+        value = _parse_float(text.removesuffix(unit)) if text.endswith(unit) else None
         if value is not None and 0 < value < math.inf:
             return value * factor
     raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 50ms, 800us or 2s")
 
 
-INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72.27}  # TeX's points
+INCHES_PER_UNIT = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72.27}  # TeX's points
 
 
 def inches(text: str) -> float:
     """``3.3in``, ``8.4cm``, ``84mm`` or ``240pt``."""
-    for unit, factor in INCHES.items():
-        value = _number(text.removesuffix(unit)) if text.endswith(unit) else None
+    for unit, factor in INCHES_PER_UNIT.items():
+        value = _parse_float(text.removesuffix(unit)) if text.endswith(unit) else None
         if value is not None and 0 < value < math.inf:
             return value * factor
     raise argparse.ArgumentTypeError(f"{text!r} is not a width such as 3.3in, 8.4cm, 84mm or 240pt")
@@ -138,17 +138,17 @@ def inches(text: str) -> float:
 def shape(text: str) -> ModelShape:
     """A model's shape by its name."""
     try:
-        return find_shape(text)
+        return find_model_shape(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def setting(text: str) -> tuple[str, Any]:
+def key_value(text: str) -> tuple[str, Any]:
     """``KEY=VALUE``, the value as TOML has it; several values with commas between them; any other text as it is."""
     name, mark, value = text.partition("=")
     if not mark or not name or not value:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    parts = [_toml(part.strip()) for part in value.split(",")] if value[0] not in "['\"" else [_toml(value)]
+    parts = [_parse_toml(part.strip()) for part in value.split(",")] if value[0] not in "['\"" else [_parse_toml(value)]
     return name.strip(), parts if len(parts) > 1 else parts[0]
 
 
@@ -157,7 +157,7 @@ def export(text: str) -> tuple[str, Path]:
     name, mark, file = text.partition("=")
     choices = ("github-action", "pytest-benchmark")
     if name not in choices:
-        raise argparse.ArgumentTypeError(str(unknown("format", name, choices)))
+        raise argparse.ArgumentTypeError(str(make_unknown_error("format", name, choices)))
     if not mark or not file:
         raise argparse.ArgumentTypeError(f"{text!r} names no file; write {name}=FILE")
     return name, Path(file)
@@ -170,7 +170,7 @@ def picture(text: str) -> Path:
     return Path(text)
 
 
-class Once(argparse.Action):
+class OnceAction(argparse.Action):
     """An option with one value, without a default: given twice it is refused, for nobody can tell which was meant."""
 
     def __call__(
@@ -181,14 +181,14 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def _toml(text: str) -> Any:
+def _parse_toml(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def _number(text: str) -> float | None:
+def _parse_float(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:

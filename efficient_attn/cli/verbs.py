@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from .output import as_text, print_files, print_json, write_file
-from .signals import stopped, terminable
+from .output import print_files, print_json, to_json_text, write_file
+from .signals import interruptible_by_sigterm, report_stop
 
 if TYPE_CHECKING:
     from ..bench.case import Case
@@ -38,22 +38,22 @@ def plan(args: Namespace) -> int:
     cases = _make_plan(load_suite(args.suite, TABLE), args)
     from ..bench.planning.cost_estimate import estimate_cost
 
-    expectation = estimate_cost(cases)
+    estimate = estimate_cost(cases)
     if args.json:
         from ..bench.case import as_json
 
-        costs = {key: {"expected_s": s, "expected_bytes": size} for key, (s, size) in expectation.cases.items()}
+        costs = {key: {"expected_s": s, "expected_bytes": size} for key, (s, size) in estimate.cases.items()}
         unknown = {"expected_s": None, "expected_bytes": None}
         return print_json([as_json(case) | costs.get(case.key, unknown) for case in cases])
     from . import console
 
     console.show_plan(cases)
-    console.show_expectation(expectation.wall_s, expectation.peak_bytes, absent=expectation.absent)
+    console.show_cost_estimate(estimate.wall_s, estimate.peak_bytes, absent=estimate.absent)
     return 0
 
 
 def run(args: Namespace) -> int:
-    with terminable():
+    with interruptible_by_sigterm():
         return _run(args)
 
 
@@ -65,7 +65,9 @@ def _run(args: Namespace) -> int:
     from ..engines.local import LocalEngine, choose_method
     from ..tasks import TABLE
 
-    loaded = load_suite(args.suite, TABLE, load=load_sealed)  # a typing error is answered before torch is imported
+    loaded = load_suite(
+        args.suite, TABLE, load=load_guarded_plugin
+    )  # a typing error is answered before torch is imported
     # its server imports torch, and all that measures, while this process does
     LocalEngine(args.start_method or choose_method(), preload=("efficient_attn.bench.measuring.jobs",)).start()
     cases = _make_plan(loaded, args)
@@ -77,7 +79,7 @@ def _run(args: Namespace) -> int:
         from ..report.write import check_report
 
         check_report(folder)  # before hours of measuring, not after them
-    with console.progress(len(cases)) as tell:
+    with console.show_progress(len(cases)) as on_progress:
         try:
             outcome = run(
                 loaded,
@@ -88,31 +90,31 @@ def _run(args: Namespace) -> int:
                 overridden=_read_overrides(args).described,
                 limits=Limits(timeout_s=args.timeout, memory_bytes=args.memory_limit),
                 start_method=args.start_method,
-                progress=tell,
+                progress=on_progress,
             )
         except KeyboardInterrupt as stop:
-            return stopped(stop, f"the rows so far are kept; go on with --resume --out {folder}")
-    for repaired in outcome.repairs:
-        print(f"efficient-attn: {repaired}", file=sys.stderr)
+            return report_stop(stop, f"the rows so far are kept; go on with --resume --out {folder}")
+    for message in outcome.repairs:
+        print(f"efficient-attn: {message}", file=sys.stderr)
     from ..report import write_report
     from ..results.frames import load
     from ..results.overrides import gather_overrides
-    from ..results.store import read_about
+    from ..results.store import read_sessions
 
-    written, trial = write_report([folder], folder), gather_overrides(read_about(folder))
+    files, overrides = write_report([folder], folder), gather_overrides(read_sessions(folder))
     if args.json:
-        data = {"folder": str(folder), "page": str(written.page), "statuses": dict(outcome.statuses)}
-        print_json(data | {"trial": list(trial)})
+        data = {"folder": str(folder), "page": str(files.page), "statuses": dict(outcome.statuses)}
+        print_json(data | {"trial": list(overrides)})
     else:
         rows = load(folder)
-        summary.show_results(rows, trial=trial)
+        summary.show_results(rows, overrides=overrides)
         summary.show_statuses(outcome.statuses)
         summary.show_rounds(rows)
-        print(f"page: {written.page}")
+        print(f"page: {files.page}")
     return 1 if outcome.failed else 0
 
 
-def load_sealed(plugin: str) -> None:
+def load_guarded_plugin(plugin: str) -> None:
     """Import a plug-in after what measures has been sealed, as importing the run does."""
     from ..bench import run  # noqa: F401
     from ..registry import load_plugin
@@ -129,8 +131,8 @@ def _make_plan(loaded: LoadedSuite, args: Namespace) -> list[Case]:
 def _read_overrides(args: Namespace) -> Overrides:
     from ..bench.planning.plan import Overrides
 
-    often = ("activations", "memory_budget", "model", "text")  # keys with flags of their own
-    flags = {name: f"--{name.replace('_', '-')}" for name in often if getattr(args, name) is not None}
+    flag_keys = ("activations", "memory_budget", "model", "text")  # keys with flags of their own
+    flags = {name: f"--{name.replace('_', '-')}" for name in flag_keys if getattr(args, name) is not None}
     keys = dict(args.set or ()) | {name: getattr(args, name) for name in flags}
     axes = {name: [value] for name, value in (args.shape.axes if args.shape else {}).items()}
     axes |= {name: getattr(args, name) for name in args.axes if getattr(args, name) is not None}
@@ -150,24 +152,24 @@ def _read_overrides(args: Namespace) -> Overrides:
 
 def report(args: Namespace) -> int:
     if args.published:
-        return _keep_published(args)
+        return _update_published(args)
     if args.export:
         return _export(args)
     from ..report import write_report
 
     runs = [Path(r) for r in args.run]
-    out = Path(args.out) if args.out else runs[0] if len(runs) == 1 and runs[0].is_dir() else Path("report")
+    folder = Path(args.out) if args.out else runs[0] if len(runs) == 1 and runs[0].is_dir() else Path("report")
     try:
-        written = write_report(runs, out)
+        files = write_report(runs, folder)
     except OSError as error:
-        raise UsageError(f"report: {out}: cannot be written: {error.strerror or error}") from error
+        raise UsageError(f"report: {folder}: cannot be written: {error.strerror or error}") from error
     if args.json:
-        return print_json({"page": str(written.page), "markdown": str(written.markdown), "csv": str(written.csv)})
-    print_files({"page": written.page, "markdown": written.markdown, "table": written.csv})
+        return print_json({"page": str(files.page), "markdown": str(files.markdown), "csv": str(files.csv)})
+    print_files({"page": files.page, "markdown": files.markdown, "table": files.csv})
     return 0
 
 
-def _keep_published(args: Namespace) -> int:
+def _update_published(args: Namespace) -> int:
     if len(args.run) > 1 or args.out or args.export:
         raise UsageError("report: --published takes one folder of runs, without --out and --export")
     from ..report.published import update_published
@@ -188,7 +190,7 @@ def _export(args: Namespace) -> int:
     if len(args.run) > 1 or args.out:
         raise UsageError("report: --export takes one RUN, and writes to the file that it names, without --out")
     for name, file in args.export:
-        write_file(file, as_text(EXPORTS[name](Path(args.run[0]))))
+        write_file(file, to_json_text(EXPORTS[name](Path(args.run[0]))))
     if args.json:
         return print_json({name: str(file) for name, file in args.export})
     print_files(dict(args.export))
@@ -213,14 +215,14 @@ def compare(args: Namespace) -> int:
         drift=args.drift,
         across_machines=args.across_machines,
     )
-    form = "json" if args.json else args.format
-    if form == "json":
-        text = as_text(comparison_text.as_json(comparison))
+    output_format = "json" if args.json else args.format
+    if output_format == "json":
+        text = to_json_text(comparison_text.as_json(comparison))
     else:
-        show = comparison_text.as_markdown if form == "markdown" else comparison_text.as_text
-        text = show(comparison, include_all=args.all)
+        render = comparison_text.as_markdown if output_format == "markdown" else comparison_text.as_text
+        text = render(comparison, include_all=args.all)
     if args.out:
-        write_file(Path(args.out), file_marks.add_mark(text, form))
+        write_file(Path(args.out), file_marks.add_mark(text, output_format))
         print(*comparison_text.summarise_comparison(comparison), f"comparison: {args.out}", sep="\n")
     else:
         print(text, end="")

@@ -9,13 +9,13 @@ from typing import Self
 from ..errors import UsageError
 from ..units import parse_size
 
-BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-PART = re.compile(r"N/([1-9]\d*)")
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+FRACTION = re.compile(r"N/([1-9]\d*)")
 
 
-def counts_bytes(text: str) -> bool:
+def is_byte_budget(text: str) -> bool:
     """Whether a budget is of a state's bytes, and not of keys a query."""
-    return not (text.isdecimal() or PART.fullmatch(text))
+    return not (text.isdecimal() or FRACTION.fullmatch(text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +39,10 @@ class Budget:
         """
         if text.isdecimal():
             keys = int(text)
-        elif part := PART.fullmatch(text):
-            keys = length // int(part[1])
+        elif fraction := FRACTION.fullmatch(text):
+            keys = length // int(fraction[1])
         else:
-            keys = parse_size(text) // (2 * kv_heads * head_dim * BYTES[dtype])
+            keys = parse_size(text) // (2 * kv_heads * head_dim * DTYPE_BYTES[dtype])
         if keys < 1:
             raise UsageError(f"it is less than one key and its value, of {kv_heads} heads of {head_dim}")
         return cls(keys=min(keys, length), length=length, head_dim=head_dim, causal=causal)
@@ -57,9 +57,9 @@ class Budget:
             raise UsageError(f"a budget of {self.keys} keys leaves none for the window")
         return keys - 1 if self.causal else (keys - 1) // 2
 
-    def features(self, each: int = 1) -> int:
+    def features(self, per_direction: int = 1) -> int:
         """How many directions of ``each`` features have sums as large as the keys and their values."""
-        n_features = self.keys * 2 * self.head_dim // (each * (self.head_dim + 1))
+        n_features = self.keys * 2 * self.head_dim // (per_direction * (self.head_dim + 1))
         if n_features < 1:
-            raise UsageError(f"a budget of {self.keys} keys has no room for {each} features")
+            raise UsageError(f"a budget of {self.keys} keys has no room for {per_direction} features")
         return n_features

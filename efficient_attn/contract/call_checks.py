@@ -13,13 +13,13 @@ from .mask import MASK_FIELDS, Mask
 from .shapes import Dims, Shape, Values
 from .traits import Traits
 
-KEPT = 4  # calls that an instance remembers: forward and a decode step, at two geometries each
+MAX_ACCEPTED_CALLS = 4  # calls that an instance remembers: forward and a decode step, at two geometries each
 
 
-class Checked(Protocol):
+class CheckedMechanism(Protocol):
     """What the checks read of a mechanism; `Attention` satisfies it."""
 
-    admitted: tuple[AcceptedCall, ...]
+    accepted_calls: tuple[AcceptedCall, ...]
     known_mask_fields: ClassVar[frozenset[str]]
     only_on: ClassVar[Mapping[str, str]]
 
@@ -53,19 +53,19 @@ class AcceptedCall(NamedTuple):
 
 
 def find_accepted(
-    attn: Checked, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
+    attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> AcceptedCall:
     """`check_call_features` with the call's shape; of calls accepted before, only tensors of masks are checked again.
 
     The checks take a tenth of the time of a short call. Compiled code has guards instead, and tensors of other classes
     may have symbolic sizes.
     """
-    plain = type(mask) is Mask and type(q) is type(k) is Tensor and not torch.compiler.is_compiling()
-    if not plain:
+    cacheable = type(mask) is Mask and type(q) is type(k) is Tensor and not torch.compiler.is_compiling()
+    if not cacheable:
         shape = attn.shape_of(q, k, v)
         return AcceptedCall((), shape, check_call_features(attn, shape, mask, inputs, q))
     facts = _read_call_facts(attn, q, k, v, mask, inputs)
-    for accepted in attn.admitted:
+    for accepted in attn.accepted_calls:
         if accepted.facts == facts:
             if accepted.is_plain:
                 return accepted
@@ -73,58 +73,65 @@ def find_accepted(
             return accepted
     shape = attn.shape_of(q, k, v)
     traits = check_call_features(attn, shape, mask, inputs, q)
-    bare = not (mask.holds_tensors or inputs) and traits.gradient and q.numel() > 0 and shape.m > 0
-    accepted_call = AcceptedCall(facts, shape, traits, bare)
-    attn.admitted = (accepted_call, *attn.admitted[: KEPT - 1])  # in one assignment, for the sake of threads
+    is_plain = not (mask.holds_tensors or inputs) and traits.gradient and q.numel() > 0 and shape.m > 0
+    accepted_call = AcceptedCall(facts, shape, traits, is_plain)
+    attn.accepted_calls = (
+        accepted_call,
+        *attn.accepted_calls[: MAX_ACCEPTED_CALLS - 1],
+    )  # in one assignment, for the sake of threads
     return accepted_call
 
 
 def _read_call_facts(
-    attn: Checked, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
+    attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> tuple[Any, ...]:
     """What `admit` and `shape_of` judge by, what differs most often first."""
-    of_values = None if v is None else (type(v), v.shape, v.dtype, v.device)
-    of_tensors = q.shape, k.shape, of_values, q.dtype, k.dtype, q.device, k.device, tuple(inputs)
-    of_mask = mask.causal, mask.query_start, mask.pads_keys, mask.holds_tensors
-    declared = attn.traits, attn.known_mask_fields, attn.dims, attn.kv_heads, attn.key_dim
-    return *of_tensors, *of_mask, attn.backend, attn.dropping, *declared
+    value_facts = None if v is None else (type(v), v.shape, v.dtype, v.device)
+    tensor_facts = q.shape, k.shape, value_facts, q.dtype, k.dtype, q.device, k.device, tuple(inputs)
+    mask_facts = mask.causal, mask.query_start, mask.pads_keys, mask.holds_tensors
+    mechanism_facts = attn.traits, attn.known_mask_fields, attn.dims, attn.kv_heads, attn.key_dim
+    return *tensor_facts, *mask_facts, attn.backend, attn.dropping, *mechanism_facts
 
 
-def check_call_features(attn: Checked, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], q: Tensor) -> Traits:
+def check_call_features(
+    attn: CheckedMechanism, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], q: Tensor
+) -> Traits:
     """The traits of an instance that may serve a call; otherwise `UnsupportedError` or `UsageError` says why not."""
     traits, device = attn.traits, q.device
-    plain = type(mask) is Mask and attn.known_mask_fields is MASK_FIELDS  # then there is nothing not to know
-    if not plain and (unknown := mask.used - attn.known_mask_fields):
-        raise UnsupportedError(f"{attn.label} does not know the mask field {', '.join(sorted(unknown))}")
+    knows_all_fields = type(mask) is Mask and attn.known_mask_fields is MASK_FIELDS  # then there is nothing not to know
+    if not knows_all_fields and (unknown_fields := mask.used - attn.known_mask_fields):
+        raise UnsupportedError(f"{attn.label} does not know the mask field {', '.join(sorted(unknown_fields))}")
     if attn.only_on and attn.only_on.get(attn.backend, device.type) != device.type:
-        where = attn.only_on[attn.backend]
-        raise UnsupportedError(f"{attn.label}: backend {attn.backend!r} runs on {where} only, not on {device.type}")
+        device_type = attn.only_on[attn.backend]
+        raise UnsupportedError(
+            f"{attn.label}: backend {attn.backend!r} runs on {device_type} only, not on {device.type}"
+        )
     check_dtype(attn, q.dtype)
     check_dropout(attn, traits, attn.dropping)
     aligned = mask.start(shape.n, shape.m) == 0 and shape.n == shape.m
-    for wrong, message in (
+    for unsupported, message in (
         (mask.causal and not traits.causal, "a causal mask"),
         (not mask.causal and not traits.bidirectional, "a mask that is not causal"),
         (mask.pads_keys and not traits.padding, "padding"),
         (not aligned and not traits.cross, "queries that do not stand on the keys (N != M or query_start)"),
         (shape.kv_heads != shape.heads and not traits.grouped, "fewer key-value heads than heads"),
     ):
-        if wrong:
+        if unsupported:
             raise UnsupportedError(f"{attn.label} does not support {message}")
     if inputs.keys() != traits.inputs.keys():
         raise UsageError(f"{attn.label} takes the inputs {sorted(traits.inputs)}, got {sorted(inputs)}")
-    attn.dims.check(shape, kv_heads=attn.kv_heads, who=lambda: attn.label)
+    attn.dims.check(shape, kv_heads=attn.kv_heads, get_label=lambda: attn.label)
     mask.check(shape.batch, shape.n, shape.m, device)
     return traits
 
 
-def check_dtype(attn: Checked, dtype: torch.dtype) -> None:
+def check_dtype(attn: CheckedMechanism, dtype: torch.dtype) -> None:
     """Raise `UnsupportedError` where the backend that runs does not take a dtype."""
     if reason := attn.why_not_dtype(dtype):
         raise UnsupportedError(f"{attn.label}: {reason}")
 
 
-def check_dropout(attn: Checked, traits: Traits, p: float) -> None:
+def check_dropout(attn: CheckedMechanism, traits: Traits, p: float) -> None:
     """Raise `UnsupportedError` where weights would have to be dropped and the traits do not claim it."""
     if p and not traits.dropout:
         raise UnsupportedError(

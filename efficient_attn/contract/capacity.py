@@ -10,7 +10,7 @@ from ..errors import UsageError
 from .decode_state import state_bytes
 from .mechanism import Attention
 
-MAX_CONTEXT, APART = (
+MAX_CONTEXT, LENGTH_RATIO = (
     2**30,
     2**10,
 )  # a state of the same size at two lengths that far out, and that far apart, does not grow
@@ -28,20 +28,23 @@ def longest_context(
     if budget_bytes < 1:
         raise UsageError(f"longest_context: the budget must be at least 1 byte, got {budget_bytes}")
 
-    def size(positions: int) -> int:
+    def measure_state(positions: int) -> int:
         return state_bytes(attn.init_state(batch, positions, dtype, "meta"))
 
-    if not size(1):
-        raise UsageError(f"longest_context: {attn.label} allocates its decode state in its first step; {_advice(attn)}")
+    if not measure_state(1):
+        raise UsageError(
+            f"longest_context: {attn.label} allocates its decode state in its first step; "
+            f"{_describe_missing_dims(attn)}"
+        )
     end = 1
-    while size(end) <= budget_bytes:
-        if end >= MAX_CONTEXT and size(end) == size(end // APART):
+    while measure_state(end) <= budget_bytes:
+        if end >= MAX_CONTEXT and measure_state(end) == measure_state(end // LENGTH_RATIO):
             return None
         end *= 2
-    return bisect_right(range(1, end), budget_bytes, key=size)
+    return bisect_right(range(1, end), budget_bytes, key=measure_state)
 
 
-def _advice(attn: Attention) -> str:
+def _describe_missing_dims(attn: Attention) -> str:
     """Which dims would tell the sizes beforehand."""
     known_dims = {"heads": attn.kv_heads or attn.dims.heads, "head_dim": attn.dims.head_dim}
     missing = [name for name, value in known_dims.items() if value is None]

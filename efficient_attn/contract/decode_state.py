@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError, UsageError
-from .mask import Mask, blank
-from .row_starts import RowStarts, mask_of
+from .mask import Mask, zero_invalid
+from .row_starts import RowStarts, make_step_mask
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class KVCache:
     @property
     def mask(self) -> Mask:
         """Who may be seen, by queries that stand on the last keys."""
-        return mask_of(self.starts, self.length)
+        return make_step_mask(self.starts, self.length)
 
     def append(self, k: Tensor, v: Tensor) -> KVCache:
         """Write T positions after the last; the buffers come from the first step when they were not allocated."""
-        end = _end(self.length, k, self.capacity)
-        k, v = hide(self, k), hide(self, v)
+        end = _check_end(self.length, k, self.capacity)
+        k, v = blank_before_start(self, k), blank_before_start(self, v)
         keys, values = allocate(self.keys, k, self.capacity), allocate(self.values, v, self.capacity)
         keys[:, :, self.length : end] = k
         values[:, :, self.length : end] = v
@@ -61,12 +61,12 @@ class LatentCache:
     @property
     def mask(self) -> Mask:
         """Who may be seen, by queries that stand on the last rows."""
-        return mask_of(self.starts, self.length)
+        return make_step_mask(self.starts, self.length)
 
     def append(self, rows: Tensor) -> LatentCache:
         """Write T positions after the last."""
-        end = _end(self.length, rows, self.capacity)
-        rows = hide(self, rows)
+        end = _check_end(self.length, rows, self.capacity)
+        rows = blank_before_start(self, rows)
         rows_buffer = allocate(self.rows, rows, self.capacity)
         rows_buffer[:, :, self.length : end] = rows
         return replace(self, rows=rows_buffer, length=end)
@@ -98,24 +98,24 @@ class RollingCache:
 
     def append(self, k: Tensor, v: Tensor) -> RollingCache:
         """Write T positions; of those after the prefix only the last ``capacity`` stay."""
-        end = _end(self.length, k, self.max_len)
-        k, v = hide(self, k), hide(self, v)
+        end = _check_end(self.length, k, self.max_len)
+        k, v = blank_before_start(self, k), blank_before_start(self, v)
         keys, values = allocate(self.keys, k, self.slots), allocate(self.values, v, self.slots)
-        for first, slot, size in self._stretches(end):
-            cut = first - self.length
-            keys[:, :, slot : slot + size] = k[:, :, cut : cut + size]
-            values[:, :, slot : slot + size] = v[:, :, cut : cut + size]
+        for first, slot, size in self._find_spans(end):
+            offset = first - self.length
+            keys[:, :, slot : slot + size] = k[:, :, offset : offset + size]
+            values[:, :, slot : slot + size] = v[:, :, offset : offset + size]
         return replace(self, keys=keys, values=values, length=end)
 
-    def _stretches(self, end: int) -> Iterator[tuple[int, int, int]]:
+    def _find_spans(self, end: int) -> Iterator[tuple[int, int, int]]:
         """First position, first slot and size of what is written at once: the prefix, and two stretches of the ring."""
         if self.length < self.prefix:
             yield self.length, self.length, min(end, self.prefix) - self.length
         first = max(self.length, self.prefix, end - self.capacity)
         while first < end:
-            at = (first - self.prefix) % self.capacity
-            size = min(end - first, self.capacity - at)
-            yield first, self.prefix + at, size
+            ring_slot = (first - self.prefix) % self.capacity
+            size = min(end - first, self.capacity - ring_slot)
+            yield first, self.prefix + ring_slot, size
             first += size
 
     def filled(self) -> tuple[Tensor, Tensor]:
@@ -141,12 +141,12 @@ class RollingCache:
         return keys[:, :, order], values[:, :, order]
 
 
-def hide(state: Any, x: Tensor) -> Tensor:
+def blank_before_start(state: Any, x: Tensor) -> Tensor:
     """New rows ``[B, heads, T, width]`` of a state, zero where its own rows have not begun."""
-    return x if state.starts is None else blank(x, state.starts.hidden(state.length, x.shape[2]))
+    return x if state.starts is None else zero_invalid(x, state.starts.hidden(state.length, x.shape[2]))
 
 
-def _end(length: int, k: Tensor, max_len: int) -> int:
+def _check_end(length: int, k: Tensor, max_len: int) -> int:
     end = length + k.shape[2]
     if end > max_len:
         raise UsageError(f"the decode state was made for max_len={max_len} positions, {end} are needed")
@@ -188,11 +188,11 @@ def cache_dtype(state: Any) -> torch.dtype | None:
 def state_bytes(state: Any) -> int:
     """Bytes of all tensors in a decode state, each storage counted once. Counted, not computed from a formula."""
     # not by address: on torch's meta device, where states are weighed before they are made, nothing has one
-    storages = {s._cdata: s.nbytes() for s in (t.untyped_storage() for t in _tensors(state))}
+    storages = {s._cdata: s.nbytes() for s in (t.untyped_storage() for t in _iterate_tensors(state))}
     return sum(storages.values())
 
 
-def take_rows(state: Any, batch: int, rows: Sequence[int]) -> Any:
+def select_state_rows(state: Any, batch: int, rows: Sequence[int]) -> Any:
     """A copy of a decode state with these rows of its batch, in this order; a row may be taken several times.
 
     Nothing of the copy is shared with the state, so that both can go on. Each tensor begins with the batch, or with
@@ -203,30 +203,30 @@ def take_rows(state: Any, batch: int, rows: Sequence[int]) -> Any:
     if state is None or isinstance(state, bool | int | float | str):
         return state
 
-    def take(part: Any) -> Any:
-        return take_rows(part, batch, rows)
+    def select(part: Any) -> Any:
+        return select_state_rows(part, batch, rows)
 
     kind: Any = type(state)
     if isinstance(state, tuple) and hasattr(state, "_fields"):  # a named one
-        return kind(*map(take, state))
+        return kind(*map(select, state))
     if kind in (tuple, list):
-        return kind(map(take, state))
+        return kind(map(select, state))
     if isinstance(state, Mapping):
-        return {name: take(part) for name, part in state.items()}
+        return {name: select(part) for name, part in state.items()}
     if is_dataclass(state) and not isinstance(state, type):
-        return replace(state, **{f.name: take(getattr(state, f.name)) for f in fields(state)})
+        return replace(state, **{f.name: select(getattr(state, f.name)) for f in fields(state)})
     raise UnsupportedError(f"a decode state with a {kind.__name__} in it cannot be copied row by row")
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _iterate_tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif is_dataclass(value) and not isinstance(value, type):
         for f in fields(value):
-            yield from _tensors(getattr(value, f.name))
+            yield from _iterate_tensors(getattr(value, f.name))
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _tensors(item)
+            yield from _iterate_tensors(item)
     elif isinstance(value, tuple | list):
         for item in value:
-            yield from _tensors(item)
+            yield from _iterate_tensors(item)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import UsageError
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "query_lengths", "cu_seqlens"})
@@ -54,7 +54,9 @@ class Mask:
             raise UsageError(f"Mask: query_start must be a whole number, not {self.query_start!r}")
         for name in ("key_lengths", "query_lengths"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, Tensor) and value.dtype in _INTEGERS and value.ndim == 1):
+            if value is not None and not (
+                isinstance(value, Tensor) and value.dtype in INTEGER_DTYPES and value.ndim == 1
+            ):
                 raise UsageError(f"Mask: {name} must be an integer tensor of shape [B]")
         mask = self.key_mask
         if mask is not None and not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.ndim == 2):
@@ -63,7 +65,7 @@ class Mask:
             self._check_packed(self.cu_seqlens)
 
     def _check_packed(self, ends: Tensor) -> None:
-        if not (isinstance(ends, Tensor) and ends.dtype in _INTEGERS and ends.ndim == 1 and len(ends)):
+        if not (isinstance(ends, Tensor) and ends.dtype in INTEGER_DTYPES and ends.ndim == 1 and len(ends)):
             raise UsageError("Mask: cu_seqlens must be an integer tensor of shape [S + 1]")
         for name in ("key_lengths", "key_mask", "query_start", "query_lengths"):
             if getattr(self, name) is not None:
@@ -86,23 +88,23 @@ class Mask:
         """The position of the first of n queries over m keys: the alignment rule, stated once."""
         return m - n if self.query_start is None else self.query_start
 
-    def rows(self, place: slice, n: int, m: int) -> Mask:
+    def rows(self, span: slice, n: int, m: int) -> Mask:
         """The mask of the queries at ``place`` of n alone, over the same m keys. Not of packed sequences."""
-        wanted = self.query_lengths
-        wanted = None if wanted is None else (wanted - place.start).clamp(0, place.stop - place.start)
-        return replace(self, query_start=self.start(n, m) + place.start, query_lengths=wanted)
+        query_lengths = self.query_lengths
+        query_lengths = None if query_lengths is None else (query_lengths - span.start).clamp(0, span.stop - span.start)
+        return replace(self, query_start=self.start(n, m) + span.start, query_lengths=query_lengths)
 
     def key_valid(self, m: int) -> Tensor | None:
         """``[B, M]`` bool, True where a key is not padding; None when there is no padding."""
         valid = self.key_mask
         if self.key_lengths is not None:
-            within = _within(self.key_lengths, m)
-            valid = within if valid is None else valid & within
+            in_length = _mask_lengths(self.key_lengths, m)
+            valid = in_length if valid is None else valid & in_length
         return valid
 
     def query_valid(self, n: int) -> Tensor | None:
         """``[B, N]`` bool, True where an output row is wanted; None when all are."""
-        return None if self.query_lengths is None else _within(self.query_lengths, n)
+        return None if self.query_lengths is None else _mask_lengths(self.query_lengths, n)
 
     def packed_lengths(self, n: int) -> list[int]:
         """The lengths of the sequences that `cu_seqlens` packs into n positions, all n in one without it.
@@ -114,7 +116,7 @@ class Mask:
         ends = self.cu_seqlens.tolist()
         lengths = [end - start for start, end in pairwise(ends)]
         if ends[0] != 0 or ends[-1] != n or min(lengths, default=0) < 0:
-            raise UsageError(f"Mask: cu_seqlens must rise from 0 to N = {n}, got {_shortened(ends)}")
+            raise UsageError(f"Mask: cu_seqlens must rise from 0 to N = {n}, got {_abbreviate(ends)}")
         return lengths
 
     def dense(self, n: int, m: int, *, device: torch.device | str = "cpu") -> Tensor:
@@ -138,14 +140,14 @@ class Mask:
         for name, limit in (("key_lengths", m), ("query_lengths", n)):
             lengths = getattr(self, name)
             if lengths is not None:
-                _check_placed(name, lengths, (batch,), device)
-                inside = ((lengths >= 0) & (lengths <= limit)).all()
+                _check_tensor(name, lengths, (batch,), device)
+                in_range = ((lengths >= 0) & (lengths <= limit)).all()
                 if device.type != "cpu" or torch.compiler.is_compiling():  # reading it would stall, or break the graph
-                    torch.ops.aten._assert_async.msg(inside, f"Mask: {name} must lie in [0, {limit}]")
-                elif not inside:
+                    torch.ops.aten._assert_async.msg(in_range, f"Mask: {name} must lie in [0, {limit}]")
+                elif not in_range:
                     raise UsageError(f"Mask: {name} must lie in [0, {limit}], got {lengths.tolist()}")
         if self.key_mask is not None:
-            _check_placed("key_mask", self.key_mask, (batch, m), device)
+            _check_tensor("key_mask", self.key_mask, (batch, m), device)
         if self.cu_seqlens is not None and (batch != 1 or n != m):
             raise UsageError(f"Mask: cu_seqlens needs B = 1 and N = M, got B = {batch}, N = {n}, M = {m}")
 
@@ -153,21 +155,21 @@ class Mask:
 EVERYTHING, CAUSAL = Mask(), Mask(causal=True)  # made once: to make one takes a microsecond
 
 
-def _within(lengths: Tensor, size: int) -> Tensor:
+def _mask_lengths(lengths: Tensor, size: int) -> Tensor:
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
-def _shortened(numbers: list[int]) -> str:
+def _abbreviate(numbers: list[int]) -> str:
     return str(numbers) if len(numbers) <= 10 else f"{numbers[:5]} .. {numbers[-5:]}"
 
 
-def _check_placed(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
+def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
     if tuple(tensor.shape) != shape:
         raise UsageError(f"Mask: {name} must have shape {list(shape)}, got {list(tensor.shape)}")
     if tensor.device != device:
         raise UsageError(f"Mask: {name} is on {tensor.device}, the queries on {device}")
 
 
-def blank(x: Tensor, valid: Tensor | None) -> Tensor:
+def zero_invalid(x: Tensor, valid: Tensor | None) -> Tensor:
     """``x [B, heads, length, ..]``, zero where ``valid [B, length]`` is not."""
     return x if valid is None else x.masked_fill(~valid[:, None, :].reshape(len(x), 1, -1, *[1] * (x.ndim - 3)), 0)

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UnsupportedError, UsageError
-from .autocast import autocasts, keep_on_graph, run_cast, step_cast
+from .autocast import attach_zero_gradient, is_autocast_enabled, run_under_autocast, step_under_autocast
 from .budget import Budget
 from .call_checks import AcceptedCall, check_dropout, check_dtype, find_accepted
 from .decode_state import cache_dtype
-from .mask import CAUSAL, EVERYTHING, MASK_FIELDS, Mask, blank
+from .mask import CAUSAL, EVERYTHING, MASK_FIELDS, Mask, zero_invalid
 from .origin import Origin
 from .packed_sequences import run_each_sequence
-from .row_starts import advance_begun, make_starts, put_starts
-from .shapes import Dims, Sample, Shape, Values, ask_nothing, draw_sample, held_bytes
+from .row_starts import advance_from_starts, make_row_starts, set_row_starts
+from .shapes import Dims, Sample, Shape, Values, draw_sample, estimate_workspace_bytes, make_zero_queries
 from .traits import Growth, Traits
 
 
@@ -38,18 +38,18 @@ class Attention(nn.Module):
     origin: Origin = Origin()
     _backend: str | None = None
     _dropout: float = 0.0
-    _first_able: str | None = None
-    admitted: tuple[AcceptedCall, ...] = ()  # the last calls that passed the gate
+    _default_backend: str | None = None
+    accepted_calls: tuple[AcceptedCall, ...] = ()  # the last calls that passed the gate
 
     def __init__(self) -> None:
         super().__init__()
 
     @classmethod
-    def made_from(cls, origin: Origin, /, *, backend: str | None = None, **given: Any) -> Self:
+    def made_from(cls, origin: Origin, /, *, backend: str | None = None, **arguments: Any) -> Self:
         """An instance that knows what it was made from, in its constructor already. given: the constructor's own."""
         attn = cls.__new__(cls)
         attn.origin = origin
-        attn.__init__(**given)
+        attn.__init__(**arguments)
         attn.backend = backend
         return attn
 
@@ -110,8 +110,8 @@ class Attention(nn.Module):
     def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
         """Take T new keys and values, and inputs that belong to keys, into the state without asking for their outputs
         (a prompt already read)."""
-        nobody, of_queries = ask_nothing(k, self.dims, self.traits.inputs)
-        return advance_begun(self.advance, nobody, k, v, state, {**inputs, **of_queries})[1]
+        zero_queries, query_inputs = make_zero_queries(k, self.dims, self.traits.inputs)
+        return advance_from_starts(self.advance, zero_queries, k, v, state, {**inputs, **query_inputs})[1]
 
     def pairs(self, n: int, m: int, causal: bool) -> int | None:
         """Query-key pairs of one head that the mechanism defines; None where it has no pairs."""
@@ -132,7 +132,7 @@ class Attention(nn.Module):
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
         """Bytes that a call is expected to hold beyond its inputs and its output, for the backend that runs. training:
         with the backward pass, gradients included. Meant to be right within a factor of two."""
-        return held_bytes(shape, itemsize, dense=self.backend == "dense", training=training)
+        return estimate_workspace_bytes(shape, itemsize, dense=self.backend == "dense", training=training)
 
     def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
         """How many rows' sums of weights come too close to zero to be divided by; None where weights have one sign."""
@@ -184,9 +184,11 @@ class Attention(nn.Module):
     @property
     def backend(self) -> str:
         """The backend that runs: the one asked for, or the first that can serve this instance."""
-        if self._backend is None and self._first_able is None:  # torch.compile takes no cached_property: it has a lock
-            self._first_able = next(b for b in self.backends if self.why_not(b) is None)
-        return cast(str, self._backend or self._first_able)
+        if (
+            self._backend is None and self._default_backend is None
+        ):  # torch.compile takes no cached_property: it has a lock
+            self._default_backend = next(b for b in self.backends if self.why_not(b) is None)
+        return cast(str, self._backend or self._default_backend)
 
     @backend.setter
     def backend(self, name: str | None) -> None:
@@ -225,28 +227,28 @@ class Attention(nn.Module):
         (``Mask.cu_seqlens``) cost one call for each distinct length. Under autocast tensors and output have its dtype.
         Raises `UsageError` for tensors that do not fit, `UnsupportedError` for what the traits do not claim.
         """
-        if autocasts(q):
-            return run_cast(partial(Attention.forward, self), q, k, v, mask, inputs=inputs)
+        if is_autocast_enabled(q):
+            return run_under_autocast(partial(Attention.forward, self), q, k, v, mask, inputs=inputs)
         mask = EVERYTHING if mask is None else mask
-        _, shape, traits, bare = find_accepted(self, q, k, v, mask, inputs)
+        _, shape, traits, is_plain = find_accepted(self, q, k, v, mask, inputs)
         tensors = (q, k) if v is None else (q, k, v)
-        if bare:
-            return keep_on_graph(self.run(q, k, v, mask), *tensors)
+        if is_plain:
+            return attach_zero_gradient(self.run(q, k, v, mask), *tensors)
         sources = () if traits.gradient else (*tensors, *inputs.values(), *self.parameters())
         if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
             raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
         if mask.cu_seqlens is not None:
             return run_each_sequence(partial(Attention.forward, self), q, k, v, mask, inputs)
         if shape.m == 0 or q.numel() == 0:
-            return keep_on_graph(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *tensors)
+            return attach_zero_gradient(q.new_zeros(shape.batch, shape.heads, shape.n, shape.value_dim), *tensors)
         key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
         if key_valid is not None:  # a weight of zero does not undo an overflow, so padding is blanked first
-            k, v = blank(k, key_valid), None if v is None else blank(v, key_valid)
-        q = q if query_valid is None else blank(q, query_valid)
+            k, v = zero_invalid(k, key_valid), None if v is None else zero_invalid(v, key_valid)
+        q = q if query_valid is None else zero_invalid(q, query_valid)
         valid = {"key": key_valid, "query": query_valid}
-        inputs = {name: blank(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
-        out = keep_on_graph(self.run(q, k, v, mask, **inputs), *tensors)
-        return blank(out, query_valid)
+        inputs = {name: zero_invalid(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
+        out = attach_zero_gradient(self.run(q, k, v, mask, **inputs), *tensors)
+        return zero_invalid(out, query_valid)
 
     def init_state(
         self,
@@ -267,7 +269,7 @@ class Attention(nn.Module):
         if batch < 1 or max_len < 1:
             raise UsageError(f"init_state: batch and max_len must be at least 1, got {batch} and {max_len}")
         state = self.new_state(batch, max_len, dtype, torch.device(device))
-        return state if starts is None else put_starts(self, state, make_starts(starts, batch, max_len, device))
+        return state if starts is None else set_row_starts(self, state, make_row_starts(starts, batch, max_len, device))
 
     def step(self, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         """Attend from T >= 1 new positions to all so far; returns ``[B, H, T, E]`` and the next state.
@@ -275,12 +277,12 @@ class Attention(nn.Module):
         The rows equal those of the causal forward pass. The state given may be updated in place: keep the returned one.
         Where autocast is on, a cache keeps its own dtype and is attended to in that; the output has autocast's.
         """
-        if autocasts(q):
-            return step_cast(self.step, q, k, v, state, inputs=inputs, dtype=cache_dtype(state))
+        if is_autocast_enabled(q):
+            return step_under_autocast(self.step, q, k, v, state, inputs=inputs, dtype=cache_dtype(state))
         if q.ndim == k.ndim == 4 and not (n := q.shape[2]) == (m := k.shape[2]) > 0:
             raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {n} and {m}")
         find_accepted(self, q, k, v, CAUSAL, inputs)
-        return advance_begun(self.advance, q, k, v, state, inputs)
+        return advance_from_starts(self.advance, q, k, v, state, inputs)
 
     def sample(
         self,

@@ -26,18 +26,20 @@ def run_each_sequence(
         if x.ndim < 3 or x.shape[0] != 1 or x.shape[2] != n:
             raise UsageError(f"packed sequences: {name} must be [1, heads, {n}, ..], got {list(x.shape)}")
     lengths = mask.packed_lengths(n)
-    members: dict[int, list[int]] = {}
+    by_length: dict[int, list[int]] = {}
     for s, length in enumerate(lengths):
         if length:
-            members.setdefault(length, []).append(s)
-    groups = list(members.values()) or [[0]]
-    alone = replace(mask, cu_seqlens=None)
-    distinct = {id(x): x for x in (q, k, *([] if v is None else [v]), *inputs.values())}  # what is one tensor stays one
-    stacks = {i: _stack(x, lengths, groups) for i, x in distinct.items()}
+            by_length.setdefault(length, []).append(s)
+    groups = list(by_length.values()) or [[0]]
+    single_mask = replace(mask, cu_seqlens=None)
+    unique_tensors = {
+        id(x): x for x in (q, k, *([] if v is None else [v]), *inputs.values())
+    }  # what is one tensor stays one
+    stacks = {i: _stack(x, lengths, groups) for i, x in unique_tensors.items()}
     rows: dict[int, Tensor] = {}
-    for at, group in enumerate(groups):
-        sequence_inputs = {name: stacks[id(x)][at] for name, x in inputs.items()}
-        out = run(*(None if x is None else stacks[id(x)][at] for x in (q, k, v)), alone, **sequence_inputs)
+    for index, group in enumerate(groups):
+        sequence_inputs = {name: stacks[id(x)][index] for name, x in inputs.items()}
+        out = run(*(None if x is None else stacks[id(x)][index] for x in (q, k, v)), single_mask, **sequence_inputs)
         if len(groups) == 1:
             return out.transpose(0, 1).flatten(1, 2)[None]
         rows.update(zip(group, out.unbind(), strict=True))

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError, UsageError
-from .call_checks import Checked
-from .mask import CAUSAL, Mask, blank
+from .call_checks import CheckedMechanism
+from .mask import CAUSAL, Mask, zero_invalid
 from .shapes import Values
 
-WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,18 @@ class RowStarts:
     first: Tensor
     last: int
 
-    def valid(self, at: int, size: int) -> Tensor:
+    def valid(self, position: int, size: int) -> Tensor:
         """``[B, size]`` bool, True where a row has begun, of the positions from ``at`` on."""
-        return torch.arange(at, at + size, device=self.first.device) >= self.first[:, None]
+        return torch.arange(position, position + size, device=self.first.device) >= self.first[:, None]
 
-    def hidden(self, at: int, size: int) -> Tensor | None:
+    def valid_or_none(self, position: int, size: int) -> Tensor | None:
         """`valid`, or None where all of these positions are."""
-        return None if at >= self.last else self.valid(at, size)
+        return None if position >= self.last else self.valid(position, size)
 
 
-def make_starts(starts: Tensor, batch: int, max_len: int, device: torch.device | str) -> RowStarts:
+def make_row_starts(starts: Tensor, batch: int, max_len: int, device: torch.device | str) -> RowStarts:
     """Starts that were checked. Raises `UsageError` for others than ``batch`` whole numbers from 0 to below max_len."""
-    if not isinstance(starts, Tensor) or starts.dtype not in WHOLE or starts.shape != (batch,):
+    if not isinstance(starts, Tensor) or starts.dtype not in INTEGER_DTYPES or starts.shape != (batch,):
         raise UsageError(
             f"init_state: starts must be {batch} whole numbers in a tensor, the first position of each row"
         )
@@ -48,33 +48,33 @@ def make_starts(starts: Tensor, batch: int, max_len: int, device: torch.device |
     return RowStarts(starts.to(device, torch.int64), high)
 
 
-def put_starts(attn: Checked, state: Any, starts: RowStarts) -> Any:
+def set_row_starts(attn: CheckedMechanism, state: Any, starts: RowStarts) -> Any:
     """A state that knows where its rows begin. Raises `UnsupportedError` where the mechanism does not serve that."""
-    if reason := why_no_starts(attn, state):
+    if reason := explain_no_starts(attn, state):
         raise UnsupportedError(f"{attn.label} takes no starts: {reason}")
     return replace(state, starts=starts)
 
 
-def why_no_starts(attn: Checked, state: Any) -> str | None:
+def explain_no_starts(attn: CheckedMechanism, state: Any) -> str | None:
     """What a mechanism says, or that nobody said it of its own steps and of such a state."""
-    says = next(kind for kind in type(attn).__mro__ if vars(kind).keys() & {"advance", "why_no_starts"})
-    if "why_no_starts" not in vars(says):  # what is inherited was said of other steps
-        return f"{says.__name__} has its own steps, and does not say that they know of padding"
+    defining_class = next(kind for kind in type(attn).__mro__ if vars(kind).keys() & {"advance", "why_no_starts"})
+    if "why_no_starts" not in vars(defining_class):  # what is inherited was said of other steps
+        return f"{defining_class.__name__} has its own steps, and does not say that they know of padding"
     if reason := attn.why_no_starts():
         return reason
     if not attn.traits.padding or "key_mask" not in attn.known_mask_fields:
         return "it takes no padding"
-    keeps = is_dataclass(state) and any(f.name == "starts" for f in fields(state))
-    return None if keeps else f"its {type(state).__name__} has no place for them"
+    has_starts_field = is_dataclass(state) and any(f.name == "starts" for f in fields(state))
+    return None if has_starts_field else f"its {type(state).__name__} has no place for them"
 
 
-def mask_of(starts: RowStarts | None, length: int, first: int = 0) -> Mask:
+def make_step_mask(starts: RowStarts | None, length: int, first: int = 0) -> Mask:
     """The mask of a step over the keys at positions from ``first`` to before ``length``."""
-    hidden = None if starts is None else starts.hidden(first, length - first)
-    return CAUSAL if hidden is None else Mask(causal=True, key_mask=hidden)
+    key_valid = None if starts is None else starts.valid_or_none(first, length - first)
+    return CAUSAL if key_valid is None else Mask(causal=True, key_mask=key_valid)
 
 
-def advance_begun(
+def advance_from_starts(
     advance: Callable[..., tuple[Tensor, Any]],
     q: Tensor,
     k: Tensor,
@@ -87,7 +87,11 @@ def advance_begun(
     valid = None if starts is None else starts.hidden(state.length, q.shape[2])
     if valid is None:
         return advance(q, k, v, state, **inputs)
-    blanked = {id(x): blank(x, valid) for x in (q, k, v, *inputs.values()) if x is not None}  # one tensor stays one
+    blanked = {
+        id(x): zero_invalid(x, valid) for x in (q, k, v, *inputs.values()) if x is not None
+    }  # one tensor stays one
     blanked_inputs = {name: blanked[id(x)] for name, x in inputs.items()}
-    out, after = advance(blanked[id(q)], blanked[id(k)], None if v is None else blanked[id(v)], state, **blanked_inputs)
-    return blank(out, valid), after
+    out, next_state = advance(
+        blanked[id(q)], blanked[id(k)], None if v is None else blanked[id(v)], state, **blanked_inputs
+    )
+    return zero_invalid(out, valid), next_state

@@ -14,7 +14,7 @@ from .traits import Input
 
 Values: TypeAlias = Tensor | None  # a Tensor ``[B, Hkv, M, E]``, or None for mechanisms that make their values from k
 # What a call holds beside its output, in sizes of it; dense, also so many matrices N x M: scores, weights, gradients
-WORKSPACE, TRAINING_WORKSPACE, MATRICES, TRAINING_MATRICES = 0.5, 8.0, 2, 4
+WORKSPACE, TRAINING_WORKSPACE, SCORE_MATRICES, TRAINING_SCORE_MATRICES = 0.5, 8.0, 2, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,19 +39,19 @@ class Dims:
         """``(batch, kv_heads, key width, value width)`` of a cache, as far as they are known."""
         return batch, kv_heads or self.heads, self.head_dim, self.value_dim or self.head_dim
 
-    def check(self, shape: Shape, *, kv_heads: int | None, who: Callable[[], str]) -> None:
+    def check(self, shape: Shape, *, kv_heads: int | None, get_label: Callable[[], str]) -> None:
         """Refuse a call of other sizes than these; kv_heads: those that the mechanism itself insists on.
 
         who: gives the mechanism's name, which is asked for only where it is told.
         """
-        for name, want, got in (
+        for name, expected, actual in (
             ("heads", self.heads, shape.heads),
             ("kv_heads", kv_heads, shape.kv_heads),
             ("head_dim", self.head_dim, shape.head_dim),
             ("value_dim", self.value_dim, shape.value_dim),
         ):
-            if want is not None and want != got:
-                raise UsageError(f"{who()} was created for {name}={want}, got {got}")
+            if expected is not None and expected != actual:
+                raise UsageError(f"{get_label()} was created for {name}={expected}, got {actual}")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Shape:
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Values) -> Shape:
         """Read the sizes off three tensors that belong together; `UsageError` says which one does not."""
-        v = needed(v)
+        v = require_values(v)
         check_tensors(q=q, k=k, v=v)
         (batch, heads, n, width), (kb, kv_heads, m, kd), (*front, value_dim) = q.shape, k.shape, v.shape
         if kb != batch or kd != width or front != [batch, kv_heads, m]:
@@ -79,16 +79,16 @@ class Shape:
         return cls(batch, heads, kv_heads, n, m, width, value_dim)
 
 
-def needed(v: Values) -> Tensor:
+def require_values(v: Values) -> Tensor:
     """The values, of which a mechanism that takes them can make no use of None."""
     if v is None:
         raise UsageError("v is missing: this mechanism takes q, k and v")
     return v
 
 
-def check_tensors(*, q: Tensor, **others: Tensor) -> None:
+def check_tensors(*, q: Tensor, **tensors: Tensor) -> None:
     """Refuse tensors that are not ``[batch, heads, length, width]``, or that differ from q in dtype or device."""
-    for name, x in {"q": q, **others}.items():
+    for name, x in {"q": q, **tensors}.items():
         if x.ndim != 4:
             raise UsageError(f"{name} must have 4 dimensions [batch, heads, length, width], got {list(x.shape)}")
         if x.dtype != q.dtype or not x.dtype.is_floating_point:
@@ -106,22 +106,22 @@ class Sample(NamedTuple):
     inputs: dict[str, Tensor]
 
 
-def ask_nothing(k: Tensor, dims: Dims, inputs: Mapping[str, Input]) -> tuple[Tensor, dict[str, Tensor]]:
+def make_zero_queries(k: Tensor, dims: Dims, inputs: Mapping[str, Input]) -> tuple[Tensor, dict[str, Tensor]]:
     """Queries of zeros beside keys ``[B, Hkv, T, D]``, and so are the inputs that belong to queries; no memory."""
     batch, kv_heads, length, width = k.shape
-    heads, nothing = dims.heads or kv_heads, k.new_zeros(())
-    of_queries = {
-        name: nothing.expand(batch, heads if i.per_head else 1, length, *i.tail)
+    heads, zero = dims.heads or kv_heads, k.new_zeros(())
+    query_inputs = {
+        name: zero.expand(batch, heads if i.per_head else 1, length, *i.tail)
         for name, i in inputs.items()
         if i.side == "query"
     }
-    return nothing.expand(batch, heads, length, dims.head_dim or width), of_queries
+    return zero.expand(batch, heads, length, dims.head_dim or width), query_inputs
 
 
-def held_bytes(shape: Shape, itemsize: int, *, dense: bool, training: bool) -> int:
+def estimate_workspace_bytes(shape: Shape, itemsize: int, *, dense: bool, training: bool) -> int:
     """Bytes that a call is expected to hold beyond its inputs and its output, where nothing better is known."""
     rows = shape.batch * shape.heads * shape.n * itemsize
-    share, matrices = (TRAINING_WORKSPACE, TRAINING_MATRICES) if training else (WORKSPACE, MATRICES)
+    share, matrices = (TRAINING_WORKSPACE, TRAINING_SCORE_MATRICES) if training else (WORKSPACE, SCORE_MATRICES)
     return int(share * rows * shape.value_dim) + (matrices * rows * shape.m if dense else 0)
 
 
@@ -143,8 +143,8 @@ def draw_sample(
     k = draw(s.batch, s.kv_heads, s.m, s.head_dim)
     v = draw(s.batch, s.kv_heads, s.m, s.value_dim)
     sizes = {"query": (s.heads, s.n), "key": (s.kv_heads, s.m)}
-    extra = {
+    extra_inputs = {
         name: draw(s.batch, sizes[i.side][0] if i.per_head else 1, sizes[i.side][1], *i.tail)
         for name, i in inputs.items()
     }
-    return Sample(q, k, v, extra)
+    return Sample(q, k, v, extra_inputs)

@@ -19,7 +19,7 @@ class Input(NamedTuple):
     tail: tuple[int, ...] = ()
 
 
-def _claim(default: bool, yes: str, no: str) -> Any:
+def _define_trait(default: bool, yes: str, no: str) -> Any:
     """A trait, and what it says in words: where it is claimed, and where it is not."""
     return field(default=default, metadata={True: yes, False: no})
 
@@ -42,26 +42,30 @@ class Traits:
     inputs: tensors needed besides q, k and v, by keyword.
     """
 
-    causal: bool = _claim(True, "takes causal masks", "no causal masks")
-    strictly_causal: bool = _claim(
+    causal: bool = _define_trait(True, "takes causal masks", "no causal masks")
+    strictly_causal: bool = _define_trait(
         True, "under a causal mask, no part of the future reaches the past", "no strict causality"
     )
-    bidirectional: bool = _claim(True, "takes masks that are not causal", "no masks without causality")
-    cross: bool = _claim(True, "takes N != M and query_start", "no queries apart from the keys")
-    padding: bool = _claim(True, "takes key_lengths and key_mask", "no padding")
-    decode: bool = _claim(True, "decodes step by step", "no decoding")
-    grouped: bool = _claim(True, "takes fewer key-value heads than heads, and copies none", "no grouped heads")
-    gradient: bool = _claim(True, "has a backward pass", "no gradient")
-    exact: bool = _claim(False, "is a softmax of scaled dot products over the keys that it sees", "no exact softmax")
-    normalised: bool = _claim(True, "the weights of a row sum to 1", "no weights that sum to 1")
-    positional: bool = _claim(False, "positions matter beyond masks", "positions matter only to masks")
-    mixes_queries: bool = _claim(False, "a row depends on other rows' queries", "a row depends on its own query alone")
-    values: bool = _claim(True, "takes v", "v is made from k")
-    padded_as_trimmed: bool = _claim(
+    bidirectional: bool = _define_trait(True, "takes masks that are not causal", "no masks without causality")
+    cross: bool = _define_trait(True, "takes N != M and query_start", "no queries apart from the keys")
+    padding: bool = _define_trait(True, "takes key_lengths and key_mask", "no padding")
+    decode: bool = _define_trait(True, "decodes step by step", "no decoding")
+    grouped: bool = _define_trait(True, "takes fewer key-value heads than heads, and copies none", "no grouped heads")
+    gradient: bool = _define_trait(True, "has a backward pass", "no gradient")
+    exact: bool = _define_trait(
+        False, "is a softmax of scaled dot products over the keys that it sees", "no exact softmax"
+    )
+    normalised: bool = _define_trait(True, "the weights of a row sum to 1", "no weights that sum to 1")
+    positional: bool = _define_trait(False, "positions matter beyond masks", "positions matter only to masks")
+    mixes_queries: bool = _define_trait(
+        False, "a row depends on other rows' queries", "a row depends on its own query alone"
+    )
+    values: bool = _define_trait(True, "takes v", "v is made from k")
+    padded_as_trimmed: bool = _define_trait(
         True, "a padded row is the shorter sequence alone", "the number of keys counts, padded ones included"
     )
-    deterministic: bool = _claim(True, "a repeated call gives the same bits", "no bits that repeat")
-    dropout: bool = _claim(False, "drops weights in training when asked to", "no dropout")
+    deterministic: bool = _define_trait(True, "a repeated call gives the same bits", "no bits that repeat")
+    dropout: bool = _define_trait(False, "drops weights in training when asked to", "no dropout")
     inputs: Mapping[str, Input] = field(default_factory=dict)
 
     @property

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from ..instruments.allocator import keep_pages
+from ..instruments.allocator import retain_freed_pages
 from ..registry import load_plugin
 from .job import Job, StageBoard
 
@@ -54,7 +54,7 @@ def run_worker(job: Job, connection: Connection, fields: Any, to_load: tuple[str
 
 def _prepare_process(trace: str) -> None:
     """Tie the worker's life to its parent's, leave Ctrl-C to the parent, and have crashes say where they happened."""
-    keep_pages()
+    retain_freed_pages()
     gc.freeze()  # collections then need not look through all of torch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

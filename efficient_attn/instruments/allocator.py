@@ -7,26 +7,32 @@ import os
 import sys
 
 # glibc's numbers for mallopt, and what they are set to: nothing by mmap, nothing back to the system
-OPTIONS = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
-OWN = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+MALLOPT_OPTIONS = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
+STEERING_VARIABLES = (
+    "LD_PRELOAD",
+    "GLIBC_TUNABLES",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+)
 
 
-def settings() -> dict[str, int | str]:
+def describe_settings() -> dict[str, int | str]:
     """What `keep_pages` does in this environment, for the record."""
-    if set_variables := [name for name in OWN if name in os.environ]:
+    if set_variables := [name for name in STEERING_VARIABLES if name in os.environ]:
         return {"left alone": f"{', '.join(set_variables)} set"}
     if sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"):
         return {"left alone": "not glibc"}
-    return {name: value for name, (_, value) in OPTIONS.items()}
+    return {name: value for name, (_, value) in MALLOPT_OPTIONS.items()}
 
 
-def keep_pages() -> None:
+def retain_freed_pages() -> None:
     """Have glibc keep freed memory, unless the environment steers allocators itself.
 
     Otherwise every tensor of over 32 MiB, and often smaller ones, are fresh pages in every call: 16,000 page faults and
     a third of the time of linear attention at a length of 32768, and most of its noise.
     """
-    if "left alone" not in settings():
+    if "left alone" not in describe_settings():
         library = ctypes.CDLL(None)
-        for option, value in OPTIONS.values():
+        for option, value in MALLOPT_OPTIONS.values():
             library.mallopt(option, value)

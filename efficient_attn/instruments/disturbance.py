@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from .environment import cgroups, load
+from .environment import cgroups, read_load_average
 from .environment.readings import ROOT, read_number, read_table, value_or_none
 from .timing import DISTURBED_RATIO
 
-SHORTEST = 0.2  # seconds; the kernel counts in ticks of 10 ms, which say too little of a shorter time
-OTHERS = 0.25  # processors that others may take on average
-STEAL = 0.02  # share of the wanted processor time that the hypervisor may keep
+MIN_COUNTED_S = 0.2  # seconds; the kernel counts in ticks of 10 ms, which say too little of a shorter time
+MAX_OTHERS_CORES = 0.25  # processors that others may take on average
+MAX_STEAL_SHARE = 0.02  # share of the wanted processor time that the hypervisor may keep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +33,15 @@ class Disturbance:
     throttled: int | None = None
     load: float | None = None
 
-    def reason(self, threads: int | None = None) -> str | None:
+    def describe(self, threads: int | None = None) -> str | None:
         """Why these measurements should not be trusted; None when nothing speaks against them.
 
         threads: those that the measured code uses; with one, it should have computed all the time.
         """
         reasons = []
-        if self.others_cores is not None and self.others_cores > OTHERS:
+        if self.others_cores is not None and self.others_cores > MAX_OTHERS_CORES:
             reasons.append(f"other programs used {self.others_cores:.1f} cores")
-        if self.steal_share is not None and self.steal_share > STEAL:
+        if self.steal_share is not None and self.steal_share > MAX_STEAL_SHARE:
             reasons.append(f"the hypervisor kept {self.steal_share:.0%} of the processor time")
         if self.throttled:
             reasons.append(f"the processor was throttled {self.throttled} times")
@@ -68,55 +68,59 @@ class DisturbanceWatch:
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
-        self._last = _read(root)
+        self._last = _read_counters(root)
 
     def read_interval(self) -> Disturbance:
         """What happened since the last lap, or since the watch was made."""
-        before, self._last = self._last, _read(self._root)
-        return _between(before, self._last)
+        before, self._last = self._last, _read_counters(self._root)
+        return _compute_disturbance(before, self._last)
 
 
-def _between(a: _Counters, b: _Counters) -> Disturbance:
+def _compute_disturbance(a: _Counters, b: _Counters) -> Disturbance:
     wall, own_cpu = b.wall_s - a.wall_s, b.own_cpu_s - a.own_cpu_s
-    busy, stolen = _since(a.busy, b.busy), _since(a.stolen, b.stolen)
-    averages = load()
-    fine = wall >= SHORTEST
+    busy, stolen = _increase(a.busy, b.busy), _increase(a.stolen, b.stolen)
+    averages = read_load_average()
+    is_countable = wall >= MIN_COUNTED_S
     return Disturbance(
         wall_s=wall,
         own_cpu_s=own_cpu,
-        others_cores=max(0.0, busy / _ticks() - own_cpu) / wall if fine and busy is not None else None,
-        steal_share=stolen / max(1, busy + stolen) if fine and busy is not None and stolen is not None else None,
-        throttled=_since(a.throttled, b.throttled),
+        others_cores=max(0.0, busy / _ticks_per_second() - own_cpu) / wall
+        if is_countable and busy is not None
+        else None,
+        steal_share=stolen / max(1, busy + stolen)
+        if is_countable and busy is not None and stolen is not None
+        else None,
+        throttled=_increase(a.throttled, b.throttled),
         load=averages[0] if averages else None,
     )
 
 
-def _since(before: int | None, after: int | None) -> int | None:
+def _increase(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None else max(0, after - before)
 
 
-def _ticks() -> int:
+def _ticks_per_second() -> int:
     """Ticks a second in which the kernel counts."""
     return os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
-def _read(root: Path) -> _Counters:
-    busy, stolen = _processors(root)
-    return _Counters(time.perf_counter(), time.process_time(), busy, stolen, _throttled(root))
+def _read_counters(root: Path) -> _Counters:
+    busy, stolen = _read_processor_ticks(root)
+    return _Counters(time.perf_counter(), time.process_time(), busy, stolen, _count_throttled(root))
 
 
-def _processors(root: Path) -> tuple[int | None, int | None]:
+def _read_processor_ticks(root: Path) -> tuple[int | None, int | None]:
     """Ticks in which processors worked, for anyone, and in which the hypervisor kept them waiting."""
-    total = (value_or_none(read_table(root / "proc/stat")) or {}).get("cpu")
-    if total is None:
+    counts = (value_or_none(read_table(root / "proc/stat")) or {}).get("cpu")
+    if counts is None:
         return None, None
-    user, nice, system, _idle, _iowait, irq, softirq, *rest = (int(ticks) for ticks in total.split())
+    user, nice, system, _idle, _iowait, irq, softirq, *rest = (int(ticks) for ticks in counts.split())
     return user + nice + system + irq + softirq, rest[0] if rest else None
 
 
-def _throttled(root: Path) -> int | None:
+def _count_throttled(root: Path) -> int | None:
     """Times that a control group's quota or the temperature slowed processors down since the machine started."""
     folders = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle"))
-    heat = [value_or_none(read_number(f / "core_throttle_count")) for f in folders]
-    counts = [count for count in (*heat, cgroups.throttled(root)) if count is not None]
+    thermal_counts = [value_or_none(read_number(f / "core_throttle_count")) for f in folders]
+    counts = [count for count in (*thermal_counts, cgroups.count_throttled(root)) if count is not None]
     return sum(counts) if counts else None

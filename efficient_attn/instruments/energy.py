@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from .timing import TimedCall, synchronize
 
-LEAST_S = 0.5  # the counter moves every 20 to 100 ms
+MIN_MEASURED_S = 0.5  # the counter moves every 20 to 100 ms
 
 
 class EnergyMeter(Protocol):
@@ -25,16 +25,16 @@ def find_meter(device: str) -> EnergyMeter | None:
         import pynvml  # pyright: ignore[reportMissingImports]
     except ImportError:
         return None
-    return _nvml_meter(pynvml, _uuid())
+    return _make_nvml_meter(pynvml, _find_uuid())
 
 
-def _uuid() -> str:
+def _find_uuid() -> str:
     import torch
 
     return f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
 
 
-def _nvml_meter(nvml: Any, uuid: str) -> EnergyMeter | None:
+def _make_nvml_meter(nvml: Any, uuid: str) -> EnergyMeter | None:
     """By the device's own number: NVML counts devices that this process may not see."""
     try:
         nvml.nvmlInit()
@@ -45,7 +45,7 @@ def _nvml_meter(nvml: Any, uuid: str) -> EnergyMeter | None:
     return lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
 
 
-def joules_a_call(
+def measure_joules_per_call(
     subject: TimedCall, calls: int, read: EnergyMeter, *, device: str, clock: Callable[[], float] = time.perf_counter
 ) -> float | None:
     """The mean over passes repeated for half a second and more, with nothing between them.
@@ -54,11 +54,11 @@ def joules_a_call(
     """
     subject.reset(calls)
     synchronize(device)
-    before, start, made = read(), clock(), 0
-    while clock() - start < LEAST_S:
-        if made + calls > subject.max_calls:
+    first_reading, start, n_calls = read(), clock(), 0
+    while clock() - start < MIN_MEASURED_S:
+        if n_calls + calls > subject.max_calls:
             return None
         subject.run(calls)
         synchronize(device)
-        made += calls
-    return (read() - before) / made
+        n_calls += calls
+    return (read() - first_reading) / n_calls

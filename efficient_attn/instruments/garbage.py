@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def garbage_collection_disabled() -> Iterator[None]:
     """Collect now and not again before the end: it takes time, and releases what others left behind."""
-    was_on = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
+        if was_enabled:
             gc.enable()

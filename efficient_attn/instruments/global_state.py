@@ -28,17 +28,17 @@ class GlobalSetting:
 
 
 def _describe_switch(label: str) -> Callable[[Any, Any], str]:
-    return lambda before, now: f"it turned {label} {'on' if now else 'off'} and left them so"
+    return lambda before, after: f"it turned {label} {'on' if after else 'off'} and left them so"
 
 
 def _describe_change(label: str) -> Callable[[Any, Any], str]:
-    return lambda before, now: f"it changed {label} from {before} to {now}"
+    return lambda before, after: f"it changed {label} from {before} to {after}"
 
 
 _TINY = torch.tensor(1e-40)
 
 
-def _flushes() -> bool:
+def _flushes_denormals() -> bool:
     """Whether numbers too small to be normal become zero; torch tells nobody."""
     return not bool((_TINY * 1).item())
 
@@ -48,7 +48,7 @@ def _set_niceness(value: int) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, value)
 
 
-def _settings() -> Iterator[GlobalSetting]:
+def _list_settings() -> Iterator[GlobalSetting]:
     yield GlobalSetting(torch.get_num_threads, torch.set_num_threads, _describe_change("the number of threads"))
     yield GlobalSetting(torch.get_default_dtype, torch.set_default_dtype, _describe_change("the default dtype"))
     yield GlobalSetting(torch.is_grad_enabled, torch.set_grad_enabled, _describe_switch("gradients"))
@@ -56,7 +56,9 @@ def _settings() -> Iterator[GlobalSetting]:
     yield GlobalSetting(*deterministic, _describe_switch("deterministic algorithms"))
     precision = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
     yield GlobalSetting(*precision, _describe_change("the precision of matrix products"))
-    yield GlobalSetting(_flushes, torch.set_flush_denormal, _describe_switch("the flushing of denormal numbers"))
+    yield GlobalSetting(
+        _flushes_denormals, torch.set_flush_denormal, _describe_switch("the flushing of denormal numbers")
+    )
     yield GlobalSetting(
         torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, _describe_switch("oneDNN's kernels")
     )
@@ -69,7 +71,7 @@ def _settings() -> Iterator[GlobalSetting]:
         )
 
 
-SETTINGS = tuple(_settings())
+SETTINGS = tuple(_list_settings())
 
 
 @dataclass(frozen=True)
@@ -90,21 +92,21 @@ class GlobalState:
         torch.set_rng_state(self.random)
         integrity.restore()
 
-    def changed(self) -> str | None:
+    def describe_change(self) -> str | None:
         """What differs now, in words; None when nothing does."""
-        if reason := integrity.find_changed():
+        if reason := integrity.describe_replacement():
             return reason
-        now = GlobalState.capture()
-        for setting, a, b in zip(SETTINGS, self.values, now.values, strict=True):
+        current = GlobalState.capture()
+        for setting, a, b in zip(SETTINGS, self.values, current.values, strict=True):
             if a != b:
                 return setting.describe(a, b)
-        if not torch.equal(now.random, self.random):
+        if not torch.equal(current.random, self.random):
             return "it drew from torch's global random numbers, so results depend on what ran before"
         return None
 
 
 @contextmanager
-def watched(tensors: Sequence[Tensor] = ()) -> Iterator[None]:
+def watch_global_state(tensors: Sequence[Tensor] = ()) -> Iterator[None]:
     """Raise `Meddled` when what runs inside changed the process's settings or wrote into these tensors.
 
     The settings are put back in any case, so that the mechanisms that follow are not touched.
@@ -112,11 +114,11 @@ def watched(tensors: Sequence[Tensor] = ()) -> Iterator[None]:
     before, versions = GlobalState.capture(), [t._version for t in tensors]
     try:
         yield
-        reason = before.changed()
+        reason = before.describe_change()
         if reason is None and versions != [t._version for t in tensors]:
             reason = "it wrote into its inputs"
         if reason is not None:
             raise GlobalStateChanged(reason)
     finally:
-        if before.changed():
+        if before.describe_change():
             before.restore()

@@ -17,9 +17,18 @@ from torch import Tensor
 
 SEALED_PACKAGES = ("instruments", "engines", "bench", "results", "contract", "kernels.dense")
 OWN_MODULES = tuple(f"{__name__.partition('.')[0]}.{room}" for room in SEALED_PACKAGES)
-CLOCKS = ("perf_counter", "perf_counter_ns", "process_time", "thread_time", "monotonic", "time")
-TORCH = ("equal", "isfinite", "cat", "zeros_like", "no_grad", "set_grad_enabled", "get_num_threads", "get_rng_state")
-METHODS = (
+CLOCK_FUNCTIONS = ("perf_counter", "perf_counter_ns", "process_time", "thread_time", "monotonic", "time")
+TORCH_FUNCTIONS = (
+    "equal",
+    "isfinite",
+    "cat",
+    "zeros_like",
+    "no_grad",
+    "set_grad_enabled",
+    "get_num_threads",
+    "get_rng_state",
+)
+TENSOR_METHODS = (
     "norm", "double", "item", "clone", "detach", "copy_", "all", "data_ptr", "untyped_storage", "as_strided",
     "__add__", "__sub__", "__mul__", "__truediv__", "__getitem__", "__deepcopy__",
 )  # fmt: skip
@@ -35,39 +44,39 @@ class SealedPart(NamedTuple):
     code: Any
 
 
-_parts: dict[tuple[int, str], SealedPart] = {}
+_sealed_parts: dict[tuple[int, str], SealedPart] = {}
 
 
 def record_integrity() -> None:
     """Remember what is there now, and was not remembered before."""
-    others = (torch.autograd, ("grad",)), (torch.cuda, ("synchronize",))
-    for owner, names in ((time, CLOCKS), (torch, TORCH), (Tensor, METHODS), *others):
+    torch_modules = (torch.autograd, ("grad",)), (torch.cuda, ("synchronize",))
+    for owner, names in ((time, CLOCK_FUNCTIONS), (torch, TORCH_FUNCTIONS), (Tensor, TENSOR_METHODS), *torch_modules):
         for name in names:
-            _remember(owner, name, getattr(owner, name))
+            _record(owner, name, getattr(owner, name))
     for module in [m for n, m in list(sys.modules.items()) if n.startswith(OWN_MODULES) and isinstance(m, ModuleType)]:
-        for owner, name, value in _members(module):
-            _remember(owner, name, value)
+        for owner, name, value in _list_members(module):
+            _record(owner, name, value)
 
 
-def find_changed() -> str | None:
+def describe_replacement() -> str | None:
     """What stands for something else now, and whose it is; None when all is as it was."""
-    for owner, name, names, value, code in _parts.values():
-        now = names.get(name, value)  # what a class inherits is not among its own names
-        if now is not value or (code and now.__code__ is not code):
-            return f"it replaced {_describe(owner)}.{name} by its own ({_origin(now)})"
+    for owner, name, names, value, code in _sealed_parts.values():
+        current = names.get(name, value)  # what a class inherits is not among its own names
+        if current is not value or (code and current.__code__ is not code):
+            return f"it replaced {_describe(owner)}.{name} by its own ({_describe_origin(current)})"
     return None
 
 
 def restore() -> None:
     """Put back what was replaced."""
-    for owner, name, names, value, code in _parts.values():
+    for owner, name, names, value, code in _sealed_parts.values():
         if names.get(name, value) is not value:
             setattr(owner, name, value)
         if code is not None and value.__code__ is not code:
             value.__code__ = code
 
 
-def _members(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+def _list_members(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
     """A module's functions and classes, and what those classes define."""
     for name, value in list(vars(module).items()):
         if callable(value):
@@ -76,16 +85,16 @@ def _members(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
             yield from ((value, n, v) for n, v in vars(value).items() if isinstance(v, FunctionType | property))
 
 
-def _remember(owner: Any, name: str, value: Any) -> None:
+def _record(owner: Any, name: str, value: Any) -> None:
     part = SealedPart(owner, name, vars(owner), value, value.__code__ if isinstance(value, FunctionType) else None)
-    _parts.setdefault((id(owner), name), part)
+    _sealed_parts.setdefault((id(owner), name), part)
 
 
 def _describe(owner: Any) -> str:
     return owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
 
 
-def _origin(value: Any) -> str:
+def _describe_origin(value: Any) -> str:
     """Where a function was written."""
     code = getattr(value, "__code__", None)
     return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}" if code else f"{type(value).__name__}"

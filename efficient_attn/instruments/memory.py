@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from .garbage import no_collection
+from .garbage import garbage_collection_disabled
 
-MARK = "efficient_attn::mark"
-KERNELS = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention", "mkldnn")
-COUNTED = ("cpu", "cuda")  # devices whose allocator can be asked
+MARK_EVENT = "efficient_attn::mark"
+FUSED_KERNELS = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention", "mkldnn")
+COUNTED_DEVICES = ("cpu", "cuda")  # devices whose allocator can be asked
 
 Mark = Callable[[], None]
 Steps = Callable[[Mark], None]
@@ -39,7 +39,7 @@ class Footprint:
     reason: str | None = None
 
 
-def footprint(call: Callable[[], Any], *, device: str) -> Footprint:
+def measure_footprint(call: Callable[[], Any], *, device: str) -> Footprint:
     """The memory of one warm call. Its first call, not counted, warms it up.
 
     On the CPU every allocation and release that torch reports, added up in order: resident memory would count pages
@@ -54,14 +54,16 @@ def footprint(call: Callable[[], Any], *, device: str) -> Footprint:
         del result  # what is released now was the result's
         mark()
 
-    if device not in COUNTED:
-        return _quiet_profiler(device)
-    peak, (retained, rest), kernels = _trace(steps, device)
-    output = retained - rest
+    if device not in COUNTED_DEVICES:
+        return _make_unknown_footprint(device)
+    peak, (retained, after_release), kernels = _trace_steps(steps, device)
+    output = retained - after_release
     return Footprint(peak=peak, retained=retained, output=output, workspace=peak - output, kernels=kernels)
 
 
-def training_footprint(forward: Callable[[], Tensor], backward: Callable[[Tensor], Any], *, device: str) -> Footprint:
+def measure_training_footprint(
+    forward: Callable[[], Tensor], backward: Callable[[Tensor], Any], *, device: str
+) -> Footprint:
     """The memory of one warm training step: ``backward(forward())``, which gives the gradients. A step goes before it.
 
     retained is then the gradients; they are part of the workspace, as they come after what was saved.
@@ -79,60 +81,65 @@ def training_footprint(forward: Callable[[], Tensor], backward: Callable[[Tensor
         mark()
         del gradients
 
-    if device not in COUNTED:
-        return _quiet_profiler(device)
-    peak, (retained_parts, ended, retained), kernels = _trace(steps, device)
-    output = ended - retained
-    saved = retained_parts - output
+    if device not in COUNTED_DEVICES:
+        return _make_unknown_footprint(device)
+    peak, (after_forward, after_step, retained), kernels = _trace_steps(steps, device)
+    output = after_step - retained
+    saved = after_forward - output
     footprint = Footprint(peak=peak, retained=retained, output=output, saved=saved, kernels=kernels)
     return replace(footprint, workspace=peak - output - saved)
 
 
-def check_counter(device: str, *, size: int = 64 * 2**20) -> dict[str, Any]:
+def verify_memory_counter(device: str, *, size: int = 64 * 2**20) -> dict[str, Any]:
     """Whether one known allocation of ``size`` bytes is counted right: ``ok``, None where the device cannot tell."""
-    counted = footprint(lambda: torch.empty(size, dtype=torch.uint8, device=device), device=device)
-    right = counted.peak == counted.retained == counted.output == size
+    measured = measure_footprint(lambda: torch.empty(size, dtype=torch.uint8, device=device), device=device)
+    is_correct = measured.peak == measured.retained == measured.output == size
     return {
         "device": device,
         "expected_bytes": size,
-        "measured_bytes": counted.peak,
-        "ok": None if counted.peak is None else right,
-        "reason": counted.reason,
+        "measured_bytes": measured.peak,
+        "ok": None if measured.peak is None else is_correct,
+        "reason": measured.reason,
     }
 
 
-def _quiet_profiler(device: str) -> Footprint:
+def _make_unknown_footprint(device: str) -> Footprint:
     return Footprint(reason=f"{device} has no counter of peak memory")
 
 
 # -- counting ------------------------------------------------------------------------------------------------------
 
 
-def _trace(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, ...]]:
+def _trace_steps(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, ...]]:
     """Run steps that set marks: the peak after the first mark, what was held at the others, the kernels that ran.
 
     The warm-up runs under the same trace: what the measured call releases of it is then known by its size.
     """
     counters = _MemoryCounters()
-    with no_collection(), profile(activities=[ProfilerActivity.CPU], profile_memory=device == "cpu") as trace:
-        steps(_mark if device == "cpu" else counters.mark)
+    with (
+        garbage_collection_disabled(),
+        profile(activities=[ProfilerActivity.CPU], profile_memory=device == "cpu") as trace,
+    ):
+        steps(_record_mark if device == "cpu" else counters.mark)
     events: list[Any] = trace.profiler.kineto_results.events()  # type: ignore[union-attr]
-    kernels = tuple(sorted(name for name in {e.name() for e in events} if any(part in name for part in KERNELS)))
-    peak, held = _sum_events(events) if device == "cpu" else (counters.peak, counters.held)
-    return peak, held, kernels
+    kernels = tuple(sorted(name for name in {e.name() for e in events} if any(part in name for part in FUSED_KERNELS)))
+    peak, allocated = _sum_events(events) if device == "cpu" else (counters.peak, counters.allocated)
+    return peak, allocated, kernels
 
 
-def _mark() -> None:
-    with record_function(MARK):
+def _record_mark() -> None:
+    with record_function(MARK_EVENT):
         pass
 
 
 def _sum_events(events: list[Any]) -> tuple[int, list[int]]:
     """The peak and what was held at each mark after the first, from the trace of a CPU."""
-    ordered = sorted((e for e in events if e.name() in ("[memory]", MARK)), key=lambda e: e.start_ns())
-    first = next(i for i, e in enumerate(ordered) if e.name() == MARK)
-    held = list(accumulate(e.nbytes() for e in ordered[first:]))  # a mark's own bytes are 0
-    return max(held), [sum_ for sum_, e in zip(held, ordered[first:], strict=True) if e.name() == MARK][1:]
+    ordered = sorted((e for e in events if e.name() in ("[memory]", MARK_EVENT)), key=lambda e: e.start_ns())
+    start = next(i for i, e in enumerate(ordered) if e.name() == MARK_EVENT)
+    allocated = list(accumulate(e.nbytes() for e in ordered[start:]))  # a mark's own bytes are 0
+    return max(allocated), [
+        total for total, e in zip(allocated, ordered[start:], strict=True) if e.name() == MARK_EVENT
+    ][1:]
 
 
 class _MemoryCounters:
@@ -140,7 +147,7 @@ class _MemoryCounters:
 
     def __init__(self) -> None:
         self.before: int | None = None
-        self.held: list[int] = []
+        self.allocated: list[int] = []
 
     def mark(self) -> None:
         torch.cuda.synchronize()
@@ -148,7 +155,7 @@ class _MemoryCounters:
             torch.cuda.reset_peak_memory_stats()
             self.before = torch.cuda.memory_allocated()
         else:
-            self.held.append(torch.cuda.memory_allocated() - self.before)
+            self.allocated.append(torch.cuda.memory_allocated() - self.before)
 
     @property
     def peak(self) -> int:

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import torch
 
-from .garbage import no_collection
+from .garbage import garbage_collection_disabled
 from .global_state import GlobalStateChanged
 
 SAMPLES_PER_ROUND = 3  # passes of a mechanism in a round, at least, unless the budget does not allow it
 MAX_SAMPLES_PER_ROUND = 15
 MIN_SAMPLE_S = 0.002  # a pass repeats a fast call until it takes this long, far above the timer's own cost
-ROUND_S = 0.25  # rounds of fast cells get more passes until they take this long: shorter ones see one moment only
-WARM_S = 1.0  # a call that takes this long needs no other one to warm it up
+MIN_ROUND_S = 0.25  # rounds of fast cells get more passes until they take this long: shorter ones see one moment only
+SELF_WARMING_S = 1.0  # a call that takes this long needs no other one to warm it up
 DISTURBED_RATIO = 1.05  # wall over processor time, from which on something else has used this processor
 MAX_RETRIES = 2  # passes that are repeated in a round for each mechanism, at most
 PARALLEL_RATIO = 1.25  # processor over wall time, from which on more than one thread has worked, if for
@@ -46,33 +46,33 @@ class TimedCall:
 
 
 @dataclass(frozen=True)
-class CallRate:
+class SampleCost:
     """How fast a subject is: calls a pass, the seconds that these take, and those that setting them up takes."""
 
     calls: int
-    sample_s_target: float
+    calls_s: float
     reset_s: float = 0.0
 
     @property
     def sample_s(self) -> float:
-        return self.sample_s_target + self.reset_s
+        return self.calls_s + self.reset_s
 
     @property
     def warm_up_s(self) -> float:
         """What making it warm costs in each process."""
-        return self.sample_s if self.sample_s_target < WARM_S else 0.0
+        return self.sample_s if self.calls_s < SELF_WARMING_S else 0.0
 
 
 @dataclass(frozen=True)
-class SamplingPlan:
+class RoundPlan:
     """A subject's part in a round."""
 
-    rate: CallRate
+    cost: SampleCost
     samples: int
 
     def count_affordable_rounds(self, left_s: float) -> int:
         """Rounds of one more sitting that fit into so many seconds."""
-        return max(0, int((left_s - self.rate.warm_up_s) / (self.samples * self.rate.sample_s)))
+        return max(0, int((left_s - self.cost.warm_up_s) / (self.samples * self.cost.sample_s)))
 
 
 @dataclass
@@ -80,15 +80,15 @@ class RoundSamples:
     """Milliseconds a call by subject, one number a pass; how many passes waited for the processor; what failed."""
 
     samples: dict[str, list[float]] = field(default_factory=dict)
-    waited: dict[str, int] = field(default_factory=dict)
-    failed: dict[str, Exception] = field(default_factory=dict)
+    disturbed: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
 
 
 class TooSlow(Exception):
     """One call alone takes longer than the budget."""
 
 
-def first_call(subject: TimedCall, *, budget_s: float, device: str) -> float:
+def time_first_call(subject: TimedCall, *, budget_s: float, device: str) -> float:
     """Seconds of a first call. Raises `TooSlow` when it does not fit the budget."""
     seconds = _time_sample(subject, 1, device).wall
     if seconds > budget_s:
@@ -96,45 +96,45 @@ def first_call(subject: TimedCall, *, budget_s: float, device: str) -> float:
     return seconds
 
 
-def calibrate(subject: TimedCall, *, budget_s: float, device: str) -> CallRate:
+def calibrate(subject: TimedCall, *, budget_s: float, device: str) -> SampleCost:
     """Find out how many calls make a pass. The subject is warm already."""
-    begun = perf_counter()
-    once = _time_sample(subject, 1, device).wall
-    reset = perf_counter() - begun - once
-    if once < budget_s / 4 and once < WARM_S:
-        once = min(once, _time_sample(subject, 1, device).wall)
-    once = max(once, 1e-7)  # a coarse clock may see nothing at all
-    calls = max(subject.min_calls, min(math.ceil(MIN_SAMPLE_S / once), subject.max_calls))
-    return CallRate(calls, once * calls, reset)
+    start = perf_counter()
+    call_s = _time_sample(subject, 1, device).wall
+    reset_s = perf_counter() - start - call_s
+    if call_s < budget_s / 4 and call_s < SELF_WARMING_S:
+        call_s = min(call_s, _time_sample(subject, 1, device).wall)
+    call_s = max(call_s, 1e-7)  # a coarse clock may see nothing at all
+    calls = max(subject.min_calls, min(math.ceil(MIN_SAMPLE_S / call_s), subject.max_calls))
+    return SampleCost(calls, call_s * calls, reset_s)
 
 
 def plan_samples(
-    paces: Mapping[str, CallRate], *, rounds: int, processes: int, budget_s: float
-) -> dict[str, SamplingPlan]:
+    costs: Mapping[str, SampleCost], *, rounds: int, processes: int, budget_s: float
+) -> dict[str, RoundPlan]:
     """Every subject's part in a round, so that rounds are long enough and each one's own budget holds."""
-    together = sum(pace.sample_s for pace in paces.values())
-    wanted = (
-        min(MAX_SAMPLES_PER_ROUND, max(SAMPLES_PER_ROUND, math.ceil(ROUND_S / together)))
-        if together
+    round_s = sum(cost.sample_s for cost in costs.values())
+    target = (
+        min(MAX_SAMPLES_PER_ROUND, max(SAMPLES_PER_ROUND, math.ceil(MIN_ROUND_S / round_s)))
+        if round_s
         else SAMPLES_PER_ROUND
     )
     plans = {}
-    for name, pace in paces.items():
-        fitting = int((budget_s - processes * pace.warm_up_s) / pace.sample_s / rounds)
-        plans[name] = SamplingPlan(pace, max(1, min(wanted, fitting)))
+    for name, cost in costs.items():
+        affordable = int((budget_s - processes * cost.warm_up_s) / cost.sample_s / rounds)
+        plans[name] = RoundPlan(cost, max(1, min(target, affordable)))
     return plans
 
 
 def run_rounds(
     subjects: Mapping[str, TimedCall],
-    takes: Mapping[str, SamplingPlan],
+    plans: Mapping[str, RoundPlan],
     rounds: Mapping[str, int],
     *,
     seed: int,
     device: str,
-    alone: bool = False,
-    at: Callable[[str], None] = lambda name: None,
-    after: Callable[[], None] = lambda: None,
+    single_thread: bool = False,
+    on_turn: Callable[[str], None] = lambda name: None,
+    after_sample: Callable[[], None] = lambda: None,
 ) -> Iterator[RoundSamples]:
     """Warm every subject up and take the rounds, each in an order shuffled anew from the seed.
 
@@ -142,48 +142,57 @@ def run_rounds(
     that something else ran; such passes are kept, counted and repeated. at: told whose turn it is. after: called
     after every pass. A subject that raises, or after which ``after`` does, drops out and the others go on.
     """
-    order, drawn, out = random.Random(seed), random.Random(seed + 1), set()
-    with no_collection():
-        failed = _warm_up(subjects, takes, device, at)
-        for number in range(max(rounds.values(), default=0)):
-            result = RoundSamples(failed=failed)
-            out |= failed.keys()
-            names = [n for n, count in rounds.items() if number < count for _ in range(takes[n].samples)]
-            order.shuffle(names)
-            judged = {name: drawn.randrange(takes[name].samples) for name in sorted(set(names))}
+    order_rng, verify_rng, dropped = random.Random(seed), random.Random(seed + 1), set()
+    with garbage_collection_disabled():
+        errors = _warm_up(subjects, plans, device, on_turn)
+        for round_index in range(max(rounds.values(), default=0)):
+            result = RoundSamples(errors=errors)
+            dropped |= errors.keys()
+            names = [n for n, count in rounds.items() if round_index < count for _ in range(plans[n].samples)]
+            order_rng.shuffle(names)
+            until_verify = {name: verify_rng.randrange(plans[name].samples) for name in sorted(set(names))}
             for name in names:
-                if name not in out:
-                    at(name)
-                    judged[name] -= 1
-                    _take_sample(name, subjects[name], takes[name], result, device, alone, after, judged[name] == -1)
-                    out |= result.failed.keys()
-            failed = {}
+                if name not in dropped:
+                    on_turn(name)
+                    until_verify[name] -= 1
+                    _add_sample(
+                        name,
+                        subjects[name],
+                        plans[name],
+                        result,
+                        device,
+                        single_thread,
+                        after_sample,
+                        until_verify[name] == -1,
+                    )
+                    dropped |= result.errors.keys()
+            errors = {}
             yield result
 
 
 def _warm_up(
-    subjects: Mapping[str, TimedCall], takes: Mapping[str, SamplingPlan], device: str, at: Callable[[str], None]
+    subjects: Mapping[str, TimedCall], plans: Mapping[str, RoundPlan], device: str, on_turn: Callable[[str], None]
 ) -> dict[str, Exception]:
-    failed: dict[str, Exception] = {}
+    errors: dict[str, Exception] = {}
     for name, subject in subjects.items():
-        if takes[name].rate.warm_up_s:
-            at(name)
+        if plans[name].cost.warm_up_s:
+            on_turn(name)
             try:
-                _time_sample(subject, takes[name].rate.calls, device)
+                _time_sample(subject, plans[name].cost.calls, device)
             except Exception as error:
-                failed[name] = error
-    return failed
+                errors[name] = error
+    return errors
 
 
-def _take_sample(
+def _add_sample(
     name: str,
     subject: TimedCall,
-    turn: SamplingPlan,
+    plan: RoundPlan,
     result: RoundSamples,
     device: str,
-    alone: bool,
-    after: Callable[[], None],
-    judged: bool,
+    single_thread: bool,
+    after_sample: Callable[[], None],
+    verify: bool,
 ) -> None:
     """One sample, repeated while the processor was taken away meanwhile and repeats are left.
 
@@ -195,28 +204,28 @@ def _take_sample(
     was_parallel = False
     while True:
         try:
-            took = _time_sample(subject, turn.rate.calls, device)
-            if judged:
+            elapsed = _time_sample(subject, plan.cost.calls, device)
+            if verify:
                 subject.verify()
-                judged = False
+                verify = False
             else:
                 subject.release()
-            after()
-            if alone and _is_parallel(took, turn.rate.calls):
+            after_sample()
+            if single_thread and _is_parallel(elapsed, plan.cost.calls):
                 if was_parallel:
                     raise GlobalStateChanged(
-                        f"{took.cpu / took.wall:.1f} processors worked at once for it, where one thread is asked for"
+                        f"{elapsed.cpu / elapsed.wall:.1f} processors worked at once for it, where one thread is asked for"
                     )
                 was_parallel = True
                 continue
         except Exception as error:
-            result.failed[name] = error
+            result.errors[name] = error
             return
-        samples.append(took.wall * 1e3)
-        if not alone or took.wall <= DISTURBED_RATIO * took.cpu:
+        samples.append(elapsed.wall * 1e3)
+        if not single_thread or elapsed.wall <= DISTURBED_RATIO * elapsed.cpu:
             return
-        result.waited[name] = result.waited.get(name, 0) + 1
-        if result.waited[name] > MAX_RETRIES:
+        result.disturbed[name] = result.disturbed.get(name, 0) + 1
+        if result.disturbed[name] > MAX_RETRIES:
             return
 
 
@@ -227,9 +236,9 @@ class Elapsed(NamedTuple):
     cpu: float
 
 
-def _is_parallel(took: Elapsed, calls: int) -> bool:
+def _is_parallel(elapsed: Elapsed, calls: int) -> bool:
     """Whether several threads worked at once in a sample, by its processor time."""
-    return took.cpu > PARALLEL_RATIO * took.wall and (took.cpu - took.wall) * calls > MIN_CHECKED_S
+    return elapsed.cpu > PARALLEL_RATIO * elapsed.wall and (elapsed.cpu - elapsed.wall) * calls > MIN_CHECKED_S
 
 
 def _time_sample(subject: TimedCall, calls: int, device: str) -> Elapsed:

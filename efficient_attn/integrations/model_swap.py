@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..contract.decode_state import state_bytes
 from ..instruments.disturbance import DisturbanceWatch
-from ..instruments.memory import footprint
+from ..instruments.memory import measure_footprint
 from .bundled import LoadedModel, load
 from .segments import compare_with_own, cut_segment
 from .state_cache import StateCache
@@ -46,7 +46,7 @@ class SegmentModel:
 
     def measure_memory(self, spec: str) -> int | None:
         """The most bytes that a pass with a mechanism holds at once beyond the weights, states and logits included."""
-        return footprint(lambda: run_pass(self.loaded_model, spec, self.tokens, steps=0), device="cpu").peak
+        return measure_footprint(lambda: run_pass(self.loaded_model, spec, self.tokens, steps=0), device="cpu").peak
 
     def compare(self, forward_pass: ForwardPass) -> dict[str, float | None]:
         """What a pass loses against the model's own, by name."""
@@ -86,7 +86,7 @@ def run_pass(loaded_model: LoadedModel, spec: str, tokens: Tensor, *, steps: int
         disturbance_watch, start = DisturbanceWatch(), time.perf_counter()
         output = model(tokens, **options)
         seconds = time.perf_counter() - start
-        disturbance = disturbance_watch.read_interval().reason(torch.get_num_threads())
+        disturbance = disturbance_watch.read_interval().describe(torch.get_num_threads())
     meter.check(model, spec)
     fields: dict[str, Any] = {"seconds": seconds, "attention_s": meter.seconds, "calls": meter.calls.total()}
     fields["disturbance"] = disturbance

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ..contract.decode_state import take_rows
+from ..contract.decode_state import select_state_rows
 from ..errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class StateLayer(CacheLayerMixin):
     def copy_rows(self, rows: Sequence[int], batch: int) -> StateLayer:
         """A copy with these rows of the batch."""
         duplicate = copy(self)
-        duplicate.state = take_rows(self.state, batch, rows)
+        duplicate.state = select_state_rows(self.state, batch, rows)
         return duplicate
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
-from ..resources import suites_folder
+from ..resources import find_suites_folder
 
 BUILT_IN_TEXT = "sotu"
 
@@ -27,7 +27,7 @@ class Text:
         A form feed begins a document, with a line that names it; without one the file is one document. Raises
         `UsageError` for a file that is not there, or is no text.
         """
-        path = suites_folder() / "data" / "sotu.txt.xz" if name == BUILT_IN_TEXT else Path(name)
+        path = find_suites_folder() / "data" / "sotu.txt.xz" if name == BUILT_IN_TEXT else Path(name)
         if not path.is_file():
             raise UsageError(f"--text {name}: no such file (built in: {BUILT_IN_TEXT})")
         content = path.read_bytes()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch._functorch.utils import unwrap_dead_wrappers
 
-from ..contract.autocast import autocasts
+from ..contract.autocast import is_autocast_enabled
 from ..errors import UnsupportedError
 from .custom_ops import in_functorch_transform, make_op
 
@@ -128,7 +128,7 @@ class _FirstDerivative(KernelFunction):
 def differentiate_once(kernel: str, gradients: Callable[..., Any], grad: Tensor, *arguments: Any) -> Any:
     """``gradients(grad, *given)``, for a kernel's backward pass: without autocast, and an error if autograd should
     differentiate what comes out. kernel: its name, as a sentence begins with it."""
-    if autocasts(grad):
+    if is_autocast_enabled(grad):
         with torch.autocast(grad.device.type, enabled=False):
             return differentiate_once(kernel, gradients, grad, *arguments)
     if not torch.is_grad_enabled():

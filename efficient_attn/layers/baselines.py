@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UnsupportedError, UsageError
-from .weights import draw_evenly
+from .weights import draw_uniform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Recurrent(Baseline):
         super().__init__(d_model)
         with torch.random.fork_rng(devices=()):  # torch draws weights, which are drawn anew from the seed
             self.cells = self.kind(d_model, d_model, batch_first=True)
-        draw_evenly(self.cells, d_model**-0.5, seed=seed, name="recurrent")
+        draw_uniform(self.cells, d_model**-0.5, seed=seed, name="recurrent")
 
     def mix(self, x: Tensor) -> Tensor:
         return self.cells(x)[0]
@@ -130,33 +130,35 @@ class LSTMN(Baseline):
         self.gates, self.score = (nn.Parameter(torch.empty(size)) for size in ((4 * d, 2 * d), (d,)))
         self.bias = nn.Parameter(torch.zeros(4 * d))
         self.of_hidden, self.of_x, self.of_summary = (nn.Parameter(torch.empty(d, d)) for _ in range(3))
-        draw_evenly(self, d**-0.5, seed=seed, name="lstmn")
+        draw_uniform(self, d**-0.5, seed=seed, name="lstmn")
 
     def mix(self, x: Tensor) -> Tensor:
         return self.step(x, self.init_state(len(x), x.shape[1]))[0]
 
     def init_state(self, batch: int, max_len: int) -> Tape:
-        nothing = self.score.new_zeros(batch, 0, self.d_model)
-        return Tape(nothing, nothing, self.score.new_zeros(batch, self.d_model))
+        empty = self.score.new_zeros(batch, 0, self.d_model)
+        return Tape(empty, empty, self.score.new_zeros(batch, self.d_model))
 
     def step(self, x: Tensor, state: Tape) -> tuple[Tensor, Tape]:
         self.check(x)
-        before = state.hidden.shape[1]
-        for now in x.unbind(1):
-            state = self._read(now, state)
-        return state.hidden[:, before:], state
+        past_length = state.hidden.shape[1]
+        for row in x.unbind(1):
+            state = self._step_once(row, state)
+        return state.hidden[:, past_length:], state
 
-    def _read(self, now: Tensor, tape: Tape) -> Tape:
+    def _step_once(self, row: Tensor, tape: Tape) -> Tape:
         """One position."""
         hidden, memory = torch.zeros_like(tape.summary), torch.zeros_like(tape.summary)
         if tape.hidden.shape[1]:
-            asked = (now @ self.of_x.T + tape.summary @ self.of_summary.T)[:, None]
-            weights = ((tape.hidden @ self.of_hidden.T + asked).tanh() @ self.score).softmax(-1)[:, None]
+            query = (row @ self.of_x.T + tape.summary @ self.of_summary.T)[:, None]
+            weights = ((tape.hidden @ self.of_hidden.T + query).tanh() @ self.score).softmax(-1)[:, None]
             hidden, memory = (weights @ tape.hidden)[:, 0], (weights @ tape.memory)[:, 0]
-        i, f, g, o = (torch.cat([hidden, now], -1) @ self.gates.T + self.bias).chunk(4, -1)
-        new = f.sigmoid() * memory + i.sigmoid() * g.tanh()
-        new_hidden = o.sigmoid() * new.tanh()
-        return Tape(torch.cat([tape.hidden, new_hidden[:, None]], 1), torch.cat([tape.memory, new[:, None]], 1), hidden)
+        i, f, g, o = (torch.cat([hidden, row], -1) @ self.gates.T + self.bias).chunk(4, -1)
+        new_memory = f.sigmoid() * memory + i.sigmoid() * g.tanh()
+        new_hidden = o.sigmoid() * new_memory.tanh()
+        return Tape(
+            torch.cat([tape.hidden, new_hidden[:, None]], 1), torch.cat([tape.memory, new_memory[:, None]], 1), hidden
+        )
 
 
 class Convolution(Baseline):
@@ -168,12 +170,12 @@ class Convolution(Baseline):
             raise UsageError(f"Convolution: kernel must be at least 1, and odd where it is centred, got {kernel}")
         self.kernel, self.causal = kernel, causal
         self.weight, self.bias = nn.Parameter(torch.empty(d_model, d_model, kernel)), nn.Parameter(torch.zeros(d_model))
-        draw_evenly(self, (d_model * kernel) ** -0.5, seed=seed, name="convolution")
+        draw_uniform(self, (d_model * kernel) ** -0.5, seed=seed, name="convolution")
         self.cost = Cost(time="O(k N D^2)", parameters=lambda n, d, out: kernel * d * out, sequential=once)  # pyright: ignore
 
     def mix(self, x: Tensor) -> Tensor:
-        before = self.kernel - 1 if self.causal else self.kernel // 2
-        return self._convolve(F.pad(x.mT, (before, self.kernel - 1 - before)))
+        left_padding = self.kernel - 1 if self.causal else self.kernel // 2
+        return self._convolve(F.pad(x.mT, (left_padding, self.kernel - 1 - left_padding)))
 
     def init_state(self, batch: int, max_len: int) -> Tensor:
         super().init_state(batch, max_len)
@@ -203,7 +205,7 @@ class Dense(Baseline):
             raise UsageError(f"Dense: length must be at least 1, got {length}")
         self.length, size = length, length * d_model
         self.weight, self.bias = nn.Parameter(torch.empty(size, size)), nn.Parameter(torch.zeros(size))
-        draw_evenly(self, size**-0.5, seed=seed, name="dense")
+        draw_uniform(self, size**-0.5, seed=seed, name="dense")
 
     def mix(self, x: Tensor) -> Tensor:
         if x.shape[1] != self.length:

@@ -8,17 +8,17 @@ from typing import Literal, get_args
 from torch import Tensor, nn
 
 from ..contract.mechanism import Attention
-from ..errors import UnsupportedError, UsageError, unknown
+from ..errors import UnsupportedError, UsageError, make_unknown_error
 from ..registry import create
 from ..spec import Spec
 from .multi_head import MultiHeadAttention
-from .weights import projection
+from .weights import make_projection
 
-How = Literal["mean", "first", "random"]
+PoolingMethod = Literal["mean", "first", "random"]
 
 
 def mean_pool_kv(
-    layer: MultiHeadAttention | nn.MultiheadAttention, kv_heads: int, *, how: How = "mean", seed: int = 0
+    layer: MultiHeadAttention | nn.MultiheadAttention, kv_heads: int, *, how: PoolingMethod = "mean", seed: int = 0
 ) -> MultiHeadAttention:
     """A layer with the same weights and fewer key-value heads, adjacent heads making a group, to be trained a little
     more (Ainslie et al. 2023, arXiv:2305.13245, section 2.1). One key-value head makes multi-query attention.
@@ -32,8 +32,8 @@ def mean_pool_kv(
     device, dropout, training mode and requires_grad. Raises `UsageError` where kv_heads does not divide the layer's,
     and `UnsupportedError` for mechanisms that take no groups or that cannot be made anew.
     """
-    if how not in get_args(How):
-        raise unknown("how", how, get_args(How), where="mean_pool_kv")
+    if how not in get_args(PoolingMethod):
+        raise make_unknown_error("how", how, get_args(PoolingMethod), where="mean_pool_kv")
     if isinstance(layer, nn.MultiheadAttention):
         layer = MultiHeadAttention.from_torch(layer)
     if kv_heads < 1 or layer.kv_heads % kv_heads:
@@ -54,12 +54,12 @@ def mean_pool_kv(
         parameter.requires_grad_(layer.get_parameter(name).requires_grad)
     state = _pool_state(layer, grouped, "first" if how == "first" else "mean")
     if how == "random":
-        state.update(_draw(layer, kv_heads, seed))
+        state.update(_draw_projections(layer, kv_heads, seed))
     grouped.load_state_dict(state, assign=True)  # so that each tensor keeps its own dtype
     return grouped.train(layer.training)
 
 
-def pool(x: Tensor, heads: int, kv_heads: int, how: Literal["mean", "first"]) -> Tensor:
+def pool_heads(x: Tensor, heads: int, kv_heads: int, how: Literal["mean", "first"]) -> Tensor:
     """What goes by ``heads``, ``[heads * rows, ..]``, made to go by ``kv_heads``, each for as many adjacent ones."""
     groups = x.unflatten(0, (kv_heads, heads // kv_heads, -1))
     return (groups.mean(1) if how == "mean" else groups[:, 0].clone()).flatten(0, 1)
@@ -72,24 +72,24 @@ def _regroup(attn: Attention, kv_heads: int) -> Attention:
         raise UnsupportedError(f"mean_pool_kv: {attn.label} cannot be made anew, as ea.create did not make it")
     if isinstance(spec, Spec) and "kv_heads" in spec.options:
         spec = replace(spec, options={**spec.options, "kv_heads": kv_heads})
-    made = create(str(spec), dims=replace(attn.dims, kv_heads=kv_heads), seed=attn.seed)
-    made.backend, made.dropout = attn.backend, attn.dropout
-    return made
+    grouped_attn = create(str(spec), dims=replace(attn.dims, kv_heads=kv_heads), seed=attn.seed)
+    grouped_attn.backend, grouped_attn.dropout = attn.backend, attn.dropout
+    return grouped_attn
 
 
 def _pool_state(
     layer: MultiHeadAttention, grouped: MultiHeadAttention, how: Literal["mean", "first"]
 ) -> dict[str, Tensor]:
     """The layer's parameters and buffers in the sizes of the grouped one."""
-    wanted, learned = grouped.state_dict(), {name for name, _ in layer.named_parameters()}
+    grouped_state, parameter_names = grouped.state_dict(), {name for name, _ in layer.named_parameters()}
     heads, kv_heads = layer.kv_heads, grouped.kv_heads
     state = {}
     for name, x in layer.state_dict().items():
-        size = wanted[name].shape
+        size = grouped_state[name].shape
         if size == x.shape:
             state[name] = x.clone()
-        elif name in learned and (len(x) * kv_heads, x.shape[1:]) == (size[0] * heads, size[1:]):
-            state[name] = pool(x, heads, kv_heads, how)
+        elif name in parameter_names and (len(x) * kv_heads, x.shape[1:]) == (size[0] * heads, size[1:]):
+            state[name] = pool_heads(x, heads, kv_heads, how)
         else:
             raise UnsupportedError(
                 f"mean_pool_kv: {name} of {layer.attn.label} is {list(x.shape)} with {heads} key-value heads and "
@@ -98,13 +98,15 @@ def _pool_state(
     return state
 
 
-def _draw(layer: MultiHeadAttention, kv_heads: int, seed: int) -> dict[str, Tensor]:
+def _draw_projections(layer: MultiHeadAttention, kv_heads: int, seed: int) -> dict[str, Tensor]:
     """New projections of keys and values, from the seed; other draws than those of a layer with that seed."""
     state = {}
     for name in ("k_proj", "v_proj"):
         old = getattr(layer, name)
         if old is not None:
             size = old.out_features // layer.kv_heads * kv_heads
-            new = projection(layer.d_model, size, bias=old.bias is not None, seed=seed, name=f"mean_pool_kv {name}")
+            new = make_projection(
+                layer.d_model, size, bias=old.bias is not None, seed=seed, name=f"mean_pool_kv {name}"
+            )
             state.update({f"{name}.{part}": x.to(getattr(old, part)) for part, x in new.state_dict().items()})
     return state

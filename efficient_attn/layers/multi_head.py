@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..contract.autocast import autocasts
+from ..contract.autocast import is_autocast_enabled
 from ..contract.mask import EVERYTHING, Mask
 from ..contract.mechanism import Attention
 from ..contract.shapes import Dims, Shape
@@ -18,13 +18,13 @@ from ..contract.traits import Input
 from ..errors import UnsupportedError, UsageError
 from ..registry import create
 from .positions import Positions
-from .weights import projection
+from .weights import make_projection
 
 EPSILON = 1e-6  # of mean squares, where queries and keys are divided by their roots
 
 
 @dataclass(frozen=True)
-class PlacedRows:
+class LayerState:
     """A layer's decode state, how many positions it has seen, and the first one of each row."""
 
     state: Any
@@ -95,20 +95,20 @@ class MultiHeadAttention(nn.Module):
         if positions:
             positions.check(self.attn, heads, self.head_dim)
 
-        def linear(name: str, size: int) -> nn.Linear:
-            return projection(d_model, size, bias=bias, seed=seed, name=name)
+        def make_linear(name: str, size: int) -> nn.Linear:
+            return make_projection(d_model, size, bias=bias, seed=seed, name=name)
 
-        self.q_proj = linear("q_proj", heads * self.head_dim)
-        tied, valued = self._keys_are_queries(), self.attn.traits.values
-        self.k_proj = None if tied else linear("k_proj", self.kv_heads * self.key_dim)
-        self.v_proj = linear("v_proj", self.kv_heads * self.value_dim) if valued else None
-        self.out_proj = projection(heads * self.value_dim, d_model, bias=bias, seed=seed, name="out_proj")
-        for name, wanted in self.attn.traits.inputs.items():
-            size = self._heads_of(wanted) * math.prod(wanted.tail)
-            self.add_module(f"{name}_proj", linear(f"{name}_proj", size))
+        self.q_proj = make_linear("q_proj", heads * self.head_dim)
+        keys_are_queries, takes_values = self._keys_are_queries(), self.attn.traits.values
+        self.k_proj = None if keys_are_queries else make_linear("k_proj", self.kv_heads * self.key_dim)
+        self.v_proj = make_linear("v_proj", self.kv_heads * self.value_dim) if takes_values else None
+        self.out_proj = make_projection(heads * self.value_dim, d_model, bias=bias, seed=seed, name="out_proj")
+        for name, input_spec in self.attn.traits.inputs.items():
+            size = self._count_heads(input_spec) * math.prod(input_spec.tail)
+            self.add_module(f"{name}_proj", make_linear(f"{name}_proj", size))
         self.q_norm = nn.RMSNorm(self.head_dim, eps=EPSILON) if norm else None
-        self.k_norm = nn.RMSNorm(self.key_dim, eps=EPSILON) if norm and not tied else None
-        self.output_gate_proj = linear("output_gate_proj", heads * self.value_dim) if gated else None
+        self.k_norm = nn.RMSNorm(self.key_dim, eps=EPSILON) if norm and not keys_are_queries else None
+        self.output_gate_proj = make_linear("output_gate_proj", heads * self.value_dim) if gated else None
 
     @property
     def key_dim(self) -> int:
@@ -132,7 +132,7 @@ class MultiHeadAttention(nn.Module):
             self.positions.check_mask(mask or EVERYTHING)
             start = (mask or EVERYTHING).start(x.shape[1], context.shape[1])
         q, k, v, inputs = self._project(x, context, start)
-        return self._join(self.attn(q, k, v, mask, **inputs), x)
+        return self._project_output(self.attn(q, k, v, mask, **inputs), x)
 
     def init_state(
         self,
@@ -152,11 +152,11 @@ class MultiHeadAttention(nn.Module):
         weight = self.q_proj.weight
         like = weight.new_empty(0, device=device)
         if dtype is None:
-            dtype = torch.get_autocast_dtype(like.device.type) if autocasts(like) else weight.dtype
-        late = {} if starts is None else {"starts": starts}
-        state = self.attn.init_state(batch, max_len, dtype, like.device, **late)
+            dtype = torch.get_autocast_dtype(like.device.type) if is_autocast_enabled(like) else weight.dtype
+        starts_option = {} if starts is None else {"starts": starts}
+        state = self.attn.init_state(batch, max_len, dtype, like.device, **starts_option)
         first = None if starts is None else starts.to(like.device)
-        return PlacedRows(state, starts=first) if self.positions else state
+        return LayerState(state, starts=first) if self.positions else state
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Attend from T >= 1 new positions ``[B, T, d_model]`` to all so far; returns their rows and the next state.
@@ -168,9 +168,9 @@ class MultiHeadAttention(nn.Module):
         q, k, v, inputs = self._project(x, x, n_seen, n_seen)
         if not self.positions:
             out, state = self.attn.step(q, k, v, state, **inputs)
-            return self._join(out, x), state
+            return self._project_output(out, x), state
         out, inner = self.attn.step(q, k, v, state.state, **inputs)
-        return self._join(out, x), replace(state, state=inner, length=state.length + x.shape[1])
+        return self._project_output(out, x), replace(state, state=inner, length=state.length + x.shape[1])
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
@@ -191,7 +191,7 @@ class MultiHeadAttention(nn.Module):
         layer = cls(size, module.num_heads, bias=module.in_proj_bias is not None, dropout=module.dropout)
         layer = layer.to(like.device, like.dtype)
         with torch.no_grad():
-            for name, weight in _weights_of(module):
+            for name, weight in _iterate_weights(module):
                 parameter = layer.get_parameter(name)
                 parameter.copy_(weight)
                 parameter.requires_grad_(weight.requires_grad)
@@ -206,41 +206,41 @@ class MultiHeadAttention(nn.Module):
         self, x: Tensor, context: Tensor, start: int | Tensor, keys_start: int | Tensor = 0
     ) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
         """What the mechanism gets. start, keys_start: the positions of the first query and the first key."""
-        q = apart(self.q_proj(x), self.heads, self.head_dim)
-        k = None if self.k_proj is None else apart(self.k_proj(context), self.kv_heads, self.key_dim)
+        q = split_heads(self.q_proj(x), self.heads, self.head_dim)
+        k = None if self.k_proj is None else split_heads(self.k_proj(context), self.kv_heads, self.key_dim)
         q = q if self.q_norm is None else self.q_norm(q)
         k = k if k is None or self.k_norm is None else self.k_norm(k)
         if self.positions:
             q = self.positions.place_queries(q, start)
             k = None if k is None else self.positions.place_keys(k, keys_start)
         k = q if k is None else k
-        v = None if self.v_proj is None else apart(self.v_proj(context), self.kv_heads, self.value_dim)
+        v = None if self.v_proj is None else split_heads(self.v_proj(context), self.kv_heads, self.value_dim)
         inputs = {}
-        for name, wanted in self.attn.traits.inputs.items():
-            projected = self.get_submodule(f"{name}_proj")(x if wanted.side == "query" else context)
-            inputs[name] = apart(projected, self._heads_of(wanted), *wanted.tail)
+        for name, input_spec in self.attn.traits.inputs.items():
+            projected = self.get_submodule(f"{name}_proj")(x if input_spec.side == "query" else context)
+            inputs[name] = split_heads(projected, self._count_heads(input_spec), *input_spec.tail)
         return q, k, v, inputs
 
-    def _join(self, out: Tensor, x: Tensor) -> Tensor:
+    def _project_output(self, out: Tensor, x: Tensor) -> Tensor:
         joined = out.transpose(1, 2).flatten(2)
         return self.out_proj(joined if self.output_gate_proj is None else joined * self.output_gate_proj(x).sigmoid())
 
-    def _heads_of(self, wanted: Input) -> int:
-        return (self.heads if wanted.side == "query" else self.kv_heads) if wanted.per_head else 1
+    def _count_heads(self, input_spec: Input) -> int:
+        return (self.heads if input_spec.side == "query" else self.kv_heads) if input_spec.per_head else 1
 
     def _keys_are_queries(self) -> bool:
         """Mechanisms that want k = q say so by what they draw: one tensor for both."""
         shape = Shape(1, self.heads, self.kv_heads, 1, 1, self.head_dim, self.value_dim)
-        drawn = self.attn.sample(shape, generator=torch.Generator())
-        return drawn.k is drawn.q
+        sample = self.attn.sample(shape, generator=torch.Generator())
+        return sample.k is sample.q
 
     def _check(self, name: str, x: Tensor, *, batch: int | None = None) -> None:
         if x.ndim != 3 or x.shape[2] != self.d_model or batch not in (None, x.shape[0]):
-            wanted = f"[{'B' if batch is None else batch}, length, {self.d_model}]"
-            raise UsageError(f"MultiHeadAttention: {name} must be {wanted}, got {list(x.shape)}")
+            expected = f"[{'B' if batch is None else batch}, length, {self.d_model}]"
+            raise UsageError(f"MultiHeadAttention: {name} must be {expected}, got {list(x.shape)}")
 
 
-def apart(x: Tensor, heads: int, *tail: int) -> Tensor:
+def split_heads(x: Tensor, heads: int, *tail: int) -> Tensor:
     """``[B, N, heads * tail]`` to ``[B, heads, N, *tail]``."""
     return x.unflatten(2, (heads, *tail)).movedim(2, 1)
 
@@ -257,21 +257,27 @@ def _create(variant: str | Attention, dims: Dims, seed: int) -> Attention:
 
 def _check_fit(attn: Attention, dims: Dims) -> None:
     """Raise where a mechanism was made for other sizes than the layer's, or cannot have its groups."""
-    made_for = replace(attn.dims, kv_heads=attn.kv_heads)
+    attn_dims = replace(attn.dims, kv_heads=attn.kv_heads)
     for name in (f.name for f in fields(Dims)):
-        made, wanted = getattr(made_for, name), getattr(dims, name)
-        if None not in (made, wanted) and made != wanted:
-            raise UsageError(f"MultiHeadAttention: {attn.label} was created for {name}={made}, the layer has {wanted}")
+        attn_size, layer_size = getattr(attn_dims, name), getattr(dims, name)
+        if None not in (attn_size, layer_size) and attn_size != layer_size:
+            raise UsageError(
+                f"MultiHeadAttention: {attn.label} was created for {name}={attn_size}, the layer has {layer_size}"
+            )
     if dims.kv_heads != dims.heads and not attn.traits.grouped:
         raise UnsupportedError(f"{attn.label} does not support fewer key-value heads than heads")
 
 
-def _weights_of(module: nn.MultiheadAttention) -> Iterator[tuple[str, Tensor]]:
+def _iterate_weights(module: nn.MultiheadAttention) -> Iterator[tuple[str, Tensor]]:
     """The parameters of torch's layer under the names of ours."""
     names = ("q_proj", "k_proj", "v_proj")
-    joint: Tensor | None = module.in_proj_weight
-    apart = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight) if joint is None else joint.chunk(3)
-    yield from ((f"{name}.weight", weight) for name, weight in zip(names, apart, strict=True))
+    joint_weight: Tensor | None = module.in_proj_weight
+    weights = (
+        (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+        if joint_weight is None
+        else joint_weight.chunk(3)
+    )
+    yield from ((f"{name}.weight", weight) for name, weight in zip(names, weights, strict=True))
     yield "out_proj.weight", module.out_proj.weight
     if module.in_proj_bias is not None:
         yield from ((f"{name}.bias", bias) for name, bias in zip(names, module.in_proj_bias.chunk(3), strict=True))

@@ -6,8 +6,8 @@ import inspect
 from typing import Any
 
 from .. import registry
-from ..errors import UsageError, unknown
-from ..registry.factory import convert
+from ..errors import UsageError, make_unknown_error
+from ..registry.factory import convert_option
 from ..spec import Spec, parse
 from .baselines import GRU, LSTM, LSTMN, Baseline, Convolution, Dense
 from .multi_head import MultiHeadAttention
@@ -38,7 +38,7 @@ def check_layer(text: str) -> None:
     names, spec = [*BASELINES, *registry.names()], parse(text)
     for name in spec.names:
         if name not in names:
-            raise unknown("layer", name, names)
+            raise make_unknown_error("layer", name, names)
         if name in BASELINES and not isinstance(spec, Spec):
             raise UsageError(f"{text}: only patterns can be joined by '|'; {name} is not one")
 
@@ -53,8 +53,8 @@ def baseline_options(text: str) -> dict[str, Any]:
     parameters = {name: p for name, p in inspect.signature(cls).parameters.items() if name not in GIVEN}
     for option in spec.options:
         if option not in parameters:
-            raise unknown("option", option, list(parameters), where=spec.name)
-    typed = {name: convert(cls, spec.name, name, value) for name, value in spec.options.items()}
+            raise make_unknown_error("option", option, list(parameters), where=spec.name)
+    typed = {name: convert_option(cls, spec.name, name, value) for name, value in spec.options.items()}
     return {name: p.default for name, p in parameters.items()} | typed
 
 

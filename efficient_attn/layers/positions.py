@@ -67,11 +67,11 @@ class Encoding(nn.Module):
         that all stand at 0. Raises `UsageError` for another width."""
         if self.how == "add" and x.shape[-1] != self.width:
             raise UsageError(f"{type(self).__name__}: made for a width of {self.width}, x has {x.shape[-1]}")
-        at = torch.arange(start, start + x.shape[-2], device=x.device)
+        positions = torch.arange(start, start + x.shape[-2], device=x.device)
         if starts is None:
-            encoding = self.encode(at).to(x.dtype)
+            encoding = self.encode(positions).to(x.dtype)
         else:
-            row_positions = (at - starts[:, None]).clamp(min=0)
+            row_positions = (positions - starts[:, None]).clamp(min=0)
             encoding = self.encode(row_positions.flatten()).to(x.dtype).unflatten(0, row_positions.shape)
         return x + encoding if self.how == "add" else torch.cat([x, encoding.expand(*x.shape[:-1], -1)], -1)
 
@@ -104,8 +104,8 @@ class Learned(Encoding):
 
     def __init__(self, width: int, *, max_len: int, how: How = "add", seed: int = 0) -> None:
         super().__init__(width, how=how)
-        drawn = torch.randn(max_len, width, generator=torch.Generator().manual_seed(seed))
-        self.table = nn.Parameter(drawn * 0.02)
+        vectors = torch.randn(max_len, width, generator=torch.Generator().manual_seed(seed))
+        self.table = nn.Parameter(vectors * 0.02)
 
     def encode(self, positions: Tensor) -> Tensor:
         if len(positions) and (last := int(positions.max())) >= len(self.table):
@@ -165,27 +165,27 @@ class Rotary(Positions):
 
     def check(self, attn: Attention, heads: int, head_dim: int) -> None:
         super().check(attn, heads, head_dim)
-        self._count_turned(head_dim)
+        self._compute_turned_width(head_dim)
 
     def place_queries(self, q: Tensor, start: int | Tensor) -> Tensor:
-        turned = self._count_turned(q.shape[-1])
-        return rotate(q, *self._turns(start, q, turned), self.pairs == "adjacent")
+        width = self._compute_turned_width(q.shape[-1])
+        return rotate(q, *self._compute_turns(start, q, width), self.pairs == "adjacent")
 
     def place_keys(self, k: Tensor, start: int | Tensor) -> Tensor:
         return self.place_queries(k, start)
 
-    def _turns(self, start: int | Tensor, x: Tensor, turned: int) -> tuple[Tensor, Tensor]:
+    def _compute_turns(self, start: int | Tensor, x: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Cosines, and sines with the sign that they have for each number, ``[N, turned]`` or a row's own."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         if isinstance(start, Tensor) or type(x) is not Tensor or torch.compiler.is_compiling():
-            return turns(count_from(start, x), turned, self, dtype)
-        return kept_turns(start, x.shape[-2], turned, self, dtype, x.device)
+            return turns(count_from(start, x), width, self, dtype)
+        return kept_turns(start, x.shape[-2], width, self, dtype, x.device)
 
-    def _count_turned(self, width: int) -> int:
-        turned = round(width * self.part)
-        if turned < 2 or turned % 2 or not math.isclose(turned, width * self.part):
+    def _compute_turned_width(self, width: int) -> int:
+        turned_width = round(width * self.part)
+        if turned_width < 2 or turned_width % 2 or not math.isclose(turned_width, width * self.part):
             raise UsageError(f"Rotary: {self.part:g} of {width} numbers cannot be turned in pairs; give another part")
-        return turned
+        return turned_width
 
 
 def turns(at: Tensor, turned: int, rotary: Rotary, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -230,15 +230,17 @@ class Alibi(Positions):
             raise UnsupportedError("Alibi subtracts the distance to what came before, so it needs a causal mask")
 
     def place_queries(self, q: Tensor, start: int | Tensor) -> Tensor:
-        width, wide = q.shape[-1], q.shape[-1] + self.extra
-        slopes = slopes_of(q.shape[1], device=q.device) * math.sqrt(wide)
-        more = torch.stack([slopes * self.LOW, slopes], -1).to(q.dtype)[:, None].expand(*q.shape[:-1], -1)
-        return torch.cat([q * math.sqrt(wide / width), more], -1)  # mechanisms divide by the root of the whole width
+        width, total_width = q.shape[-1], q.shape[-1] + self.extra
+        slopes = slopes_of(q.shape[1], device=q.device) * math.sqrt(total_width)
+        slope_columns = torch.stack([slopes * self.LOW, slopes], -1).to(q.dtype)[:, None].expand(*q.shape[:-1], -1)
+        return torch.cat(
+            [q * math.sqrt(total_width / width), slope_columns], -1
+        )  # mechanisms divide by the root of the whole width
 
     def place_keys(self, k: Tensor, start: int | Tensor) -> Tensor:
-        at = count_from(start, k)
-        more = torch.stack([at // self.LOW, at % self.LOW], -1).to(k.dtype)
-        return torch.cat([k, more.expand(*k.shape[:-1], -1)], -1)
+        positions = count_from(start, k)
+        position_columns = torch.stack([positions // self.LOW, positions % self.LOW], -1).to(k.dtype)
+        return torch.cat([k, position_columns.expand(*k.shape[:-1], -1)], -1)
 
 
 def count_from(start: int | Tensor, x: Tensor) -> Tensor:

@@ -13,26 +13,26 @@ def make_generator(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(f"{name} {seed}".encode()))
 
 
-def projection(width: int, size: int, *, bias: bool, seed: int, name: str) -> nn.Linear:
+def make_projection(width: int, size: int, *, bias: bool, seed: int, name: str) -> nn.Linear:
     """A linear map with Xavier-uniform weights and zero biases."""
     # by way of the meta device: there torch's own initial weights take nothing from the global generator
-    made = nn.Linear(width, size, bias=bias, device="meta").to_empty(device="cpu")
-    nn.init.xavier_uniform_(made.weight, generator=make_generator(seed, name))
+    linear = nn.Linear(width, size, bias=bias, device="meta").to_empty(device="cpu")
+    nn.init.xavier_uniform_(linear.weight, generator=make_generator(seed, name))
     if bias:
-        nn.init.zeros_(made.bias)
-    return made
+        nn.init.zeros_(linear.bias)
+    return linear
 
 
-def embedding(count: int, width: int, *, seed: int, name: str) -> nn.Embedding:
+def make_embedding(count: int, width: int, *, seed: int, name: str) -> nn.Embedding:
     """A vector for each of so many tokens, N(0, 1 / width)."""
-    drawn = torch.randn(count, width, generator=make_generator(seed, name)) * width**-0.5
-    return nn.Embedding(count, width, _weight=drawn)
+    vectors = torch.randn(count, width, generator=make_generator(seed, name)) * width**-0.5
+    return nn.Embedding(count, width, _weight=vectors)
 
 
-def draw_evenly(made: nn.Module, spread: float, *, seed: int, name: str) -> None:
+def draw_uniform(module: nn.Module, bound: float, *, seed: int, name: str) -> None:
     """Draw all parameters of a module anew, evenly from [-spread, spread]."""
     generator = make_generator(seed, name)
     with torch.no_grad():
-        for parameter in made.parameters():
-            drawn: Tensor = torch.empty(parameter.shape).uniform_(-spread, spread, generator=generator)
-            parameter.copy_(drawn)
+        for parameter in module.parameters():
+            values: Tensor = torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator)
+            parameter.copy_(values)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..contract.mask import Mask
-from ..contract.row_starts import RowStarts, make_starts
+from ..contract.row_starts import RowStarts, make_row_starts
 from ..layers.multi_head import MultiHeadAttention
-from ..layers.weights import draw_evenly, projection
+from ..layers.weights import draw_uniform, make_projection
 from .config import Config, require
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
@@ -26,8 +26,8 @@ class FeedForward(nn.Module):
     def __init__(self, config: Config, seed: int) -> None:
         super().__init__()
         hidden = config.hidden or 4 * config.d_model
-        self.inner = projection(config.d_model, hidden, bias=True, seed=seed, name="inner")
-        self.outer = projection(hidden, config.d_model, bias=True, seed=seed, name="outer")
+        self.inner = make_projection(config.d_model, hidden, bias=True, seed=seed, name="inner")
+        self.outer = make_projection(hidden, config.d_model, bias=True, seed=seed, name="outer")
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,16 +41,16 @@ class ShortConvolution(nn.Module):
     def __init__(self, width: int, d_model: int, *, seed: int = 0) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(d_model, 1, width))
-        draw_evenly(self, width**-0.5, seed=seed, name="short convolution")
+        draw_uniform(self, width**-0.5, seed=seed, name="short convolution")
 
     @property
     def reach(self) -> int:
         """How many positions before its own it reads."""
         return self.weight.shape[2] - 1
 
-    def forward(self, x: Tensor, before: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, past: Tensor | None = None) -> Tensor:
         """before: what came before x, ``[B, reach, d_model]``; nothing did where it is None."""
-        window = F.pad(x, (0, 0, self.reach, 0)) if before is None else torch.cat([before, x], 1)
+        window = F.pad(x, (0, 0, self.reach, 0)) if past is None else torch.cat([past, x], 1)
         return x + F.conv1d(window.mT, self.weight, groups=x.shape[2]).mT
 
 
@@ -59,7 +59,7 @@ class BlockState:
     """Of one block: its mechanism's state, what its convolution still reads, and where rows begin, in its own count."""
 
     attention: Any
-    before: Tensor | None = None
+    past: Tensor | None = None
     starts: RowStarts | None = None
     length: int = 0
 
@@ -71,7 +71,7 @@ class Block(nn.Module):
         self, config: Config, spec: str, seed: int, *, model: str, causal: bool, cross: str | None = None
     ) -> None:
         super().__init__()
-        self.before, self.checkpointed = config.norm == "pre", config.checkpointed
+        self.norm_first, self.checkpointed = config.norm == "pre", config.checkpointed
         sizes = {"kv_heads": config.kv_heads, "max_len": config.max_len, "seed": seed}
         d, heads = config.d_model, config.heads
         self.attention = MultiHeadAttention(d, heads, variant=spec, positions=config.placing, **sizes)  # pyright: ignore
@@ -91,17 +91,17 @@ class Block(nn.Module):
         return self._mix(x, mask, context, context_mask)
 
     def _mix(self, x: Tensor, mask: Mask, context: Tensor | None, context_mask: Mask | None) -> Tensor:
-        x = self._add(0, x, lambda y: self.attention(self._convolve(y), mask=mask))
+        x = self._add_residual(0, x, lambda y: self.attention(self._convolve(y), mask=mask))
         return self._finish(x, context, context_mask)
 
     def init_state(self, batch: int, max_len: int, starts: Tensor | None = None) -> BlockState:
         """starts: ``[B]``, the first position of each row, as `Attention.init_state` has it."""
-        conv, inner = self.convolution, self.attention.init_state(batch, max_len, starts=starts)
-        if conv is None:
-            return BlockState(inner)
-        before = conv.weight.new_zeros(batch, conv.reach, conv.weight.shape[0])
-        late = None if starts is None else make_starts(starts, batch, max_len, before.device)
-        return BlockState(inner, before, late)
+        convolution, attention_state = self.convolution, self.attention.init_state(batch, max_len, starts=starts)
+        if convolution is None:
+            return BlockState(attention_state)
+        past = convolution.weight.new_zeros(batch, convolution.reach, convolution.weight.shape[0])
+        row_starts = None if starts is None else make_row_starts(starts, batch, max_len, past.device)
+        return BlockState(attention_state, past, row_starts)
 
     def step(
         self, x: Tensor, state: BlockState, context: Tensor | None = None, context_mask: Mask | None = None
@@ -110,32 +110,32 @@ class Block(nn.Module):
         states: list[BlockState] = []
 
         def attend(y: Tensor) -> Tensor:
-            before, late = state.before, state.starts
-            hidden = None if late is None else late.hidden(state.length, y.shape[1])
-            y = y if hidden is None else y.masked_fill(~hidden[..., None], 0)  # a convolution would carry padding on
-            out, inner = self.attention.step(self._convolve(y, before), state.attention)
-            if before is not None:
-                sequence = torch.cat([before, y], 1)
-                before = sequence[:, sequence.shape[1] - before.shape[1] :].clone()  # a view would keep all of it
-            states.append(BlockState(inner, before, late, state.length + y.shape[1]))
+            past, row_starts = state.past, state.starts
+            valid = None if row_starts is None else row_starts.valid_or_none(state.length, y.shape[1])
+            y = y if valid is None else y.masked_fill(~valid[..., None], 0)  # a convolution would carry padding on
+            out, attention_state = self.attention.step(self._convolve(y, past), state.attention)
+            if past is not None:
+                sequence = torch.cat([past, y], 1)
+                past = sequence[:, sequence.shape[1] - past.shape[1] :].clone()  # a view would keep all of it
+            states.append(BlockState(attention_state, past, row_starts, state.length + y.shape[1]))
             return out
 
-        x = self._add(0, x, attend)
+        x = self._add_residual(0, x, attend)
         return self._finish(x, context, context_mask), states[0]
 
     def _finish(self, x: Tensor, context: Tensor | None, context_mask: Mask | None) -> Tensor:
         """What follows self-attention, of each position by itself."""
         cross = self.cross
         if cross is not None:
-            x = self._add(1, x, lambda y: cross(y, context, context_mask))
-        return self._add(-1, x, self.feed_forward)
+            x = self._add_residual(1, x, lambda y: cross(y, context, context_mask))
+        return self._add_residual(-1, x, self.feed_forward)
 
-    def _convolve(self, x: Tensor, before: Tensor | None = None) -> Tensor:
-        return x if self.convolution is None else self.convolution(x, before)
+    def _convolve(self, x: Tensor, past: Tensor | None = None) -> Tensor:
+        return x if self.convolution is None else self.convolution(x, past)
 
-    def _add(self, place: int, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+    def _add_residual(self, index: int, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
         """x and what a part makes of it, normalised before or after."""
-        norm = self.norms[place]
-        if self.before:
+        norm = self.norms[index]
+        if self.norm_first:
             return x + self.dropout(part(norm(x)))
         return norm(x + self.dropout(part(x)))

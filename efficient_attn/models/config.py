@@ -76,8 +76,8 @@ class Config:
         """What is added to what the first layer reads."""
         if self.positions == "learned":
             return Learned(self.d_model, max_len=self.max_len, seed=self.seed)
-        made = {"sinusoidal": Sinusoidal, "binary": Binary}.get(self.positions or "")
-        return made(self.d_model) if made else None
+        encoding_class = {"sinusoidal": Sinusoidal, "binary": Binary}.get(self.positions or "")
+        return encoding_class(self.d_model) if encoding_class else None
 
 
 def require(model: str, attn: Attention, *traits: str) -> None:
@@ -86,5 +86,5 @@ def require(model: str, attn: Attention, *traits: str) -> None:
     for name in traits:
         has, meaning = meanings[name]
         if not has:
-            wanted = Traits.__dataclass_fields__[name].metadata[True]
-            raise UnsupportedError(f"{model} needs a mechanism that {wanted}; {attn.label}: {meaning}")
+            requirement = Traits.__dataclass_fields__[name].metadata[True]
+            raise UnsupportedError(f"{model} needs a mechanism that {requirement}; {attn.label}: {meaning}")

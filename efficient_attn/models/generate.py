@@ -33,8 +33,8 @@ class Draw:
         if not self.temperature:
             return logits.argmax(-1)
         if self.top_k is not None and self.top_k < logits.shape[-1]:
-            least = logits.topk(self.top_k, -1)[0][:, -1:]
-            logits = logits.masked_fill(logits < least, float("-inf"))
+            threshold = logits.topk(self.top_k, -1)[0][:, -1:]
+            logits = logits.masked_fill(logits < threshold, float("-inf"))
         return torch.multinomial((logits / self.temperature).softmax(-1), 1, generator=generator)[:, 0]
 
 
@@ -52,17 +52,17 @@ def generate(
     Raises `UsageError` for an empty prompt, and where prompt and steps are more than the model's max_len.
     """
     if isinstance(prompts, Tensor):
-        return _write(model, prompts, None, steps, draw)
+        return _generate_batch(model, prompts, None, steps, draw)
     lengths = [len(prompt) for prompt in prompts]
-    whole = len(set(lengths)) < 2 or (min(lengths) > 0 and _takes_starts(model))
+    single_batch = len(set(lengths)) < 2 or (min(lengths) > 0 and _supports_starts(model))
     outputs: dict[int, Tensor] = {}
-    for block in [list(range(len(prompts)))] if whole and prompts else _group(lengths):
-        written = _write(model, *_pad([prompts[i] for i in block]), steps, draw)
-        outputs |= dict(zip(block, written, strict=True))
+    for indices in [list(range(len(prompts)))] if single_batch and prompts else _group_by_length(lengths):
+        rows = _generate_batch(model, *_pad([prompts[i] for i in indices]), steps, draw)
+        outputs |= dict(zip(indices, rows, strict=True))
     return [outputs[i] for i in range(len(prompts))]
 
 
-def _takes_starts(model: Decoder) -> bool:
+def _supports_starts(model: Decoder) -> bool:
     """Whether rows of the model's states may begin late: asked of the smallest one."""
     try:
         model.init_state(1, 1, starts=torch.zeros(1, dtype=torch.long))
@@ -71,10 +71,10 @@ def _takes_starts(model: Decoder) -> bool:
     return True
 
 
-def _group(lengths: Sequence[int]) -> Iterator[list[int]]:
+def _group_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
     """The numbers of prompts of one length."""
     for length in dict.fromkeys(lengths):
-        yield [i for i, other in enumerate(lengths) if other == length]
+        yield [i for i, prompt_length in enumerate(lengths) if prompt_length == length]
 
 
 def _pad(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -86,14 +86,14 @@ def _pad(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
 
 
 @torch.no_grad()
-def _write(model: Decoder, prompt: Tensor, starts: Tensor | None, steps: int, draw: Draw) -> Tensor:
+def _generate_batch(model: Decoder, prompt: Tensor, starts: Tensor | None, steps: int, draw: Draw) -> Tensor:
     if steps < 1 or prompt.shape[1] < 1:
         raise UsageError(
             f"generate: needs a prompt and a step at least, got {prompt.shape[1]} tokens and {steps} steps"
         )
-    length, most = prompt.shape[1] + steps, model.config.max_len
-    if length > most:
-        raise UsageError(f"generate: a prompt of {prompt.shape[1]} and {steps} steps are beyond max_len={most}")
+    length, max_len = prompt.shape[1] + steps, model.config.max_len
+    if length > max_len:
+        raise UsageError(f"generate: a prompt of {prompt.shape[1]} and {steps} steps are beyond max_len={max_len}")
     generator = torch.Generator(prompt.device).manual_seed(draw.seed)
     logits, state = model.step(prompt, model.init_state(len(prompt), length, starts=starts))
     tokens = [draw.take(logits[:, -1], generator)]

@@ -49,16 +49,16 @@ def predict_patches(predicted: Tensor, patches: Tensor, hidden: Tensor) -> Tenso
     if not hidden.any():
         raise UsageError("predict_patches: no patch is hidden, so nothing is asked")
     variance, mean = torch.var_mean(patches, -1, keepdim=True)
-    wanted = (patches - mean) * (variance + 1e-6).rsqrt()
-    return (predicted - wanted).square().mean(-1)[hidden].mean()
+    targets = (patches - mean) * (variance + 1e-6).rsqrt()
+    return (predicted - targets).square().mean(-1)[hidden].mean()
 
 
 def _cross_entropy(name: str, logits: Tensor, targets: Tensor) -> Tensor:
     _check_fit(name, logits, targets)
-    asked = targets[targets != IGNORED]
-    if not asked.numel():
+    scored_targets = targets[targets != IGNORED]
+    if not scored_targets.numel():
         raise UsageError(f"{name}: no target is other than {IGNORED}, so nothing is asked")
-    low, high = (int(x) for x in asked.aminmax())
+    low, high = (int(x) for x in scored_targets.aminmax())
     if low < 0 or high >= logits.shape[-1]:
         raise UsageError(f"{name}: label {low if low < 0 else high} is outside of {logits.shape[-1]} classes")
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..contract.mask import Mask
 from ..contract.shapes import Dims
 from ..errors import UsageError
-from ..layers.weights import draw_evenly, embedding, projection
+from ..layers.weights import draw_uniform, make_embedding, make_projection
 from ..registry import create
 from .stacks import check_tokens
 
@@ -52,23 +52,23 @@ class Seq2Seq(nn.Module):
         if min(source_vocab, target_vocab, width) < 1:
             raise UsageError("Seq2Seq: vocabularies and width must be at least 1")
         self.width, self.how = width, attention
-        self.sources = embedding(source_vocab, width, seed=seed, name="sources")
-        self.targets = embedding(target_vocab, width, seed=seed, name="targets")
+        self.sources = make_embedding(source_vocab, width, seed=seed, name="sources")
+        self.targets = make_embedding(target_vocab, width, seed=seed, name="targets")
         inputs = width + (2 * width if attention == "bahdanau" else 0)
         with torch.random.fork_rng(devices=()):  # torch draws weights, which are drawn anew from the seed
             self.reader = nn.GRU(width, width, batch_first=True, bidirectional=True)
             self.writer = nn.GRUCell(inputs, width)
-        draw_evenly(self.reader, width**-0.5, seed=seed, name="reader")
-        draw_evenly(self.writer, width**-0.5, seed=seed, name="writer")
-        self.bridge = projection(2 * width, width, bias=True, seed=seed, name="bridge")
-        self.head = projection(width, target_vocab, bias=True, seed=seed, name="head")
+        draw_uniform(self.reader, width**-0.5, seed=seed, name="reader")
+        draw_uniform(self.writer, width**-0.5, seed=seed, name="writer")
+        self.bridge = make_projection(2 * width, width, bias=True, seed=seed, name="bridge")
+        self.head = make_projection(width, target_vocab, bias=True, seed=seed, name="head")
         self.attn = self.keys = self.join = None
         if attention is not None:
             dims = Dims(heads=1, kv_heads=1, head_dim=width, value_dim=2 * width)
             self.attn = create(variant or SCORES[attention], dims=dims, seed=seed)
-            self.keys = projection(2 * width, width, bias=False, seed=seed, name="keys")
+            self.keys = make_projection(2 * width, width, bias=False, seed=seed, name="keys")
         if attention == "luong":
-            self.join = projection(3 * width, width, bias=False, seed=seed, name="join")
+            self.join = make_projection(3 * width, width, bias=False, seed=seed, name="join")
 
     def forward(self, source: Tensor, target: Tensor, source_lengths: Tensor | None = None) -> Tensor:
         """Sources ``[B, M]`` and targets ``[B, N]`` to logits ``[B, N, target vocab]``; those of target i are of what
@@ -95,14 +95,14 @@ class Seq2Seq(nn.Module):
         """The logits of what follows a token ``[B]``, and the state after it."""
         x = self.targets(token)
         if self.how == "bahdanau":
-            x = torch.cat([x, self._look(state, read)], -1)
+            x = torch.cat([x, self._attend(state, read)], -1)
         state = self.writer(x, state)
         output = state
         if self.join is not None:
-            output = self.join(torch.cat([state, self._look(state, read)], -1)).tanh()
+            output = self.join(torch.cat([state, self._attend(state, read)], -1)).tanh()
         return self.head(output), state
 
-    def _look(self, state: Tensor, read: Read) -> Tensor:
+    def _attend(self, state: Tensor, read: Read) -> Tensor:
         """What attention finds in the source by a state ``[B, width]``: ``[B, 2 width]``."""
         assert self.attn is not None
         assert self.keys is not None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..contract.mask import Mask
 from ..errors import UsageError
-from ..layers.weights import embedding, projection
+from ..layers.weights import make_embedding, make_projection
 from .blocks import Block, BlockState
 from .config import Config, require
 
@@ -29,7 +29,9 @@ class Stack(nn.Module):
         if vocab is not None and vocab < 1:
             raise UsageError(f"{name}: vocab must be at least 1, got {vocab}")
         self.config, self.vocab = config, vocab
-        self.embedding = None if vocab is None else embedding(vocab, config.d_model, seed=config.seed, name="tokens")
+        self.embedding = (
+            None if vocab is None else make_embedding(vocab, config.d_model, seed=config.seed, name="tokens")
+        )
         self.encoding = config.make_encoding()
         self.blocks = nn.ModuleList(
             Block(config, spec, config.seed + n, model=name, causal=self.causal, cross=cross)
@@ -107,7 +109,7 @@ class Decoder(Stack):
 
     def __init__(self, config: Config, *, vocab: int, cross: str | None = None) -> None:
         super().__init__(config, vocab=vocab, cross=cross)
-        self.head = projection(config.d_model, vocab, bias=False, seed=config.seed, name="head")
+        self.head = make_projection(config.d_model, vocab, bias=False, seed=config.seed, name="head")
 
     def forward(
         self,
@@ -141,8 +143,8 @@ class Decoder(Stack):
         """The logits of T new tokens ``[B, T]``, and the state after them."""
         x, states = self.read(tokens, state.length, state.starts), []
         for block, block_state in zip(self.layers, state.blocks, strict=True):
-            x, after = block.step(x, block_state, context, context_mask)
-            states.append(after)
+            x, next_state = block.step(x, block_state, context, context_mask)
+            states.append(next_state)
         return self.head(self.finish(x)), replace(state, blocks=tuple(states), length=state.length + tokens.shape[1])
 
 

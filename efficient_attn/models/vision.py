@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import UsageError
 from ..layers.positions import Learned
-from ..layers.weights import make_generator, projection
+from ..layers.weights import make_generator, make_projection
 from .config import Config
 from .stacks import Encoder
 
@@ -33,9 +33,9 @@ class VisionTransformer(nn.Module):
         count, d, seed = height // patch * (width // patch) + 1, config.d_model, config.seed
         self.encoder = Encoder(replace(config, positions=None, max_len=count))
         self.positions = Learned(d, max_len=count, seed=seed)
-        self.patches = projection(channels * patch * patch, d, bias=True, seed=seed, name="patches")
+        self.patches = make_projection(channels * patch * patch, d, bias=True, seed=seed, name="patches")
         self.whole = nn.Parameter(torch.randn(1, 1, d, generator=make_generator(seed, "whole")) * 0.02)
-        self.head = projection(d, classes, bias=True, seed=seed, name="head")
+        self.head = make_projection(d, classes, bias=True, seed=seed, name="head")
 
     def forward(self, images: Tensor) -> Tensor:
         """Images ``[B, C, height, width]`` to logits ``[B, classes]``."""

@@ -14,26 +14,26 @@ def draw(seed: int, key: Any, among: Any, count: int) -> list[Any]:
     method: the t-th draw is below ``among - count + t + 1``, and what is taken already stands for that bound itself).
     """
     state = _mix(_mix(_mix_seed(seed) ^ key) ^ among)
-    enough = (among >= count) * 1
-    size = count * enough + among * (1 - enough)
+    has_enough = (among >= count) * 1
+    size = count * has_enough + among * (1 - has_enough)
     chosen: list[Any] = []
     for t in range(count):
         bound = among - size + t
         pick = _mix(state ^ (t + 1)) % (bound + 1)
-        taken = key * 0
+        is_chosen = key * 0
         for earlier in chosen:
-            taken = taken | (earlier == pick) * 1
-        pick = pick + (bound - pick) * taken
-        left = (size > t) * 1
-        chosen.append(pick * left - (1 - left))
+            is_chosen = is_chosen | (earlier == pick) * 1
+        pick = pick + (bound - pick) * is_chosen
+        is_open = (size > t) * 1
+        chosen.append(pick * is_open - (1 - is_open))
     return chosen
 
 
 def _mix_seed(seed: int) -> int:
     state = 0x3C6EF372
-    rest = abs(seed) * 2 + (seed < 0)
-    while rest:
-        state, rest = _mix(state ^ (rest & _BITS)), rest >> 31
+    remaining_bits = abs(seed) * 2 + (seed < 0)
+    while remaining_bits:
+        state, remaining_bits = _mix(state ^ (remaining_bits & _BITS)), remaining_bits >> 31
     return _mix(state)
 
 

@@ -49,7 +49,7 @@ class Fact(Protocol):
         ...
 
 
-class _Joins:
+class _Joinable:
     """``|`` joins facts and patterns into one pattern, in which a pair counts once however many facts allow it."""
 
     def __or__(self, other: Any) -> Pattern:
@@ -57,7 +57,7 @@ class _Joins:
 
 
 @dataclass(frozen=True)
-class Band(_Joins):
+class Band(_Joinable):
     """Keys at distances ``lo <= i - j <= hi`` that are multiples of ``step``: windows, dilation, strides.
 
     None for lo or hi: no bound on that side.
@@ -73,9 +73,9 @@ class Band(_Joins):
 
     def allows(self, i: Any, j: Any, g: Geometry) -> Any:
         distance = i - j
-        near = distance == distance if self.lo is None else distance >= self.lo
-        near = near if self.hi is None else near & (distance <= self.hi)
-        return near if self.step == 1 else near & (distance % self.step == 0)
+        visible = distance == distance if self.lo is None else distance >= self.lo
+        visible = visible if self.hi is None else visible & (distance <= self.hi)
+        return visible if self.step == 1 else visible & (distance % self.step == 0)
 
     def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
         lo, hi = self.within(g)
@@ -86,9 +86,9 @@ class Band(_Joins):
 
     def within(self, g: Geometry) -> tuple[int, int]:
         """Bounds of the distance that are numbers, and no wider than the geometry."""
-        least, most = (0 if g.causal else g.start - g.m + 1), g.start + g.n - 1
-        lo, hi = least if self.lo is None else self.lo, most if self.hi is None else self.hi
-        return max(lo, least), min(hi, most)
+        min_distance, max_distance = (0 if g.causal else g.start - g.m + 1), g.start + g.n - 1
+        lo, hi = min_distance if self.lo is None else self.lo, max_distance if self.hi is None else self.hi
+        return max(lo, min_distance), min(hi, max_distance)
 
     @property
     def reach(self) -> Reach | None:
@@ -96,7 +96,7 @@ class Band(_Joins):
 
 
 @dataclass(frozen=True)
-class Keys(_Joins):
+class Keys(_Joinable):
     """Key columns that every query sees: ``first <= j < last``, or the same of ``j % period``: sinks, summaries."""
 
     first: int
@@ -122,7 +122,7 @@ class Keys(_Joins):
 
 
 @dataclass(frozen=True)
-class Queries(_Joins):
+class Queries(_Joinable):
     """Query rows that see every key: positions ``0 <= i < last``. Global tokens."""
 
     last: int
@@ -143,7 +143,7 @@ class Queries(_Joins):
 
 
 @dataclass(frozen=True)
-class Blocks(_Joins):
+class Blocks(_Joinable):
     """The query's own block of ``size`` positions, and ``count`` more that are drawn for it.
 
     Query block a draws distinct key blocks, as many as there are at most: from [0, a] when causal, from all otherwise.
@@ -169,9 +169,9 @@ class Blocks(_Joins):
     def draws(self, a: Any, g: Geometry) -> list[Any]:
         """The blocks drawn for query blocks ``a``: values of its kind, at most ``count``, -1 where none is left."""
         a = a * (a >= 0)
-        among = a + 1 if g.causal else a * 0 + -(-g.m // self.size)
-        most = -(-max(g.m, g.start + g.n, 1) // self.size)  # a count beyond what there is changes nothing
-        return draw(self.seed, a, among, min(self.count, most))
+        n_candidates = a + 1 if g.causal else a * 0 + -(-g.m // self.size)
+        n_blocks = -(-max(g.m, g.start + g.n, 1) // self.size)  # a count beyond what there is changes nothing
+        return draw(self.seed, a, n_candidates, min(self.count, n_blocks))
 
     def blocks(self, first: int, last: int, size: int, g: Geometry) -> Iterable[int]:
         row_blocks = range(max(first, 0) // self.size, last // self.size + 1)
@@ -184,7 +184,7 @@ class Blocks(_Joins):
 
 
 @dataclass(frozen=True)
-class Where(_Joins):
+class Where(_Joinable):
     """Any other rule, ``fn(i, j)`` in operators on positions. Planned by scanning all N x M pairs, once a geometry."""
 
     fn: Callable[[Any, Any], Any]
@@ -206,17 +206,17 @@ class Where(_Joins):
 
 
 @dataclass(frozen=True)
-class Pattern(_Joins):
+class Pattern(_Joinable):
     """A union of facts."""
 
     facts: tuple[Fact, ...]
 
     def allows(self, i: Any, j: Any, g: Geometry) -> Any:
         """Whether any fact allows the pair."""
-        answer = self.facts[0].allows(i, j, g)
+        allowed = self.facts[0].allows(i, j, g)
         for fact in self.facts[1:]:
-            answer = answer | fact.allows(i, j, g)
-        return answer
+            allowed = allowed | fact.allows(i, j, g)
+        return allowed
 
     def key_blocks(self, first: int, last: int, size: int, g: Geometry) -> list[int]:
         """Sorted numbers of the key blocks that queries at positions [first, last] may touch, causality included."""

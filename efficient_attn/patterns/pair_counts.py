@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def possible_pairs(n: int, m: int, causal: bool, start: int | None = None) -> int:
+def count_possible_pairs(n: int, m: int, causal: bool, start: int | None = None) -> int:
     """Pairs of n queries and m keys: all, or those that causality leaves.
 
     start: the first query's position, which may be negative; by default the last query stands on the last key.
@@ -12,9 +12,9 @@ def possible_pairs(n: int, m: int, causal: bool, start: int | None = None) -> in
         return n * m
     start = m - n if start is None else start
 
-    def before(position: int) -> int:  # pairs of all queries before a position
+    def count_before(position: int) -> int:  # pairs of all queries before a position
         queries = max(position, 0)
-        short = min(queries, m)  # those that see fewer than all keys, or just all
-        return short * (short + 1) // 2 + (queries - short) * m
+        n_partial = min(queries, m)  # those that see fewer than all keys, or just all
+        return n_partial * (n_partial + 1) // 2 + (queries - n_partial) * m
 
-    return before(start + n) - before(start)
+    return count_before(start + n) - count_before(start)

@@ -18,7 +18,7 @@ from ..kernels.sparse.flex_backend import compile_flex_attention
 from ..kernels.sparse.tile_plan import plan_parts
 from ..patterns import Geometry, Pattern
 from ..registry import register
-from ..variants.sparse.sparse_attention import pattern_attention
+from ..variants.sparse.sparse_attention import attend_pattern
 
 BLOCK = 128  # queries and keys a block, as create_block_mask has them by default
 
@@ -49,7 +49,7 @@ class _FlexPeer(Attention):
         return Growth("O(N P), P keys of the blocks that a query's block sees", "O(N)", self.pairs_computed)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return pattern_attention(q, k, v, mask, self.pattern)
+        return attend_pattern(q, k, v, mask, self.pattern)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]

@@ -21,7 +21,7 @@ from ..errors import UnsupportedError, UsageError
 from ..kernels.dense import masked_softmax, widen
 from ..patterns import Pattern
 from ..registry import register
-from ..variants.sparse.sparse_attention import pattern_attention
+from ..variants.sparse.sparse_attention import attend_pattern
 from . import import_library
 from .hosting import FixedOutput, fixed_outputs
 
@@ -37,7 +37,7 @@ class _PatternPeer(Attention):
     pattern: Pattern
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return pattern_attention(q, k, v, mask, self.pattern)
+        return attend_pattern(q, k, v, mask, self.pattern)
 
 
 @register("peer_local_attention", family="sparse")

@@ -46,10 +46,10 @@ def info(variant: str, /, *, dims: Dims | None = None) -> Info:
     """
     from ..patterns import Pattern
 
-    attn, spec = _create_to_ask(variant, dims), parse(variant)
+    attn, spec = _create_for_description(variant, dims), parse(variant)
     pattern, cls = getattr(attn, "pattern", None), type(attn)
-    joined = isinstance(spec, Union)
-    entry = Entry("union", "", "sparse", "A union of patterns.") if joined else entry_of(spec.name)
+    is_union = isinstance(spec, Union)
+    entry = Entry("union", "", "sparse", "A union of patterns.") if is_union else entry_of(spec.name)
     return Info(
         name=entry.name,
         family=entry.family,
@@ -72,7 +72,7 @@ def effective_options(attn: Attention) -> dict[str, Any]:
     return dict(attn.origin.options)
 
 
-def _create_to_ask(variant: str, dims: Dims | None) -> Attention:
+def _create_for_description(variant: str, dims: Dims | None) -> Attention:
     from ..contract.shapes import Dims
 
     try:

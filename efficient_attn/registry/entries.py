@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError, make_unknown_error
 from ..variants import CATALOGUE, FAMILIES, Entry
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 GROUP = "efficient_attn.variants"  # the entry-point group of packages that bring mechanisms of their own
 
-_registered: dict[str, tuple[Entry, type[Attention]]] = {}
-_plugins: dict[str, None] = {}  # in the order in which they were loaded
+_registrations: dict[str, tuple[Entry, type[Attention]]] = {}
+_loaded_plugins: dict[str, None] = {}  # in the order in which they were loaded
 A = TypeVar("A", bound="type[Attention]")
 
 
@@ -32,19 +32,19 @@ def register(name: str, *, family: str, sentence: str = "") -> Callable[[A], A]:
     Raises `UsageError` for a name that is taken or a family that does not exist.
     """
     if family not in FAMILIES:
-        raise unknown("family", family, FAMILIES, where=f"register({name!r})")
+        raise make_unknown_error("family", family, FAMILIES, where=f"register({name!r})")
 
-    def enter(cls: A) -> A:
+    def add_entry(cls: A) -> A:
         target = f"{cls.__module__}:{cls.__qualname__}"
-        if name in _entries() and _entries()[name].target != target:
-            raise UsageError(f"register: the name {name!r} is taken by {_entries()[name].target}")
+        if name in _collect_entries() and _collect_entries()[name].target != target:
+            raise UsageError(f"register: the name {name!r} is taken by {_collect_entries()[name].target}")
         if not name.replace("_", "").isalnum() or not name[0].isalpha():
             raise UsageError(f"register: a name is letters, digits and underscores, not {name!r}")
         first_line = (inspect.getdoc(cls) or "").partition("\n")[0]
-        _registered[name] = Entry(name, target, family, sentence or first_line), cls
+        _registrations[name] = Entry(name, target, family, sentence or first_line), cls
         return cls
 
-    return enter
+    return add_entry
 
 
 def names(*, family: str | None = None) -> list[str]:
@@ -55,23 +55,23 @@ def names(*, family: str | None = None) -> list[str]:
 def catalogue(*, family: str | None = None) -> list[Entry]:
     """Every mechanism's entry; nothing is imported for it."""
     if family is not None and family not in FAMILIES:
-        raise unknown("family", family, FAMILIES)
-    return [e for e in _entries().values() if family in (None, e.family)]
+        raise make_unknown_error("family", family, FAMILIES)
+    return [e for e in _collect_entries().values() if family in (None, e.family)]
 
 
 def entry_of(name: str) -> Entry:
     """The entry of a name; `UsageError` names the nearest when there is none."""
-    entries = _entries()
+    entries = _collect_entries()
     if name not in entries:
-        raise unknown("mechanism", name, entries)
+        raise make_unknown_error("mechanism", name, entries)
     return entries[name]
 
 
 def class_of(name: str) -> type[Attention]:
     """The class of a name; imports its module. Raises `UsageError` where there is none or an entry point fails."""
     entry = entry_of(name)
-    if name in _registered:
-        return _registered[name][1]
+    if name in _registrations:
+        return _registrations[name][1]
     module, _, attribute = entry.target.partition(":")
     try:
         target: Any = importlib.import_module(module)
@@ -90,37 +90,37 @@ def load_plugin(target: str) -> list[str]:
     is_file = target.endswith(".py")
     if is_file and not path.is_file():
         raise UsageError(f"--plugin {target}: no such file")
-    before = set(_registered)
+    previous_names = set(_registrations)
     try:
         module = _import_file(path.resolve()) if is_file else importlib.import_module(target)
     except UsageError:
         raise
     except Exception as error:
         raise UsageError(f"--plugin {target}: import failed: {type(error).__name__}: {error}") from error
-    _plugins[str(path.resolve()) if is_file else target] = None
-    names = [n for n, (_, cls) in _registered.items() if cls.__module__ == module.__name__]
-    return names or sorted(set(_registered) - before)
+    _loaded_plugins[str(path.resolve()) if is_file else target] = None
+    names = [n for n, (_, cls) in _registrations.items() if cls.__module__ == module.__name__]
+    return names or sorted(set(_registrations) - previous_names)
 
 
 def plugins() -> tuple[str, ...]:
     """What `load_plugin` has loaded, for a worker process to load as well."""
-    return tuple(_plugins)
+    return tuple(_loaded_plugins)
 
 
 # -- underneath --------------------------------------------------------------------------------------------------
 
 
-def _entries() -> dict[str, Entry]:
-    merged = {e.name: e for e in CATALOGUE}
-    for name, point in _entry_points().items():
+def _collect_entries() -> dict[str, Entry]:
+    entries = {e.name: e for e in CATALOGUE}
+    for name, point in _find_entry_points().items():
         package = point.dist.name if point.dist else point.value
-        merged.setdefault(name, Entry(name, point.value, "", f"From the package {package}."))
-    merged.update({name: entry for name, (entry, _) in _registered.items()})
-    return merged
+        entries.setdefault(name, Entry(name, point.value, "", f"From the package {package}."))
+    entries.update({name: entry for name, (entry, _) in _registrations.items()})
+    return entries
 
 
 @cache
-def _entry_points() -> dict[str, EntryPoint]:
+def _find_entry_points() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError, unknown
+from ..errors import UsageError, make_unknown_error
 from ..spec import Spec, Union, parse
 from .entries import class_of
 
@@ -30,8 +30,8 @@ def create(
 
     spec, dims = parse(variant), dims or Dims()
     if isinstance(spec, Union):
-        return _join(spec.given(options), dims, seed, backend)
-    return _make(spec.given(options, backend), dims, seed)
+        return _create_union(spec.with_options(options), dims, seed, backend)
+    return _create_from_spec(spec.with_options(options, backend), dims, seed)
 
 
 def rename_backend(spec: Spec | Union) -> Spec | Union:
@@ -41,15 +41,15 @@ def rename_backend(spec: Spec | Union) -> Spec | Union:
     return Spec(spec.name, spec.options, class_of(spec.name).renamed.get(spec.backend, spec.backend))
 
 
-def _make(spec: Spec, dims: Dims, seed: int) -> Attention:
+def _create_from_spec(spec: Spec, dims: Dims, seed: int) -> Attention:
     from ..contract.mechanism import Origin
 
     cls = class_of(spec.name)
-    parameters = {p.name: p for p in _parameters(cls)}
+    parameters = {p.name: p for p in _list_parameters(cls)}
     for option in spec.options:
         if option not in parameters or option in RESERVED:
-            raise unknown("option", option, [p for p in parameters if p not in RESERVED], where=spec.name)
-    typed = {name: convert(cls, spec.name, name, value) for name, value in spec.options.items()}
+            raise make_unknown_error("option", option, [p for p in parameters if p not in RESERVED], where=spec.name)
+    typed = {name: convert_option(cls, spec.name, name, value) for name, value in spec.options.items()}
     defaults = {p.name: p.default for p in parameters.values() if p.name not in RESERVED}
     renamed_spec = rename_backend(Spec(spec.name, typed, spec.backend))
     origin = Origin(spec=renamed_spec, options={**defaults, **typed}, dims=dims, seed=seed)
@@ -57,14 +57,14 @@ def _make(spec: Spec, dims: Dims, seed: int) -> Attention:
     return cls.made_from(origin, backend=renamed_spec.backend, **typed, **reserved)
 
 
-def _join(union: Union, dims: Dims, seed: int, backend: str | None) -> Attention:
+def _create_union(union: Union, dims: Dims, seed: int, backend: str | None) -> Attention:
     from ..contract.mechanism import Origin
     from ..patterns import Pattern
     from ..variants.sparse.sparse_attention import SparseAttention
 
     facts = []
     for part in union.parts:
-        attn = _make(part, dims, seed)
+        attn = _create_from_spec(part, dims, seed)
         if not isinstance(attn, SparseAttention):
             raise UsageError(f"{union}: only patterns can be joined by '|', without a backend; {part} is not one")
         facts.extend(attn.pattern.facts)
@@ -72,15 +72,15 @@ def _join(union: Union, dims: Dims, seed: int, backend: str | None) -> Attention
     return SparseAttention.made_from(origin, backend=backend, pattern=Pattern(tuple(facts)))
 
 
-def _parameters(cls: type[Attention]) -> list[inspect.Parameter]:
+def _list_parameters(cls: type[Attention]) -> list[inspect.Parameter]:
     parameters = list(inspect.signature(cls).parameters.values())
-    loose = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY or p.default is p.empty]
-    if loose:
-        raise UsageError(f"{cls.__name__}: options must be keyword-only with defaults, {loose[0]!r} is not")
+    invalid_names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY or p.default is p.empty]
+    if invalid_names:
+        raise UsageError(f"{cls.__name__}: options must be keyword-only with defaults, {invalid_names[0]!r} is not")
     return parameters
 
 
-def convert(cls: type, name: str, option: str, value: Any) -> Any:
+def convert_option(cls: type, name: str, option: str, value: Any) -> Any:
     """The value as the signature's annotation wants it; text comes from strings, anything else must fit as it is.
     name: what the class goes by. Raises `UsageError` for a value that does not fit."""
     from typing import get_type_hints
@@ -88,10 +88,10 @@ def convert(cls: type, name: str, option: str, value: Any) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
     hint = get_type_hints(cls.__init__).get(option, Any)
-    textual = isinstance(value, str)
+    is_text = isinstance(value, str)
     try:
-        return TypeAdapter(hint).validate_python(None if value == "none" else value, strict=not textual)
+        return TypeAdapter(hint).validate_python(None if value == "none" else value, strict=not is_text)
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
-        wanted = getattr(hint, "__name__", str(hint))
-        raise UsageError(f"{name}: option {option}={value!r} does not fit {wanted}: {problem}") from error
+        type_name = getattr(hint, "__name__", str(hint))
+        raise UsageError(f"{name}: option {option}={value!r} does not fit {type_name}: {problem}") from error

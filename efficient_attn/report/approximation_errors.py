@@ -64,7 +64,7 @@ def add_errors(rows: Frame) -> Frame:
     cells = []
     configs = zip(*(rows[name].tolist() for name in ("mode", "dtype", "causal")), strict=True)
     for key, (mode, dtype, causal) in zip(_list_spec_keys(rows), configs, strict=True):
-        candidates = errors_by_spec.get(key, ()) if units.there(mode) else ()
+        candidates = errors_by_spec.get(key, ()) if units.is_present(mode) else ()
         best = max(candidates, key=lambda x: (x.dtype == dtype, x.causal == causal, x.length), default=None)
         cells.append(best.cells if best else (*[float("nan")] * 4, None, None, float("nan"), None))
     return rows.join(pd.DataFrame(cells, index=rows.index, columns=list(ERROR_COLUMNS)))
@@ -74,11 +74,11 @@ def describe_error(row: Mapping[str, Any]) -> str:
     """Approximation error of a row's spec: ``error 0.08``, ``as far from exact attention as the mean of v``."""
     error: Any = row["error"]
     null: Any = row["error_of_mean"]
-    if not units.there(error):
+    if not units.is_present(error):
         return EXACT_TEXT if is_exact(row) else f"error {NOT_MEASURED_TEXT}"
     if error < ROUNDING_ERROR:
         return "exact up to rounding"
-    has_null = units.there(null) and null > 0
+    has_null = units.is_present(null) and null > 0
     share, predictor = (error / null, "the mean of v") if has_null else (error, "zeros")
     if share < NULL_ERROR_RANGE[0]:
         return f"error {units.number(error)}"
@@ -95,7 +95,7 @@ def is_exact(row: Mapping[str, Any]) -> bool:
 
 def describe_error_inputs(rows: Iterable[Mapping[str, Any]], *, with_method: bool = False) -> str:
     """The inputs, and ``with_method`` the method, with which these rows' errors were measured; empty for none."""
-    measured = [(row["error_on"], row["error_how"]) for row in rows if units.there(row["error"])]
+    measured = [(row["error_on"], row["error_how"]) for row in rows if units.is_present(row["error"])]
     return "; ".join(dict.fromkeys(f"{on}, {how}" if with_method else on for on, how in measured))
 
 
@@ -111,7 +111,7 @@ def _list_errors(rows: Frame) -> Mapping[_SpecKey, Sequence[_SpecError]]:
         )
         parts = [str(dtype)]
         parts += [f"mean over {formatting.format_count(layers, 'layer')}"] if layers > 1 else []
-        parts += [f"where the mean of v has {units.number(null)}"] if units.there(null) else []
+        parts += [f"where the mean of v has {units.number(null)}"] if units.is_present(null) else []
         error = part["relative_error"].mean()
         spec_error = _SpecError(
             dtype,
@@ -138,7 +138,7 @@ def _list_spec_keys(rows: Frame) -> list[_SpecKey]:
     variants = rows["variant"].tolist()
     specs = {variant: canonicalise_spec(variant) for variant in set(variants)}
     heads = zip(rows["kv_heads"].tolist(), rows["heads"].tolist(), strict=True)
-    shared = [units.there(kv) and units.there(all_) and kv != all_ for kv, all_ in heads]
+    shared = [units.is_present(kv) and units.is_present(all_) and kv != all_ for kv, all_ in heads]
     return [(specs[variant], is_shared) for variant, is_shared in zip(variants, shared, strict=True)]
 
 

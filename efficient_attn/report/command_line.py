@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
-from ..results.sanitize import clean
+from ..results.sanitize import sanitize_line
 
 
 def format_command(command: Any) -> str:
     """Format a command line. An absolute ``--out`` is removed; other absolute paths are reduced to their names."""
-    return clean(command if isinstance(command, str) else shlex.join(_shorten(map(str, command or ()))))
+    return sanitize_line(command if isinstance(command, str) else shlex.join(_shorten(map(str, command or ()))))
 
 
 def _shorten(words: Iterable[str]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..results.compare import KINDS, Change, Comparison
+from ..results.compare import CHANGE_KINDS, Change, Comparison
 from ..units import number
 from . import markdown
 from .case_names import shorten_names
@@ -158,7 +158,7 @@ def _sort_changes(changes: Iterable[Change]) -> list[Change]:
 
     def sort_key(change: Change) -> tuple[int, bool, float]:
         ratio = change.ratio or 1.0
-        return KINDS.index(change.kind), change.blind, {"slower": ratio, "faster": -ratio}.get(change.kind, 0.0)
+        return CHANGE_KINDS.index(change.kind), change.blind, {"slower": ratio, "faster": -ratio}.get(change.kind, 0.0)
 
     return sorted(changes, key=sort_key)
 

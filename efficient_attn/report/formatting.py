@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..units import ratio, there
+from ..units import is_present, ratio
 
 # how a batch is filled, if it is not full
 FILL_TEXTS = {
@@ -35,11 +35,11 @@ def make_slug(*parts: object) -> str:
 
 
 def format_direction(causal: Any) -> str:
-    return "" if not there(causal) else "causal" if causal else "bidirectional"
+    return "" if not is_present(causal) else "causal" if causal else "bidirectional"
 
 
 def format_mode(mode: Any) -> str:
-    return "" if not there(mode) else {"forward_backward": "forward + backward"}.get(str(mode), str(mode))
+    return "" if not is_present(mode) else {"forward_backward": "forward + backward"}.get(str(mode), str(mode))
 
 
 def format_slice(mode: Any, causal: Any) -> str:
@@ -49,7 +49,11 @@ def format_slice(mode: Any, causal: Any) -> str:
 
 def format_inputs(inputs: Any, causal: Any, length: Any) -> str:
     """Inputs of a fidelity measurement: ``minilm, bidirectional, N = 256``."""
-    parts = (inputs if there(inputs) else "", format_direction(causal), f"N = {length}" if there(length) else "")
+    parts = (
+        inputs if is_present(inputs) else "",
+        format_direction(causal),
+        f"N = {length}" if is_present(length) else "",
+    )
     return ", ".join(filter(None, parts))
 
 
@@ -66,18 +70,20 @@ def format_config(setting: dict[str, Any], cpus: dict[str, str]) -> str:
 def _format_setting_parts(setting: dict[str, Any], cpus: dict[str, str]) -> dict[str, str]:
     """The known parts of a setting as text, by name."""
     get, heads, width = setting.get, setting.get("heads"), setting.get("head_dim")
-    size = f"{'of size' if there(heads) else 'head size'} {width}" if there(width) else ""
+    size = f"{'of size' if is_present(heads) else 'head size'} {width}" if is_present(width) else ""
     texts = {
         "device": get("device"),
         "dtype": get("dtype"),
-        "threads": format_count(int(setting["threads"]), "thread") if there(get("threads")) else "",
-        "batch": f"batch {get('batch')}" if there(get("batch")) else "",
-        "heads": " ".join(filter(None, (format_count(int(setting["heads"]), "head") if there(heads) else "", size))),
+        "threads": format_count(int(setting["threads"]), "thread") if is_present(get("threads")) else "",
+        "batch": f"batch {get('batch')}" if is_present(get("batch")) else "",
+        "heads": " ".join(
+            filter(None, (format_count(int(setting["heads"]), "head") if is_present(heads) else "", size))
+        ),
         "fill": FILL_TEXTS.get(str(get("fill")), ""),
-        "suite": f"suite {get('suite')}" if there(get("suite")) else "",
-        "machine": format_machine(get("machine"), cpus) if there(get("machine")) else "",
+        "suite": f"suite {get('suite')}" if is_present(get("suite")) else "",
+        "machine": format_machine(get("machine"), cpus) if is_present(get("machine")) else "",
     }
-    return {name: str(text) for name, text in texts.items() if there(text) and str(text)}
+    return {name: str(text) for name, text in texts.items() if is_present(text) and str(text)}
 
 
 def format_machine(machine: Any, cpus: dict[str, str]) -> str:
@@ -89,7 +95,7 @@ def format_machine(machine: Any, cpus: dict[str, str]) -> str:
 
 def classify_speedup(low: Any, high: Any) -> str:
     """Classify the interval of a speedup: faster, slower, unclear (it contains 1), or empty without an interval."""
-    if not (there(low) and there(high)):
+    if not (is_present(low) and is_present(high)):
         return ""
     return "faster" if low > 1 else "slower" if high < 1 else "unclear"
 
@@ -119,7 +125,7 @@ def describe_speedups(rows: Sequence[dict[str, Any]], against: str, *, most: int
         names = [
             r["label"]
             for r in rows
-            if there(r["speedup"]) and classify_speedup(r["speedup_low"], r["speedup_high"]) == kind
+            if is_present(r["speedup"]) and classify_speedup(r["speedup_low"], r["speedup_high"]) == kind
         ]
         if names:
             listed_names = names if most is None or len(names) <= most else [*names[:most], f"{len(names) - most} more"]

@@ -14,12 +14,12 @@ import pandas as pd
 
 from ..errors import UsageError
 from ..results import frames, store
-from ..results.exchange import name_cell
+from ..results.exchange import name_group
 from ..results.overrides import list_overrides
 from ..results.rows import Record, Row
-from ..results.sanitize import clean, clean_all
+from ..results.sanitize import sanitize_json, sanitize_line
 from ..results.section import DamagedSection, Section
-from ..results.shards import Damage, warn
+from ..results.shards import Damage, warn_of_damage
 
 # pandas' annotations reject much of what it accepts, hence Any
 Frame: TypeAlias = Any
@@ -97,24 +97,24 @@ def gather(runs: Sequence[Path]) -> ReportData:
     damaged: list[str] = []
 
     def record_damage(damage: Damage) -> None:
-        warn(damage)
-        damaged.append(clean(f"{damage.path.parent.resolve().name}/{damage.path.name}:{damage.line}"))
+        warn_of_damage(damage)
+        damaged.append(sanitize_line(f"{damage.path.parent.resolve().name}/{damage.path.name}:{damage.line}"))
 
     for path in _drop_repeated_runs(runs):
-        folder = store.rows_path(path).parent
+        folder = store.find_rows_path(path).parent
         folder_sessions = _read_sessions(folder)
-        records = frames.read_records(path, damaged=record_damage)
+        records = frames.read_records(path, on_damage=record_damage)
         rows += [record.row for record in records]
         means += [_compute_mean(record.samples.get("mean_value_error")) for record in records]
         curves += [_read_curve(record.samples) for record in records]
         alignments += [_read_alignment(record.samples) for record in records]
-        suite_baseline = frames.find_suites_baseline(folder)
+        suite_baseline = frames.find_suite_baseline(folder)
         folder_baselines = [record.row.baseline or suite_baseline for record in records]
         baselines += folder_baselines
         heads += _find_baseline_heads(records, folder_baselines)
         sessions += folder_sessions
         sections |= {section.name: section for section in _read_sections(folder, folder_sessions)}
-    loaded = frames.frame(rows)
+    loaded = frames.make_frame(rows)
     extra_columns = {
         "baseline": pd.array(baselines, dtype="string"),
         "baseline_kv_heads": pd.array(heads, dtype="Int64"),
@@ -127,14 +127,14 @@ def gather(runs: Sequence[Path]) -> ReportData:
 
 def _drop_repeated_runs(runs: Iterable[Path]) -> list[Path]:
     """Remove runs that are given twice."""
-    return list({store.rows_path(Path(run)).resolve(): Path(run) for run in runs}.values())
+    return list({store.find_rows_path(Path(run)).resolve(): Path(run) for run in runs}.values())
 
 
 def _read_sessions(folder: Path) -> list[dict[str, Any]]:
     """Sessions of a folder. A finished session is written again at its end; the last version is used."""
     latest_by_run: dict[Any, dict[str, Any]] = {}
-    for number, session in enumerate(store.read_about(folder)):
-        latest_by_run[session.get("run_id") or number] = clean_all({**session, "run": folder.resolve().name})
+    for number, session in enumerate(store.read_sessions(folder)):
+        latest_by_run[session.get("run_id") or number] = sanitize_json({**session, "run": folder.resolve().name})
     return list(latest_by_run.values())
 
 
@@ -146,14 +146,14 @@ def _read_sections(folder: Path, sessions: Iterable[dict[str, Any]]) -> Iterator
             try:
                 yield Section.from_json(entry)
             except ValueError as error:
-                message = f"{folder / store.RUN}: not a section of a report: {error}; left out"
+                message = f"{folder / store.RUN_FILE}: not a section of a report: {error}; left out"
                 warnings.warn(message, DamagedSection, stacklevel=2)
 
 
 def _find_baseline_heads(records: Sequence[Record], baselines: Sequence[str | None]) -> list[int | None]:
     """Key-value heads of the baseline in each record's group. If it runs with several: those of the case that others
     are paired with, else the most, even if that case failed."""
-    groups = [name_cell(record) for record in records]
+    groups = [name_group(record) for record in records]
     heads_by_group: dict[str, tuple[bool, int]] = {}
     for name, record, baseline in zip(groups, records, baselines, strict=True):
         row = record.row

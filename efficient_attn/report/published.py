@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..results import file_marks, store
-from ..results.compression import check_complete, pack
+from ..results.compression import check_undamaged, compress_rows
 from ..results.shards import list_shards
 from . import markdown, page
 from .command_line import format_command
@@ -47,23 +47,23 @@ def update_published(folder: Path) -> list[Path]:
     runs = sorted(path for path in folder.glob("*") if path.is_dir() and not path.is_symlink() and list_shards(path))
     if not runs:
         raise UsageError(f"{folder}: holds no runs; name the folder that holds the runs' folders")
-    file_marks.check_free(folder / INDEX_FILE)
+    file_marks.check_writable(folder / INDEX_FILE)
     for run in runs:
         _check_finished(run)
-        check_complete(run)
+        check_undamaged(run)
         check_report(run)
     lines = []
     for run in runs:
-        pack(run)
+        compress_rows(run)
         data = gather([run])
         replace_report(run, _make_report(data, f"{folder.resolve().name}/{run.name}"))
         lines.append(_describe_run(run.name, data))
-    file_marks.write(folder / INDEX_FILE, _make_index(lines, folder.resolve().name).encode())
+    file_marks.write_derived(folder / INDEX_FILE, _make_index(lines, folder.resolve().name).encode())
     return runs
 
 
 def _check_finished(run: Path) -> None:
-    sessions = store.read_about(run)
+    sessions = store.read_sessions(run)
     if not sessions or not sessions[-1].get("finished"):
         raise UsageError(f"{run}: has not finished; go on with it first: run SUITE --resume --out {run}")
     changed_commits = [git for git in map(_get_git_info, sessions) if git.get("digest")]

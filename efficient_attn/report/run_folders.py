@@ -10,8 +10,8 @@ from typing import Any
 
 from ..errors import UsageError
 from ..results import checkpoints, frames, store
-from ..results.lock import HOLDER, LOCK, FolderLock
-from ..results.sanitize import clean
+from ..results.lock import HOLDER_FILE, LOCK_FILE, FolderLock
+from ..results.sanitize import sanitize_line
 from ..results.shards import list_shards
 from . import write
 
@@ -42,17 +42,17 @@ def list_runs(root: Path) -> Iterator[RunFolder]:
 
 
 def describe_run(folder: Path) -> RunFolder:
-    sessions = store.read_about(folder)
+    sessions = store.read_sessions(folder)
     last_session = sessions[-1] if sessions else {}
     suite = last_session.get("suite")
     name = suite.get("name") if isinstance(suite, dict) else None
-    statuses = Counter(record.row.status for record in frames.read_records(folder, damaged=lambda damage: None))
+    statuses = Counter(record.row.status for record in frames.read_records(folder, on_damage=lambda damage: None))
     size = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     started = str(last_session.get("started") or "")
     return RunFolder(
         folder,
-        clean(str(name or folder.name)),
-        clean(started),
+        sanitize_line(str(name or folder.name)),
+        sanitize_line(started),
         bool(last_session.get("finished")),
         dict(statuses),
         size,
@@ -63,13 +63,13 @@ def find_removable_files(run_folder: RunFolder) -> list[Path]:
     """Files that can be removed: the report and, if the run has finished, checkpoints and locks."""
     paths = [run_folder.folder / name for name in sorted(write.find_report(run_folder.folder))]
     if run_folder.finished:
-        checkpoint_folder = run_folder.folder / checkpoints.CHECKPOINTS
+        checkpoint_folder = run_folder.folder / checkpoints.CHECKPOINT_FOLDER
         paths += (
             sorted(checkpoint_folder.glob("*.safetensors*"))
             if checkpoint_folder.is_dir() and not checkpoint_folder.is_symlink()
             else []
         )
-        paths += [run_folder.folder / name for name in (LOCK, HOLDER) if (run_folder.folder / name).is_file()]
+        paths += [run_folder.folder / name for name in (LOCK_FILE, HOLDER_FILE) if (run_folder.folder / name).is_file()]
     return paths
 
 
@@ -80,7 +80,7 @@ def remove_derived_files(run_folder: RunFolder) -> list[Path]:
         removed = [path for path in find_removable_files(run_folder) if not path.is_symlink()]
         for path in removed:
             path.unlink(missing_ok=True)
-        for name in (write.PLOTS_FOLDER, checkpoints.CHECKPOINTS):
+        for name in (write.PLOTS_FOLDER, checkpoints.CHECKPOINT_FOLDER):
             subfolder = run_folder.folder / name
             if subfolder.is_dir() and not subfolder.is_symlink() and not any(subfolder.iterdir()):
                 subfolder.rmdir()

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from .. import units
-from ..results.stats import Estimate, exponent
-from ..spec import label_of
+from ..results.stats import Estimate, estimate_exponent
+from ..spec import format_label
 from .gather import Frame
 
 SETTING_COLUMNS = ["suite", "machine", "device", "dtype", "threads", "batch", "heads", "head_dim", "fill", "baseline"]
@@ -81,7 +81,7 @@ def add_labels(rows: Frame) -> Frame:
     """
     rows = _convert_columns(rows)
     pairs = list(zip(rows["variant"].tolist(), rows["backend"].tolist(), strict=True))
-    label_by_pair = {pair: label_of(*pair) for pair in set(pairs)}  # there are few distinct pairs
+    label_by_pair = {pair: format_label(*pair) for pair in set(pairs)}  # there are few distinct pairs
     label = pd.Series([label_by_pair[pair] for pair in pairs], index=rows.index, dtype=object)
     other_heads = rows["baseline_kv_heads"].notna() & (rows["kv_heads"] != rows["baseline_kv_heads"])
     rows = rows.assign(label=label, is_baseline=(label == rows["baseline"]) & ~other_heads)
@@ -163,7 +163,7 @@ def find_budgets(rows: Frame) -> dict[str, tuple[int, str]]:
     budgets = rows["budget"].dropna().unique().tolist()
     ranked_budgets = {budget: (rank, str(budget)) for rank, budget in enumerate(budgets, 1)}
     fitted = rows.groupby("label", sort=False)["budget"].first()
-    return {str(label): ranked_budgets.get(budget, (0, units.NONE)) for label, budget in fitted.items()}
+    return {str(label): ranked_budgets.get(budget, (0, units.EMPTY)) for label, budget in fitted.items()}
 
 
 def find_headline_rows(rows: Frame, column: str) -> Frame:
@@ -203,7 +203,7 @@ def sort_series(arrays: ColumnArrays, *columns: str) -> tuple[tuple[float, ...],
 def fit_growth(arrays: ColumnArrays, column: str) -> Estimate | None:
     """Fitted exponent of a variant's values over its lengths; None for fewer than two lengths."""
     lengths, values = sort_series(arrays, column)
-    return exponent(lengths, values) if len(set(lengths)) > 1 else None
+    return estimate_exponent(lengths, values) if len(set(lengths)) > 1 else None
 
 
 def is_precise_growth(growth: Estimate) -> bool:

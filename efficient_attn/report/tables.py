@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import units
-from ..patterns.pair_counts import possible_pairs
+from ..patterns.pair_counts import count_possible_pairs
 from . import approximation_errors, formatting, select
 from .answers import crossovers
 from .gather import Frame
@@ -85,7 +85,7 @@ def find_backends(rows: Frame) -> dict[str, set[str]]:
     """The backends that ran each variant, at any length."""
     backends_by_label: dict[str, set[str]] = {}
     for label, backend in zip(rows["label"].tolist(), rows["backend_used"].tolist(), strict=True):
-        backends_by_label.setdefault(label, set()).update([backend] if units.there(backend) else [])
+        backends_by_label.setdefault(label, set()).update([backend] if units.is_present(backend) else [])
     return backends_by_label
 
 
@@ -96,8 +96,8 @@ def show_name(row: dict[str, Any]) -> ReportCell:
 def show_backend(row: dict[str, Any], backends_by_label: dict[str, set[str]]) -> ReportCell:
     """The backend here, and those at other lengths, as exponents mix them."""
     used = row["backend_used"]
-    if not units.there(used):
-        return ReportCell(units.NONE)
+    if not units.is_present(used):
+        return ReportCell(units.EMPTY)
     other_backends = sorted(backends_by_label[row["label"]] - {used})
     return ReportCell(f"{used} (elsewhere {formatting.join_words(other_backends)})" if other_backends else used)
 
@@ -105,13 +105,13 @@ def show_backend(row: dict[str, Any], backends_by_label: dict[str, set[str]]) ->
 def show_pairs(row: dict[str, Any], queries: int) -> list[ReportCell]:
     """Share of pairs attended, and computed pairs per attended pair; dashes if unknown."""
     pairs, computed = row["pairs"], row["pairs_computed"]
-    keys = row["kv_len"] if units.there(row["kv_len"]) else row["seq_len"]
-    if not units.there(pairs) or not pairs > 0:
-        return [ReportCell(units.NONE)] * 2
-    share = pairs / possible_pairs(queries, int(keys), bool(row["causal"]))
+    keys = row["kv_len"] if units.is_present(row["kv_len"]) else row["seq_len"]
+    if not units.is_present(pairs) or not pairs > 0:
+        return [ReportCell(units.EMPTY)] * 2
+    share = pairs / count_possible_pairs(queries, int(keys), bool(row["causal"]))
     share_cell = ReportCell(ALL_PAIRS_TEXT if share == 1 else units.percent(share), share)
-    if not units.there(computed):
-        return [share_cell, ReportCell(units.NONE)]
+    if not units.is_present(computed):
+        return [share_cell, ReportCell(units.EMPTY)]
     return [
         share_cell,
         ReportCell(COMPUTED_ONCE_TEXT if computed == pairs else units.number(computed / pairs), computed / pairs),
@@ -127,13 +127,13 @@ def show_speedup(row: dict[str, Any]) -> ReportCell:
     value, low, high = row["speedup"], row["speedup_low"], row["speedup_high"]
     if row["is_baseline"]:
         return ReportCell("baseline", 1.0, "base")
-    mark = formatting.classify_speedup(low, high) if units.there(value) else ""
+    mark = formatting.classify_speedup(low, high) if units.is_present(value) else ""
     return ReportCell(f"{units.ratio(value, low, high)} {MARKS.get(mark, '')}".rstrip(), make_sort_value(value), mark)
 
 
 def show_error(row: dict[str, Any]) -> ReportCell:
     """Relative error of the same spec against exact attention."""
-    if not units.there(row["error"]):
+    if not units.is_present(row["error"]):
         return (
             ReportCell(approximation_errors.EXACT_TEXT, 0.0)
             if approximation_errors.is_exact(row)
@@ -146,9 +146,11 @@ def show_growth(arrays: select.ColumnArrays, column: str) -> ReportCell:
     """The exponent, or ``UNCLEAR_TEXT`` if its interval is too wide."""
     growth = select.fit_growth(arrays, column)
     if growth is None:
-        return ReportCell(units.NONE)
+        return ReportCell(units.EMPTY)
     return (
-        ReportCell(units.power(*growth), growth.value) if select.is_precise_growth(growth) else ReportCell(UNCLEAR_TEXT)
+        ReportCell(units.exponent_interval(*growth), growth.value)
+        if select.is_precise_growth(growth)
+        else ReportCell(UNCLEAR_TEXT)
     )
 
 
@@ -156,7 +158,7 @@ def show_crossover(row: dict[str, Any], arrays: select.ColumnArrays) -> ReportCe
     """The length from which on the variant is significantly faster at all measured lengths."""
     crossover = None if row["is_baseline"] else crossovers.find_crossover(arrays)
     return (
-        ReportCell(units.NONE)
+        ReportCell(units.EMPTY)
         if crossover is None
         else ReportCell(crossovers.format_crossover(crossover), crossover.sort_key)
     )
@@ -176,14 +178,14 @@ def show_number(value: Any) -> ReportCell:
 
 def make_sort_value(value: Any) -> float | None:
     """Sort value of a cell; None for missing or infinite values."""
-    return float(value) if units.there(value) and np.isfinite(float(value)) else None
+    return float(value) if units.is_present(value) and np.isfinite(float(value)) else None
 
 
 def drop_empty_columns(table: ReportTable) -> ReportTable:
     """Drop columns without values, or with default texts only."""
 
     def list_default_texts(name: str) -> tuple[str, ...]:
-        return units.NONE, "baseline", *DEFAULT_TEXTS.get(name, ())
+        return units.EMPTY, "baseline", *DEFAULT_TEXTS.get(name, ())
 
     has_content = [
         any(row[i].text not in list_default_texts(name) for row in table.rows) for i, name in enumerate(table.head)
@@ -209,7 +211,7 @@ def describe_verification_lengths(row_values: Sequence[dict[str, Any]]) -> str:
     """Variants that were verified at another length than timed."""
     lengths: dict[int, list[str]] = {}
     for row in row_values:
-        if units.there(row["gate_len"]) and row["gate_len"] != row["seq_len"]:
+        if units.is_present(row["gate_len"]) and row["gate_len"] != row["seq_len"]:
             lengths.setdefault(int(row["gate_len"]), []).append(row["label"])
     text = "; ".join(f"{formatting.join_words(names)} at {length}" for length, names in sorted(lengths.items()))
     return f"Compared with their oracles at another length than the timed one: {text}." if text else ""

@@ -13,22 +13,29 @@ from typing import Any, Literal
 
 from ..errors import UsageError
 from .differences import (
-    By,
     PairedRecord,
-    compare_speedups,
+    Quantity,
     describe_disturbance,
     measure_difference,
+    pair_speedups,
     pair_with_baselines,
 )
 from .exchange import MACHINE_FIELDS, ImportedRun
-from .stats import MARGIN, Mean, RatioVerdict, adjust_holm, classify_ratio, quantile_t
+from .stats import MARGIN, Mean, RatioVerdict, adjust_holm, classify_ratio, t_quantile
 
-Kind = RatioVerdict | Literal["broken", "fixed"]
-KINDS: tuple[Kind, ...] = ("broken", "slower", "faster", "fixed", "inconclusive", "same")  # what matters most first
+ChangeKind = RatioVerdict | Literal["broken", "fixed"]
+CHANGE_KINDS: tuple[ChangeKind, ...] = (
+    "broken",
+    "slower",
+    "faster",
+    "fixed",
+    "inconclusive",
+    "same",
+)  # what matters most first
 DRIFT = 0.02  # relative standard deviation of one measurement between two runs on one machine
 TOLERANCE = 0.1  # what is surely within is the same; what cannot show as much is blind
-MIN_FOUND_SHARE = 0.95  # of the differences that a case could show, it shows so many
-LONE_ROUND_ERROR = "a single round gives no interval"
+DETECTION_POWER = 0.95  # of the differences that a case could show, it shows so many
+SINGLE_ROUND_REASON = "a single round gives no interval"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +49,9 @@ class Change:
     """
 
     name: str
-    kind: Kind
+    kind: ChangeKind
     reason: str | None = None
-    by: By | None = None
+    by: Quantity | None = None
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
@@ -68,7 +75,7 @@ class Comparison:
 
     base: str
     new: str
-    by: By
+    by: Quantity
     confidence: float
     margin: float
     tolerance: float
@@ -81,9 +88,9 @@ class Comparison:
     failing: tuple[str, ...]
 
     @property
-    def counts(self) -> dict[Kind, int]:
+    def counts(self) -> dict[ChangeKind, int]:
         counts = Counter(change.kind for change in self.changes)
-        return {kind: counts[kind] for kind in KINDS}
+        return {kind: counts[kind] for kind in CHANGE_KINDS}
 
     @property
     def regressed(self) -> bool:
@@ -107,7 +114,7 @@ def compare(
     base: ImportedRun,
     new: ImportedRun,
     *,
-    by: By = "speedup",
+    by: Quantity = "speedup",
     confidence: float = 0.95,
     margin: float = MARGIN,
     tolerance: float = TOLERANCE,
@@ -121,17 +128,31 @@ def compare(
     """
     if tolerance < margin:
         raise UsageError(f"--tolerance {tolerance:g} is below --margin {margin:g}: what is overlooked cannot be shown")
-    different = list_differences(base, new)
-    if different and not across_machines:
-        raise UsageError(f"unlike machines: {'; '.join(different)}; add --across-machines to compare all the same")
-    old, now = pair_with_baselines(base.records), pair_with_baselines(new.records)
-    both = [name for name in old if name in now]
-    if not both:
+    machine_differences = list_machine_differences(base, new)
+    if machine_differences and not across_machines:
+        raise UsageError(
+            f"unlike machines: {'; '.join(machine_differences)}; add --across-machines to compare all the same"
+        )
+    base_cases, new_cases = pair_with_baselines(base.records), pair_with_baselines(new.records)
+    shared_names = [name for name in base_cases if name in new_cases]
+    if not shared_names:
         raise UsageError(f"{base.name} and {new.name} share no case; runs of one suite can be compared")
-    timed = [_measure(name, old[name], now[name], by, drift) for name in both if old[name].timed and now[name].timed]
+    timed = [
+        _measure_case(name, base_cases[name], new_cases[name], by, drift)
+        for name in shared_names
+        if base_cases[name].timed and new_cases[name].timed
+    ]
     changes = _list_changes(timed, confidence, margin, tolerance)
-    changes += [Change(name=n, kind="broken", reason=now[n].failure) for n in both if old[n].ok and not now[n].ok]
-    changes += [Change(name=n, kind="fixed", reason=old[n].failure) for n in both if now[n].ok and not old[n].ok]
+    changes += [
+        Change(name=n, kind="broken", reason=new_cases[n].failure)
+        for n in shared_names
+        if base_cases[n].ok and not new_cases[n].ok
+    ]
+    changes += [
+        Change(name=n, kind="fixed", reason=base_cases[n].failure)
+        for n in shared_names
+        if new_cases[n].ok and not base_cases[n].ok
+    ]
     return Comparison(
         base=base.name,
         new=new.name,
@@ -140,27 +161,28 @@ def compare(
         margin=margin,
         tolerance=tolerance,
         drift=drift,
-        unlike=different,
-        itself=len(both) == len(old) == len(now) and all(old[n].record == now[n].record for n in both),
+        unlike=machine_differences,
+        itself=len(shared_names) == len(base_cases) == len(new_cases)
+        and all(base_cases[n].record == new_cases[n].record for n in shared_names),
         changes=tuple(changes),
-        only_in_base=tuple(n for n in old if n not in now),
-        only_in_new=tuple(n for n in now if n not in old),
-        failing=tuple(n for n in both if not old[n].ok and not now[n].ok),
+        only_in_base=tuple(n for n in base_cases if n not in new_cases),
+        only_in_new=tuple(n for n in new_cases if n not in base_cases),
+        failing=tuple(n for n in shared_names if not base_cases[n].ok and not new_cases[n].ok),
     )
 
 
-def list_differences(base: ImportedRun, new: ImportedRun) -> tuple[str, ...]:
+def list_machine_differences(base: ImportedRun, new: ImportedRun) -> tuple[str, ...]:
     """What is not the same in all sessions of both runs; a run that does not say counts as ``unknown``."""
     differences = []
     for name in MACHINE_FIELDS:
-        sides = [sorted({str(_format_difference(e, name)) for e in run.environments or [{}]}) for run in (base, new)]
-        if len({value for side in sides for value in side}) > 1 or not (base.environments and new.environments):
-            here, there = (" and ".join(side) for side in sides)
-            differences.append(f"{name.replace('_', ' ')} {here} in {base.name}, {there} in {new.name}")
+        texts = [sorted({str(_read_field(e, name)) for e in run.environments or [{}]}) for run in (base, new)]
+        if len({value for side in texts for value in side}) > 1 or not (base.environments and new.environments):
+            base_text, new_text = (" and ".join(side) for side in texts)
+            differences.append(f"{name.replace('_', ' ')} {base_text} in {base.name}, {new_text} in {new.name}")
     return tuple(differences)
 
 
-def _format_difference(environment: Mapping[str, Any], name: str) -> Any:
+def _read_field(environment: Mapping[str, Any], name: str) -> Any:
     value = environment.get(name)
     return "unknown" if value is None else value
 
@@ -175,15 +197,20 @@ class _TimedCase:
     name: str
     old: PairedRecord
     new: PairedRecord
-    by: By
+    by: Quantity
     mean: Mean
-    spoilt: str | None
+    invalid_reason: str | None
 
 
-def _measure(name: str, old: PairedRecord, new: PairedRecord, by: By, drift: float) -> _TimedCase:
-    used, mean = measure_difference(old, new, by, drift)
+def _measure_case(name: str, old: PairedRecord, new: PairedRecord, by: Quantity, drift: float) -> _TimedCase:
+    quantity, mean = measure_difference(old, new, by, drift)
     return _TimedCase(
-        name, old, new, used, mean, describe_disturbance(old, new, used) if mean.degrees else LONE_ROUND_ERROR
+        name,
+        old,
+        new,
+        quantity,
+        mean,
+        describe_disturbance(old, new, quantity) if mean.degrees else SINGLE_ROUND_REASON,
     )
 
 
@@ -193,32 +220,32 @@ def _list_changes(timed: Sequence[_TimedCase], confidence: float, margin: float,
     A difference that counts is called at the risk that Holm's procedure allows it; all else is held against its
     interval at the risk that each case would have if none were called.
     """
-    judged = [case for case in timed if case.spoilt is None]
-    count = max(1, len(judged))
-    each = (1 - confidence) / count
-    steps = adjust_holm([case.mean.p_value for case in judged], 1 - confidence)
+    valid_cases = [case for case in timed if case.invalid_reason is None]
+    count = max(1, len(valid_cases))
+    default_risk = (1 - confidence) / count
+    holm_risks = adjust_holm([case.mean.p_value for case in valid_cases], 1 - confidence)
     risks = {
-        case.name: risk if abs(case.mean.value) > math.log1p(margin) else each
-        for case, risk in zip(judged, steps, strict=True)
+        case.name: risk if abs(case.mean.value) > math.log1p(margin) else default_risk
+        for case, risk in zip(valid_cases, holm_risks, strict=True)
     }
     changes = []
     for case in timed:
         fields = _describe(case, margin)
-        if ends := case.mean.interval(1 - risks.get(case.name, each)):
-            fields |= {"low": _exp(ends[0]), "high": _exp(ends[1])}
-        if case.spoilt is None:
+        if interval := case.mean.interval(1 - risks.get(case.name, default_risk)):
+            fields |= {"low": _clipped_exp(interval[0]), "high": _clipped_exp(interval[1])}
+        if case.invalid_reason is None:
             fields |= _classify(case.mean, fields["low"], fields["high"], confidence, margin, tolerance)
         else:
-            fields |= {"kind": "inconclusive", "reason": case.spoilt, "blind": True}
+            fields |= {"kind": "inconclusive", "reason": case.invalid_reason, "blind": True}
         changes.append(Change(**fields))
     return changes
 
 
 def _describe(case: _TimedCase, margin: float) -> dict[str, Any]:
     before, after = case.old.record.row, case.new.record.row
-    fields: dict[str, Any] = {"name": case.name, "by": case.by, "ratio": _exp(case.mean.value)}
+    fields: dict[str, Any] = {"name": case.name, "by": case.by, "ratio": _clipped_exp(case.mean.value)}
     fields |= {"base_ms": before.latency_ms, "new_ms": after.latency_ms}
-    if speedups := compare_speedups(case.old, case.new):
+    if speedups := pair_speedups(case.old, case.new):
         fields |= {"base_speedup": speedups[0], "new_speedup": speedups[1]}
     peaks = before.peak_memory_bytes, after.peak_memory_bytes
     if peaks[0] and peaks[1] and abs(math.log(peaks[0] / peaks[1])) > math.log1p(margin):
@@ -231,13 +258,13 @@ def _classify(
 ) -> dict[str, Any]:
     """The verdict of an interval, the smallest difference that it could show, and what slowdown it rules out."""
     kind = classify_ratio(low, high, margin=margin, tolerance=tolerance)
-    least = math.log(high / low) / 2 + quantile_t(MIN_FOUND_SHARE, mean.degrees) * mean.error
-    fields: dict[str, Any] = {"kind": kind, "least": _exp(least) - 1}
+    detectable = math.log(high / low) / 2 + t_quantile(DETECTION_POWER, mean.degrees) * mean.error
+    fields: dict[str, Any] = {"kind": kind, "least": _clipped_exp(detectable) - 1}
     if kind == "inconclusive" and fields["least"] > tolerance:
         return fields | {"blind": True}
-    slower = quantile_t(confidence, mean.degrees) * mean.error - mean.value
-    return fields | {"slower_by_at_most": max(0.0, _exp(slower) - 1)}
+    slowdown = t_quantile(confidence, mean.degrees) * mean.error - mean.value
+    return fields | {"slower_by_at_most": max(0.0, _clipped_exp(slowdown) - 1)}
 
 
-def _exp(x: float) -> float:
+def _clipped_exp(x: float) -> float:
     return math.exp(max(-700.0, min(700.0, x)))  # two wild rounds may claim more than a float holds

@@ -8,43 +8,43 @@ from pathlib import Path
 from ..errors import UsageError
 from . import checkpoints, durable
 from .lock import FolderLock
-from .shards import PACKED, Damage, list_shards, scan
-from .store import refuse_links
+from .shards import COMPRESSED_SUFFIX, Damage, list_shards, scan_lines
+from .store import check_no_links
 
 
-def pack(folder: Path) -> list[Path]:
+def compress_rows(folder: Path) -> list[Path]:
     """Compress a run's files of rows; returns them. A plain one goes when its compressed one was read back the same,
     and what unfinished cases kept goes with it: nothing goes on here.
 
     `UsageError` for a run that is being written, for what `check_whole` refuses, and for a compressed file that holds
     something else.
     """
-    refuse_links(folder)
+    check_no_links(folder)
     lock = FolderLock(folder)
     try:
-        check_complete(folder)
-        packed = list(dict.fromkeys(_pack_one(path) for path in list_shards(folder)))
+        check_undamaged(folder)
+        compressed = list(dict.fromkeys(_compress_shard(path) for path in list_shards(folder)))
         checkpoints.clear(folder)
-        return packed
+        return compressed
     finally:
         lock.release()
 
 
-def check_complete(folder: Path) -> None:
+def check_undamaged(folder: Path) -> None:
     """`UsageError` for damaged rows: once they are compressed they cannot be repaired."""
     for path in list_shards(folder):
-        for _, line in scan(path):
+        for _, line in scan_lines(path):
             if isinstance(line, Damage):
                 raise UsageError(f"{line}; repair the run first: run SUITE --resume --out {folder}")
 
 
-def _pack_one(path: Path) -> Path:
-    if path.suffix == PACKED:
+def _compress_shard(path: Path) -> Path:
+    if path.suffix == COMPRESSED_SUFFIX:
         return path
-    packed, data = path.with_name(path.name + PACKED), path.read_bytes()
-    if not packed.exists():
-        durable.replace(packed, gzip.compress(data, mtime=0))  # the same bytes for the same rows, whenever
-    if gzip.decompress(packed.read_bytes()) != data:
-        raise UsageError(f"{packed}: holds other rows than {path.name}; keep one of the two")
+    compressed, data = path.with_name(path.name + COMPRESSED_SUFFIX), path.read_bytes()
+    if not compressed.exists():
+        durable.replace(compressed, gzip.compress(data, mtime=0))  # the same bytes for the same rows, whenever
+    if gzip.decompress(compressed.read_bytes()) != data:
+        raise UsageError(f"{compressed}: holds other rows than {path.name}; keep one of the two")
     path.unlink()
-    return packed
+    return compressed

@@ -12,14 +12,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from .exchange import latest, name_cell, round_values
+from .exchange import list_round_values, name_group, select_latest
 from .rows import Record, Row
 from .stats import Mean, estimate_mean
 
-By = Literal["speedup", "latency"]
-CERTAIN_ERROR = 10**6  # degrees of freedom of an error that is known, not estimated
-MOST_ROUNDS = 0.5  # of the rounds: when more of them were disturbed, in either run, the times are about something else
-UNEVEN = 0.25  # of the rounds: when more of one run's were disturbed than of the other's, their times say nothing
+Quantity = Literal["speedup", "latency"]
+EXACT_DEGREES = 10**6  # degrees of freedom of an error that is known, not estimated
+MAX_DISTURBED_SHARE = (
+    0.5  # of the rounds: when more of them were disturbed, in either run, the times are about something else
+)
+MAX_DISTURBED_DIFFERENCE = (
+    0.25  # of the rounds: when more of one run's were disturbed than of the other's, their times say nothing
+)
 
 
 @dataclass(frozen=True)
@@ -49,20 +53,22 @@ def pair_with_baselines(records: Iterable[Record]) -> dict[str, PairedRecord]:
     The baseline is the row whose speedup over itself is exactly 1: it says what the samples were paired with, where
     a suite's file says what was meant, and each of its parts may mean another.
     """
-    latest_records = latest(records)
+    latest_records = select_latest(records)
     baselines: dict[tuple[str, str | None], list[Record]] = defaultdict(list)
     for record in latest_records.values():
         row = record.row
         if row.status == "ok" and row.speedup == row.speedup_low == row.speedup_high == 1:
-            baselines[name_cell(record), row.run_id].append(record)
-    entries = {}
+            baselines[name_group(record), row.run_id].append(record)
+    pairs = {}
     for name, record in latest_records.items():
-        beside = baselines[name_cell(record), record.row.run_id]
-        entries[name] = PairedRecord(record, beside[0] if len(beside) == 1 and beside[0] is not record else None)
-    return entries
+        candidates = baselines[name_group(record), record.row.run_id]
+        pairs[name] = PairedRecord(
+            record, candidates[0] if len(candidates) == 1 and candidates[0] is not record else None
+        )
+    return pairs
 
 
-def compare_speedups(old: PairedRecord, new: PairedRecord) -> tuple[float, float] | None:
+def pair_speedups(old: PairedRecord, new: PairedRecord) -> tuple[float, float] | None:
     """The speedups over the baseline in both runs, where they are over the same one."""
     before, after = old.record.row.speedup, new.record.row.speedup
     if before is None or after is None or not _share_baseline(old, new):
@@ -70,14 +76,16 @@ def compare_speedups(old: PairedRecord, new: PairedRecord) -> tuple[float, float
     return before, after
 
 
-def measure_difference(old: PairedRecord, new: PairedRecord, by: By, drift: float) -> tuple[By, Mean]:
+def measure_difference(old: PairedRecord, new: PairedRecord, by: Quantity, drift: float) -> tuple[Quantity, Mean]:
     """The logarithm of the ratio of the times, by speedup where both runs allow it."""
     if by == "speedup" and _share_baseline(old, new):
-        relative = minus(_relative(old), _relative(new))
+        relative = subtract_means(_estimate_log_speedup(old), _estimate_log_speedup(new))
         if relative.degrees:
             return "speedup", relative
-    latency = select_rounds if round_values(old.record) and round_values(new.record) else _by_summary
-    return "latency", minus(latency(old.record), latency(new.record), drift=drift)
+    estimate = (
+        estimate_mean_log if list_round_values(old.record) and list_round_values(new.record) else _estimate_from_summary
+    )
+    return "latency", subtract_means(estimate(old.record), estimate(new.record), drift=drift)
 
 
 def _share_baseline(old: PairedRecord, new: PairedRecord) -> bool:
@@ -88,7 +96,7 @@ def _share_baseline(old: PairedRecord, new: PairedRecord) -> bool:
     return (before.variant, before.kv_heads) == (after.variant, after.kv_heads)
 
 
-def minus(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:
+def subtract_means(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:
     """The difference of two means, with Welch's degrees of freedom. drift: a known error of either's."""
     difference = a.value - b.value
     if not (a.degrees and b.degrees):
@@ -96,42 +104,44 @@ def minus(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:
     variance = a.error**2 + b.error**2 + 2 * drift**2
     spread = a.error**4 / a.degrees + b.error**4 / b.degrees
     return Mean(
-        difference, math.sqrt(variance), int(min(variance**2 / spread, CERTAIN_ERROR)) if spread else CERTAIN_ERROR
+        difference, math.sqrt(variance), int(min(variance**2 / spread, EXACT_DEGREES)) if spread else EXACT_DEGREES
     )
 
 
-def select_rounds(record: Record) -> Mean:
+def estimate_mean_log(record: Record) -> Mean:
     """The mean of log(milliseconds) over a case's rounds."""
-    return estimate_mean([math.log(v) for v in round_values(record)], record.samples.get("process"))
+    return estimate_mean([math.log(v) for v in list_round_values(record)], record.samples.get("process"))
 
 
-def _by_summary(record: Record) -> Mean:
+def _estimate_from_summary(record: Record) -> Mean:
     """The logarithm of the arithmetic mean: all that can be had where one of two runs kept no rounds."""
-    values = round_values(record)
+    values = list_round_values(record)
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
     mean, stddev, rounds = record.samples.get("summary") or (statistics.fmean(values), spread, len(values))
     error = stddev / mean / math.sqrt(rounds) if rounds > 1 else math.inf
     return Mean(math.log(mean), error, max(0, rounds - 1))
 
 
-def _relative(entry: PairedRecord) -> Mean:
+def _estimate_log_speedup(pair: PairedRecord) -> Mean:
     """The mean of log(variant / baseline) over the rounds that both have."""
-    assert entry.baseline is not None
-    return estimate_log_ratio(entry.record, entry.baseline)
+    assert pair.baseline is not None
+    return estimate_log_ratio(pair.record, pair.baseline)
 
 
 def estimate_log_ratio(numerator: Record, denominator: Record) -> Mean:
     """The mean of log(one / other) over the rounds that both have, which a session measured in one cell."""
     rounds, other_rounds = list_rounds(numerator), list_rounds(denominator)
-    shared = [at for at in rounds if at in other_rounds]
+    shared = [key for key in rounds if key in other_rounds]
     if not shared:
         return Mean(0.0, math.inf, 0)
-    return estimate_mean([math.log(rounds[at] / other_rounds[at]) for at in shared], [process for process, _ in shared])
+    return estimate_mean(
+        [math.log(rounds[key] / other_rounds[key]) for key in shared], [process for process, _ in shared]
+    )
 
 
 def list_rounds(record: Record) -> dict[tuple[int, int], float]:
     """Round values by process and their place in it, so that a variant with fewer rounds still finds its partners."""
-    values, counts = round_values(record), Counter[int]()
+    values, counts = list_round_values(record), Counter[int]()
     rounds = {}
     for process, value in zip(record.samples.get("process") or [0] * len(values), values, strict=False):
         rounds[process, counts[process]] = value
@@ -142,21 +152,24 @@ def list_rounds(record: Record) -> dict[tuple[int, int], float]:
 # -- what spoils it ------------------------------------------------------------------------------------------------
 
 
-def describe_disturbance(old: PairedRecord, new: PairedRecord, by: By) -> str | None:
+def describe_disturbance(old: PairedRecord, new: PairedRecord, by: Quantity) -> str | None:
     """Why the times of a case, or of the baseline that they are held against, say nothing of its code; None where they
     do.
 
     What else ran on the machine does not slow all mechanisms alike, so that no pairing takes it out.
     """
-    reason = _describe_disturbed(old.record.row, new.record.row)
+    reason = _describe_disturbed_rounds(old.record.row, new.record.row)
     if reason is None and by == "speedup" and old.baseline and new.baseline:
-        beside = _describe_disturbed(old.baseline.row, new.baseline.row)
-        reason = beside and f"its baseline was {beside}"
+        baseline_reason = _describe_disturbed_rounds(old.baseline.row, new.baseline.row)
+        reason = baseline_reason and f"its baseline was {baseline_reason}"
     return reason
 
 
-def _describe_disturbed(before: Row, after: Row) -> str | None:
-    (a, of_a), (b, of_b) = ((row.contaminated or 0, row.rounds or 1) for row in (before, after))
-    if max(a / of_a, b / of_b) <= MOST_ROUNDS and abs(a / of_a - b / of_b) <= UNEVEN:
+def _describe_disturbed_rounds(before: Row, after: Row) -> str | None:
+    (a, total_a), (b, total_b) = ((row.contaminated or 0, row.rounds or 1) for row in (before, after))
+    if (
+        max(a / total_a, b / total_b) <= MAX_DISTURBED_SHARE
+        and abs(a / total_a - b / total_b) <= MAX_DISTURBED_DIFFERENCE
+    ):
         return None
-    return f"disturbed: {a} of {of_a} rounds in base, {b} of {of_b} in new"
+    return f"disturbed: {a} of {total_a} rounds in base, {b} of {total_b} in new"

@@ -11,15 +11,15 @@ import secrets
 import shutil
 from pathlib import Path
 
-_ITSELF = getattr(os, "O_NOFOLLOW", 0)  # Windows knows no such thing
-_WRITE = os.O_WRONLY | _ITSELF | getattr(os, "O_BINARY", 0)
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows knows no such thing
+_WRITE = os.O_WRONLY | _NOFOLLOW | getattr(os, "O_BINARY", 0)
 _APPEND = _WRITE | os.O_APPEND | os.O_CREAT
-_ANEW = _WRITE | os.O_CREAT | os.O_EXCL
+_CREATE = _WRITE | os.O_CREAT | os.O_EXCL
 
 
-def open_itself(path: str, flags: int) -> int:
+def open_nofollow(path: str, flags: int) -> int:
     """An opener for `open`: the file of that name, never what a link of that name leads to."""
-    return os.open(path, flags | _ITSELF, 0o644)
+    return os.open(path, flags | _NOFOLLOW, 0o644)
 
 
 def open_to_append(path: Path) -> int:
@@ -31,11 +31,11 @@ def open_to_append(path: Path) -> int:
 
 def append(file: int, data: bytes) -> None:
     """Add the data and sync. On an error none of it stays, so that a file of lines remains one."""
-    before = os.fstat(file).st_size
+    size = os.fstat(file).st_size
     try:
         _write(file, data)
     except OSError:
-        os.ftruncate(file, before)
+        os.ftruncate(file, size)
         raise
 
 
@@ -45,7 +45,7 @@ def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
     A link gives way to the file; what it led to stays as it was. sync: not for what can be made again.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # a name that nobody can have laid ready
-    file = os.open(temporary, _ANEW, 0o644)
+    file = os.open(temporary, _CREATE, 0o644)
     try:
         try:
             _write(file, data, sync=sync)
@@ -94,8 +94,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def _write(file: int, data: bytes, *, sync: bool = True) -> None:
-    left = memoryview(data)
-    while left:  # a system may take less than it was given
-        left = left[os.write(file, left) :]
+    remaining = memoryview(data)
+    while remaining:  # a system may take less than it was given
+        remaining = remaining[os.write(file, remaining) :]
     if sync:
         os.fsync(file)

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .stats import Estimate, quantile_t
+from .stats import Estimate, t_quantile
 
 Levels = Mapping[str, Sequence[Any]]  # each factor with the values that it has, the lowest first
-Point = Mapping[str, Any]
+DesignPoint = Mapping[str, Any]
 
 
 class EffectStep(NamedTuple):
@@ -36,23 +36,23 @@ def list_steps(levels: Levels) -> list[EffectStep]:
     """The steps of all factors that vary: one for numbers, for words one to each level after the first."""
     steps: list[EffectStep] = []
     for factor, values in levels.items():
-        low, *others = values
-        steps += [EffectStep(factor, low, high) for high in (others[-1:] if is_number(low) else others)]
+        low, *higher = values
+        steps += [EffectStep(factor, low, high) for high in (higher[-1:] if is_number(low) else higher)]
     return steps
 
 
-def encode_levels(points: Sequence[Point], steps: Sequence[EffectStep]) -> np.ndarray:
+def build_design_matrix(points: Sequence[DesignPoint], steps: Sequence[EffectStep]) -> np.ndarray:
     """A row a point: 1, then its share of each step."""
     return np.array([[1.0, *(step.share(point[step.factor]) for step in steps)] for point in points])
 
 
-def is_estimable(points: Sequence[Point], steps: Sequence[EffectStep]) -> bool:
+def is_estimable(points: Sequence[DesignPoint], steps: Sequence[EffectStep]) -> bool:
     """Whether these points tell the effects of all steps from each other."""
-    return len(points) > len(steps) and int(np.linalg.matrix_rank(encode_levels(points, steps))) == len(steps) + 1
+    return len(points) > len(steps) and int(np.linalg.matrix_rank(build_design_matrix(points, steps))) == len(steps) + 1
 
 
 def fit_effects(
-    points: Sequence[Point], values: Sequence[float], steps: Sequence[EffectStep], *, confidence: float = 0.95
+    points: Sequence[DesignPoint], values: Sequence[float], steps: Sequence[EffectStep], *, confidence: float = 0.95
 ) -> dict[EffectStep, Estimate] | None:
     """By which factor each step multiplies a positive value, all else equal: least squares on logarithms, t-intervals.
 
@@ -61,14 +61,14 @@ def fit_effects(
     """
     if not is_estimable(points, steps):
         return None
-    x, y = encode_levels(points, steps), np.log(np.asarray(values, dtype=float))
-    spread = np.linalg.inv(x.T @ x)
-    coefficients = spread @ x.T @ y
+    x, y = build_design_matrix(points, steps), np.log(np.asarray(values, dtype=float))
+    inverse = np.linalg.inv(x.T @ x)
+    coefficients = inverse @ x.T @ y
     degrees = len(y) - x.shape[1]
     if degrees < 1:
         return {step: Estimate(math.exp(value)) for step, value in zip(steps, coefficients[1:], strict=True)}
-    left = y - x @ coefficients
-    errors = np.sqrt(np.diag(spread) * float(left @ left) / degrees)
-    half = quantile_t(0.5 + confidence / 2, degrees) * errors
-    ends = zip(steps, coefficients[1:], half[1:], strict=True)
-    return {step: Estimate(*(math.exp(v) for v in (value, value - h, value + h))) for step, value, h in ends}
+    residual = y - x @ coefficients
+    errors = np.sqrt(np.diag(inverse) * float(residual @ residual) / degrees)
+    half = t_quantile(0.5 + confidence / 2, degrees) * errors
+    terms = zip(steps, coefficients[1:], half[1:], strict=True)
+    return {step: Estimate(*(math.exp(v) for v in (value, value - h, value + h))) for step, value, h in terms}

@@ -14,11 +14,11 @@ from typing import Any
 from ..errors import UsageError
 from .rows import COLUMNS, Record, Row
 from .shards import is_shard
-from .shards import stem as stem_of
+from .shards import strip_digest as stem_of
 from .stats import median
-from .store import read, read_about
+from .store import read, read_sessions
 
-NOT_MEASURED = ("skipped", "interrupted")  # says nothing about the case: as if it were not there
+UNMEASURED_STATUSES = ("skipped", "interrupted")  # says nothing about the case: as if it were not there
 MACHINE_FIELDS = ("machine", "torch", "threads_default")  # of an environment: what two runs must share to be compared
 
 
@@ -39,29 +39,29 @@ def read_run(path: Path) -> ImportedRun:
     return ImportedRun(
         name=str(path),
         records=tuple(read(path)),
-        environments=[session.get("environment") or {} for session in read_about(folder)],
+        environments=[session.get("environment") or {} for session in read_sessions(folder)],
     )
 
 
-def stem(record: Record) -> str:
+def record_stem(record: Record) -> str:
     """The readable part of a case's key: it stays when the code changes, and so names the same case in two runs."""
     return stem_of(record.row.case_key)
 
 
-def name_cell(record: Record) -> str:
+def name_group(record: Record) -> str:
     """What all variants of a cell share of their stem: all but the mechanism and its number of key-value heads."""
-    before, _, after = stem(record).rpartition(f"/{record.row.variant}/")
-    return f"{before}/{re.sub(r'-kv[0-9]+(?=-d[0-9])', '', after, count=1)}"
+    prefix, _, suffix = record_stem(record).rpartition(f"/{record.row.variant}/")
+    return f"{prefix}/{re.sub(r'-kv[0-9]+(?=-d[0-9])', '', suffix, count=1)}"
 
 
-def latest(records: Iterable[Record]) -> dict[str, Record]:
+def select_latest(records: Iterable[Record]) -> dict[str, Record]:
     """The last word on every case that was measured, by stem."""
-    return {stem(record): record for record in records if record.row.status not in NOT_MEASURED}
+    return {record_stem(record): record for record in records if record.row.status not in UNMEASURED_STATUSES}
 
 
-def round_values(record: Record) -> list[float]:
+def list_round_values(record: Record) -> list[float]:
     """Milliseconds a call, one value a round: the `middle` of its passes. None of them where there are no samples."""
-    return [median(passes) for passes in record.samples.get("latency_ms") or () if passes]
+    return [median(samples) for samples in record.samples.get("latency_ms") or () if samples]
 
 
 # -- pytest-benchmark ----------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def from_pytest_benchmark(path: Path) -> ImportedRun:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         records = [_import_benchmark(benchmark) for benchmark in content["benchmarks"]]
-        environment = _environment(content["machine_info"])
+        environment = _read_environment(content["machine_info"])
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -97,7 +97,7 @@ def _import_benchmark(benchmark: Mapping[str, Any]) -> Record:
     return Record(row, samples)
 
 
-def _environment(info: Mapping[str, Any]) -> dict[str, Any]:
+def _read_environment(info: Mapping[str, Any]) -> dict[str, Any]:
     """Our own environment where we wrote the file; else the processor, for a runner's host name says nothing."""
     cpu = info.get("cpu") or {}
     name = cpu.get("brand_raw") or info.get("machine") or "unknown"
@@ -107,7 +107,7 @@ def _environment(info: Mapping[str, Any]) -> dict[str, Any]:
 def to_pytest_benchmark(folder: Path) -> dict[str, Any]:
     """A run as pytest-benchmark saves it: a benchmark a timed case, its group the cell, its rounds' values as data."""
     run = read_run(folder)
-    session = (read_about(folder) or [{}])[-1]
+    session = (read_sessions(folder) or [{}])[-1]
     environment = session.get("environment") or {}
     git = environment.get("git") or {}
     return {
@@ -126,36 +126,36 @@ def to_pytest_benchmark(folder: Path) -> dict[str, Any]:
 
 
 def _list_timed(run: ImportedRun) -> list[Record]:
-    return [r for r in latest(run.records).values() if r.row.status == "ok" and round_values(r)]
+    return [r for r in select_latest(run.records).values() if r.row.status == "ok" and list_round_values(r)]
 
 
 def _export_record(record: Record) -> dict[str, Any]:
     row_fields = {name: value for name, value in vars(record.row).items() if value not in (None, {})}
     return {
-        "group": name_cell(record),
+        "group": name_group(record),
         "name": record.row.variant,
-        "fullname": stem(record),
+        "fullname": record_stem(record),
         "params": None,
         "param": None,
         "extra_info": row_fields | {"process": record.samples.get("process")},
         "options": {},
-        "stats": _stats([ms / 1e3 for ms in round_values(record)], record.samples.get("calls") or 1),
+        "stats": _compute_stats([ms / 1e3 for ms in list_round_values(record)], record.samples.get("calls") or 1),
     }
 
 
-def _stats(data: list[float], iterations: int) -> dict[str, Any]:
+def _compute_stats(data: list[float], iterations: int) -> dict[str, Any]:
     """All the numbers that pytest-benchmark keeps of its rounds, in seconds."""
     mean, ordered = statistics.fmean(data), sorted(data)
     stddev = statistics.stdev(data) if len(data) > 1 else 0.0
-    q1, median, q3 = statistics.quantiles(data, method="inclusive") if len(data) > 1 else data * 3
+    q1, q2, q3 = statistics.quantiles(data, method="inclusive") if len(data) > 1 else data * 3
     fence = q1 - 1.5 * (q3 - q1), q3 + 1.5 * (q3 - q1)
-    inside = [x for x in ordered if fence[0] <= x <= fence[1]]
-    far = sum(abs(x - mean) > stddev for x in data)
+    inliers = [x for x in ordered if fence[0] <= x <= fence[1]]
+    stddev_outliers = sum(abs(x - mean) > stddev for x in data)
     return {
-        **{"min": ordered[0], "max": ordered[-1], "mean": mean, "stddev": stddev, "median": median},
+        **{"min": ordered[0], "max": ordered[-1], "mean": mean, "stddev": stddev, "median": q2},
         **{"rounds": len(data), "iterations": iterations, "iqr": q3 - q1, "q1": q1, "q3": q3},
-        **{"iqr_outliers": len(data) - len(inside), "stddev_outliers": far},
-        **{"outliers": f"{far};{len(data) - len(inside)}", "ld15iqr": inside[0], "hd15iqr": inside[-1]},
+        **{"iqr_outliers": len(data) - len(inliers), "stddev_outliers": stddev_outliers},
+        **{"outliers": f"{stddev_outliers};{len(data) - len(inliers)}", "ld15iqr": inliers[0], "hd15iqr": inliers[-1]},
         **{"ops": 1 / mean, "total": math.fsum(data), "data": data},
     }
 
@@ -170,7 +170,7 @@ def to_github_action(folder: Path) -> list[dict[str, Any]]:
 
 def _make_entry(record: Record) -> dict[str, Any]:
     row = record.row
-    entry: dict[str, Any] = {"name": stem(record), "unit": "ms", "value": row.latency_ms}
+    entry: dict[str, Any] = {"name": record_stem(record), "unit": "ms", "value": row.latency_ms}
     if row.latency_ms and row.latency_ms_low is not None and row.latency_ms_high is not None:
         entry["range"] = f"\u00b1 {(row.latency_ms_high - row.latency_ms_low) / 2 / row.latency_ms:.1%}"
     notes = [f"{row.speedup:.3g}x the baseline's speed" if row.speedup is not None else "", f"machine {row.machine}"]

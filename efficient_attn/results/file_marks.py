@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import UsageError
 from . import durable
 from .shards import list_shards
-from .store import is_own
+from .store import is_run_file_name
 
 MARK = "Made by efficient-attn"  # stands in every file that we make and may replace
 
@@ -40,14 +40,14 @@ def is_generated(path: Path) -> bool:
     return MARK.encode() in data or any(form.match(data) for form in KNOWN_FORMATS)
 
 
-def is_of_run(path: Path) -> bool:
+def is_run_file(path: Path) -> bool:
     """Whether this is, or would be, one of the files that a run lives on."""
-    return is_own(path) and bool(list_shards(path.parent))
+    return is_run_file_name(path) and bool(list_shards(path.parent))
 
 
-def check_free(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """`UsageError` unless the file is absent or ours to replace."""
-    if is_of_run(path):
+    if is_run_file(path):
         raise UsageError(f"{path}: one of a run's own files, which are never written over; name another file")
     try:
         kind = path.lstat().st_mode
@@ -66,10 +66,10 @@ def check_folder(path: Path) -> None:
         raise UsageError(f"{path}: a link, and nothing is written through one; move it away, or choose another folder")
 
 
-def write(path: Path, data: bytes) -> None:
+def write_derived(path: Path, data: bytes) -> None:
     """Write a file that can be made again, where it is `check_free`. `UsageError` where that cannot be."""
     try:
-        check_free(path)
+        check_writable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         durable.replace(path, data, sync=False)
     except OSError as error:

@@ -11,14 +11,14 @@ from pathlib import Path
 import pandas as pd
 
 from ..errors import UsageError
-from ..spec import names_in
+from ..spec import list_names
 from .rows import Record, Row, Value
-from .shards import Damage, warn
-from .store import read, read_about, rows_path
+from .shards import Damage, warn_of_damage
+from .store import find_rows_path, read, read_sessions
 
 # a column's type follows from the row's annotation; whole numbers and truth values keep theirs beside empty cells
-_PANDAS = {"str": "string", "Status": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
-DTYPES = {f.name: _PANDAS[str(f.type).split(" ")[0]] for f in fields(Row) if f.name != "extra"}
+_PANDAS_DTYPES = {"str": "string", "Status": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
+COLUMN_DTYPES = {f.name: _PANDAS_DTYPES[str(f.type).split(" ")[0]] for f in fields(Row) if f.name != "extra"}
 
 
 def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pd.DataFrame:
@@ -28,26 +28,28 @@ def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pd
     Cells that do not apply are empty. Of a case that was measured again only the latest row is there. Records that are
     damaged are left out with a `DamagedRecord` warning. Raises `UsageError` for a folder without a run.
     """
-    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    return frame(record.row for path in several for record in read_records(Path(path)))
+    run_paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    return make_frame(record.row for path in run_paths for record in read_records(Path(path)))
 
 
-def read_records(run: Path, *, damaged: Callable[[Damage], object] = warn) -> list[Record]:
+def read_records(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_damage) -> list[Record]:
     """A run's records as `store.read` gives them, each with the baseline of its part where the run knows of one.
 
     Rows said it from schema 5 on. Of older ones it is the variant that was paired with itself in their part, else the
     suite's, as long as the part has it.
     """
-    records = read(run, damaged=damaged)
-    unsaid = [record.row for record in records if record.row.baseline is None]
+    records = read(run, on_damage=on_damage)
+    rows_without_baseline = [record.row for record in records if record.row.baseline is None]
     baseline_by_part = {record.row.part: record.row.variant for record in records if is_baseline_record(record.row)}
-    if any(row.part not in baseline_by_part for row in unsaid):
-        suite = find_suites_baseline(rows_path(run).parent)
-        named = {
-            row.part: row.variant for row in reversed(unsaid) if suite in (row.variant, "|".join(names_in(row.variant)))
+    if any(row.part not in baseline_by_part for row in rows_without_baseline):
+        suite = find_suite_baseline(find_rows_path(run).parent)
+        suite_baselines = {
+            row.part: row.variant
+            for row in reversed(rows_without_baseline)
+            if suite in (row.variant, "|".join(list_names(row.variant)))
         }
-        baseline_by_part = named | baseline_by_part
-    for row in unsaid:
+        baseline_by_part = suite_baselines | baseline_by_part
+    for row in rows_without_baseline:
         row.baseline = baseline_by_part.get(row.part)
     return records
 
@@ -57,10 +59,10 @@ def is_baseline_record(row: Row) -> bool:
     return (row.speedup, row.speedup_low, row.speedup_high) == (1, 1, 1)
 
 
-def find_suites_baseline(folder: Path) -> str | None:
+def find_suite_baseline(folder: Path) -> str | None:
     """The baseline of the suite that a run's description names; None, with a warning, where it cannot be read."""
     try:
-        suites = [session.get("suite") or {} for session in read_about(folder)]
+        suites = [session.get("suite") or {} for session in read_sessions(folder)]
     except UsageError as error:
         warnings.warn(f"{error}; the baselines of its older rows stay empty", DamagedDescription, stacklevel=3)
         return None
@@ -71,15 +73,15 @@ class DamagedDescription(UserWarning):
     """A run's run.json that cannot be read. Its rows can."""
 
 
-def frame(rows: Iterable[Row]) -> pd.DataFrame:
+def make_frame(rows: Iterable[Row]) -> pd.DataFrame:
     """Rows as a DataFrame, every column of its fixed type even where all cells are empty; then what tasks added."""
     rows = list(rows)
-    fixed = pd.DataFrame([vars(row) for row in rows], columns=list(DTYPES)).astype(DTYPES)
-    added = dict.fromkeys(name_column(row, name) for row in rows for name in row.extra)
-    if not added:
+    fixed = pd.DataFrame([vars(row) for row in rows], columns=list(COLUMN_DTYPES)).astype(COLUMN_DTYPES)
+    task_columns = dict.fromkeys(name_column(row, name) for row in rows for name in row.extra)
+    if not task_columns:
         return fixed
-    each = [{name_column(row, name): value for name, value in row.extra.items()} for row in rows]
-    columns = {name: _column([values.get(name) for values in each]) for name in added}
+    task_values = [{name_column(row, name): value for name, value in row.extra.items()} for row in rows]
+    columns = {name: _make_column([values.get(name) for values in task_values]) for name in task_columns}
     return pd.concat([fixed, pd.DataFrame(columns, index=fixed.index)], axis=1)
 
 
@@ -88,16 +90,16 @@ def name_column(row: Row, name: str) -> str:
     return name if "." in name else f"{row.task}.{name}"
 
 
-def _column(values: Sequence[Value]) -> pd.Series:
+def _make_column(values: Sequence[Value]) -> pd.Series:
     """A column of the type that all its values have; of any type where they have several, or none."""
-    kinds = {_kind(value) for value in values if value is not None}
-    if kinds == {int, float}:
-        kinds = {float}
-    dtype = _PANDAS[kinds.pop().__name__] if len(kinds) == 1 else "object"
+    types = {_value_type(value) for value in values if value is not None}
+    if types == {int, float}:
+        types = {float}
+    dtype = _PANDAS_DTYPES[types.pop().__name__] if len(types) == 1 else "object"
     return pd.Series(list(values), dtype=dtype)
 
 
-def _kind(value: Value) -> type:
+def _value_type(value: Value) -> type:
     """What a value is; whole numbers that 64 bits do not hold count as floats."""
     if isinstance(value, int) and not isinstance(value, bool):
         return int if abs(value) < 2**63 else float

@@ -13,8 +13,8 @@ from filelock import FileLock, Timeout
 from ..errors import UsageError
 from . import durable
 
-LOCK = "lock"
-HOLDER = "lock.json"  # who holds it: beside it, because on Windows a locked file cannot be read
+LOCK_FILE = "lock"
+HOLDER_FILE = "lock.json"  # who holds it: beside it, because on Windows a locked file cannot be read
 
 
 class FolderLock:
@@ -23,14 +23,14 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         """Raises `UsageError` naming the holder when the folder is in use, `OSError` when it cannot be locked."""
         # never a soft lock, which is a file's mere presence and outlives its process
-        self._lock = FileLock(folder / LOCK, thread_local=False, fallback_to_soft=False)
+        self._lock = FileLock(folder / LOCK_FILE, thread_local=False, fallback_to_soft=False)
         try:
             self._lock.acquire(blocking=False)
         except Timeout as error:
             message = f"in use by {_read_holder(folder)}; wait for it, or choose another --out"
             raise UsageError(f"{folder}: {message}") from error
         try:
-            _format_holder(folder)
+            _write_holder(folder)
         except BaseException:
             self.release()
             raise
@@ -40,17 +40,17 @@ class FolderLock:
         self._lock.release()
 
 
-def _format_holder(folder: Path) -> None:
+def _write_holder(folder: Path) -> None:
     since = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     text = json.dumps({"pid": os.getpid(), "host": platform.node(), "since": since}) + "\n"
-    with open(folder / HOLDER, "w", encoding="utf-8", opener=durable.open_itself) as file:
+    with open(folder / HOLDER_FILE, "w", encoding="utf-8", opener=durable.open_nofollow) as file:
         file.write(text)
 
 
 def _read_holder(folder: Path) -> str:
     """Who holds the lock, as far as its text says: the holder may be about to write it."""
     try:
-        held = json.loads((folder / HOLDER).read_text(encoding="utf-8"))
-        return f"process {held['pid']} on host {held['host']} since {held['since']}"
+        holder = json.loads((folder / HOLDER_FILE).read_text(encoding="utf-8"))
+        return f"process {holder['pid']} on host {holder['host']} since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -12,43 +12,46 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 # AMD's designs with AVX-512, until identities were recorded, by the size of a core's first data cache
-DESIGNS = {32 * 2**10: "Zen4", 48 * 2**10: "Zen5"}
-TOPOLOGY = ("sockets", "physical_cores", "threads_per_core", "cache_bytes")
+DESIGN_BY_L1D = {32 * 2**10: "Zen4", 48 * 2**10: "Zen5"}
+TOPOLOGY_FIELDS = ("sockets", "physical_cores", "threads_per_core", "cache_bytes")
 
 
-def rename(session: dict[str, Any]) -> dict[str, Any]:
+def rename_machine(session: dict[str, Any]) -> dict[str, Any]:
     """The session, its environment's ``machine`` with a name that tells it from others; as it is where it has one, or
     does not say enough for one."""
-    environment = _table(session.get("environment"))
-    topology, machine = _table(environment.get("topology")), environment.get("machine")
+    environment = _as_dict(session.get("environment"))
+    topology, machine = _as_dict(environment.get("topology")), environment.get("machine")
     if "identity" in environment or not topology or not isinstance(machine, str):
         return session
     memory = environment.get("memory_bytes")
     facts = {
         **{name: environment.get(name) for name in ("cpu", "cores", "cpu_capability", "gpus")},
-        **{name: topology.get(name) for name in TOPOLOGY},
+        **{name: topology.get(name) for name in TOPOLOGY_FIELDS},
         "memory_gib": round(memory / 2**30) if isinstance(memory, int) else None,
-        "virtual": _table(environment.get("virtualisation")).get("hypervisor"),
+        "virtual": _as_dict(environment.get("virtualisation")).get("hypervisor"),
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:6]
-    return {**session, "environment": {**environment, "machine": f"{_name(facts) or machine}#{digest}"}}
+    return {**session, "environment": {**environment, "machine": f"{_make_name(facts) or machine}#{digest}"}}
 
 
-def find_new_names(sessions: Iterable[dict[str, Any]]) -> dict[tuple[Any, Any], str]:
+def find_machine_names(sessions: Iterable[dict[str, Any]]) -> dict[tuple[Any, Any], str]:
     """By a session's run_id and the name that its rows have: the name that `rename` gives the machine."""
-    pairs = [(s.get("run_id"), _table(s.get("environment")), _table(rename(s).get("environment"))) for s in sessions]
+    pairs = [
+        (s.get("run_id"), _as_dict(s.get("environment")), _as_dict(rename_machine(s).get("environment")))
+        for s in sessions
+    ]
     return {(run, old["machine"]): new["machine"] for run, old, new in pairs if old != new}
 
 
-def _name(facts: Mapping[str, Any]) -> str | None:
+def _make_name(facts: Mapping[str, Any]) -> str | None:
     """``AMD-Zen5-2c-24GiB`` where the facts leave but one design; None where they do not."""
-    cache = _table(facts["cache_bytes"]).get("L1d")
-    design = next((name for size, name in DESIGNS.items() if size == cache), None)
+    cache = _as_dict(facts["cache_bytes"]).get("L1d")
+    design = next((name for size, name in DESIGN_BY_L1D.items() if size == cache), None)
     is_zen = facts["cpu_capability"] == "AVX512" and str(facts["cpu"]).startswith("AMD") and facts["memory_gib"]
     if not (design and is_zen) or facts["gpus"]:
         return None
     return f"AMD-{design}-{facts['cores']}c-{facts['memory_gib']}GiB"
 
 
-def _table(value: Any) -> dict[str, Any]:
+def _as_dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}

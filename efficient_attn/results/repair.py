@@ -9,9 +9,9 @@ from pathlib import Path
 
 from . import durable
 from .rows import Record
-from .shards import Damage, scan
+from .shards import Damage, scan_lines
 
-QUARANTINE = "quarantine.jsonl"
+QUARANTINE_FILE = "quarantine.jsonl"
 
 
 def repair(folder: Path, paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
@@ -20,33 +20,33 @@ def repair(folder: Path, paths: Sequence[Path]) -> tuple[list[Record], list[str]
     All shards are read before one is touched: a newer version's records stop it, and then nothing was altered. Damage
     is safe in the quarantine before it is cut out, so that a crash in between loses nothing.
     """
-    lines_by_path = {path: list(scan(path)) for path in paths}
-    damages = [it for lines in lines_by_path.values() for _, it in lines if isinstance(it, Damage)]
+    lines_by_path = {path: list(scan_lines(path)) for path in paths}
+    damages = [content for lines in lines_by_path.values() for _, content in lines if isinstance(content, Damage)]
     if damages:
-        _quarantine(folder / QUARANTINE, damages)
+        _quarantine(folder / QUARANTINE_FILE, damages)
     for path in dict.fromkeys(damage.path for damage in damages):
-        _cut_out(path, lines_by_path[path])
-    records = [it for lines in lines_by_path.values() for _, it in lines if isinstance(it, Record)]
-    return records, [f"{damage}; moved to {QUARANTINE}, the case is measured again" for damage in damages]
+        _remove_damage(path, lines_by_path[path])
+    records = [content for lines in lines_by_path.values() for _, content in lines if isinstance(content, Record)]
+    return records, [f"{damage}; moved to {QUARANTINE_FILE}, the case is measured again" for damage in damages]
 
 
 def _quarantine(path: Path, damages: Sequence[Damage]) -> None:
     file = durable.open_to_append(path)
     try:
-        durable.append(file, "".join(map(_entry, damages)).encode())
+        durable.append(file, "".join(map(_format_damage, damages)).encode())
     finally:
         os.close(file)
 
 
-def _entry(damage: Damage) -> str:
+def _format_damage(damage: Damage) -> str:
     text = damage.data.decode("utf-8", "backslashreplace")
-    return json.dumps({"file": damage.path.name, "line": damage.line, "reason": damage.why, "text": text}) + "\n"
+    return json.dumps({"file": damage.path.name, "line": damage.line, "reason": damage.reason, "text": text}) + "\n"
 
 
-def _cut_out(path: Path, lines: Sequence[tuple[bytes, Record | Damage]]) -> None:
+def _remove_damage(path: Path, lines: Sequence[tuple[bytes, Record | Damage]]) -> None:
     """Leave the good lines: a torn end is cut off in place, anything else takes a new file."""
-    good = [data for data, it in lines if isinstance(it, Record)]
-    if all(it.torn for _, it in lines if isinstance(it, Damage)):
-        durable.truncate(path, sum(map(len, good)))
+    intact = [data for data, content in lines if isinstance(content, Record)]
+    if all(content.torn for _, content in lines if isinstance(content, Damage)):
+        durable.truncate(path, sum(map(len, intact)))
     else:
-        durable.replace(path, b"".join(good))
+        durable.replace(path, b"".join(intact))

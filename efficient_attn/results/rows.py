@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
-from .sanitize import clean
+from .sanitize import sanitize_line
 
-SCHEMA = 8
+SCHEMA_VERSION = 8
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
@@ -126,55 +126,63 @@ class Row:
     choices: str | None = None
     budget: str | None = None
     extra: dict[str, Value] = field(default_factory=dict)
-    schema: int = SCHEMA
+    schema: int = SCHEMA_VERSION
 
 
 COLUMNS = tuple(f.name for f in fields(Row))
-TEXTS = tuple(f.name for f in fields(Row) if str(f.type).startswith(("str", "Status")))
-_MEMBERS = {*COLUMNS, "samples"}
+TEXT_COLUMNS = tuple(f.name for f in fields(Row) if str(f.type).startswith(("str", "Status")))
+_RECORD_KEYS = {*COLUMNS, "samples"}
 
 
-def _to_2(body: dict[str, Any]) -> dict[str, Any]:
+def _migrate_to_2(body: dict[str, Any]) -> dict[str, Any]:
     """Schema 2 added what measuring in several processes needs; until then everything was timed warm."""
     added = ("cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j")
     cache = None if body.get("mode") is None else "warm"
     return body | dict.fromkeys(added) | {"cache": cache, "schema": 2}
 
 
-def _to_3(body: dict[str, Any]) -> dict[str, Any]:
+def _migrate_to_3(body: dict[str, Any]) -> dict[str, Any]:
     """Schema 3 counts rows whose weights nearly cancel; until then no mechanism had weights of either sign."""
     return body | {"clamped_rows": None, "schema": 3}
 
 
-def _to_4(body: dict[str, Any]) -> dict[str, Any]:
+def _migrate_to_4(body: dict[str, Any]) -> dict[str, Any]:
     """Schema 4 added what decoding is judged by; until then the bytes moved were among the samples only."""
     added = ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context")
     return body | dict.fromkeys(added) | {"schema": 4}
 
 
-def _to_5(body: dict[str, Any]) -> dict[str, Any]:
+def _migrate_to_5(body: dict[str, Any]) -> dict[str, Any]:
     """Schema 5 says the part of the suite, which was in the key only, and the baseline; and tasks add values."""
     part = str(body.get("case_key") or "").split("/")[1:2]
     return body | {"part": part[0] if part else None, "baseline": None, "extra": {}, "schema": 5}
 
 
-def _to_6(body: dict[str, Any]) -> dict[str, Any]:
+def _migrate_to_6(body: dict[str, Any]) -> dict[str, Any]:
     """Schema 6 says how full a batch is, at which length a result was proved, and where its bytes are read from."""
     return body | {"gate_len": None, "read_from": None, "fill": "full", "schema": 6}
 
 
-def _to_7(body: dict[str, Any]) -> dict[str, Any]:
+def _migrate_to_7(body: dict[str, Any]) -> dict[str, Any]:
     """Schema 7 says which forms of kernels were chosen; until then none were."""
     return body | {"choices": None, "schema": 7}
 
 
-def _to_8(body: dict[str, Any]) -> dict[str, Any]:
+def _migrate_to_8(body: dict[str, Any]) -> dict[str, Any]:
     """Schema 8 says to which budget a mechanism was fitted; until then there was none."""
     return body | {"budget": None, "schema": 8}
 
 
 # from each older schema to the next
-MIGRATION_STEPS = _to_2, _to_3, _to_4, _to_5, _to_6, _to_7, _to_8
+MIGRATION_STEPS = (
+    _migrate_to_2,
+    _migrate_to_3,
+    _migrate_to_4,
+    _migrate_to_5,
+    _migrate_to_6,
+    _migrate_to_7,
+    _migrate_to_8,
+)
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = dict(enumerate(MIGRATION_STEPS, start=1))
 
 
@@ -200,20 +208,20 @@ class Record:
         _clean_texts(self.row)
         body = {name: getattr(self.row, name) for name in COLUMNS} | {"samples": self.samples}
         _check_extra(self.row.extra)
-        text = json.dumps(body, allow_nan=False, separators=(",", ":"), default=_plain)
+        text = json.dumps(body, allow_nan=False, separators=(",", ":"), default=_to_python_number)
         return f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n'
 
     @classmethod
     def from_line(cls, line: str) -> Record:
         """Read a line back, an older schema's too. `ValueError` says what is wrong with it: broken, altered, newer."""
-        text, mark, crc = line.rstrip("\n").rpartition(',"crc":')
-        if not mark or crc[-1:] != "}" or not (crc.isascii() and crc[:-1].isdecimal()):
+        text, separator, crc = line.rstrip("\n").rpartition(',"crc":')
+        if not separator or crc[-1:] != "}" or not (crc.isascii() and crc[:-1].isdecimal()):
             raise ValueError("not a complete record")
         if zlib.crc32((text + "}").encode()) != int(crc[:-1]):
             raise ValueError("the checksum does not match: the record was altered")
         body = _migrate(json.loads(text + "}"))
-        if body.keys() != _MEMBERS:
-            name = min(body.keys() ^ _MEMBERS)
+        if body.keys() != _RECORD_KEYS:
+            name = min(body.keys() ^ _RECORD_KEYS)
             raise ValueError(f"{'unknown' if name in body else 'missing'} column {name}")
         _check_extra(body["extra"])
         samples = body.pop("samples")
@@ -221,19 +229,19 @@ class Record:
 
 
 def _clean_texts(row: Row) -> None:
-    for name in TEXTS:
+    for name in TEXT_COLUMNS:
         text = getattr(row, name)
         if isinstance(text, str) and not text.isprintable():
-            setattr(row, name, clean(text))
+            setattr(row, name, sanitize_line(text))
     if isinstance(row.extra, dict) and row.extra:  # what else it may be is refused later
-        row.extra = {_clean(name): _clean(value) for name, value in row.extra.items()}
+        row.extra = {_clean_value(name): _clean_value(value) for name, value in row.extra.items()}
 
 
-def _clean(value: Any) -> Any:
-    return clean(value) if isinstance(value, str) else value
+def _clean_value(value: Any) -> Any:
+    return sanitize_line(value) if isinstance(value, str) else value
 
 
-def _plain(value: Any) -> int | float:
+def _to_python_number(value: Any) -> int | float:
     """NumPy's numbers, which plug-ins count with, as Python's. `TypeError` for anything else."""
     if isinstance(value, numbers.Integral):
         return int(value)
@@ -256,10 +264,10 @@ def _migrate(body: Any) -> dict[str, Any]:
     schema = body.get("schema") if isinstance(body, dict) else None
     if type(schema) is not int:
         raise ValueError("no schema: not a record")
-    if schema > SCHEMA:
-        message = f"schema {schema} is newer than this version reads ({SCHEMA})"
+    if schema > SCHEMA_VERSION:
+        message = f"schema {schema} is newer than this version reads ({SCHEMA_VERSION})"
         raise NewerSchemaError(f"{message}; upgrade efficient-attn")
-    while schema < SCHEMA:
+    while schema < SCHEMA_VERSION:
         if schema not in MIGRATIONS:
             raise ValueError(f"unknown schema {schema}")
         body = MIGRATIONS[schema](body)
@@ -267,6 +275,6 @@ def _migrate(body: Any) -> dict[str, Any]:
     return body
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """The number, or None where it is not finite and so cannot be stored."""
     return value if math.isfinite(value) else None

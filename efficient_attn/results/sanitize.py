@@ -9,7 +9,7 @@ from typing import Any
 _SPACE = re.compile("[\t\n\v\f\r\x85\u2028\u2029]+")
 
 
-def clean(text: str) -> str:
+def sanitize_line(text: str) -> str:
     """The text in one line, without control characters, what turns its direction round or has no width, and lone
     surrogates, which no encoding takes."""
     if text.isprintable():
@@ -18,15 +18,15 @@ def clean(text: str) -> str:
     return "".join(c for c in _SPACE.sub(" ", text) if c.isprintable() or unicodedata.category(c) == "Zs")
 
 
-def clean_lines(text: str) -> str:
+def sanitize_lines(text: str) -> str:
     """The text with its lines and tabs."""
-    return "\n".join("\t".join(map(clean, line.split("\t"))) for line in text.split("\n"))
+    return "\n".join("\t".join(map(sanitize_line, line.split("\t"))) for line in text.split("\n"))
 
 
-def clean_all(value: Any) -> Any:
+def sanitize_json(value: Any) -> Any:
     """A value of JSON with all its texts, keys too, as `clean_lines` leaves them."""
     if isinstance(value, str):
-        return clean_lines(value)
+        return sanitize_lines(value)
     if isinstance(value, dict):
-        return {clean(str(key)): clean_all(inner) for key, inner in value.items()}
-    return [clean_all(inner) for inner in value] if isinstance(value, list) else value
+        return {sanitize_line(str(key)): sanitize_json(item) for key, item in value.items()}
+    return [sanitize_json(item) for item in value] if isinstance(value, list) else value

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from ..units import Unit as Unit  # how a column's values are written; "time" is in ms, as in all of a row's own columns
 
-Kind = Literal["line", "points", "bars"]
+PlotKind = Literal["line", "points", "bars"]
 
 
 class DamagedSection(UserWarning):
@@ -42,7 +42,7 @@ class Section:
     columns: tuple[Column, ...] = ()
     x: str | None = None
     y: str | None = None
-    kind: Kind = "line"
+    kind: PlotKind = "line"
     layout: str = "plain"
     suite: str | None = None
     part: str | None = None
@@ -61,22 +61,22 @@ class Section:
         Of a later version, keys are left out, an unknown unit is a plain number's, and an unknown kind a line.
         """
         try:
-            fields = _select_fields(cls, data)
-            fields["columns"] = tuple(_read_column(item) for item in _read_list(fields.get("columns", ())))
-            fields["sentences"] = tuple(_read_line(item) for item in _read_list(fields.get("sentences", ())))
-            fields |= {name: _read_line(fields[name]) for name in ("name", "task", "title", "layout") if name in fields}
-            fields |= {
-                name: _read_line(fields[name]) for name in ("x", "y", "suite", "part") if fields.get(name) is not None
+            values = _select_fields(cls, data)
+            values["columns"] = tuple(_read_column(item) for item in _read_list(values.get("columns", ())))
+            values["sentences"] = tuple(_read_text(item) for item in _read_list(values.get("sentences", ())))
+            values |= {name: _read_text(values[name]) for name in ("name", "task", "title", "layout") if name in values}
+            values |= {
+                name: _read_text(values[name]) for name in ("x", "y", "suite", "part") if values.get(name) is not None
             }
-            return cls(**fields | {"kind": _read_choice(Kind, fields.get("kind"), "line")})
+            return cls(**values | {"kind": _read_choice(PlotKind, values.get("kind"), "line")})
         except TypeError as error:
             raise ValueError(str(error)) from error
 
 
 def _read_column(data: Any) -> Column:
-    fields = _select_fields(Column, data)
-    texts = {name: _read_line(fields[name]) for name in ("name", "heading") if name in fields}
-    return Column(**texts, unit=_read_choice(Unit, fields.get("unit"), "number"))
+    values = _select_fields(Column, data)
+    texts = {name: _read_text(values[name]) for name in ("name", "heading") if name in values}
+    return Column(**texts, unit=_read_choice(Unit, values.get("unit"), "number"))
 
 
 def _select_fields(kind: type, data: Any) -> dict[str, Any]:
@@ -92,12 +92,12 @@ def _read_list(data: Any) -> list[Any] | tuple[Any, ...]:
     return data
 
 
-def _read_line(data: Any) -> str:
+def _read_text(data: Any) -> str:
     """A text in one line."""
     if not isinstance(data, str):
         raise ValueError(f"expected a text, got {data!r}")
     return " ".join(data.split())
 
 
-def _read_choice(choices: Any, value: Any, usual: str) -> Any:
-    return value if value in get_args(choices) else usual
+def _read_choice(choices: Any, value: Any, default: str) -> Any:
+    return value if value in get_args(choices) else default

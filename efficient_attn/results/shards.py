@@ -16,9 +16,9 @@ from pathlib import Path
 from ..errors import UsageError
 from .rows import NewerSchemaError, Record
 
-ROWS, PACKED = "rows.jsonl", ".gz"
-DIGEST = re.compile("#[^#/]*$")  # at the end of a case's key
-ROWS_NAME = re.compile(r"(rows.*)\.jsonl(\.gz)?")
+ROWS_FILE, COMPRESSED_SUFFIX = "rows.jsonl", ".gz"
+DIGEST_SUFFIX = re.compile("#[^#/]*$")  # at the end of a case's key
+ROWS_FILE_PATTERN = re.compile(r"(rows.*)\.jsonl(\.gz)?")
 
 
 class DamagedRecord(UserWarning):
@@ -31,7 +31,7 @@ class Damage:
 
     path: Path
     line: int
-    why: str
+    reason: str
     data: bytes
 
     @property
@@ -39,12 +39,12 @@ class Damage:
         return not self.data.endswith(b"\n")
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.why}"
+        return f"{self.path}:{self.line}: {self.reason}"
 
 
-def warn(damage: Damage) -> None:
+def warn_of_damage(damage: Damage) -> None:
     """Tell a reader what was left out."""
-    remedy = "" if damage.path.suffix == PACKED else " (`--resume` measures it again)"
+    remedy = "" if damage.path.suffix == COMPRESSED_SUFFIX else " (`--resume` measures it again)"
     warnings.warn(f"{damage}; left out{remedy}", DamagedRecord, stacklevel=3)
 
 
@@ -52,21 +52,21 @@ def list_shards(run: Path) -> list[Path]:
     """A run's files of rows by name, ``rows.jsonl`` first: what a later one holds is later. ``run`` may be one file."""
     if is_shard(run) and run.is_file():
         return [run]
-    named = ((ROWS_NAME.fullmatch(path.name), path) for path in run.glob("rows*"))
-    numbered = [(name[1], not name[2], path) for name, path in named if name and path.is_file()]
+    matches = ((ROWS_FILE_PATTERN.fullmatch(path.name), path) for path in run.glob("rows*"))
+    numbered = [(match[1], not match[2], path) for match, path in matches if match and path.is_file()]
     return [path for *_, path in sorted(numbered)]
 
 
 def is_shard(path: Path) -> bool:
     """Whether a path names a file of rows, not a folder."""
-    return path.name.removesuffix(PACKED).endswith(".jsonl")
+    return path.name.removesuffix(COMPRESSED_SUFFIX).endswith(".jsonl")
 
 
-def scan(path: Path) -> Iterator[tuple[bytes, Record | Damage]]:
+def scan_lines(path: Path) -> Iterator[tuple[bytes, Record | Damage]]:
     """Each line as it stands, with the record or the damage that it is. `UsageError` for a newer version's."""
     number = 0
     try:
-        with gzip.open(path) if path.suffix == PACKED else path.open("rb") as lines:
+        with gzip.open(path) if path.suffix == COMPRESSED_SUFFIX else path.open("rb") as lines:
             for number, data in enumerate(lines, 1):
                 yield data, _read_line(path, number, data)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -86,6 +86,6 @@ def _read_line(path: Path, number: int, data: bytes) -> Record | Damage:
         return Damage(path, number, str(error), data)
 
 
-def stem(case_key: str) -> str:
+def strip_digest(case_key: str) -> str:
     """What a case is called whatever its sources were: the key without its digest."""
-    return DIGEST.sub("", case_key)  # a part's name may hold a "#" too
+    return DIGEST_SUFFIX.sub("", case_key)  # a part's name may hold a "#" too

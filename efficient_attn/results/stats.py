@@ -38,7 +38,7 @@ class Mean(NamedTuple):
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
         if self.degrees < 1:
             return None
-        half = quantile_t(0.5 + confidence / 2, self.degrees) * self.error
+        half = t_quantile(0.5 + confidence / 2, self.degrees) * self.error
         return self.value - half, self.value + half
 
     @property
@@ -48,7 +48,7 @@ class Mean(NamedTuple):
             return 1.0
         if self.error == 0:
             return 1.0 if self.value == 0 else 0.0
-        return 2 * share_below_t(-abs(self.value) / self.error, self.degrees)
+        return 2 * t_cdf(-abs(self.value) / self.error, self.degrees)
 
 
 def estimate_mean(values: Sequence[float], groups: Sequence[int] | None = None) -> Mean:
@@ -61,16 +61,16 @@ def estimate_mean(values: Sequence[float], groups: Sequence[int] | None = None) 
     n, center = len(x), float(x.mean())
     if n < 2:
         return Mean(center, math.inf, 0)
-    plain = Mean(center, float(x.std(ddof=1)) / math.sqrt(n), n - 1)
-    parts = [x[np.asarray(groups) == g] for g in dict.fromkeys(groups)] if groups is not None else []
-    if len(parts) < 3 or len(parts) == n:
-        return plain
-    between = sum(len(p) * (float(p.mean()) - center) ** 2 for p in parts) / (len(parts) - 1)
-    within = sum(float(((p - p.mean()) ** 2).sum()) for p in parts) / (n - len(parts))
-    return Mean(center, math.sqrt(between / n), len(parts) - 1) if between > within else plain
+    overall = Mean(center, float(x.std(ddof=1)) / math.sqrt(n), n - 1)
+    group_values = [x[np.asarray(groups) == g] for g in dict.fromkeys(groups)] if groups is not None else []
+    if len(group_values) < 3 or len(group_values) == n:
+        return overall
+    between = sum(len(part) * (float(part.mean()) - center) ** 2 for part in group_values) / (len(group_values) - 1)
+    within = sum(float(((part - part.mean()) ** 2).sum()) for part in group_values) / (n - len(group_values))
+    return Mean(center, math.sqrt(between / n), len(group_values) - 1) if between > within else overall
 
 
-def estimate_typical(
+def estimate_geometric_mean(
     values: Sequence[float], groups: Sequence[int] | None = None, *, confidence: float = 0.95
 ) -> Estimate:
     """The geometric mean of positive values (one a round), with Student's t-interval over their logarithms.
@@ -80,19 +80,23 @@ def estimate_typical(
     if not len(values) or min(values) <= 0:
         raise ValueError("typical: needs positive values")
     mean = estimate_mean([math.log(v) for v in values], groups)
-    ends = mean.interval(confidence) or (None, None)
-    return Estimate(math.exp(mean.value), *(end if end is None else math.exp(end) for end in ends))
+    interval = mean.interval(confidence) or (None, None)
+    return Estimate(math.exp(mean.value), *(end if end is None else math.exp(end) for end in interval))
 
 
-def paired_ratio(
-    top: Sequence[float], bottom: Sequence[float], groups: Sequence[int] | None = None, *, confidence: float = 0.95
+def estimate_paired_ratio(
+    numerator: Sequence[float],
+    denominator: Sequence[float],
+    groups: Sequence[int] | None = None,
+    *,
+    confidence: float = 0.95,
 ) -> Estimate:
     """The ratio top / bottom of two series measured side by side, round by round, with its interval.
 
     Pairing takes out whatever slowed a whole round. Rounds that only one series has are left out.
     """
-    ratios = [a / b for a, b in zip(top, bottom, strict=False)]
-    return estimate_typical(ratios, None if groups is None else groups[: len(ratios)], confidence=confidence)
+    ratios = [a / b for a, b in zip(numerator, denominator, strict=False)]
+    return estimate_geometric_mean(ratios, None if groups is None else groups[: len(ratios)], confidence=confidence)
 
 
 def classify_ratio(low: float, high: float, *, margin: float = MARGIN, tolerance: float | None = None) -> RatioVerdict:
@@ -105,8 +109,8 @@ def classify_ratio(low: float, high: float, *, margin: float = MARGIN, tolerance
     low, high = math.log(low), math.log(high)
     if (low > 0 or high < 0) and abs(low + high) / 2 > math.log1p(margin):
         return "faster" if low > 0 else "slower"
-    edge = math.log1p(margin if tolerance is None else tolerance)
-    return "same" if -edge <= low and high <= edge else "inconclusive"
+    limit = math.log1p(margin if tolerance is None else tolerance)
+    return "same" if -limit <= low and high <= limit else "inconclusive"
 
 
 def estimate_share(hits: int, count: int, *, confidence: float = 0.95) -> Estimate:
@@ -129,14 +133,14 @@ def adjust_holm(p_values: Sequence[float], risk: float) -> list[float]:
     """
     count = len(p_values)
     adjusted = [risk / max(1, count)] * count
-    for place, at in enumerate(sorted(range(count), key=lambda i: p_values[i])):
-        if p_values[at] > risk / (count - place):
+    for rank, index in enumerate(sorted(range(count), key=lambda i: p_values[i])):
+        if p_values[index] > risk / (count - rank):
             break
-        adjusted[at] = risk / (count - place)
+        adjusted[index] = risk / (count - rank)
     return adjusted
 
 
-def exponent(lengths: Sequence[float], values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
+def estimate_exponent(lengths: Sequence[float], values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
     """The slope of log(values) over log(lengths): 1 for linear growth, 2 for quadratic. Least squares, t-interval."""
     x, y = np.log(np.asarray(lengths, dtype=float)), np.log(np.asarray(values, dtype=float))
     if len(x) < 2 or np.ptp(x) == 0:
@@ -147,7 +151,7 @@ def exponent(lengths: Sequence[float], values: Sequence[float], *, confidence: f
         return Estimate(slope)
     residual = y - y.mean() - slope * dx
     error = math.sqrt(float((residual**2).sum()) / (len(x) - 2) / float((dx**2).sum()))
-    half = quantile_t(0.5 + confidence / 2, len(x) - 2) * error
+    half = t_quantile(0.5 + confidence / 2, len(x) - 2) * error
     return Estimate(slope, slope - half, slope + half)
 
 
@@ -156,14 +160,14 @@ def median(values: Sequence[float]) -> float:
     return statistics.median_high(values)
 
 
-def share_below_t(value: float, degrees: float) -> float:
+def t_cdf(value: float, degrees: float) -> float:
     """The share of Student's t-distribution that lies below a value."""
     from scipy.special import stdtr  # scipy.stats would take most of a second to import
 
     return float(stdtr(degrees, value))
 
 
-def quantile_t(share: float, degrees: float) -> float:
+def t_quantile(share: float, degrees: float) -> float:
     """The value below which that share of Student's t-distribution lies."""
     from scipy.special import stdtrit  # scipy.stats would take most of a second to import
 

@@ -18,39 +18,49 @@ from typing import Any
 
 from ..errors import UsageError
 from . import durable
-from .lock import HOLDER, LOCK, FolderLock
-from .machines import find_new_names, rename
-from .repair import QUARANTINE, repair
+from .lock import HOLDER_FILE, LOCK_FILE, FolderLock
+from .machines import find_machine_names, rename_machine
+from .repair import QUARANTINE_FILE, repair
 from .rows import Record, Status
-from .shards import PACKED, ROWS, ROWS_NAME, Damage, DamagedRecord, list_shards, scan, stem, warn
+from .shards import (
+    COMPRESSED_SUFFIX,
+    ROWS_FILE,
+    ROWS_FILE_PATTERN,
+    Damage,
+    DamagedRecord,
+    list_shards,
+    scan_lines,
+    strip_digest,
+    warn_of_damage,
+)
 
-RUN = "run.json"
+RUN_FILE = "run.json"
 
 
 class StoreError(UsageError):
     """The disk did not take a record: what was written before is kept, and the run can be gone on with."""
 
 
-class Writer:
+class RunWriter:
     """The one writer of a run's folder, and of one shard in it. Each record is one write and one fsync.
 
     done: the status of every case that the folder holds, by its key. repairs: what was damaged, a sentence each.
     """
 
-    def __init__(self, folder: Path, *, resume: bool = False, shard: str = ROWS) -> None:
+    def __init__(self, folder: Path, *, resume: bool = False, shard: str = ROWS_FILE) -> None:
         """Open a folder that is new or empty, or with ``resume`` one that holds a run already, which is repaired."""
         self.folder = folder
-        self.done: dict[str, Status] = {}
+        self.statuses: dict[str, Status] = {}
         self.repairs: list[str] = []
         self._keys: dict[str, str] = {}
         try:
             durable.make_folder(folder)
-            refuse_links(folder)
-            if not (folder / LOCK).exists():  # a folder that is not ours gets nothing, not even a lock
-                _refuse_foreign(folder, resume)
+            check_no_links(folder)
+            if not (folder / LOCK_FILE).exists():  # a folder that is not ours gets nothing, not even a lock
+                _check_run_folder(folder, resume)
             self._lock = FolderLock(folder)
             try:
-                _refuse_foreign(folder, resume)
+                _check_run_folder(folder, resume)
                 self._file = self._open(folder / shard)
             except BaseException:
                 self._lock.release()
@@ -62,27 +72,27 @@ class Writer:
         """Take up what the folder holds already, then the shard for writing."""
         records, self.repairs = repair(self.folder, list_shards(self.folder))
         for record in records:
-            self._append_session(record)
+            self._mark_done(record)
         return durable.open_to_append(shard)
 
     def write(self, record: Record) -> None:
         """Keep the record; it is on the disk when this returns. `StoreError` when the disk does not take it."""
         line = record.to_line().encode()
-        with self._kept():
+        with self._storing():
             durable.append(self._file, line)
-        self._append_session(record)
+        self._mark_done(record)
 
-    def describe(self, session: dict[str, Any]) -> None:
+    def write_session(self, session: dict[str, Any]) -> None:
         """Keep what ran and where: beside those of earlier sessions, in place of this one's."""
-        earlier = [s for s in _read_sessions(self.folder) if s.get("run_id") != session.get("run_id")]
+        earlier = [s for s in _read_raw_sessions(self.folder) if s.get("run_id") != session.get("run_id")]
         text = json.dumps({"sessions": [*earlier, session]}, indent=2, allow_nan=False) + "\n"
-        with self._kept():
-            durable.replace(self.folder / RUN, text.encode())
+        with self._storing():
+            durable.replace(self.folder / RUN_FILE, text.encode())
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
         """What is known of the sessions that wrote here so far."""
-        return read_about(self.folder)
+        return read_sessions(self.folder)
 
     def close(self) -> None:
         try:
@@ -90,7 +100,7 @@ class Writer:
         finally:
             self._lock.release()
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> RunWriter:
         return self
 
     def __exit__(
@@ -98,15 +108,15 @@ class Writer:
     ) -> None:
         self.close()
 
-    def _append_session(self, record: Record) -> None:
+    def _mark_done(self, record: Record) -> None:
         """A case counts as done by its latest record, whatever its sources were before."""
         key = record.row.case_key
-        self.done.pop(self._keys.get(stem(key), key), None)
-        self._keys[stem(key)] = key
-        self.done[key] = record.row.status
+        self.statuses.pop(self._keys.get(strip_digest(key), key), None)
+        self._keys[strip_digest(key)] = key
+        self.statuses[key] = record.row.status
 
     @contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _storing(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -115,40 +125,40 @@ class Writer:
             raise StoreError(f"{message}; {remedy}") from error
 
 
-def read(run: Path, *, damaged: Callable[[Damage], object] = warn) -> list[Record]:
+def read(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_damage) -> list[Record]:
     """A run's records (a folder's, or one shard's): of each case the latest, in the place of its first.
 
     damaged: told of each line that was left out because it is broken or altered; else a `DamagedRecord` warning is.
     """
-    names = _find_names(rows_path(run).parent)
+    names = _find_machine_names(find_rows_path(run).parent)
     latest: dict[str, Record] = {}
     for path in list_shards(run):
-        for _, line in scan(path):
+        for _, line in scan_lines(path):
             if isinstance(line, Damage):
-                damaged(line)
+                on_damage(line)
             else:
                 line.row.machine = names.get((line.row.run_id, line.row.machine), line.row.machine)
-                latest[stem(line.row.case_key)] = line
+                latest[strip_digest(line.row.case_key)] = line
     return list(latest.values())
 
 
-def read_about(folder: Path) -> list[dict[str, Any]]:
+def read_sessions(folder: Path) -> list[dict[str, Any]]:
     """The descriptions of the sessions that wrote a run: suite, command line, environment, machine."""
-    return [rename(session) for session in _read_sessions(folder)]
+    return [rename_machine(session) for session in _read_raw_sessions(folder)]
 
 
-def _find_names(folder: Path) -> dict[tuple[Any, Any], str]:
+def _find_machine_names(folder: Path) -> dict[tuple[Any, Any], str]:
     """What the machines of older rows are called now."""
     try:
-        return find_new_names(_read_sessions(folder))
+        return find_machine_names(_read_raw_sessions(folder))
     except UsageError as error:
         warnings.warn(f"{error}; machines keep the names that their rows hold", DamagedRecord, stacklevel=3)
         return {}
 
 
-def _read_sessions(folder: Path) -> list[dict[str, Any]]:
+def _read_raw_sessions(folder: Path) -> list[dict[str, Any]]:
     """As they were written."""
-    path = folder / RUN
+    path = folder / RUN_FILE
     if not path.is_file():
         return []
     try:
@@ -157,34 +167,36 @@ def _read_sessions(folder: Path) -> list[dict[str, Any]]:
         raise UsageError(f"{path}: damaged: {error}") from error
 
 
-def rows_path(run: Path) -> Path:
+def find_rows_path(run: Path) -> Path:
     """Where a run's rows begin; `UsageError` when the folder holds none."""
     shard_paths = list_shards(run)
     if not shard_paths:
-        raise UsageError(f"{run}: no run here (no {ROWS})")
+        raise UsageError(f"{run}: no run here (no {ROWS_FILE})")
     return shard_paths[0]
 
 
-def is_own(path: Path) -> bool:
+def is_run_file_name(path: Path) -> bool:
     """Whether a file has the name of one that a run lives on."""
-    return path.name in (RUN, QUARANTINE, LOCK, HOLDER) or bool(ROWS_NAME.fullmatch(path.name))
+    return path.name in (RUN_FILE, QUARANTINE_FILE, LOCK_FILE, HOLDER_FILE) or bool(
+        ROWS_FILE_PATTERN.fullmatch(path.name)
+    )
 
 
-def refuse_links(folder: Path) -> None:
+def check_no_links(folder: Path) -> None:
     """`UsageError` where a run's own file would be written somewhere else."""
     for path in sorted(folder.iterdir()):
-        if path.is_symlink() and is_own(path):
+        if path.is_symlink() and is_run_file_name(path):
             reason = "a link, and nothing is written through one"
             raise UsageError(f"{path}: {reason}; put the file itself there, or choose another folder")
 
 
-def _refuse_foreign(folder: Path, resume: bool) -> None:
+def _check_run_folder(folder: Path, resume: bool) -> None:
     """Whether this folder may be written to: a new one, or a run that is to be gone on with."""
-    holds = sorted(path.name for path in folder.iterdir() if path.name not in (LOCK, HOLDER))
-    if holds and not resume:
-        raise UsageError(f"{folder}: not empty (holds {holds[0]}); choose another --out, or add --resume")
-    if holds and not list_shards(folder):
-        raise UsageError(f"{folder}: holds no run to resume (no {ROWS}); choose another --out")
-    if packed := [path for path in list_shards(folder) if path.suffix == PACKED]:
-        reason = f"published, its rows are compressed ({packed[0].name})"
-        raise UsageError(f"{folder}: {reason}; choose another --out, or unpack them first: gzip -d {packed[0]}")
+    names = sorted(path.name for path in folder.iterdir() if path.name not in (LOCK_FILE, HOLDER_FILE))
+    if names and not resume:
+        raise UsageError(f"{folder}: not empty (holds {names[0]}); choose another --out, or add --resume")
+    if names and not list_shards(folder):
+        raise UsageError(f"{folder}: holds no run to resume (no {ROWS_FILE}); choose another --out")
+    if compressed := [path for path in list_shards(folder) if path.suffix == COMPRESSED_SUFFIX]:
+        reason = f"published, its rows are compressed ({compressed[0].name})"
+        raise UsageError(f"{folder}: {reason}; choose another --out, or unpack them first: gzip -d {compressed[0]}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..bench.case_config import CaseConfig, Group
 from ..bench.planning.request import TaskRequest
 from ..bench.task import Guess, Keys, Task
-from ..results.rows import Record, Row, finite
+from ..results.rows import Record, Row, finite_or_none
 from ..results.section import Column, Section
 from .trained import EXACT_SPEC, GEMM_EFFICIENCY, check_axes
 
@@ -102,8 +102,8 @@ def _fill_row(row: Row, metrics: dict[str, float | None], case: Case) -> None:
     """What was lost, as the row's columns."""
     available = {name: value for name, value in metrics.items() if value is not None}
     row.metric = "nats a token" if "loss" in available else "relative error of hidden rows"
-    row.loss = finite(available.get("loss", available.get("hidden_error", math.nan)))
-    row.extra = {name: finite(value) for name, value in available.items()}
+    row.loss = finite_or_none(available.get("loss", available.get("hidden_error", math.nan)))
+    row.extra = {name: finite_or_none(value) for name, value in available.items()}
     row.extra["segment"] = case.group.config.segment
 
 

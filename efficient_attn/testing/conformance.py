@@ -9,7 +9,7 @@ import torch
 
 from ..contract.traits import Traits
 from ..errors import UnsupportedError
-from ..instruments.environment.devices import why_absent
+from ..instruments.environment.devices import describe_absence
 from .check import Check, Outcome, run_check
 from .checks import CHECKS
 from .subject import Factory, Subject
@@ -30,7 +30,7 @@ def run_checks(
     and cuts that are drawn. Raises what creating the mechanism raises (`UsageError`, `UnsupportedError`), and
     `UnsupportedError` for a device that is not here; failures inside checks are outcomes.
     """
-    if reason := why_absent(torch.device(device).type):
+    if reason := describe_absence(torch.device(device).type):
         raise UnsupportedError(f"check: {reason}; leave --device out to check on the CPU")
     kind = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     if isinstance(source, Subject):

@@ -18,48 +18,62 @@ class Entry(NamedTuple):
 FAMILIES = ("full", "sparse", "linear", "low_rank", "hashed", "shared_kv")
 
 
-STEPS = "causal", "decode"  # what most can
-EXACT = *STEPS, "exact"  # a softmax over the keys that are seen, besides
+COMMON_TRAITS = "causal", "decode"  # what most can
+EXACT_TRAITS = *COMMON_TRAITS, "exact"  # a softmax over the keys that are seen, besides
 
 
-def _entry(name: str, cls: str, family: str, sentence: str, able: tuple[str, ...] = STEPS) -> Entry:
+def _make_entry(name: str, cls: str, family: str, sentence: str, able: tuple[str, ...] = COMMON_TRAITS) -> Entry:
     """A file of the family's folder, called as the mechanism is. able: held to its traits by a test."""
     return Entry(name, f"efficient_attn.variants.{family}.{name}:{cls}", family, sentence, frozenset(able))
 
 
 CATALOGUE = (
-    _entry("full", "Full", "full", "Exact softmax attention: every query over every key.", EXACT),
-    _entry("dot", "Dot", "full", "Exact softmax of dot products as they are, not scaled."),
-    _entry("general", "General", "full", "Exact softmax of a learned bilinear form of query and key."),
-    _entry("additive", "Additive", "full", "Exact softmax of a small network's score of query and key."),
-    _entry("cosine", "Cosine", "full", "Exact softmax of cosines times a learned temperature."),
-    _entry("luong_local", "LuongLocal", "full", "A window around a predicted position, fading with distance."),
-    _entry("sliding_window", "SlidingWindow", "sparse", "Each query over the keys within a window.", EXACT),
-    _entry("dilated_window", "DilatedWindow", "sparse", "A window of keys some positions apart.", EXACT),
-    _entry("global_tokens", "GlobalTokens", "sparse", "First tokens see all and are seen by all.", EXACT),
-    _entry("random_blocks", "RandomBlocks", "sparse", "A query's own block of keys and a few drawn ones.", EXACT),
-    _entry("strided", "Strided", "sparse", "The neighbourhood, and every stride-th position.", EXACT),
-    _entry("fixed", "Fixed", "sparse", "The query's own block, and the last keys of every block.", EXACT),
-    _entry("longformer", "Longformer", "sparse", "Sliding window and global tokens.", EXACT),
-    _entry("bigbird", "BigBird", "sparse", "Sliding window, global tokens and random blocks.", EXACT),
-    _entry("attention_sinks", "AttentionSinks", "sparse", "The last keys and the very first; causal.", EXACT),
-    _entry("linear", "Linear", "linear", "softmax's exp(q.k) replaced by (elu(q)+1).(elu(k)+1)."),
-    _entry("performer", "Performer", "linear", "Softmax estimated by positive random features (FAVOR+)."),
-    _entry("random_feature", "RandomFeature", "linear", "Softmax of unit vectors by random sines."),
-    _entry("cosformer", "CosFormer", "linear", "ReLU features, weighted by the cosine of the distance."),
-    _entry("relu_linear", "ReluLinear", "linear", "softmax's exp(q.k) replaced by relu(q).relu(k)."),
-    _entry("taylor", "Taylor", "linear", "exp(s) replaced by its second-order Taylor series."),
-    _entry("retention", "Retention", "linear", "q.k decaying with distance, not normalised; causal."),
-    _entry("linformer", "Linformer", "low_rank", "Keys and values projected along the length, learned.", ()),
-    _entry("nystromformer", "Nystromformer", "low_rank", "Softmax by way of segment means (landmarks).", ()),
-    _entry(
+    _make_entry("full", "Full", "full", "Exact softmax attention: every query over every key.", EXACT_TRAITS),
+    _make_entry("dot", "Dot", "full", "Exact softmax of dot products as they are, not scaled."),
+    _make_entry("general", "General", "full", "Exact softmax of a learned bilinear form of query and key."),
+    _make_entry("additive", "Additive", "full", "Exact softmax of a small network's score of query and key."),
+    _make_entry("cosine", "Cosine", "full", "Exact softmax of cosines times a learned temperature."),
+    _make_entry("luong_local", "LuongLocal", "full", "A window around a predicted position, fading with distance."),
+    _make_entry("sliding_window", "SlidingWindow", "sparse", "Each query over the keys within a window.", EXACT_TRAITS),
+    _make_entry("dilated_window", "DilatedWindow", "sparse", "A window of keys some positions apart.", EXACT_TRAITS),
+    _make_entry("global_tokens", "GlobalTokens", "sparse", "First tokens see all and are seen by all.", EXACT_TRAITS),
+    _make_entry(
+        "random_blocks", "RandomBlocks", "sparse", "A query's own block of keys and a few drawn ones.", EXACT_TRAITS
+    ),
+    _make_entry("strided", "Strided", "sparse", "The neighbourhood, and every stride-th position.", EXACT_TRAITS),
+    _make_entry("fixed", "Fixed", "sparse", "The query's own block, and the last keys of every block.", EXACT_TRAITS),
+    _make_entry("longformer", "Longformer", "sparse", "Sliding window and global tokens.", EXACT_TRAITS),
+    _make_entry("bigbird", "BigBird", "sparse", "Sliding window, global tokens and random blocks.", EXACT_TRAITS),
+    _make_entry(
+        "attention_sinks", "AttentionSinks", "sparse", "The last keys and the very first; causal.", EXACT_TRAITS
+    ),
+    _make_entry("linear", "Linear", "linear", "softmax's exp(q.k) replaced by (elu(q)+1).(elu(k)+1)."),
+    _make_entry("performer", "Performer", "linear", "Softmax estimated by positive random features (FAVOR+)."),
+    _make_entry("random_feature", "RandomFeature", "linear", "Softmax of unit vectors by random sines."),
+    _make_entry("cosformer", "CosFormer", "linear", "ReLU features, weighted by the cosine of the distance."),
+    _make_entry("relu_linear", "ReluLinear", "linear", "softmax's exp(q.k) replaced by relu(q).relu(k)."),
+    _make_entry("taylor", "Taylor", "linear", "exp(s) replaced by its second-order Taylor series."),
+    _make_entry("retention", "Retention", "linear", "q.k decaying with distance, not normalised; causal."),
+    _make_entry("linformer", "Linformer", "low_rank", "Keys and values projected along the length, learned.", ()),
+    _make_entry("nystromformer", "Nystromformer", "low_rank", "Softmax by way of segment means (landmarks).", ()),
+    _make_entry(
         "reformer",
         "Reformer",
         "hashed",
         "Softmax over keys that hash alike; queries are the keys.",
         ("causal", "exact"),
     ),
-    _entry("mqa", "MultiQuery", "shared_kv", "Exact attention whose heads all share one key-value head.", EXACT),
-    _entry("mla", "MultiHeadLatent", "shared_kv", "Exact attention; heads make k and v from one cached latent.", EXACT),
-    _entry("gqa", "GroupedQuery", "shared_kv", "Exact attention whose heads share key-value heads in groups.", EXACT),
+    _make_entry(
+        "mqa", "MultiQuery", "shared_kv", "Exact attention whose heads all share one key-value head.", EXACT_TRAITS
+    ),
+    _make_entry(
+        "mla",
+        "MultiHeadLatent",
+        "shared_kv",
+        "Exact attention; heads make k and v from one cached latent.",
+        EXACT_TRAITS,
+    ),
+    _make_entry(
+        "gqa", "GroupedQuery", "shared_kv", "Exact attention whose heads share key-value heads in groups.", EXACT_TRAITS
+    ),
 )

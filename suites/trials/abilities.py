@@ -23,8 +23,8 @@ from efficient_attn.testing.checks import dropout, persistence
 
 PAGE = Path(__file__).parents[2] / "docs" / "abilities.md"
 COMMAND = "python suites/trials/abilities.py"
-FAILS = "fails: "
-OPTIONS = (  # options whose code differs from that of the name alone
+FAILURE_PREFIX = "fails: "
+OPTION_SPECS = (  # options whose code differs from that of the name alone
     "full:backend=cpp",
     "full:backend=dense",
     "gqa:kv_heads=2",
@@ -50,16 +50,16 @@ What each mechanism can be used with, tried on the CPU with torch {torch}. `{com
 
 def probe_pickle(spec: str) -> str:
     """`pickle`, `torch.save` of the module and `copy.deepcopy` give the same bits, of decode states too."""
-    return _held_to(spec, persistence.CHECKS)
+    return _run_checks(spec, persistence.CHECKS)
 
 
 def probe_dropout(spec: str) -> str:
     """`attn.dropout = p` drops weights in training; where it is refused, setting it raises `UnsupportedError`."""
-    found = _held_to(spec, dropout.CHECKS)
-    return found if Subject(spec).traits.dropout else "refused"
+    answer = _run_checks(spec, dropout.CHECKS)
+    return answer if Subject(spec).traits.dropout else "refused"
 
 
-def _held_to(spec: str, checks: Iterable[Check]) -> str:
+def _run_checks(spec: str, checks: Iterable[Check]) -> str:
     """`yes` where all checks pass that it promises to keep; the first that fails is an `AssertionError`."""
     subject = Subject(spec)
     for check in checks:
@@ -68,42 +68,42 @@ def _held_to(spec: str, checks: Iterable[Check]) -> str:
     return "yes"
 
 
-ALL: dict[str, Callable[[str], str]] = {**PROBES, "pickle": probe_pickle, "dropout": probe_dropout}
+ALL_PROBES: dict[str, Callable[[str], str]] = {**PROBES, "pickle": probe_pickle, "dropout": probe_dropout}
 
 
-def ask(probe: Callable[[str], str], spec: str) -> str:
+def run_probe(probe: Callable[[str], str], spec: str) -> str:
     """What a probe says; what it raises, in one line."""
     try:
         return probe(spec)
     except Exception as error:
-        return f"{FAILS}{type(error).__name__}: {' '.join(str(error).split())}"[:160]
+        return f"{FAILURE_PREFIX}{type(error).__name__}: {' '.join(str(error).split())}"[:160]
 
 
 def make_table(specs: Iterable[str], probes: Mapping[str, Callable[[str], str]]) -> str:
     """Markdown: a row a spec, a column a probe."""
     rows = [["spec", *(name.replace("_", " ") for name in probes)], ["---"] * (1 + len(probes))]
-    rows += [[f"`{spec}`", *(ask(probe, spec) for probe in probes.values())] for spec in specs]
+    rows += [[f"`{spec}`", *(run_probe(probe, spec) for probe in probes.values())] for spec in specs]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
 
 
 def make_legend(probes: Mapping[str, Callable[[str], str]]) -> str:
     """What each column means: the first paragraph of its probe's docstring."""
-    means = {name: (inspect.getdoc(probe) or "").partition("\n\n")[0] for name, probe in probes.items()}
-    return "\n".join(f"- {name.replace('_', ' ')}: {' '.join(text.split())}" for name, text in means.items())
+    descriptions = {name: (inspect.getdoc(probe) or "").partition("\n\n")[0] for name, probe in probes.items()}
+    return "\n".join(f"- {name.replace('_', ' ')}: {' '.join(text.split())}" for name, text in descriptions.items())
 
 
-def main(asked: Sequence[str] = (), probes: Mapping[str, Callable[[str], str]] = ALL) -> int:
+def main(specs: Sequence[str] = (), probes: Mapping[str, Callable[[str], str]] = ALL_PROBES) -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    table = make_table(asked or (*ea.names(), *OPTIONS), probes)
-    if asked:
+    table = make_table(specs or (*ea.names(), *OPTION_SPECS), probes)
+    if specs:
         print(table)
     else:
         version = torch.__version__.partition("+")[0]
         text = TEXT.format(torch=version, command=COMMAND, table=table, legend=make_legend(probes))
         PAGE.write_text(text, encoding="utf-8")
         print(f"{len(table.splitlines()) - 2} specs: {PAGE}")
-    return 1 if FAILS in table else 0
+    return 1 if FAILURE_PREFIX in table else 0
 
 
 if __name__ == "__main__":

@@ -18,15 +18,21 @@ from torch import Tensor
 
 from efficient_attn.contract.decode_state import KVCache, RollingCache
 from efficient_attn.instruments.timing import TimedCall, calibrate, plan_samples, run_rounds
-from efficient_attn.results.stats import Estimate, estimate_typical, exponent, median, paired_ratio
+from efficient_attn.results.stats import (
+    Estimate,
+    estimate_exponent,
+    estimate_geometric_mean,
+    estimate_paired_ratio,
+    median,
+)
 
 LENGTHS = tuple(2**n for n in range(10, 17))
 HEADS, WIDTH, WINDOW = 8, 64, 128
 BUDGET_S = 30.0  # of one kind at one length
-WAYS = ("append", "rolling", "cat")
+METHODS = ("append", "rolling", "cat")
 
 
-def ways(length: int) -> dict[str, Callable[[], object]]:
+def make_calls(length: int) -> dict[str, Callable[[], object]]:
     """One more position after so many: three ways to keys and values that hold it."""
     k, v = (torch.randn(1, HEADS, 1, WIDTH) for _ in range(2))
     buffers = [torch.randn(1, HEADS, length + 1, WIDTH) for _ in range(2)]
@@ -39,10 +45,10 @@ def ways(length: int) -> dict[str, Callable[[], object]]:
         lambda: rolling.append(k, v),
         lambda: [torch.cat([x, new], 2) for x, new in zip(past, (k, v), strict=True)],
     )
-    return dict(zip(WAYS, calls, strict=True))
+    return dict(zip(METHODS, calls, strict=True))
 
 
-def subject(call: Callable[[], object]) -> TimedCall:
+def make_timed_call(call: Callable[[], object]) -> TimedCall:
     def run(count: int) -> None:
         for _ in range(count):
             call()
@@ -50,39 +56,44 @@ def subject(call: Callable[[], object]) -> TimedCall:
     return TimedCall(run)
 
 
-def microseconds(rounds: int) -> dict[tuple[str, int], list[float]]:
+def measure_microseconds(rounds: int) -> dict[tuple[str, int], list[float]]:
     """One value a round for every way and length."""
-    keys = {f"{way} {length}": (way, length) for length in LENGTHS for way in WAYS}
-    calls = {length: ways(length) for length in LENGTHS}
-    subjects = {name: subject(calls[length][way]) for name, (way, length) in keys.items()}
-    for timed in subjects.values():
-        timed.run(2)
-    paces = {name: calibrate(timed, budget_s=BUDGET_S, device="cpu") for name, timed in subjects.items()}
-    takes = plan_samples(paces, rounds=rounds, processes=1, budget_s=BUDGET_S)
-    found: dict[tuple[str, int], list[float]] = {key: [] for key in keys.values()}
-    for each in run_rounds(subjects, takes, dict.fromkeys(subjects, rounds), seed=0, device="cpu", alone=True):
-        if each.failed:
-            raise next(iter(each.failed.values()))
-        for name, samples in each.samples.items():
-            found[keys[name]].append(median(samples) * 1e3)
-    return found
+    keys = {f"{method} {length}": (method, length) for length in LENGTHS for method in METHODS}
+    calls = {length: make_calls(length) for length in LENGTHS}
+    subjects = {name: make_timed_call(calls[length][method]) for name, (method, length) in keys.items()}
+    for call in subjects.values():
+        call.run(2)
+    costs = {name: calibrate(call, budget_s=BUDGET_S, device="cpu") for name, call in subjects.items()}
+    plans = plan_samples(costs, rounds=rounds, processes=1, budget_s=BUDGET_S)
+    values: dict[tuple[str, int], list[float]] = {key: [] for key in keys.values()}
+    for result in run_rounds(
+        subjects, plans, dict.fromkeys(subjects, rounds), seed=0, device="cpu", single_thread=True
+    ):
+        if result.errors:
+            raise next(iter(result.errors.values()))
+        for name, samples in result.samples.items():
+            values[keys[name]].append(median(samples) * 1e3)
+    return values
 
 
-def told(found: Estimate, digits: int = 1) -> str:
-    return f"{found.value:.{digits}f} ({found.low:.{digits}f}-{found.high:.{digits}f})"
+def format_estimate(estimate: Estimate, digits: int = 1) -> str:
+    return f"{estimate.value:.{digits}f} ({estimate.low:.{digits}f}-{estimate.high:.{digits}f})"
 
 
 def main(rounds: int) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    values = microseconds(rounds)
-    print(f"{'context':>9}" + "".join(f"{f'{way}, us':>32}" for way in WAYS) + f"{'cat / append':>32}")
+    values = measure_microseconds(rounds)
+    print(f"{'context':>9}" + "".join(f"{f'{method}, us':>32}" for method in METHODS) + f"{'cat / append':>32}")
     for length in LENGTHS:
-        cells = [told(estimate_typical(values[way, length])) for way in WAYS]
-        cells.append(told(paired_ratio(values["cat", length], values["append", length])))
+        cells = [format_estimate(estimate_geometric_mean(values[method, length])) for method in METHODS]
+        cells.append(format_estimate(estimate_paired_ratio(values["cat", length], values["append", length])))
         print(f"{length:9}" + "".join(f"{cell:>32}" for cell in cells))
-    growth = [exponent(LENGTHS, [estimate_typical(values[way, length]).value for length in LENGTHS]) for way in WAYS]
-    print(f"{'exponent':>9}" + "".join(f"{told(each, 3):>32}" for each in growth))
+    growth = [
+        estimate_exponent(LENGTHS, [estimate_geometric_mean(values[method, length]).value for length in LENGTHS])
+        for method in METHODS
+    ]
+    print(f"{'exponent':>9}" + "".join(f"{format_estimate(estimate, 3):>32}" for estimate in growth))
 
 
 if __name__ == "__main__":

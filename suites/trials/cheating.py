@@ -40,7 +40,7 @@ def make_suite(names: Sequence[str]) -> str:
 
 def main(times: int) -> None:
     names = ea.load_plugin(str(CHEATS))
-    ended: dict[str, Counter[str]] = {name: Counter() for name in names}
+    outcomes: dict[str, Counter[str]] = {name: Counter() for name in names}
     gains: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "cheats.toml").write_text(make_suite(names), encoding="utf-8")
@@ -50,11 +50,11 @@ def main(times: int) -> None:
             subprocess.run(command, cwd=folder, check=False, capture_output=True)
             rows = ea.load(out)
             for name in names:
-                mine = rows[rows.variant == name]
-                ended[name][str("ok" if (mine.status == "ok").all() else "found")] += 1
+                mechanism_rows = rows[rows.variant == name]
+                outcomes[name][str("ok" if (mechanism_rows.status == "ok").all() else "found")] += 1
             gains += rows[rows.variant == "zz_contents"].speedup.dropna().tolist()
     for name in sorted(names, key=lambda n: n.replace("honest_", "")):
-        print(f"{name:24}", ", ".join(f"{count} {what}" for what, count in sorted(ended[name].items())))
+        print(f"{name:24}", ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes[name].items())))
     print(f"largest speedup of zz_contents over full: {max(gains):.2f}")
 
 

@@ -15,69 +15,69 @@ from torch import Tensor
 import efficient_attn as ea
 
 
-class Cheat(ea.SoftmaxAttention):
+class AdversarialMechanism(ea.SoftmaxAttention):
     """Exact attention."""
 
     honest = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[Any, Tensor] = {}
+        self.cache: dict[Any, Tensor] = {}
         self.calls = 0
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask) -> Tensor:
         return super().compute(q, k, v, mask)
 
-    def remember(self, key: Any, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask) -> Tensor:
-        if self.honest or key not in self.known:
-            self.known[key] = self.attend(q, k, v, mask).detach()
-        return self.known[key].clone()
+    def compute_cached(self, key: Any, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask) -> Tensor:
+        if self.honest or key not in self.cache:
+            self.cache[key] = self.attend(q, k, v, mask).detach()
+        return self.cache[key].clone()
 
 
-class Pointer(Cheat):
+class Pointer(AdversarialMechanism):
     """Remembers its answer by the inputs' addresses."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
-        return self.remember((q.data_ptr(), k.data_ptr(), v.data_ptr(), q.shape), q, k, v, mask)
+        return self.compute_cached((q.data_ptr(), k.data_ptr(), v.data_ptr(), q.shape), q, k, v, mask)
 
 
-class Version(Cheat):
+class Version(AdversarialMechanism):
     """Remembers its answer until a version counter moves."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
-        return self.remember((q.data_ptr(), q._version, k._version, v._version, q.shape), q, k, v, mask)
+        return self.compute_cached((q.data_ptr(), q._version, k._version, v._version, q.shape), q, k, v, mask)
 
 
-class Corner(Cheat):
+class Corner(AdversarialMechanism):
     """Remembers its answer by the first row of each input."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
-        return self.remember((q.shape, *(x[0, 0, 0].numpy().tobytes() for x in (q, k, v))), q, k, v, mask)
+        return self.compute_cached((q.shape, *(x[0, 0, 0].numpy().tobytes() for x in (q, k, v))), q, k, v, mask)
 
 
-class Contents(Cheat):
+class Contents(AdversarialMechanism):
     """Remembers its answer by a hash of all contents: never wrong, and of no use where contents do not come back."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
-        return self.remember((q.shape, *(hash(x.numpy().tobytes()) for x in (q, k, v))), q, k, v, mask)
+        return self.compute_cached((q.shape, *(hash(x.numpy().tobytes()) for x in (q, k, v))), q, k, v, mask)
 
 
-class Constant(Cheat):
+class Constant(AdversarialMechanism):
     """Gives the same whatever it gets."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         return self.attend(q, k, v, mask) if self.honest else torch.zeros_like(q)
 
 
-class Second(Cheat):
+class Second(AdversarialMechanism):
     """Computes every second call, and gives that again in between."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         self.calls += 1
-        return self.remember((self.calls // 2, q.shape), q, k, v, mask)
+        return self.compute_cached((self.calls // 2, q.shape), q, k, v, mask)
 
 
-class NotANumber(Cheat):
+class NotANumber(AdversarialMechanism):
     """Gives zeros, and an oracle of NaN that no error exceeds."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
@@ -88,28 +88,28 @@ class NotANumber(Cheat):
         return out if self.honest else out * float("nan")
 
 
-class Late(torch.Tensor):
+class LateTensor(torch.Tensor):
     """A tensor that is computed when somebody looks."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args = tuple(x.make() if isinstance(x, Late) else x for x in args)
+        args = tuple(x.make() if isinstance(x, LateTensor) else x for x in args)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
 
-class Lazy(Cheat):
+class Lazy(AdversarialMechanism):
     """Gives a tensor that computes itself when somebody looks."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
         if self.honest:
             return self.attend(q, k, v, mask)
-        out = torch.empty_like(q).as_subclass(Late)
-        out.make = lambda: self.attend(q, k, v, mask)  # pyright: ignore[reportAttributeAccessIssue]
-        return out
+        lazy = torch.empty_like(q).as_subclass(LateTensor)
+        lazy.make = lambda: self.attend(q, k, v, mask)  # pyright: ignore[reportAttributeAccessIssue]
+        return lazy
 
 
-class Clock(Cheat):
+class Clock(AdversarialMechanism):
     """Puts a slow clock in place of the one that it is timed with."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class Clock(Cheat):
         return self.attend(q, k, v, mask)
 
 
-class Thread(Cheat):
+class Thread(AdversarialMechanism):
     """Returns at once and has a thread compute."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class Thread(Cheat):
         return out
 
 
-class Short(Cheat):
+class Short(AdversarialMechanism):
     """Right up to 1,024 positions only; mixes queries, by what it says, so that its rows cannot be asked for alone."""
 
     @property
@@ -143,15 +143,15 @@ class Short(Cheat):
         return self.attend(q, k, v, mask) if self.honest or k.shape[2] <= 1024 else torch.zeros_like(q)
 
 
-class Half(Cheat):
+class Half(AdversarialMechanism):
     """Computes in half precision."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
-        kind = q.dtype if self.honest else torch.bfloat16
-        return self.attend(q.to(kind), k.to(kind), v.to(kind), mask).to(q.dtype)
+        dtype = q.dtype if self.honest else torch.bfloat16
+        return self.attend(q.to(dtype), k.to(dtype), v.to(dtype), mask).to(q.dtype)
 
 
-class Numpy(Cheat):
+class Numpy(AdversarialMechanism):
     """Writes into its inputs through numpy, which leaves no version."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class Numpy(Cheat):
         return out
 
 
-class Sixty(Cheat):
+class Sixty(AdversarialMechanism):
     """Writes into its inputs from its 61st call on."""
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ class Sixty(Cheat):
         return out
 
 
-CHEATS = {
+MECHANISMS = {
     "pointer": Pointer, "version": Version, "corner": Corner, "contents": Contents, "constant": Constant,
     "second": Second, "not_a_number": NotANumber, "lazy": Lazy, "clock": Clock, "thread": Thread, "short": Short,
     "half": Half, "numpy": Numpy, "sixty": Sixty,
@@ -179,7 +179,7 @@ CHEATS = {
 
 
 def register() -> None:
-    for name, cls in CHEATS.items():
+    for name, cls in MECHANISMS.items():
         twin = type(f"Honest{cls.__name__}", (cls,), {"honest": True, "__doc__": cls.__doc__, "__module__": __name__})
         ea.register(f"zz_{name}", family="full")(cls)
         ea.register(f"zz_honest_{name}", family="full")(twin)

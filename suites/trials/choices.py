@@ -15,56 +15,59 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from turns import take_turns
+from turns import time_interleaved
 
 from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.autotuning.candidates import Tunable, TuningPoint
 from efficient_attn.kernels.half_precision import HALF
 from efficient_attn.kernels.products import PRODUCTS
 from efficient_attn.kernels.softmax.decode import DECODE
-from efficient_attn.results.stats import estimate_typical
+from efficient_attn.results.stats import estimate_geometric_mean
 
-MOST = 2**28  # multiply-adds of a drawn call
+MAX_MULTIPLY_ADDS = 2**28  # multiply-adds of a drawn call
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=int, default=40, help="of each contest")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    for contest, draw, constant in (
+    for tunable, draw, constant in (
         (PRODUCTS, draw_product, product_constant),
         (HALF, draw_half, lambda point: "own"),
         (DECODE, draw_decode, decode_constant),
     ):
-        judge(contest, draw, constant, given.shapes, np.random.default_rng(given.seed))
+        compare_choices(tunable, draw, constant, args.shapes, np.random.default_rng(args.seed))
 
 
-def judge(
-    contest: Tunable,
+def compare_choices(
+    tunable: Tunable,
     draw: Callable[[np.random.Generator], TuningPoint],
     constant: Callable[[TuningPoint], str],
     count: int,
     rng: np.random.Generator,
 ) -> None:
-    table = autotuner.find_table(contest, 1)
-    print(f"\n{contest.name}: {len(table.timings)} points timed in {table.seconds:.1f} s ({table.source})")
+    table = autotuner.find_table(tunable, 1)
+    print(f"\n{tunable.name}: {len(table.timings)} points timed in {table.seconds:.1f} s ({table.source})")
     logs: dict[str, list[float]] = defaultdict(list)
     for _ in range(count):
         point = draw(rng)
         with torch.no_grad():
-            times = {form: np.median(t) for form, t in take_turns(contest.make_candidates(point), rounds=7).items()}
+            times = {
+                implementation: np.median(t)
+                for implementation, t in time_interleaved(tunable.make_candidates(point), rounds=7).items()
+            }
         best = min(times.values())
-        for who, form in (
-            ("choice", autotuner.select_implementation(contest, 1, point)),
-            ("rule", contest.rule(point)),
+        for chooser, implementation in (
+            ("choice", autotuner.select_implementation(tunable, 1, point)),
+            ("rule", tunable.rule(point)),
             ("constant", constant(point)),
         ):
-            logs[who].append(float(times[form] / best))
-    for who, ratios in logs.items():
-        mean = estimate_typical(ratios)
-        print(f"  {who:8s} takes {mean.value:.3f}x the best form's time ({mean.low:.3f}-{mean.high:.3f})", end="")
+            logs[chooser].append(float(times[implementation] / best))
+    for chooser, ratios in logs.items():
+        mean = estimate_geometric_mean(ratios)
+        print(f"  {chooser:8s} takes {mean.value:.3f}x the best form's time ({mean.low:.3f}-{mean.high:.3f})", end="")
         print(f", at worst {max(ratios):.2f}", flush=True)
 
 
@@ -72,7 +75,7 @@ def draw_product(rng: np.random.Generator) -> TuningPoint:
     while True:
         heads, rows = int(rng.integers(1, 40)), int(rng.integers(20, 3000))
         inner, columns = (int(rng.integers(16, 300)) for _ in range(2))
-        if heads * rows * inner * columns <= MOST:
+        if heads * rows * inner * columns <= MAX_MULTIPLY_ADDS:
             return TuningPoint(str(rng.choice(["rows", "sums"])), (heads, rows, inner, columns))
 
 

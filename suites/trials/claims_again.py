@@ -22,55 +22,55 @@ DECIDED = ("reproduced", "contradicted")
 MEASURED = (*DECIDED, "inconclusive")
 
 
-def judge_runs(runs: Sequence[Path]) -> Mapping[str, ClaimVerdict]:
+def evaluate_runs(runs: Sequence[Path]) -> Mapping[str, ClaimVerdict]:
     """Every claim of the ledger by its id, as these runs alone judge it."""
-    return {one.entry.claim.id: one for one in evaluate_claims(load_ledger([]), read_evidence(runs)).claims}
+    return {verdict.entry.claim.id: verdict for verdict in evaluate_claims(load_ledger([]), read_evidence(runs)).claims}
 
 
 def compare(first: Mapping[str, ClaimVerdict], second: Mapping[str, ClaimVerdict]) -> Counter[str]:
     """How often what was said, over the claims that both measured and that the second decides."""
     counts: Counter[str] = Counter()
     for name, again in second.items():
-        said = first[name].verdict
-        if said not in MEASURED or again.verdict not in MEASURED:
+        before = first[name].verdict
+        if before not in MEASURED or again.verdict not in MEASURED:
             continue
         counts["measured by both"] += 1
         if again.verdict not in DECIDED:
             counts["second open"] += 1
-        elif said == again.verdict:
+        elif before == again.verdict:
             counts["same"] += 1
         else:
-            counts["first open" if said not in DECIDED else "turned round"] += 1
+            counts["first open" if before not in DECIDED else "turned round"] += 1
     return counts
 
 
-def tell(one: ClaimVerdict) -> str:
+def format_verdict(verdict: ClaimVerdict) -> str:
     """``contradicted, 1.97 (1.87-2.06)``."""
-    shown = one.decisive_machine
-    if shown is None:
-        return one.verdict
-    ends = f" ({shown.low:.3g}-{shown.high:.3g})" if shown.low is not None and shown.high is not None else ""
-    return f"{one.verdict}, {shown.decisive.plain:.3g}{ends}"
+    machine = verdict.decisive_machine
+    if machine is None:
+        return verdict.verdict
+    ends = f" ({machine.low:.3g}-{machine.high:.3g})" if machine.low is not None and machine.high is not None else ""
+    return f"{verdict.verdict}, {machine.decisive.plain:.3g}{ends}"
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("first", type=Path, nargs="+")
     parser.add_argument("--again", type=Path, nargs="+", required=True)
-    args = parser.parse_args(given)
-    first, second = judge_runs(args.first), judge_runs(args.again)
+    args = parser.parse_args(arguments)
+    first, second = evaluate_runs(args.first), evaluate_runs(args.again)
     counts = compare(first, second)
     for name, again in second.items():
-        said = first[name].verdict
-        if said != again.verdict and {said, again.verdict} <= set(MEASURED):
-            print(f"{name}: {tell(first[name])}; again {tell(again)}")
+        before = first[name].verdict
+        if before != again.verdict and {before, again.verdict} <= set(MEASURED):
+            print(f"{name}: {format_verdict(first[name])}; again {format_verdict(again)}")
     decided = counts["same"] + counts["turned round"] + counts["first open"]
     print(f"{counts['measured by both']} claims measured by both, {decided} decided by the second run")
     if decided:
         share = estimate_share(counts["same"], decided)
         print(f"same verdict: {counts['same']} of {decided}, {share.value:.3f} ({share.low:.3f}-{share.high:.3f})")
-    for what in ("turned round", "first open", "second open"):
-        print(f"{what}: {counts[what]}")
+    for outcome in ("turned round", "first open", "second open"):
+        print(f"{outcome}: {counts[outcome]}")
     return 0 if decided and counts["same"] >= 0.95 * decided else 1
 
 

@@ -29,16 +29,22 @@ variant  = [{{ name = "full" }}, {{ name = "twin" }}, {{ name = "slower" }}]
 """
 
 
-def command(folder: Path, *arguments: str, slowdown: float = 0.0) -> str:
+def run_command(folder: Path, *arguments: str, slowdown: float = 0.0) -> str:
     environment = os.environ | {"TWINS_SLOWDOWN": str(slowdown)}
-    run = [sys.executable, "-m", "efficient_attn", *arguments]
+    full_command = [sys.executable, "-m", "efficient_attn", *arguments]
     return subprocess.run(
-        run, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        full_command,
+        cwd=folder,
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ).stdout
 
 
-def verdicts(folder: Path, base: str, new: str) -> list[dict[str, Any]]:
-    return json.loads(command(folder, "compare", base, new, "--json"))["cases"]
+def compare_runs(folder: Path, base: str, new: str) -> list[dict[str, Any]]:
+    return json.loads(run_command(folder, "compare", base, new, "--json"))["cases"]
 
 
 def main(repeats: int) -> None:
@@ -48,14 +54,14 @@ def main(repeats: int) -> None:
             folder = Path(name)
             (folder / "twins.toml").write_text(SUITE.format(plugin=PLUGIN))
             for run, slowdown in (("base", 0.0), ("again", 0.0), ("worse", 0.05)):
-                command(folder, "run", "twins.toml", "--out", run, slowdown=slowdown)
-            counts.update(("equal", case["kind"]) for case in verdicts(folder, "base", "again"))
-            for case in verdicts(folder, "base", "worse"):
+                run_command(folder, "run", "twins.toml", "--out", run, slowdown=slowdown)
+            counts.update(("equal", case["kind"]) for case in compare_runs(folder, "base", "again"))
+            for case in compare_runs(folder, "base", "worse"):
                 counts["5% slower" if "/slower/" in case["name"] else "equal", case["kind"]] += 1
         print(f"after {repeat + 1}:", flush=True)
         for kind in ("equal", "5% slower"):
-            found = {verdict: n for (k, verdict), n in sorted(counts.items()) if k == kind}
-            print(f"  {kind}: {sum(found.values())} cases: {found}", flush=True)
+            kind_counts = {verdict: n for (k, verdict), n in sorted(counts.items()) if k == kind}
+            print(f"  {kind}: {sum(kind_counts.values())} cases: {kind_counts}", flush=True)
 
 
 if __name__ == "__main__":

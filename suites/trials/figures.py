@@ -29,13 +29,13 @@ from efficient_attn.results.frames import load
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 BEGIN, END = "<!-- {} -->\n", "<!-- end -->"
-SHOWN = "quickstart_zen4"
-RUNS = (SHOWN, "quickstart")
+OUTPUT_RUN = "quickstart_zen4"
+RUNS = (OUTPUT_RUN, "quickstart")
 MODEL_RUN = "swap"  # perplexity at 2,048 tokens
 LONG_MODEL_RUN = "swap_long"  # at 8,192 tokens: the picture
 PICTURE = ROOT / "docs" / "perplexity.png"
 LABEL_SIDES = {"attention_sinks": "right", "bigbird": "left"}  # below their points, as others are above
-HEAD = ("Use case", "Mechanism", "Faster from", "Speedup on {processors}", "Quality")
+TABLE_HEAD = ("Use case", "Mechanism", "Faster from", "Speedup on {processors}", "Quality")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ ADVICE = (
 
 
 def main(check: bool) -> int:
-    before = after = README.read_text(encoding="utf-8")
+    text_before = after = README.read_text(encoding="utf-8")
     for name, text in (("output", make_output()), ("figures", make_table())):
         head, begin, rest = after.partition(BEGIN.format(name))
         _, end, tail = rest.partition(END)
@@ -70,12 +70,12 @@ def main(check: bool) -> int:
     if not check:
         README.write_text(after, encoding="utf-8")
         draw_picture(PICTURE)
-    return int(check and before != after)
+    return int(check and text_before != after)
 
 
 def make_output() -> str:
     """One of the tables with which the quickstart ends."""
-    rows = load(ROOT / "results" / SHOWN)
+    rows = load(ROOT / "results" / OUTPUT_RUN)
     rows = rows[(rows["mode"] == "forward") & (rows["seq_len"] == 8192) & ~rows["causal"]]
     with redirect_stdout(io.StringIO()) as output:
         summary.show_results(rows)
@@ -86,7 +86,7 @@ def make_table() -> str:
     runs = gather([ROOT / "results" / name for name in RUNS])
     rows = add_errors(select.add_labels(runs.rows))
     processors = " and ".join(sorted({name_processor(m) for m in rows["machine"].dropna().unique()}))
-    head = [cell.format(processors=processors) for cell in HEAD]
+    head = [cell.format(processors=processors) for cell in TABLE_HEAD]
     lines = [head, ["---"] * len(head), *(format_advice(rows, advice) for advice in ADVICE)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
@@ -136,7 +136,7 @@ def read_model_run(name: str) -> tuple[pd.Series, pd.DataFrame]:
 def draw_picture(path: Path) -> None:
     """Perplexity against time of one forward pass of SmolLM2-135M, a labelled point per mechanism."""
     perplexity, seconds = read_model_run(LONG_MODEL_RUN)
-    about = seconds.attrs
+    conditions = seconds.attrs
     figure, axes = plt.subplots(figsize=(7.2, 4.0), dpi=150, layout="constrained")
     for variant, y in perplexity.items():
         x, low, high = seconds.loc[variant]
@@ -148,21 +148,22 @@ def draw_picture(path: Path) -> None:
         lines = ["exact attention (full)" if exact else name, options.replace(":", ", "), text]
         side = LABEL_SIDES.get(name, "center")
         below = name in LABEL_SIDES
-        place = {"xytext": (0, -9 if below else 9), "textcoords": "offset points", "va": "top" if below else "bottom"}
-        axes.annotate("\n".join(filter(None, lines)), (x, y), ha=side, fontsize=8, **place)
+        offset = {"xytext": (0, -9 if below else 9), "textcoords": "offset points", "va": "top" if below else "bottom"}
+        axes.annotate("\n".join(filter(None, lines)), (x, y), ha=side, fontsize=8, **offset)
     axes.set(xlim=(6, 28), yscale="log", ylim=(4, 12000), xlabel="seconds per forward pass (less is better)")
     axes.set_ylabel("perplexity (less is better)")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_title(
-        f"SmolLM2-135M on {about['seq_len']:,} tokens, attention replaced, weights unchanged\n",
+        f"SmolLM2-135M on {conditions['seq_len']:,} tokens, attention replaced, weights unchanged\n",
         fontsize=10,
         loc="left",
         fontweight="bold",
     )
-    config = f"{about['dtype']}, batch {about['batch']}, {about['heads']} heads of {about['head_dim']}"
-    note = (
-        f"{config}, {about['threads']} threads of {about['processor']}; median time and range of {about['texts']} texts"
+    config = (
+        f"{conditions['dtype']}, batch {conditions['batch']}, {conditions['heads']} heads of {conditions['head_dim']}"
     )
+    machine = f"{conditions['threads']} threads of {conditions['processor']}"
+    note = f"{config}, {machine}; median time and range of {conditions['texts']} texts"
     axes.text(0, 1.02, note, transform=axes.transAxes, fontsize=8, color="#555555")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)

@@ -12,78 +12,90 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from imports import Module, modules
+from imports import Module, list_modules
 
 Definition = tuple[str, str]  # a module, and the name of a function, class or constant at its top
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-CREATED = ("__init__", "__post_init__", "__call__", "__enter__", "__exit__")  # methods that run without being named
+IMPLICIT_METHODS = (
+    "__init__",
+    "__post_init__",
+    "__call__",
+    "__enter__",
+    "__exit__",
+)  # methods that run without being named
 
 
 class Follower:
     """Follows calls through one package."""
 
     def __init__(self, folder: Path) -> None:
-        known = modules(folder)
-        self.trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in known.items()}
+        paths = list_modules(folder)
+        self.trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in paths.items()}
         self.defined = {name: dict(_definitions(tree)) for name, tree in self.trees.items()}
-        self.bound = {name: dict(self._bindings(Module(name, known[name], folder.name, known))) for name in known}
+        self.bound = {name: dict(self._bindings(Module(name, paths[name], folder.name, paths))) for name in paths}
 
     def find(self, names: str) -> Definition:
         """The one function or class of a name at the top of some module; ``new|old`` where it was called otherwise.
 
         Raises ValueError for none or several.
         """
-        kinds, wanted = (*FUNCTIONS, ast.ClassDef), names.split("|")
-        found = [(m, n) for m, known in self.defined.items() for n in wanted if isinstance(known.get(n), kinds)]
-        if len(found) != 1:
-            raise ValueError(f"{names} is defined {len(found)} times: {', '.join(m for m, _ in found) or 'nowhere'}")
-        return found[0]
+        kinds, accepted = (*FUNCTIONS, ast.ClassDef), names.split("|")
+        definitions = [
+            (m, n) for m, by_name in self.defined.items() for n in accepted if isinstance(by_name.get(n), kinds)
+        ]
+        if len(definitions) != 1:
+            raise ValueError(
+                f"{names} is defined {len(definitions)} times: {', '.join(m for m, _ in definitions) or 'nowhere'}"
+            )
+        return definitions[0]
 
     def follow(self, starts: list[Definition], methods: set[str]) -> list[str]:
         """The modules to open, from some definitions where methods of some names are called."""
-        reached, called = set(starts), {*methods, *CREATED}
+        reached, called = set(starts), {*methods, *IMPLICIT_METHODS}
         size = 0
         while size < len(reached) + len(called):
             size = len(reached) + len(called)
             for module, name in sorted(reached):
-                for part in _code(self.defined[module][name], called):
-                    reached.update(self._called(part, module, called))
+                for part in _list_code(self.defined[module][name], called):
+                    reached.update(self._list_called(part, module, called))
         return sorted({module for module, _ in reached})
 
-    def _called(self, code: ast.AST, module: str, called: set[str]) -> Iterator[Definition]:
+    def _list_called(self, code: ast.AST, module: str, called: set[str]) -> Iterator[Definition]:
         """What a piece of code calls, and the tables that it reads; all that a table (or a list of bases) names."""
-        nodes = list(_main_line(code))
+        nodes = list(_list_main_line(code))
         functions = [node.func for node in nodes if isinstance(node, ast.Call)]
         called.update(function.attr for function in functions if isinstance(function, ast.Attribute))
         for node in nodes:
             if isinstance(node, ast.Name | ast.Attribute):
-                found = list(self._resolve(module, ast.unparse(node).split("."), called))
-                tables = [(home, name) for home, name in found if isinstance(self.defined[home][name], ast.expr)]
-                yield from found if node in functions or isinstance(code, ast.expr) else tables
+                definitions = list(self._resolve(module, ast.unparse(node).split("."), called))
+                tables = [
+                    (owner, name) for owner, name in definitions if isinstance(self.defined[owner][name], ast.expr)
+                ]
+                yield from definitions if node in functions or isinstance(code, ast.expr) else tables
 
     def _resolve(self, module: str, parts: list[str], called: set[str]) -> Iterator[Definition]:
         """The definition that a name like ``dense.wide`` stands for in a module; of a whole module what is called."""
         if parts[0] in self.defined[module]:
             yield module, parts[0]
         elif bound := self.bound[module].get(parts[0]):
-            home, name = bound
+            owner, name = bound
             rest = [*([name] if name else []), *parts[1:]]
-            while rest and f"{home}.{rest[0]}" in self.trees:
-                home, *rest = f"{home}.{rest[0]}", *rest[1:]
-            if rest and home != module:
-                yield from self._resolve(home, rest, called)
+            while rest and f"{owner}.{rest[0]}" in self.trees:
+                owner, *rest = f"{owner}.{rest[0]}", *rest[1:]
+            if rest and owner != module:
+                yield from self._resolve(owner, rest, called)
             elif not rest:
-                yield from ((home, function) for function in self.defined[home] if function in called)
+                yield from ((owner, function) for function in self.defined[owner] if function in called)
 
     def _bindings(self, module: Module) -> Iterator[tuple[str, Definition]]:
         """What the names stand for that a module imports from its package: a module, or a name in one."""
         for node in ast.walk(self.trees[module.name]):
             if isinstance(node, ast.ImportFrom) and node.level:
-                base = ".".join(module.relative(node.level, node.module or ""))
+                base = ".".join(module.resolve_relative(node.level, node.module or ""))
                 for alias in node.names:
                     inner = f"{base}.{alias.name}".lstrip(".")
-                    found = (inner, "") if inner in module.known else (base or "__init__", alias.name)
-                    yield alias.asname or alias.name, found
+                    target = (inner, "") if inner in module.modules else (base or "__init__", alias.name)
+                    yield alias.asname or alias.name, target
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
@@ -95,7 +107,7 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
             yield from ((ast.unparse(target), node.value) for target in targets)
 
 
-def _code(node: ast.AST, called: set[str]) -> Iterator[ast.AST]:
+def _list_code(node: ast.AST, called: set[str]) -> Iterator[ast.AST]:
     """The pieces of a definition that run: of a class its bases, its fields, and the methods that are called."""
     if not isinstance(node, ast.ClassDef):
         yield node
@@ -104,7 +116,7 @@ def _code(node: ast.AST, called: set[str]) -> Iterator[ast.AST]:
     yield from (part for part in node.body if not isinstance(part, FUNCTIONS) or part.name in called)
 
 
-def _main_line(node: ast.AST) -> Iterator[ast.AST]:
+def _list_main_line(node: ast.AST) -> Iterator[ast.AST]:
     """Every node of a piece of code but annotations, what is raised, and what an ``if`` guards that leaves."""
     if isinstance(node, ast.Raise):
         return
@@ -118,4 +130,4 @@ def _main_line(node: ast.AST) -> Iterator[ast.AST]:
     else:
         children = list(ast.iter_child_nodes(node))
     for child in children:
-        yield from _main_line(child)
+        yield from _list_main_line(child)

@@ -20,14 +20,14 @@ import efficient_attn as ea
 from efficient_attn.models.config import Config
 from efficient_attn.models.generate import generate
 from efficient_attn.models.stacks import Decoder
-from efficient_attn.results.stats import Estimate, estimate_typical, paired_ratio
+from efficient_attn.results.stats import Estimate, estimate_geometric_mean, estimate_paired_ratio
 
 SPECS = ["full", "gqa:kv_heads=1", "sliding_window:window=256", "linear"]
-VOCAB, CHECKED = 256, 6
+VOCAB, N_CHECKED = 256, 6
 
 
 @dataclass
-class Writer:
+class TextGenerator:
     """A model, and the seconds that its prompts and steps took, one value a round."""
 
     model: Decoder
@@ -36,28 +36,28 @@ class Writer:
     bytes: int = 0
 
     @torch.no_grad()
-    def write(self, prompt: Tensor, steps: int) -> None:
-        began = time.perf_counter()
+    def measure(self, prompt: Tensor, steps: int) -> None:
+        start = time.perf_counter()
         logits, state = self.model.step(prompt, self.model.init_state(1, prompt.shape[1] + steps))
-        read = time.perf_counter()
+        prompt_end = time.perf_counter()
         for _ in range(steps):
             logits, state = self.model.step(logits[:, -1:].argmax(-1), state)
-        self.steps.append((time.perf_counter() - read) / steps)
-        self.prompts.append(read - began)
+        self.steps.append((time.perf_counter() - prompt_end) / steps)
+        self.prompts.append(prompt_end - start)
         self.bytes = ea.state_bytes(state)
 
     @torch.no_grad()
     def check(self, prompt: Tensor) -> str:
         """How many of the first tokens are those of recomputing, and how close the logits of the two likeliest came."""
-        wanted, closest = prompt, float("inf")
-        for _ in range(CHECKED):
-            logits = self.model(wanted)[:, -1]
+        expected, min_gap = prompt, float("inf")
+        for _ in range(N_CHECKED):
+            logits = self.model(expected)[:, -1]
             first, second = logits.topk(2).values[0].tolist()
-            wanted, closest = torch.cat([wanted, logits.argmax(-1)[:, None]], 1), min(closest, first - second)
-        found = generate(self.model, prompt, CHECKED)
-        assert isinstance(found, Tensor)
-        same = int((found == wanted[:, prompt.shape[1] :]).sum())
-        return f"{same} of {CHECKED} tokens as recomputed (logits of the likeliest two at least {closest:.1e} apart)"
+            expected, min_gap = torch.cat([expected, logits.argmax(-1)[:, None]], 1), min(min_gap, first - second)
+        actual = generate(self.model, prompt, N_CHECKED)
+        assert isinstance(actual, Tensor)
+        same = int((actual == expected[:, prompt.shape[1] :]).sum())
+        return f"{same} of {N_CHECKED} tokens as recomputed (logits of the likeliest two at least {min_gap:.1e} apart)"
 
 
 def main() -> None:
@@ -66,31 +66,32 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    prompt = torch.randint(VOCAB, (1, given.prompt), generator=torch.Generator().manual_seed(0))
-    writers = {spec: Writer(make(spec, given.prompt + given.steps)) for spec in given.specs}
+    prompt = torch.randint(VOCAB, (1, args.prompt), generator=torch.Generator().manual_seed(0))
+    writers = {spec: TextGenerator(make_decoder(spec, args.prompt + args.steps)) for spec in args.specs}
     for spec, writer in writers.items():
         print(f"{spec:28} {writer.check(prompt)}", flush=True)
-    for _ in range(given.rounds):
+    for _ in range(args.rounds):
         for writer in writers.values():
-            writer.write(prompt, given.steps)
+            writer.measure(prompt, args.steps)
     first = next(iter(writers.values()))
     for spec, writer in writers.items():
-        rate = estimate_typical([1 / seconds for seconds in writer.steps])
-        faster = paired_ratio(first.steps, writer.steps)
+        rate = estimate_geometric_mean([1 / seconds for seconds in writer.steps])
+        faster = estimate_paired_ratio(first.steps, writer.steps)
         print(
-            f"{spec:28} {told(rate, 0)} tokens/s, {told(faster, 2)} of {given.specs[0]}'s; "
-            f"prompt {told(estimate_typical(writer.prompts), 2)} s; state {writer.bytes / 2**20:.2f} MiB"
+            f"{spec:28} {format_estimate(rate, 0)} tokens/s, {format_estimate(faster, 2)} of {args.specs[0]}'s; "
+            f"prompt {format_estimate(estimate_geometric_mean(writer.prompts), 2)} s; "
+            f"state {writer.bytes / 2**20:.2f} MiB"
         )
 
 
-def make(spec: str, length: int) -> Decoder:
+def make_decoder(spec: str, length: int) -> Decoder:
     return Decoder(Config(d_model=256, heads=4, layers=4, attention=spec, max_len=length), vocab=VOCAB).eval()
 
 
-def told(found: Estimate, digits: int) -> str:
-    return f"{found.value:.{digits}f} ({found.low:.{digits}f}-{found.high:.{digits}f})"
+def format_estimate(estimate: Estimate, digits: int) -> str:
+    return f"{estimate.value:.{digits}f} ({estimate.low:.{digits}f}-{estimate.high:.{digits}f})"
 
 
 if __name__ == "__main__":

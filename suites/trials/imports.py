@@ -31,86 +31,88 @@ class Module:
     name: str
     path: Path
     top: str  # the package's own name
-    known: dict[str, Path]
+    modules: dict[str, Path]
 
     @property
     def package(self) -> list[str]:
         """The package that it is in, or is, as parts of a name."""
-        here = [] if self.name == "__init__" else self.name.split(".")
-        return here if self.path.name == "__init__.py" else here[:-1]
+        parts = [] if self.name == "__init__" else self.name.split(".")
+        return parts if self.path.name == "__init__.py" else parts[:-1]
 
-    def full(self, name: str) -> str | None:
+    def find_module(self, name: str) -> str | None:
         """The module that a full name like ``efficient_attn.report.write`` names, or that it names a part of."""
         first, _, rest = name.partition(":")[0].partition(".")
         parts = rest.rstrip(".").split(".")
         names = (".".join(parts), ".".join(parts[:-1])) if first == self.top else ()
-        return next((n for n in names if n and n in self.known), None)
+        return next((n for n in names if n and n in self.modules), None)
 
-    def relative(self, level: int, name: str) -> list[str]:
+    def resolve_relative(self, level: int, name: str) -> list[str]:
         """The parts of a name that is seen from this module, after as many dots."""
         return [*self.package[: len(self.package) - level + 1], *(part for part in name.split(".") if part)]
 
 
-def modules(folder: Path) -> dict[str, Path]:
+def list_modules(folder: Path) -> dict[str, Path]:
     """Every module under a package's folder by its dotted name; the package itself is ``__init__``."""
-    found = {}
+    paths = {}
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
+    return paths
 
 
-def imports(folder: Path, *, typing: bool = False) -> list[Import]:
+def list_imports(folder: Path, *, typing: bool = False) -> list[Import]:
     """All imports within a package, in statements and in strings; with ``typing`` those for type checkers too."""
-    known = modules(folder)
-    found = []
-    for name, path in known.items():
-        module = Module(name, path, folder.name, known)
+    paths = list_modules(folder)
+    edges = []
+    for name, path in paths.items():
+        module = Module(name, path, folder.name, paths)
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        targets = [*_in_statements(tree, module, typing), *_in_texts(tree, module)]
-        found += [Import(name, target, line, at_start) for target, line, at_start in targets if target != name]
-    return found
+        targets = [*_list_statement_imports(tree, module, typing), *_list_text_imports(tree, module)]
+        edges += [Import(name, target, line, at_start) for target, line, at_start in targets if target != name]
+    return edges
 
 
-def package_of(module: str) -> str:
+def find_package(module: str) -> str:
     """The top-level subpackage or module that a module belongs to."""
     return module.partition(".")[0]
 
 
-def circles(found: list[Import]) -> list[list[str]]:
+def find_cycles(edges: list[Import]) -> list[list[str]]:
     """The groups of modules that lead to each other, imports inside functions counted."""
     graph: dict[str, set[str]] = {}
-    for one in found:
-        graph.setdefault(one.importer, set()).add(one.imported)
-    reached = {module: _reached(graph, module) for module in graph}
-    mutual = {tuple(sorted(o for o in reached[m] if m in reached.get(o, ()))) for m in graph if m in reached[m]}
+    for edge in edges:
+        graph.setdefault(edge.importer, set()).add(edge.imported)
+    reached = {module: _find_reached(graph, module) for module in graph}
+    mutual = {
+        tuple(sorted(other for other in reached[m] if m in reached.get(other, ()))) for m in graph if m in reached[m]
+    }
     return sorted(list(group) for group in mutual)
 
 
-def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
-    seen: set[str] = set()
+def _find_reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    reached: set[str] = set()
     todo = list(graph[start])
     while todo:
         module = todo.pop()
-        if module not in seen:
-            seen.add(module)
+        if module not in reached:
+            reached.add(module)
             todo += graph.get(module, ())
-    return seen
+    return reached
 
 
 # -- statements ----------------------------------------------------------------------------------------------------
 
 
-def _in_statements(tree: ast.AST, module: Module, typing: bool) -> Iterator[tuple[str, int, bool]]:
-    for node, at_start in nodes(tree, typing=typing):
+def _list_statement_imports(tree: ast.AST, module: Module, typing: bool) -> Iterator[tuple[str, int, bool]]:
+    for node, at_start in walk_nodes(tree, typing=typing):
         if isinstance(node, ast.Import):
             names = [alias.name.split(".") for alias in node.names]
             yield from ((".".join(n[1:]) or "__init__", node.lineno, at_start) for n in names if n[0] == module.top)
         elif isinstance(node, ast.ImportFrom):
-            yield from ((target, node.lineno, at_start) for target in _from(node, module))
+            yield from ((target, node.lineno, at_start) for target in _list_from_imports(node, module))
 
 
-def nodes(node: ast.AST, at_start: bool = True, *, typing: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+def walk_nodes(node: ast.AST, at_start: bool = True, *, typing: bool = False) -> Iterator[tuple[ast.AST, bool]]:
     """Every node with whether it runs when the module is imported; with ``typing`` those for type checkers too."""
     yield node, at_start
     later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
@@ -118,71 +120,71 @@ def nodes(node: ast.AST, at_start: bool = True, *, typing: bool = False) -> Iter
     if not typing and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         children = list(node.orelse)
     for child in children:
-        yield from nodes(child, at_start and not later, typing=typing)
+        yield from walk_nodes(child, at_start and not later, typing=typing)
 
 
-def _from(node: ast.ImportFrom, module: Module) -> Iterator[str]:
-    base = module.relative(node.level, node.module or "") if node.level else (node.module or "").split(".")
+def _list_from_imports(node: ast.ImportFrom, module: Module) -> Iterator[str]:
+    base = module.resolve_relative(node.level, node.module or "") if node.level else (node.module or "").split(".")
     if not node.level and base.pop(0) != module.top:
         return
-    plain = ".".join(base)
+    base_name = ".".join(base)
     for alias in node.names:
-        inner = f"{plain}.{alias.name}".lstrip(".")
-        yield inner if inner in module.known else plain or "__init__"
+        inner = f"{base_name}.{alias.name}".lstrip(".")
+        yield inner if inner in module.modules else base_name or "__init__"
 
 
 # -- texts ---------------------------------------------------------------------------------------------------------
 
 
-def _in_texts(tree: ast.Module, module: Module) -> Iterator[tuple[str, int, bool]]:
+def _list_text_imports(tree: ast.Module, module: Module) -> Iterator[tuple[str, int, bool]]:
     """The modules that texts name. A package that a module is in has been imported before it: its name is no import."""
-    groups, inner = _groups(tree), f"{module.name}."
-    read = [node for node, _ in nodes(tree)]
+    groups, inner = _find_entry_point_groups(tree), f"{module.name}."
+    read = [node for node, _ in walk_nodes(tree)]
     pieces = {part for node in read if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in read:
         if isinstance(node, ast.JoinedStr):
-            target = _in_pieces(node, module)
+            target = _find_in_pieces(node, module)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in pieces | groups:
-            target = _in_text(node.value, module)
+            target = _find_in_text(node.value, module)
         else:
             continue
         if target and not inner.startswith(f"{target}."):
             yield target, node.lineno, False
     if any(isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") for node in read):
-        yield from _in_tables(tree, module)
+        yield from _list_table_imports(tree, module)
 
 
-def _in_text(text: str, module: Module) -> str | None:
+def _find_in_text(text: str, module: Module) -> str | None:
     if re.fullmatch(r"\.+[\w.]+", text):
         level = len(text) - len(text.lstrip("."))
-        named = ".".join(module.relative(level, text))
-        return named if named in module.known else None
-    return module.full(text) if re.fullmatch(r"\w+(\.\w+)+(:[\w.]+)?", text) else None
+        named = ".".join(module.resolve_relative(level, text))
+        return named if named in module.modules else None
+    return module.find_module(text) if re.fullmatch(r"\w+(\.\w+)+(:[\w.]+)?", text) else None
 
 
-def _in_pieces(node: ast.JoinedStr, module: Module) -> str | None:
+def _find_in_pieces(node: ast.JoinedStr, module: Module) -> str | None:
     """``f"{__name__}.write"`` and ``f"efficient_attn.tasks.{name}"``, as far as they are written out."""
     first, *rest = node.values
     if isinstance(first, ast.Constant):
-        return module.full(str(first.value)) if re.fullmatch(r"\w+(\.\w+)*\.", str(first.value)) else None
-    own = isinstance(first, ast.FormattedValue) and ast.unparse(first.value) in ("__name__", "__package__")
-    if own and rest and isinstance(rest[0], ast.Constant):
-        named = ".".join(module.relative(1, str(rest[0].value)))
-        return named if named in module.known else None
+        return module.find_module(str(first.value)) if re.fullmatch(r"\w+(\.\w+)*\.", str(first.value)) else None
+    is_module_name = isinstance(first, ast.FormattedValue) and ast.unparse(first.value) in ("__name__", "__package__")
+    if is_module_name and rest and isinstance(rest[0], ast.Constant):
+        named = ".".join(module.resolve_relative(1, str(rest[0].value)))
+        return named if named in module.modules else None
     return None
 
 
-def _in_tables(tree: ast.Module, module: Module) -> Iterator[tuple[str, int, bool]]:
+def _list_table_imports(tree: ast.Module, module: Module) -> Iterator[tuple[str, int, bool]]:
     """What the tables of a file that imports by name say: ``{"Mask": "contract.mask"}``."""
     tables = [n.value for n in tree.body if isinstance(n, ast.Assign | ast.AnnAssign) and n.value]
     for node in (n for table in tables for n in ast.walk(table)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             named = ".".join([*module.package, node.value.partition(":")[0]])
-            if named in module.known:
+            if named in module.modules:
                 yield named, node.lineno, False
 
 
-def _groups(tree: ast.Module) -> set[ast.expr]:
+def _find_entry_point_groups(tree: ast.Module) -> set[ast.expr]:
     """The texts that are names of groups of entry points: ``entry_points(group=...)``, written there or in a constant.
 
     They look like modules, and lead to other people's.

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from processes import descendants, still_there
+from processes import list_descendants, wait_until_gone
 
 import efficient_attn as ea
 
@@ -38,7 +38,7 @@ LONGEST_S = 12.0  # before a kill
 
 
 @dataclass
-class Tally:
+class KillTally:
     kills: int = 0
     complete: int = 0
     in_the_middle: int = 0  # kills of runs that had written something and had not ended
@@ -49,29 +49,29 @@ class Tally:
     orphans: int = 0
 
 
-def whole_lines(path: Path) -> bytes:
+def read_whole_lines(path: Path) -> bytes:
     content = path.read_bytes() if path.is_file() else b""
     return content[: content.rfind(b"\n") + 1]
 
 
-def attempt(folder: Path, seconds: float, tally: Tally) -> bool:
+def run_and_kill(folder: Path, seconds: float, tally: KillTally) -> bool:
     """Let a run go on for some seconds, kill it, and compare what it had said with what it left. True when it ended."""
     rows = folder / "out" / "rows.jsonl"
-    before = whole_lines(rows)
-    with (folder / "told").open("w") as told:
+    before = read_whole_lines(rows)
+    with (folder / "told").open("w") as log:
         command = [sys.executable, "-m", "efficient_attn", "run", "cells.toml", "--out", "out", "--resume"]
-        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=told)
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=log)
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
-            children = descendants(process.pid)
+            children = list_descendants(process.pid)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             tally.kills += 1
-            tally.orphans += len(still_there(children))
+            tally.orphans += len(wait_until_gone(children))
     acknowledged = (folder / "told").read_text().count("\n[") + (folder / "told").read_text().startswith("[")
     content = rows.read_bytes() if rows.is_file() else b""
-    after = whole_lines(rows)
+    after = read_whole_lines(rows)
     tally.torn += content != after
     tally.altered += not after.startswith(before)
     tally.lost += max(0, acknowledged - (after.count(b"\n") - before.count(b"\n")))
@@ -83,15 +83,15 @@ def attempt(folder: Path, seconds: float, tally: Tally) -> bool:
 
 
 def main(kills: int) -> None:
-    order, tally = random.Random(0), Tally()
+    order, tally = random.Random(0), KillTally()
     start = time.perf_counter()
     while tally.kills < kills:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "cells.toml").write_text(SUITE)
-            while not attempt(folder, order.uniform(0, LONGEST_S), tally) and tally.kills < kills:
+            while not run_and_kill(folder, order.uniform(0, LONGEST_S), tally) and tally.kills < kills:
                 pass
-            while not attempt(folder, 600.0, tally):
+            while not run_and_kill(folder, 600.0, tally):
                 pass
             rows = ea.load(folder / "out")
             complete = len(rows) == CASES and rows.case_key.is_unique and bool((rows.status == "ok").all())

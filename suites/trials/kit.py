@@ -20,35 +20,35 @@ from efficient_attn.testing import CHECKS, MUTANTS, Kill, Subject, kill_matrix, 
 KINDS = tuple(dict.fromkeys(mutant.kind for mutant in MUTANTS))
 
 
-def time_kit(spec: str) -> tuple[float, list[str]]:
+def time_checks(spec: str) -> tuple[float, list[str]]:
     """Seconds of the processor for all checks, and the names of those that failed."""
     subject, start = Subject(spec), time.process_time()
     failed = [check.name for check in CHECKS if run_check(check, subject).status == "failed"]
     return time.process_time() - start, failed
 
 
-def tell(kills: list[Kill], kind: str, broken: list[str]) -> str:
+def format_caught(kills: list[Kill], kind: str, broken: list[str]) -> str:
     """``caught/applicable`` of a kind; with a mark for each that was missed."""
-    mine = [kill for kill in kills if kill.kind == kind]
-    caught = sum(kill.status == "caught" and kill.by not in broken for kill in mine)
-    applicable = sum(kill.status != "not_applicable" for kill in mine)
+    kind_kills = [kill for kill in kills if kill.kind == kind]
+    caught = sum(kill.status == "caught" and kill.by not in broken for kill in kind_kills)
+    applicable = sum(kill.status != "not_applicable" for kill in kind_kills)
     return f"{caught}/{applicable}" + ("!" if caught < applicable else "")
 
 
-def main(given: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
-    only_seconds, specs = "--seconds" in given, [spec for spec in given if spec != "--seconds"] or ea.names()
+    only_seconds, specs = "--seconds" in arguments, [spec for spec in arguments if spec != "--seconds"] or ea.names()
     run_check(CHECKS[0], Subject("full"))  # what is imported late belongs to nobody
     print("| mechanism | seconds |" + "".join(f" {kind} |" for kind in KINDS if not only_seconds) + " failed checks |")
     print("|---|---|" + "---|" * (0 if only_seconds else len(KINDS)) + "---|")
     total: Counter[str] = Counter()
     for spec in specs:
-        seconds, failed = time_kit(spec)
+        seconds, failed = time_checks(spec)
         cells = [spec, f"{seconds:.1f}"]
         if not only_seconds:
             kills = kill_matrix([spec])
             total.update(kill.status for kill in kills)
-            cells += [tell(kills, kind, failed) for kind in KINDS]
+            cells += [format_caught(kills, kind, failed) for kind in KINDS]
             for kill in kills:
                 if kill.status == "missed" or (kill.status == "caught" and kill.by in failed):
                     print(f"{spec}: {kill.mutant} {kill.status} {kill.by}", file=sys.stderr, flush=True)

@@ -19,67 +19,75 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from efficient_attn.instruments.memory import Footprint, footprint, training_footprint
+from efficient_attn.instruments.memory import Footprint, measure_footprint, measure_training_footprint
 
-MIB, WIDTH, REAL = 2**20, 64, 4  # bytes, head dimension, bytes of a float32
+MIB, WIDTH, FLOAT_BYTES = 2**20, 64, 4  # bytes, head dimension, bytes of a float32
 SIZES = (1, 16, 128, 1024)  # MiB
 REPEATS = 3
 
 
-class Known(NamedTuple):
+class KnownFootprint(NamedTuple):
     """A call's footprint as it must be, in bytes, and the way to count it."""
 
     expected: int
     measure: Callable[[], Footprint]
 
 
-def plain(size: int, device: str) -> Known:
+def make_allocation(size: int, device: str) -> KnownFootprint:
     """One allocation of ``size`` bytes."""
-    return Known(size, lambda: footprint(lambda: torch.ones(size, dtype=torch.uint8, device=device), device=device))
+    return KnownFootprint(
+        size, lambda: measure_footprint(lambda: torch.ones(size, dtype=torch.uint8, device=device), device=device)
+    )
 
 
-def naive(size: int, device: str) -> Known:
+def make_naive(size: int, device: str) -> KnownFootprint:
     """Softmax attention in three operations: scores and weights of about ``size`` bytes each, both at once."""
-    q, k, v = _inputs(size, device)
-    return Known(2 * _length(size) ** 2 * REAL, lambda: footprint(lambda: _naive(q, k, v), device=device))
+    q, k, v = _make_inputs(size, device)
+    return KnownFootprint(
+        2 * _find_length(size) ** 2 * FLOAT_BYTES, lambda: measure_footprint(lambda: _naive(q, k, v), device=device)
+    )
 
 
-def sdpa(size: int, device: str) -> Known:
+def make_sdpa(size: int, device: str) -> KnownFootprint:
     """The fused kernel on short sequences: an output of ``size`` bytes, a number a row, a buffer a thread."""
     length, queries = 128, 32  # so many of them does torch's CPU kernel take at a time from such a sequence
-    buffer = (queries * length + 2 * queries + queries * WIDTH) * REAL  # scores, two sums, the output
+    buffer = (queries * length + 2 * queries + queries * WIDTH) * FLOAT_BYTES  # scores, two sums, the output
     threads = torch.get_num_threads() if device == "cpu" else 0
-    q, k, v = (torch.randn(size // (length * WIDTH * REAL), 1, length, WIDTH, device=device) for _ in range(3))
+    q, k, v = (torch.randn(size // (length * WIDTH * FLOAT_BYTES), 1, length, WIDTH, device=device) for _ in range(3))
     expected = size + size // WIDTH + threads * buffer
-    return Known(expected, lambda: footprint(lambda: F.scaled_dot_product_attention(q, k, v), device=device))
+    return KnownFootprint(
+        expected, lambda: measure_footprint(lambda: F.scaled_dot_product_attention(q, k, v), device=device)
+    )
 
 
-def training(size: int, device: str) -> Known:
+def make_training(size: int, device: str) -> KnownFootprint:
     """A step of the naive form: the weights, their gradient and the scores' at once, the output and a gradient."""
-    length, leaves = _length(size), [x.requires_grad_() for x in _inputs(size, device)]
+    length, leaves = _find_length(size), [x.requires_grad_() for x in _make_inputs(size, device)]
     upstream = torch.ones(1, 1, length, WIDTH, device=device)
-    expected = (3 * length**2 + 2 * length * WIDTH) * REAL
+    expected = (3 * length**2 + 2 * length * WIDTH) * FLOAT_BYTES
 
     def backward(out: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(out, leaves, upstream)
 
-    return Known(expected, lambda: training_footprint(lambda: _naive(*leaves), backward, device=device))
+    return KnownFootprint(
+        expected, lambda: measure_training_footprint(lambda: _naive(*leaves), backward, device=device)
+    )
 
 
-KINDS = (plain, naive, sdpa, training)
+KINDS = (make_allocation, make_naive, make_sdpa, make_training)
 
 
 def _naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT).softmax(-1) @ v
 
 
-def _length(size: int) -> int:
+def _find_length(size: int) -> int:
     """The sequence length whose matrix of scores takes so many bytes."""
-    return int((size / REAL) ** 0.5)
+    return int((size / FLOAT_BYTES) ** 0.5)
 
 
-def _inputs(size: int, device: str) -> list[Tensor]:
-    return [torch.randn(1, 1, _length(size), WIDTH, device=device) for _ in range(3)]
+def _make_inputs(size: int, device: str) -> list[Tensor]:
+    return [torch.randn(1, 1, _find_length(size), WIDTH, device=device) for _ in range(3)]
 
 
 def main() -> int:
@@ -91,15 +99,15 @@ def main() -> int:
     wrong = 0
     for kind in KINDS:
         for size in (s * MIB for s in SIZES if s <= options.largest):
-            known = kind(size, options.device)
-            found = [known.measure() for _ in range(REPEATS)]
-            peak, same = found[0].peak or 0, len(set(found)) == 1
-            difference = peak - known.expected
-            right = same and abs(difference) <= max(known.expected / 100, 2**16)
-            wrong += not right
-            line = f"{kind.__name__:10}{size // MIB:5} MiB{known.expected:14}{peak:14}{difference:12}"
-            answers = ["yes" if answer else "NO" for answer in (same, right)]
-            print(f"{line}{difference / known.expected:10.4%}  {answers[0]:>9}  {answers[1]:>5}", flush=True)
+            case = kind(size, options.device)
+            footprints = [case.measure() for _ in range(REPEATS)]
+            peak, same = footprints[0].peak or 0, len(set(footprints)) == 1
+            difference = peak - case.expected
+            is_right = same and abs(difference) <= max(case.expected / 100, 2**16)
+            wrong += not is_right
+            line = f"{kind.__name__:10}{size // MIB:5} MiB{case.expected:14}{peak:14}{difference:12}"
+            answers = ["yes" if answer else "NO" for answer in (same, is_right)]
+            print(f"{line}{difference / case.expected:10.4%}  {answers[0]:>9}  {answers[1]:>5}", flush=True)
     return 1 if wrong else 0
 
 

@@ -22,44 +22,44 @@ from typing import Any
 from efficient_attn.bench.measuring.conditions import PRELOAD
 from efficient_attn.engines.job import StageBoard
 from efficient_attn.engines.local import LocalEngine
-from efficient_attn.results.stats import estimate_typical
+from efficient_attn.results.stats import estimate_geometric_mean
 
 STARTS = 30
 
 
 @dataclass(frozen=True)
-class Nothing:
+class EmptyJob:
     """A job that has nothing to do."""
 
     def run(self, board: StageBoard, tell: Callable[[Any], None]) -> None:
         del board, tell
 
 
-def starts() -> list[float]:
+def measure_starts() -> list[float]:
     """Milliseconds from asking for a worker to its end, once the server is warm."""
     engine = LocalEngine(preload=PRELOAD)
-    list(engine.carry_out(Nothing()))
-    found = []
+    list(engine.carry_out(EmptyJob()))
+    times = []
     for _ in range(STARTS):
         start = time.perf_counter()
-        list(engine.carry_out(Nothing()))
-        found.append((time.perf_counter() - start) * 1e3)
-    return found
+        list(engine.carry_out(EmptyJob()))
+        times.append((time.perf_counter() - start) * 1e3)
+    return times
 
 
 def main(suite: str, options: list[str]) -> None:
-    each = estimate_typical(starts())
-    print(f"a worker that does nothing, start to end: {each.value:.1f} ms ({each.low:.1f}-{each.high:.1f})")
+    start = estimate_geometric_mean(measure_starts())
+    print(f"a worker that does nothing, start to end: {start.value:.1f} ms ({start.low:.1f}-{start.high:.1f})")
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.perf_counter()
+        began = time.perf_counter()
         command = [sys.executable, "-m", "efficient_attn", "run", suite, *options, "--out", folder]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wall = time.perf_counter() - begun
+        wall = time.perf_counter() - began
         (session,) = json.loads((Path(folder) / "run.json").read_text())["sessions"]
     account = session["account"]
-    beside = account["wall_s"] - account["working_s"]
+    overhead = account["wall_s"] - account["working_s"]
     print(f"{suite}: {account['wall_s']:.1f} s of sweep, {account['working_s']:.1f} s of them measuring")
-    print(f"overhead: {beside:.2f} s, {beside / account['wall_s']:.1%} of the sweep's wall time")
+    print(f"overhead: {overhead:.2f} s, {overhead / account['wall_s']:.1%} of the sweep's wall time")
     print(f"{account['starts']} workers, {1e3 * account['starting_s'] / account['starts']:.1f} ms each until they ran")
     print(f"the command in all, imports, plan and report included: {wall:.1f} s")
 

@@ -11,9 +11,9 @@ import argparse
 
 import numpy as np
 import torch
-from turns import call_of, make, take_turns
+from turns import make_attention, make_call, time_interleaved
 
-from efficient_attn.results.stats import estimate_typical
+from efficient_attn.results.stats import estimate_geometric_mean
 
 SPECS = [
     *("full", "gqa:kv_heads=2", "mqa", "mla", "sliding_window:window=128", "longformer:window=128:n_global=64"),
@@ -29,25 +29,25 @@ def main() -> None:
     parser.add_argument("specs", nargs="*", default=SPECS)
     parser.add_argument("--shape", default="1,4,2048,64", help="batch, heads, length, width")
     parser.add_argument("--rounds", type=int, default=9)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    shape = [int(size) for size in given.shape.split(",")]
-    for spec in given.specs:
+    shape = [int(size) for size in args.shape.split(",")]
+    for spec in args.specs:
         for causal in (False, True):
             for gradient in (False, True):
-                if causal in make(spec, shape)[0].traits.directions:
-                    print(compare(spec, shape, causal, gradient, given.rounds), flush=True)
+                if causal in make_attention(spec, shape)[0].traits.directions:
+                    print(compare(spec, shape, causal, gradient, args.rounds), flush=True)
 
 
 def compare(spec: str, shape: list[int], causal: bool, gradient: bool, rounds: int) -> str:
-    runs = {name: call_of(*make(spec, shape, dtype), causal, gradient) for name, dtype in DTYPES.items()}
-    times = take_turns(runs, rounds=rounds)
-    said = f"{spec:40s} {'causal' if causal else 'both':6s} {'with gradients' if gradient else 'forward':14s}"
-    said += f" {np.median(times['float32']) * 1e3:8.2f} ms"
+    runs = {name: make_call(*make_attention(spec, shape, dtype), causal, gradient) for name, dtype in DTYPES.items()}
+    times = time_interleaved(runs, rounds=rounds)
+    line = f"{spec:40s} {'causal' if causal else 'both':6s} {'with gradients' if gradient else 'forward':14s}"
+    line += f" {np.median(times['float32']) * 1e3:8.2f} ms"
     for half in ("bfloat16", "float16"):
-        ratio = estimate_typical((times[half] / times["float32"]).tolist())
-        said += f"   {half} {ratio.value:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
-    return said
+        ratio = estimate_geometric_mean((times[half] / times["float32"]).tolist())
+        line += f"   {half} {ratio.value:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
+    return line
 
 
 if __name__ == "__main__":

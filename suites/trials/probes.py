@@ -24,7 +24,7 @@ LENGTH = 130
 NEAR = 1e-4  # of float32 results that are summed in another order
 
 
-def drawn(spec: str, dtype: torch.dtype = torch.float32) -> tuple[ea.Attention, Call]:
+def draw_call(spec: str, dtype: torch.dtype = torch.float32) -> tuple[ea.Attention, Call]:
     """A mechanism and a call of it, causal where it can be."""
     subject = Subject(spec)
     shape = subject.shape(LENGTH)
@@ -32,21 +32,21 @@ def drawn(spec: str, dtype: torch.dtype = torch.float32) -> tuple[ea.Attention, 
     return subject.make(shape, dtype=dtype), call
 
 
-def split(call: Call) -> tuple[list[str], list[Tensor]]:
+def split_tensors(call: Call) -> tuple[list[str], list[Tensor]]:
     """A call's tensors and their names; what is one tensor comes once."""
     pairs = {id(x): (name, x) for name, x in call.tensors.items()}.values()
     return [name for name, _ in pairs], [x for _, x in pairs]
 
 
-class Program(nn.Module):
+class CallModule(nn.Module):
     """A call as a module whose arguments are tensors."""
 
     def __init__(self, attn: ea.Attention, call: Call) -> None:
         super().__init__()
-        self.attn, self.call, self.names = attn, call, split(call)[0]
+        self.attn, self.call, self.names = attn, call, split_tensors(call)[0]
 
-    def forward(self, *given: Tensor) -> Tensor:
-        q, k, v, rest = given[0], given[0], None, dict(zip(self.names, given, strict=True))
+    def forward(self, *tensors: Tensor) -> Tensor:
+        q, k, v, rest = tensors[0], tensors[0], None, dict(zip(self.names, tensors, strict=True))
         if not self.call.tied:
             q, k = rest.pop("q"), rest.pop("k")
         else:
@@ -55,132 +55,134 @@ class Program(nn.Module):
         return self.attn(q, k, v, self.call.mask, **rest)
 
 
-def weight_of(out: Tensor) -> Tensor:
+def make_weights(out: Tensor) -> Tensor:
     return torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
 
 
-def off(got: list[Tensor], want: list[Tensor]) -> float:
+def measure_difference(actual: list[Tensor], expected: list[Tensor]) -> float:
     """The largest difference, in sizes of what is wanted."""
-    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1)) for a, b in zip(got, want, strict=True))
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1)) for a, b in zip(actual, expected, strict=True))
 
 
-def refusal(error: Exception) -> str:
+def format_refusal(error: Exception) -> str:
     text = " ".join(str(error).split())
     return f"refused: {text[:100]}"
 
 
-def autocast(spec: str) -> str:
+def probe_autocast(spec: str) -> str:
     """Output and gradients in bfloat16 against float32's, on inputs that bfloat16 can tell apart."""
-    attn, call = drawn(spec)
+    attn, call = draw_call(spec)
     call = call.change(lambda x: x.bfloat16().float())
-    out, want = call.gradients(attn)
+    expected_out, expected_grads = call.gradients(attn)
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            got_out, got = call.gradients(attn)
+            actual_out, grads = call.gradients(attn)
     except ea.UnsupportedError as error:  # a backend that does not take the dtype
-        return refusal(error)
-    if got_out.dtype != torch.bfloat16:
-        return f"no: the output is {got_out.dtype}"
-    pairs = [(got_out.float(), out), *((got[n], want[n]) for n in want)]
+        return format_refusal(error)
+    if actual_out.dtype != torch.bfloat16:
+        return f"no: the output is {actual_out.dtype}"
+    pairs = [(actual_out.float(), expected_out), *((grads[n], expected_grads[n]) for n in expected_grads)]
     worst = max(float((a - b).norm() / (b.norm() + 0.03 * b.numel() ** 0.5)) for a, b in pairs)
     return "yes" if worst < 0.03 else f"no: off by {worst:.0%}"
 
 
-def double_backward(spec: str) -> str:
+def probe_double_backward(spec: str) -> str:
     """Second derivatives of losses that are linear in the output, and that are not, against the oracle's."""
     answers = set()
-    for loss in (lambda out: (out * weight_of(out)).sum(), lambda out: out.square().sum()):
-        attn, call = drawn(spec, torch.float64)
+    for loss in (lambda out: (out * make_weights(out)).sum(), lambda out: out.square().sum()):
+        attn, call = draw_call(spec, torch.float64)
 
         def second(attn: ea.Attention, call: Call = call, loss: Callable[[Tensor], Tensor] = loss) -> list[Tensor]:
             leaves = call.leaves()
-            sources = split(leaves)[1]
+            sources = split_tensors(leaves)[1]
             first = torch.autograd.grad(loss(leaves.run(attn)), sources, create_graph=True)
             total = torch.stack([g.sin().sum() for g in first]).sum()
             return list(torch.autograd.grad(total, sources, materialize_grads=True))
 
         try:
-            got = second(attn)
+            second_grads = second(attn)
         except RuntimeError as error:
-            answers.add(refusal(error))
+            answers.add(format_refusal(error))
             continue
         attn.backend = "dense"
-        answers.add("yes" if off(got, second(attn)) < 1e-9 else "no: wrong")
+        answers.add("yes" if measure_difference(second_grads, second(attn)) < 1e-9 else "no: wrong")
     return "; ".join(sorted(answers))
 
 
-def compile_(spec: str) -> str:
+def probe_compile(spec: str) -> str:
     """torch.compile of a forward and a backward pass, against the eager ones; graph breaks are counted."""
-    fresh, call = drawn(spec)  # one that has not run before
+    fresh, call = draw_call(spec)  # one that has not run before
     leaves = call.leaves()
-    sources = split(leaves)[1]
-    want = leaves.run(drawn(spec)[0])
+    sources = split_tensors(leaves)[1]
+    expected = leaves.run(draw_call(spec)[0])
     torch.compiler.reset()
     breaks = 0
     try:
-        got = torch.compile(Program(fresh, call), fullgraph=True)(*sources)
+        actual = torch.compile(CallModule(fresh, call), fullgraph=True)(*sources)
     except Unsupported:
         before = count_graph_breaks()
-        got = torch.compile(Program(drawn(spec)[0], call))(*sources)
+        actual = torch.compile(CallModule(draw_call(spec)[0], call))(*sources)
         breaks = max(count_graph_breaks() - before, 1)  # a frame that is given up as a whole is not counted by torch
-    pairs = [[x.detach(), *torch.autograd.grad((x * weight_of(x)).sum(), sources)] for x in (got, want)]
-    if (worst := off(*pairs)) > NEAR:
+    pairs = [[x.detach(), *torch.autograd.grad((x * make_weights(x)).sum(), sources)] for x in (actual, expected)]
+    if (worst := measure_difference(*pairs)) > NEAR:
         return f"no: off by {worst:.1g}"
     return "yes" if not breaks else f"{breaks} graph break{'s' * (breaks > 1)}"
 
 
-def export(spec: str) -> str:
+def probe_export(spec: str) -> str:
     """torch.export, and what the exported program gives for other numbers."""
-    attn, call = drawn(spec)
-    given = split(call)[1]
-    program = Program(attn, call)
+    attn, call = draw_call(spec)
+    tensors = split_tensors(call)[1]
+    program = CallModule(attn, call)
     with torch.no_grad():
         try:
-            exported = torch.export.export(program, tuple(given)).module()
+            exported = torch.export.export(program, tuple(tensors)).module()
         except ea.UnsupportedError as error:
-            return refusal(error)
-        others = [x.flip(2) * 0.9 for x in given]
-        return "yes" if off([exported(*others)], [program(*others)]) < NEAR else "no: wrong"
+            return format_refusal(error)
+        changed = [x.flip(2) * 0.9 for x in tensors]
+        return "yes" if measure_difference([exported(*changed)], [program(*changed)]) < NEAR else "no: wrong"
 
 
-def vmap(spec: str) -> str:
+def probe_vmap(spec: str) -> str:
     """torch.func.vmap over the batch."""
-    return _transformed(spec, lambda run, given: torch.func.vmap(run)(*given))
+    return _probe_transform(spec, lambda run, tensors: torch.func.vmap(run)(*tensors))
 
 
-def func_grad(spec: str) -> str:
+def probe_func_grad(spec: str) -> str:
     """torch.func.grad for each member of a batch by itself, by all tensors of a call."""
 
-    def transform(run: Callable[..., Tensor], given: list[Tensor]) -> tuple[Tensor, ...]:
-        each = torch.func.grad(lambda *x: run(*x).sin().sum(), argnums=tuple(range(len(given))))
-        return torch.func.vmap(each)(*given)
+    def transform(run: Callable[..., Tensor], tensors: list[Tensor]) -> tuple[Tensor, ...]:
+        gradient = torch.func.grad(lambda *x: run(*x).sin().sum(), argnums=tuple(range(len(tensors))))
+        return torch.func.vmap(gradient)(*tensors)
 
-    return _transformed(spec, transform, lambda run, given: torch.autograd.grad(run(*given).sin().sum(), given))
+    return _probe_transform(
+        spec, transform, lambda run, tensors: torch.autograd.grad(run(*tensors).sin().sum(), tensors)
+    )
 
 
 Transform = Callable[[Callable[..., Tensor], list[Tensor]], Tensor | tuple[Tensor, ...]]
 
 
-def _transformed(spec: str, transform: Transform, plain: Transform = lambda run, given: run(*given)) -> str:
-    attn, call = drawn(spec, torch.float64)
-    program = Program(attn, call)
-    given = split(call)[1]
-    want = plain(program, split(call.leaves())[1])
+def _probe_transform(spec: str, transform: Transform, plain: Transform = lambda run, tensors: run(*tensors)) -> str:
+    attn, call = draw_call(spec, torch.float64)
+    program = CallModule(attn, call)
+    tensors = split_tensors(call)[1]
+    expected = plain(program, split_tensors(call.leaves())[1])
     try:
-        got = transform(lambda *x: program(*(y[None] for y in x))[0], given)
+        actual = transform(lambda *x: program(*(y[None] for y in x))[0], tensors)
     except (RuntimeError, ValueError) as error:
-        return refusal(error)
-    pairs = ([x] if isinstance(x, Tensor) else list(x) for x in (got, want))
-    return "yes" if off(*pairs) < 1e-9 else "no: wrong"
+        return format_refusal(error)
+    pairs = ([x] if isinstance(x, Tensor) else list(x) for x in (actual, expected))
+    return "yes" if measure_difference(*pairs) < 1e-9 else "no: wrong"
 
 
 PROBES: dict[str, Callable[[str], str]] = {
-    "autocast": autocast,
-    "double_backward": double_backward,
-    "compile": compile_,
-    "export": export,
-    "vmap": vmap,
-    "func_grad": func_grad,
+    "autocast": probe_autocast,
+    "double_backward": probe_double_backward,
+    "compile": probe_compile,
+    "export": probe_export,
+    "vmap": probe_vmap,
+    "func_grad": probe_func_grad,
 }
 
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 
-def descendants(pid: int) -> set[int]:
+def list_descendants(pid: int) -> set[int]:
     """The processes that a process started, and those that these did."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -14,21 +14,21 @@ def descendants(pid: int) -> set[int]:
             parents[int(stat.parent.name)] = int(_fields(stat)[1])
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended while we looked
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+    pids = {pid}
+    while more := {child for child, parent in parents.items() if parent in pids} - pids:
+        pids |= more
+    return pids - {pid}
 
 
-def still_there(pids: set[int], within: float = 10.0) -> set[int]:
+def wait_until_gone(pids: set[int], within: float = 10.0) -> set[int]:
     """Those that still run after so many seconds, or none as soon as none does. Who waits to be reaped is gone."""
     deadline = time.monotonic() + within
-    while (left := {pid for pid in pids if _runs(pid)}) and time.monotonic() < deadline:
+    while (running := {pid for pid in pids if _is_running(pid)}) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return left
+    return running
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         return _fields(Path(f"/proc/{pid}/stat"))[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -26,11 +26,11 @@ from efficient_attn.report.answers.recommendation import Recommendation, Recomme
 from efficient_attn.report.answers.requirements import SHAPE, Requirements
 from efficient_attn.report.gather import gather
 from efficient_attn.report.select import add_labels
-from efficient_attn.results.differences import MOST_ROUNDS
+from efficient_attn.results.differences import MAX_DISTURBED_SHARE
 from efficient_attn.spec import parse
 
 ERRORS = (None, 0.3, 0.4, 0.5, 0.75, 0.9)
-FEWEST = 3  # mechanisms of a cell that is asked about
+MIN_MECHANISMS = 3  # mechanisms of a cell that is asked about
 
 
 @dataclass
@@ -38,54 +38,60 @@ class Score:
     """What came of one kind of question. silent: no answer, though one mechanism keeps the bounds. broken: answers that
     hold what breaks one. times, outside: intervals of times, and those that do not hold what was measured."""
 
-    asked: int = 0
+    questions: int = 0
     right: int = 0
     tied: int = 0
-    silent: int = 0
+    unanswered: int = 0
     broken: int = 0
     times: int = 0
     outside: int = 0
-    missed: Counter[str] = field(default_factory=Counter)
+    mistakes: Counter[str] = field(default_factory=Counter)
 
-    def tell(self) -> str:
+    def format(self) -> str:
         return (
-            f"{self.asked} asked, {self.right / self.asked:.1%} right, {self.silent} not answered; "
-            f"{self.tied / max(1, self.asked - self.silent):.1%} of the answers share the first rank; {self.broken} "
-            f"hold what breaks a bound; {self.outside} of {self.times} times outside of their interval"
+            f"{self.questions} asked, {self.right / self.questions:.1%} right, {self.unanswered} not answered; "
+            f"{self.tied / max(1, self.questions - self.unanswered):.1%} of the answers share the first rank; "
+            f"{self.broken} violate a bound; {self.outside} of {self.times} times outside of their interval"
         )
 
 
 @dataclass(frozen=True)
-class Cell:
+class TimedGroup:
     """What one session timed side by side. place: which of those that are known; rows: by mechanism."""
 
-    place: int
+    config_index: int
     length: int
     rows: Mapping[tuple[str, int | None], Mapping[str, Any]]
 
 
-def list_cells(rows: Any, known: RecommendationData) -> list[Cell]:
+def list_groups(rows: Any, data: RecommendationData) -> list[TimedGroup]:
     """From the rows themselves, without what the answers are made by."""
     timed = rows[(rows["status"] == "ok") & (rows["task"] == "speed") & rows["latency_ms"].notna()]
-    places = {tuple(place[name] for name in CONFIG_COLUMNS): at for at, (place, _) in enumerate(known.curves_by_config)}
-    found: dict[tuple[Any, ...], dict[tuple[str, int | None], Mapping[str, Any]]] = defaultdict(dict)
-    for one in timed.to_dict("records"):
-        row = {name: value if units.there(value) else None for name, value in one.items()}
-        at = places.get(tuple(row[name] for name in CONFIG_COLUMNS))
-        calm = (row["contaminated"] or 0) <= MOST_ROUNDS * (row["rounds"] or 1)
-        if at is not None and calm and row["fill"] in (None, "full"):
-            found[at, int(row["seq_len"]), row["run_id"], row["part"]][make_mechanism_key(row)] = row
-    return [Cell(at, length, own) for (at, length, *_), own in found.items() if len(own) >= FEWEST]
+    index_by_config = {
+        tuple(config[name] for name in CONFIG_COLUMNS): index for index, (config, _) in enumerate(data.curves_by_config)
+    }
+    rows_by_group: dict[tuple[Any, ...], dict[tuple[str, int | None], Mapping[str, Any]]] = defaultdict(dict)
+    for record in timed.to_dict("records"):
+        row = {name: value if units.is_present(value) else None for name, value in record.items()}
+        index = index_by_config.get(tuple(row[name] for name in CONFIG_COLUMNS))
+        undisturbed = (row["contaminated"] or 0) <= MAX_DISTURBED_SHARE * (row["rounds"] or 1)
+        if index is not None and undisturbed and row["fill"] in (None, "full"):
+            rows_by_group[index, int(row["seq_len"]), row["run_id"], row["part"]][make_mechanism_key(row)] = row
+    return [
+        TimedGroup(index, length, group_rows)
+        for (index, length, *_), group_rows in rows_by_group.items()
+        if len(group_rows) >= MIN_MECHANISMS
+    ]
 
 
 def list_errors(rows: Any) -> dict[tuple[str, bool], dict[tuple[Any, ...], float]]:
     """By spec, and whether heads share keys: the mean over layers of each place where an error was measured."""
-    own = rows[(rows["status"] == "ok") & rows["relative_error"].notna() & rows["mode"].isna()]
-    found: dict[tuple[str, bool], dict[tuple[Any, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in own.to_dict("records"):
+    fidelity_rows = rows[(rows["status"] == "ok") & rows["relative_error"].notna() & rows["mode"].isna()]
+    errors: dict[tuple[str, bool], dict[tuple[Any, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in fidelity_rows.to_dict("records"):
         spec = str(parse(row["variant"]).without_backend()), row["kv_heads"] != row["heads"]
-        found[spec][row["dtype"], row["causal"], row["seq_len"], row["inputs"]].append(row["relative_error"])
-    return {spec: {at: sum(x) / len(x) for at, x in each.items()} for spec, each in found.items()}
+        errors[spec][row["dtype"], row["causal"], row["seq_len"], row["inputs"]].append(row["relative_error"])
+    return {spec: {key: sum(x) / len(x) for key, x in values.items()} for spec, values in errors.items()}
 
 
 def find_error(errors: Mapping[Any, Mapping[tuple[Any, ...], float]], row: Mapping[str, Any]) -> float | None:
@@ -93,24 +99,24 @@ def find_error(errors: Mapping[Any, Mapping[tuple[Any, ...], float]], row: Mappi
     spec = str(parse(row["variant"]).without_backend())
     if spec == "full":
         return 0.0
-    own = errors.get((spec, row["kv_heads"] != row["heads"]), {})
-    best = max(own, key=lambda at: (at[0] == row["dtype"], at[1] == row["causal"], at[2]), default=None)
-    return None if best is None else own[best]
+    spec_errors = errors.get((spec, row["kv_heads"] != row["heads"]), {})
+    best = max(spec_errors, key=lambda key: (key[0] == row["dtype"], key[1] == row["causal"], key[2]), default=None)
+    return None if best is None else spec_errors[best]
 
 
-def ask(cell: Cell, draw: random.Random, place: Mapping[str, Any]) -> Requirements:
+def draw_question(cell: TimedGroup, draw: random.Random, config: Mapping[str, Any]) -> Requirements:
     """A question about a cell, with bounds that some keep."""
-    one = draw.choice(list(cell.rows.values()))
-    memory = one["peak_memory_bytes"] or one["state_bytes"]
-    shape = {name: place[name] if name == "dtype" else _whole(place[name]) for name in SHAPE}
-    given = {"mode": place["mode"], "causal": place["causal"], "device": place["device"], **shape}
+    row = draw.choice(list(cell.rows.values()))
+    memory = row["peak_memory_bytes"] or row["state_bytes"]
+    shape = {name: config[name] if name == "dtype" else _whole(config[name]) for name in SHAPE}
+    exact_fields = {"mode": config["mode"], "causal": config["causal"], "device": config["device"], **shape}
     return Requirements(
         seq_len=cell.length,
-        machine=str(place["machine"]),
+        machine=str(config["machine"]),
         max_error=draw.choice(ERRORS),
         memory=int(memory * draw.uniform(0.8, 2)) if memory and draw.random() < 0.4 else None,
-        latency_ms=one["latency_ms"] * draw.uniform(0.8, 2) if draw.random() < 0.3 else None,
-        **given,
+        latency_ms=row["latency_ms"] * draw.uniform(0.8, 2) if draw.random() < 0.3 else None,
+        **exact_fields,
     )
 
 
@@ -118,9 +124,11 @@ def _whole(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def find_admissible(cell: Cell, question: Requirements, errors: Mapping[Any, Any]) -> dict[str, Mapping[str, Any]]:
+def find_admissible(
+    cell: TimedGroup, question: Requirements, errors: Mapping[Any, Any]
+) -> dict[str, Mapping[str, Any]]:
     """By brute force: every mechanism of the cell that keeps the bounds there."""
-    found = {}
+    admissible = {}
     for (label, heads), row in cell.rows.items():
         if question.has_quality_bounds and heads not in (None, row["heads"]):
             continue
@@ -132,54 +140,56 @@ def find_admissible(cell: Cell, question: Requirements, errors: Mapping[Any, Any
             continue
         if question.latency_ms is not None and row["latency_ms"] > question.latency_ms:
             continue
-        found[label] = row
-    return found
+        admissible[label] = row
+    return admissible
 
 
-def narrow(known: RecommendationData, cell: Cell, *, left_out: bool) -> RecommendationData:
+def restrict(data: RecommendationData, cell: TimedGroup, *, left_out: bool) -> RecommendationData:
     """What is known of the cell's mechanisms at its place; without all that was measured at its length."""
-    setting, curves = known.curves_by_config[cell.place]
-    own = [curve for curve in curves if (curve.label, curve.kv_heads) in cell.rows]
+    config, curves = data.curves_by_config[cell.config_index]
+    curves_of_group = [curve for curve in curves if (curve.label, curve.kv_heads) in cell.rows]
     if left_out:
-        own = [replace(c, points=tuple(p for p in c.points if p.length != cell.length)) for c in own]
-    return replace(known, curves_by_config=((setting, tuple(own)),))
+        curves_of_group = [
+            replace(c, points=tuple(p for p in c.points if p.length != cell.length)) for c in curves_of_group
+        ]
+    return replace(data, curves_by_config=((config, tuple(curves_of_group)),))
 
 
-def has_neighbours(known: RecommendationData, cell: Cell) -> bool:
+def has_neighbours(data: RecommendationData, cell: TimedGroup) -> bool:
     """Whether all mechanisms of the cell were timed at shorter and at longer lengths too."""
-    own = narrow(known, cell, left_out=True).curves_by_config[0][1]
-    return all(c.points and c.points[0].length < cell.length < c.points[-1].length for c in own)
+    group_curves = restrict(data, cell, left_out=True).curves_by_config[0][1]
+    return all(c.points and c.points[0].length < cell.length < c.points[-1].length for c in group_curves)
 
 
 def main(runs: Sequence[Path], questions: int, seed: int) -> dict[str, Score]:
     rows = gather(runs).rows
-    known, errors = RecommendationData.of(rows), list_errors(rows)
-    cells = list_cells(add_labels(rows), known)
-    inner = [cell for cell in cells if has_neighbours(known, cell)]
+    data, errors = RecommendationData.of(rows), list_errors(rows)
+    cells = list_groups(add_labels(rows), data)
+    interior_cells = [cell for cell in cells if has_neighbours(data, cell)]
     draw = random.Random(seed)
     scores = {"measured": Score(), "left out": Score()}
     for kind, score in scores.items():
-        while score.asked < questions // 2:
-            cell = draw.choice(cells if kind == "measured" else inner)
-            question = ask(cell, draw, known.curves_by_config[cell.place][0])
+        while score.questions < questions // 2:
+            cell = draw.choice(cells if kind == "measured" else interior_cells)
+            question = draw_question(cell, draw, data.curves_by_config[cell.config_index][0])
             if admissible := find_admissible(cell, question, errors):
-                answer = recommend(narrow(known, cell, left_out=kind == "left out"), question)
-                judge(score, cell, question, answer, admissible)
+                answer = recommend(restrict(data, cell, left_out=kind == "left out"), question)
+                add_answer(score, cell, question, answer, admissible)
     return scores
 
 
-def judge(
+def add_answer(
     score: Score,
-    cell: Cell,
+    cell: TimedGroup,
     question: Requirements,
     answer: Recommendation,
     admissible: Mapping[str, Mapping[str, Any]],
 ) -> None:
     paired = all(row["speedup"] is not None for row in admissible.values())
-    best = min(admissible, key=lambda name: _pace(admissible[name], paired))
+    best = min(admissible, key=lambda name: _speed_key(admissible[name], paired))
     first = [choice.label for choice in answer.best]
-    score.asked += 1
-    score.silent += not first
+    score.questions += 1
+    score.unanswered += not first
     score.right += best in first
     score.tied += len(first) > 1
     broken = [choice.label for choice in answer.choices if choice.label not in admissible]
@@ -190,13 +200,13 @@ def judge(
         score.times += 1
         score.outside += not (time.low or 0) <= rows[choice.label]["latency_ms"] <= (time.high or 0)
     if broken:
-        score.missed[f"{broken} break a bound: {question.describe()}"] += 1
+        score.mistakes[f"{broken} break a bound: {question.describe()}"] += 1
     if best not in first:
         before = first[0] if first else "nothing"
-        score.missed[f"{before} before {best} at {cell.length}, {question.mode}, {question.machine}"] += 1
+        score.mistakes[f"{before} before {best} at {cell.length}, {question.mode}, {question.machine}"] += 1
 
 
-def _pace(row: Mapping[str, Any], paired: bool) -> float:
+def _speed_key(row: Mapping[str, Any], paired: bool) -> float:
     """What decides which is the fastest: the paired speedup where all have one, else the time."""
     return 1 / row["speedup"] if paired else row["latency_ms"]
 
@@ -207,7 +217,7 @@ if __name__ == "__main__":
     parser.add_argument("runs", nargs="*", type=Path, default=published)
     parser.add_argument("--questions", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
-    for name, found in main(**vars(parser.parse_args())).items():
-        print(f"{name}: {found.tell()}")
-        for what, count in found.missed.most_common(8):
-            print(f"    {count}x {what}")
+    for name, kind_score in main(**vars(parser.parse_args())).items():
+        print(f"{name}: {kind_score.format()}")
+        for mistake, count in kind_score.mistakes.most_common(8):
+            print(f"    {count}x {mistake}")

@@ -26,10 +26,10 @@ from efficient_attn.results.rows import Record, Row
 ROWS, ROUNDS, PASSES = 10_000, 8, 3
 NAMES = ("full", "sliding_window:window=128", "linear", "gqa:kv_heads=2")
 FAMILIES = {"full": "full", "sliding_window": "sparse", "linear": "linear", "gqa": "shared_kv"}
-Place = dict[str, Any]
+RowFields = dict[str, Any]
 
 
-def few_lengths() -> Iterator[Place]:
+def few_lengths() -> Iterator[RowFields]:
     """Four lengths, five modes and directions, 500 variants of a few mechanisms."""
     modes = [("forward", False), ("forward", True), ("prefill", True), ("forward_backward", True), ("train", True)]
     variants = ["full", *(f"sliding_window:window={16 * i}" for i in range(1, 500))]
@@ -37,32 +37,32 @@ def few_lengths() -> Iterator[Place]:
         yield {"mode": mode, "causal": causal, "seq_len": n, "variant": variant}
 
 
-def many_lengths() -> Iterator[Place]:
+def many_lengths() -> Iterator[RowFields]:
     """1250 lengths of four variants, two modes."""
     lengths = range(64, 64 + 1250 * 16, 16)
     for mode, n, variant in itertools.product(("forward", "forward_backward"), lengths, NAMES):
         yield {"mode": mode, "causal": False, "seq_len": n, "variant": variant}
 
 
-def many_settings() -> Iterator[Place]:
+def many_configs() -> Iterator[RowFields]:
     """500 settings (dtype, heads, batch, threads) of five lengths and four variants."""
     dtypes, heads, batches, threads = ("float32", "bfloat16"), (1, 2, 4, 8, 16), range(1, 11), (1, 2, 4, 8, 16)
     for dtype, h, b, t in itertools.product(dtypes, heads, batches, threads):
         for n, variant in itertools.product((512, 1024, 2048, 4096, 8192), NAMES):
-            setting = {"dtype": dtype, "heads": h, "batch": b, "threads": t}
-            yield {"mode": "forward", "causal": True, "seq_len": n, "variant": variant} | setting
+            config = {"dtype": dtype, "heads": h, "batch": b, "threads": t}
+            yield {"mode": "forward", "causal": True, "seq_len": n, "variant": variant} | config
 
 
-SHAPES: dict[str, Callable[[], Iterator[Place]]] = {
+SHAPES: dict[str, Callable[[], Iterator[RowFields]]] = {
     "few lengths, many variants": few_lengths,
     "many lengths, few variants": many_lengths,
-    "many settings": many_settings,
+    "many settings": many_configs,
 }
 
 
-def record(place: Place, noise: random.Random) -> Record:
+def make_record(fields: RowFields, noise: random.Random) -> Record:
     """A row and its samples, as a run on a CPU gives them."""
-    base: Place = {"dtype": "float32", "batch": 1, "heads": 4, "threads": 1} | place
+    base: RowFields = {"dtype": "float32", "batch": 1, "heads": 4, "threads": 1} | fields
     n, exact = base["seq_len"], base["variant"] == "full"
     ms = n / 512 * (n / 512 if exact else 1.5) * noise.lognormvariate(0, 0.05)
     samples = [[ms * noise.lognormvariate(0, 0.02) for _ in range(PASSES)] for _ in range(ROUNDS)]
@@ -80,10 +80,10 @@ def record(place: Place, noise: random.Random) -> Record:
     return Record(row, {"latency_ms": samples, "calls": 1, "order_seed": 7})
 
 
-def write(folder: Path, places: Iterator[Place]) -> int:
+def write_run(folder: Path, configs: Iterator[RowFields]) -> int:
     """The run's files as the store writes them, without its fsync a record."""
     noise = random.Random(7)
-    lines = [record(place, noise).to_line() for place in places]
+    lines = [make_record(config, noise).to_line() for config in configs]
     (folder / "rows.jsonl").write_text("".join(lines))
     session = {"run_id": "trial-1", "suite": {"name": "trial", "title": "Trial", "baseline": "full"}}
     (folder / "run.json").write_text(json.dumps({"sessions": [session]}))
@@ -113,21 +113,21 @@ CLICKS = """() => {
 }"""
 
 
-def click(page: Path) -> tuple[float, float, int]:
+def measure_clicks(page: Path) -> tuple[float, float, int]:
     """Milliseconds of the slowest sorting and the slowest filter in Chromium, and the rows of the table sorted."""
     from playwright import sync_api
 
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
-        shown = browser.new_page(viewport={"width": 1280, "height": 900})
-        shown.goto(page.as_uri())
-        sorting, filtering, rows = shown.evaluate(CLICKS)
+        browser = play.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        browser_page = browser.new_page(viewport={"width": 1280, "height": 900})
+        browser_page.goto(page.as_uri())
+        sorting, filtering, rows = browser_page.evaluate(CLICKS)
         browser.close()
     return sorting, filtering, rows
 
 
-def report(folder: Path) -> tuple[float, float, float]:
+def run_report(folder: Path) -> tuple[float, float, float]:
     """The command in a process of its own: seconds, CPU seconds, peak MiB."""
     start = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-m", "efficient_attn", "report", folder], stdout=subprocess.DEVNULL)
@@ -142,15 +142,15 @@ def report(folder: Path) -> tuple[float, float, float]:
 def main() -> None:
     head = f"{'shape':28} {'rows':>6} {'seconds':>8} {'CPU s':>6} {'peak MiB':>9} {'page MB':>8}"
     print(f"{head} {'sort ms':>8} {'filter ms':>10} {'table':>6}")
-    for name, places in SHAPES.items():
+    for name, make_configs in SHAPES.items():
         with tempfile.TemporaryDirectory() as folder:
-            count = write(Path(folder), places())
-            seconds, cpu, peak = report(Path(folder))
+            count = write_run(Path(folder), make_configs())
+            seconds, cpu, peak = run_report(Path(folder))
             page = Path(folder) / "report.html"
-            size, (sorting, filtering, lines) = page.stat().st_size / 1e6, click(page)
+            size, (sorting, filtering, lines) = page.stat().st_size / 1e6, measure_clicks(page)
         assert count == ROWS, f"{name}: {count} rows"
-        told = f"{name:28} {count:6} {seconds:8.2f} {cpu:6.2f} {peak:9.0f} {size:8.2f}"
-        print(f"{told} {sorting:8.0f} {filtering:10.0f} {lines:6}")
+        line = f"{name:28} {count:6} {seconds:8.2f} {cpu:6.2f} {peak:9.0f} {size:8.2f}"
+        print(f"{line} {sorting:8.0f} {filtering:10.0f} {lines:6}")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 
 import torch
-from turns import Run, take_turns, timed
+from turns import TimedRun, make_run, time_interleaved
 
 import efficient_attn as ea
 from efficient_attn.layers.positions import Rotary
-from efficient_attn.results.stats import estimate_typical, paired_ratio
+from efficient_attn.results.stats import estimate_geometric_mean, estimate_paired_ratio
 
 HEADS, WIDTH = 4, 256
 SPECS = ["full", "sliding_window:window=256", "linear"]
@@ -26,29 +26,29 @@ def main() -> None:
     parser.add_argument("specs", nargs="*", default=SPECS)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=25)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    for spec in given.specs:
+    for spec in args.specs:
         for gradient in (False, True):
-            print(tell(spec, given.length, gradient, given.rounds), flush=True)
+            print(format_comparison(spec, args.length, gradient, args.rounds), flush=True)
 
 
-def tell(spec: str, length: int, gradient: bool, rounds: int) -> str:
+def format_comparison(spec: str, length: int, gradient: bool, rounds: int) -> str:
     x = torch.randn(1, length, WIDTH, generator=torch.Generator().manual_seed(0))
-    runs = {"plain": run_of(spec, None, x, gradient), "rotary": run_of(spec, Rotary(), x, gradient)}
-    found = {name: values.tolist() for name, values in take_turns(runs, rounds=rounds).items()}
-    ratio, plain = paired_ratio(found["rotary"], found["plain"]), estimate_typical(found["plain"])
-    way = "with gradients" if gradient else "forward"
+    runs = {"plain": make_layer_run(spec, None, x, gradient), "rotary": make_layer_run(spec, Rotary(), x, gradient)}
+    times = {name: values.tolist() for name, values in time_interleaved(runs, rounds=rounds).items()}
+    ratio, plain = estimate_paired_ratio(times["rotary"], times["plain"]), estimate_geometric_mean(times["plain"])
+    pass_name = "with gradients" if gradient else "forward"
     return (
-        f"{spec:28} N = {length}, {way:14} {plain.value * 1e3:8.1f} ms without, "
+        f"{spec:28} N = {length}, {pass_name:14} {plain.value * 1e3:8.1f} ms without, "
         f"rotary takes {ratio.value:.3f} of that ({ratio.low:.3f}-{ratio.high:.3f})"
     )
 
 
-def run_of(spec: str, positions: Rotary | None, x: torch.Tensor, gradient: bool) -> Run:
+def make_layer_run(spec: str, positions: Rotary | None, x: torch.Tensor, gradient: bool) -> TimedRun:
     layer = ea.MultiHeadAttention(WIDTH, HEADS, variant=spec, positions=positions)
     x = x.clone().requires_grad_()
-    return timed(lambda: layer(x, mask=ea.Mask(causal=True)), [x, *layer.parameters()], gradient)
+    return make_run(lambda: layer(x, mask=ea.Mask(causal=True)), [x, *layer.parameters()], gradient)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ import argparse
 
 import numpy as np
 import torch
-from turns import Run, call_of, make, second_of
+from turns import TimedRun, make_attention, make_call, measure_seconds
 
 import efficient_attn as ea
-from efficient_attn.results.stats import estimate_typical
+from efficient_attn.results.stats import estimate_geometric_mean
 
 SPECS = [
     *("full", "gqa:kv_heads=2", "sliding_window:window=128", "longformer:window=128:n_global=64", "strided", "bigbird"),
@@ -31,20 +31,20 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=8192)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
-    given = parser.parse_args()
+    args = parser.parse_args()
     big = torch.randn(2**26)
-    print(tell("reading 256 MiB", lambda: big.sum(), given), flush=True)
+    print(format_scaling("reading 256 MiB", lambda: big.sum(), args), flush=True)
     for spec in ("full", "gqa:kv_heads=2", "mqa"):
-        print(tell(f"decode step, {spec}", step(spec), given), flush=True)
-    for spec in given.specs:
-        attn, drawn = make(spec, (1, 4, given.length, WIDTH))
+        print(format_scaling(f"decode step, {spec}", make_step(spec), args), flush=True)
+    for spec in args.specs:
+        attn, sample = make_attention(spec, (1, 4, args.length, WIDTH))
         causal = min(attn.traits.directions)
         for gradient in (False, True):
-            said = f"{spec}, {'causal' if causal else 'both'}, {'with gradients' if gradient else 'forward'}"
-            print(tell(said, call_of(attn, drawn, causal, gradient), given), flush=True)
+            title = f"{spec}, {'causal' if causal else 'both'}, {'with gradients' if gradient else 'forward'}"
+            print(format_scaling(title, make_call(attn, sample, causal, gradient), args), flush=True)
 
 
-def step(spec: str) -> Run:
+def make_step(spec: str) -> TimedRun:
     """A decode step over a full context, again and again at the same place."""
     kv_heads = {"gqa": 2, "mqa": 1}.get(spec.partition(":")[0], HEADS)
     attn = ea.create(spec, dims=ea.Dims(heads=HEADS, head_dim=WIDTH, kv_heads=kv_heads))
@@ -59,17 +59,18 @@ def step(spec: str) -> Run:
     return run
 
 
-def tell(name: str, run: Run, given: argparse.Namespace) -> str:
-    times: dict[int, list[float]] = {1: [], given.threads: []}
-    for turn in range(given.rounds + 1):
+def format_scaling(name: str, run: TimedRun, args: argparse.Namespace) -> str:
+    times: dict[int, list[float]] = {1: [], args.threads: []}
+    for round_index in range(args.rounds + 1):
         for count, seconds in times.items():
             torch.set_num_threads(count)
             run()  # threads are awake and read what they read before; in the first turn forms are chosen
-            if turn:
-                seconds.append(second_of(run))
-    gains = estimate_typical((np.array(times[1]) / np.array(times[given.threads])).tolist())
-    one = np.median(times[1]) * 1e3
-    return f"{name:60s} {one:9.2f} ms on one, {gains.value:.2f}x on {given.threads} ({gains.low:.2f}-{gains.high:.2f})"
+            if round_index:
+                seconds.append(measure_seconds(run))
+    speedup = estimate_geometric_mean((np.array(times[1]) / np.array(times[args.threads])).tolist())
+    single_ms = np.median(times[1]) * 1e3
+    interval = f"{speedup.low:.2f}-{speedup.high:.2f}"
+    return f"{name:60s} {single_ms:9.2f} ms on one thread, {speedup.value:.2f}x on {args.threads} ({interval})"
 
 
 if __name__ == "__main__":

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from turns import call_of, make, take_turns, timed
+from turns import make_attention, make_call, make_run, time_interleaved
 
 import efficient_attn as ea
-from efficient_attn.results.stats import estimate_typical
+from efficient_attn.results.stats import estimate_geometric_mean
 from efficient_attn.variants.shared_kv.mla import MultiHeadLatent
 
-HEADS, WIDTH, ROUNDS, LEAST_S = 4, 64, 25, 0.002
+HEADS, WIDTH, ROUNDS, MIN_TURN_S = 4, 64, 25, 0.002
 SPECS = [
     "full",
     "gqa:kv_heads=2",
@@ -43,46 +43,46 @@ def main() -> None:
     parser.add_argument("specs", nargs="*", default=SPECS)
     parser.add_argument("--lengths", default="64,128,256,512")
     parser.add_argument("--batch", type=int, default=1)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    for n in map(int, given.lengths.split(",")):
+    for n in map(int, args.lengths.split(",")):
         for causal in (False, True):
             for gradient in (False, True):
                 print(
                     f"\nN = {n}, {'causal' if causal else 'not causal'}, {'with gradients' if gradient else 'forward'}"
                 )
-                for spec in given.specs:
-                    for line in compare(spec, n, given.batch, causal, gradient):
+                for spec in args.specs:
+                    for line in compare(spec, n, args.batch, causal, gradient):
                         print(line, flush=True)
 
 
 def compare(spec: str, n: int, batch: int, causal: bool, gradient: bool) -> Iterator[str]:
     """The lines of one spec; none where it has no such direction."""
-    attn, drawn = make(spec, (batch, HEADS, n, WIDTH))
+    attn, sample = make_attention(spec, (batch, HEADS, n, WIDTH))
     if causal not in attn.traits.directions:
         return
     q, k, v = (torch.randn(batch, HEADS, n, WIDTH, requires_grad=True) for _ in range(3))
-    runs = {"torch": timed(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal), [q, k, v], gradient)}
+    runs = {"torch": make_run(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal), [q, k, v], gradient)}
     for backend in ("adaptive", "parts", "masked") if isinstance(attn, ea.SparseAttention) else (attn.backend,):
-        form = ea.create(spec, dims=attn.dims, backend=backend)
-        runs[backend] = call_of(form, drawn, causal, gradient)
+        implementation = ea.create(spec, dims=attn.dims, backend=backend)
+        runs[backend] = make_call(implementation, sample, causal, gradient)
     if isinstance(attn, ea.LinearAttention):
         x, y = (torch.rand(batch, HEADS, n, attn.feature_map.width(WIDTH), requires_grad=True) for _ in range(2))
-        runs["its products"] = timed(lambda: multiply(x, y, v, causal), [x, y, v], gradient)
+        runs["its products"] = make_run(lambda: multiply(x, y, v, causal), [x, y, v], gradient)
     if spec.startswith("linformer"):
         rows = torch.randn(min(attn.origin.options["rank"], n), n, requires_grad=True)
-        runs["its products"] = timed(
+        runs["its products"] = make_run(
             lambda: F.scaled_dot_product_attention(q, rows @ k, rows @ v), [q, k, v, rows], gradient
         )
     if isinstance(attn, MultiHeadLatent):
-        runs["its products"] = timed(lambda: project(q, drawn.k, attn, causal), [q, drawn.k], gradient)
-    times = take_turns(runs, rounds=ROUNDS, least_s=LEAST_S)
-    for name, own in times.items():
+        runs["its products"] = make_run(lambda: project(q, sample.k, attn, causal), [q, sample.k], gradient)
+    times = time_interleaved(runs, rounds=ROUNDS, least_s=MIN_TURN_S)
+    for name, times_of_spec in times.items():
         if name in ("torch", "its products"):
             continue
-        for bare in ("torch", "its products"):
-            if bare in times:
-                yield tell(f"{spec} ({name})", own, times[bare], bare)
+        for reference in ("torch", "its products"):
+            if reference in times:
+                yield format_ratio(f"{spec} ({name})", times_of_spec, times[reference], reference)
 
 
 def multiply(x: Tensor, y: Tensor, v: Tensor, causal: bool) -> Tensor:
@@ -95,16 +95,16 @@ def multiply(x: Tensor, y: Tensor, v: Tensor, causal: bool) -> Tensor:
 
 def project(q: Tensor, latents: Tensor, attn: MultiHeadLatent, causal: bool) -> Tensor:
     """Keys and values of all heads made from latents, and one call of torch's attention; nothing else."""
-    made = (F.linear(latents[:, 0], w.flatten(0, 1)).unflatten(-1, w.shape[:2]) for w in (attn.w_uk, attn.w_uv))
-    keys, values = (x.transpose(1, 2) for x in made)
+    projections = (F.linear(latents[:, 0], w.flatten(0, 1)).unflatten(-1, w.shape[:2]) for w in (attn.w_uk, attn.w_uv))
+    keys, values = (x.transpose(1, 2) for x in projections)
     return F.scaled_dot_product_attention(q, keys, values, is_causal=causal)
 
 
-def tell(name: str, own: np.ndarray, bare: np.ndarray, what: str) -> str:
-    ratio = estimate_typical((own / bare).tolist())
-    above = np.median(own - bare) * 1e6
+def format_ratio(name: str, times: np.ndarray, reference: np.ndarray, reference_name: str) -> str:
+    ratio = estimate_geometric_mean((times / reference).tolist())
+    excess = np.median(times - reference) * 1e6
     return (
-        f"{name:45s} {np.median(own) * 1e6:8.0f} us, {above:+7.0f} above {what:12s} "
+        f"{name:45s} {np.median(times) * 1e6:8.0f} us, {excess:+7.0f} above {reference_name:12s} "
         f"{ratio.value:5.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
     )
 

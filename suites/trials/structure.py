@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from following import Follower
-from imports import circles, imports, modules, package_of
+from imports import find_cycles, find_package, list_imports, list_modules
 
 PACKAGE = "efficient_attn"
 ENTRY_POINTS = ("__init__", "__main__")
@@ -35,22 +35,22 @@ CALL_PATHS = {
 def main() -> None:
     checkout = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2]
     folder = checkout / PACKAGE
-    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules(folder).items()}
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in list_modules(folder).items()}
     print_sizes(folder)
     print_names(folder, trees)
     print_structure(folder)
 
 
 def print_sizes(folder: Path) -> None:
-    counts = lines(folder)
+    counts = count_lines(folder)
     print(f"lines: {sum(counts['file'])} in {len(counts['file'])} files")
-    for what, values in counts.items():
-        print(f"lines per {what}: median {statistics.median(values):g}, p95 {p95(values):g}, longest {max(values)}")
+    for unit, values in counts.items():
+        print(f"lines per {unit}: median {statistics.median(values):g}, p95 {p95(values):g}, longest {max(values)}")
 
 
 def print_names(folder: Path, trees: dict[str, ast.Module]) -> None:
     paths: dict[str, list[str]] = defaultdict(list)
-    for name, path in modules(folder).items():
+    for name, path in list_modules(folder).items():
         if path.name != "__init__.py" and path.stem not in ENTRY_POINTS:
             paths[path.stem].append(name)
     classes: dict[str, list[str]] = defaultdict(list)
@@ -58,26 +58,31 @@ def print_names(folder: Path, trees: dict[str, ast.Module]) -> None:
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 classes[node.name].append(name)
-    for what, names in (("modules", paths), ("classes", classes)):
-        shared = {name: places for name, places in names.items() if len(places) > 1}
-        print(f"{what} that share a name: {sum(map(len, shared.values()))} under {len(shared)} names")
+    for unit, names in (("modules", paths), ("classes", classes)):
+        shared = {name: owners for name, owners in names.items() if len(owners) > 1}
+        print(f"{unit} that share a name: {sum(map(len, shared.values()))} under {len(shared)} names")
         print(f"    {', '.join(sorted(shared))}")
-    bound = [name for tree in trees.values() for name in bindings(tree)]
-    counts = {name: bound.count(name) for name in VAGUE}
+    bound_names = [name for tree in trees.values() for name in list_bindings(tree)]
+    counts = {name: bound_names.count(name) for name in VAGUE}
     print(f"vague bindings: {sum(counts.values())}\n    {', '.join(f'{n} {c}' for n, c in counts.items())}")
-    many = [f"{m}.{f}" for m, tree in trees.items() for f, count in positionals(tree) if count > MOST_ARGUMENTS]
+    many = [
+        f"{m}.{f}" for m, tree in trees.items() for f, count in list_positional_counts(tree) if count > MOST_ARGUMENTS
+    ]
     print(f"functions of more than {MOST_ARGUMENTS} positional arguments: {len(many)}\n    {', '.join(many)}")
 
 
 def print_structure(folder: Path) -> None:
-    loose = [n for n, path in modules(folder).items() if path.parent == folder and n not in ENTRY_POINTS]
+    loose = [n for n, path in list_modules(folder).items() if path.parent == folder and n not in ENTRY_POINTS]
     print(f"modules in no subpackage: {len(loose)}\n    {', '.join(loose)}")
-    for what, edges in (("", imports(folder)), (", imports for type checkers included", imports(folder, typing=True))):
-        cycles = circles(edges)
-        print(f"import cycles{what}: {len(cycles)}")
+    for label, edges in (
+        ("", list_imports(folder)),
+        (", imports for type checkers included", list_imports(folder, typing=True)),
+    ):
+        cycles = find_cycles(edges)
+        print(f"import cycles{label}: {len(cycles)}")
         for cycle in cycles:
             print(f"    {len(cycle)} files: {', '.join(cycle)}")
-    pairs = {(package_of(edge.importer), package_of(edge.imported)) for edge in imports(folder)}
+    pairs = {(find_package(edge.importer), find_package(edge.imported)) for edge in list_imports(folder)}
     print(f"edges between top-level packages: {sum(a != b for a, b in pairs)}")
     follower = Follower(folder)
     for path, (starts, methods) in CALL_PATHS.items():
@@ -85,9 +90,9 @@ def print_structure(folder: Path) -> None:
         print(f"files to open for {path}: {len(files)}\n    {', '.join(files)}")
 
 
-def lines(folder: Path) -> dict[str, list[int]]:
+def count_lines(folder: Path) -> dict[str, list[int]]:
     """The lines of every file and of every function, docstrings and blank lines counted."""
-    texts = [path.read_text(encoding="utf-8") for path in modules(folder).values()]
+    texts = [path.read_text(encoding="utf-8") for path in list_modules(folder).values()]
     nodes = [node for text in texts for node in ast.walk(ast.parse(text))]
     functions = [n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     return {
@@ -96,7 +101,7 @@ def lines(folder: Path) -> dict[str, list[int]]:
     }
 
 
-def bindings(tree: ast.Module) -> Iterator[str]:
+def list_bindings(tree: ast.Module) -> Iterator[str]:
     """Every name that is assigned, and every argument."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -105,7 +110,7 @@ def bindings(tree: ast.Module) -> Iterator[str]:
             yield node.arg
 
 
-def positionals(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def list_positional_counts(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Every function with the number of its positional arguments, ``self`` not counted."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -21,8 +21,8 @@ from typing import Any
 
 PLUGIN = Path(__file__).parents[1] / "plugins" / "twins.py"
 SLOWDOWN = 0.1
-AT_ONCE = {"rounds": 8, "most": 8, "budget_s": 4}
-IN_TURN = {"rounds": 32, "most": 64, "budget_s": 15}
+AT_ONCE_SAMPLING = {"rounds": 8, "most": 8, "budget_s": 4}
+IN_TURN_SAMPLING = {"rounds": 32, "most": 64, "budget_s": 15}
 SUITE = """
 title      = "Steps"
 measure    = ["decode"]
@@ -42,8 +42,8 @@ variant    = [
 """
 
 
-def write_suite(folder: Path, effort: dict[str, int]) -> None:
-    (folder / "steps.toml").write_text(SUITE.format(plugin=PLUGIN, **effort))
+def write_suite(folder: Path, sampling: dict[str, int]) -> None:
+    (folder / "steps.toml").write_text(SUITE.format(plugin=PLUGIN, **sampling))
 
 
 def start(folder: Path, *arguments: str, slowdown: float = 0.0) -> subprocess.Popen[str]:
@@ -56,53 +56,53 @@ def start(folder: Path, *arguments: str, slowdown: float = 0.0) -> subprocess.Po
 
 def finish(process: subprocess.Popen[str]) -> str:
     """What it printed. Cases may fail where so many runs share a machine (exit code 1); the rest is compared."""
-    out, _ = process.communicate()
+    output, _ = process.communicate()
     if process.returncode not in (0, 1):
-        raise SystemExit(f"{process.args}: exit code {process.returncode}\n{out}")
-    return out
+        raise SystemExit(f"{process.args}: exit code {process.returncode}\n{output}")
+    return output
 
 
 def compare(folder: Path, base: str, new: str) -> dict[str, Any]:
     return json.loads(finish(start(folder, "compare", base, new, "--tolerance", str(SLOWDOWN), "--json")))
 
 
-def count(cases: list[dict[str, Any]]) -> Counter[str]:
+def count_kinds(cases: list[dict[str, Any]]) -> Counter[str]:
     return Counter("blind" if case["blind"] else case["kind"] for case in cases)
 
 
 def run_together(folder: Path, runs: int) -> None:
-    write_suite(folder, AT_ONCE)
+    write_suite(folder, AT_ONCE_SAMPLING)
     names = [f"run{i}" for i in range(runs)]
     processes = [start(folder, "run", "steps.toml", "--out", name) for name in names]
     for process in processes:
         finish(process)
-    found: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
     for base, new in itertools.combinations(names, 2):
-        found.update(count(compare(folder, base, new)["cases"]))
-    called = found["faster"] + found["slower"]
-    print(f"{runs} runs at once, {runs * (runs - 1) // 2} pairs: {called} differences; {dict(found)}", flush=True)
+        kinds.update(count_kinds(compare(folder, base, new)["cases"]))
+    differences = kinds["faster"] + kinds["slower"]
+    print(f"{runs} runs at once, {runs * (runs - 1) // 2} pairs: {differences} differences; {dict(kinds)}", flush=True)
 
 
-def run_in_turn(folder: Path, repeats: int) -> None:
-    write_suite(folder, IN_TURN)
+def run_one_by_one(folder: Path, repeats: int) -> None:
+    write_suite(folder, IN_TURN_SAMPLING)
     slower: Counter[str] = Counter()
-    others: Counter[str] = Counter()
+    unchanged: Counter[str] = Counter()
     for repeat in range(repeats):
         for name, slowdown in ((f"base{repeat}", 0.0), (f"worse{repeat}", SLOWDOWN)):
             finish(start(folder, "run", "steps.toml", "--out", name, slowdown=slowdown))
         cases = compare(folder, f"base{repeat}", f"worse{repeat}")["cases"]
-        slower.update(count([case for case in cases if "/slower/" in case["name"]]))
-        others.update(count([case for case in cases if "/slower/" not in case["name"]]))
+        slower.update(count_kinds([case for case in cases if "/slower/" in case["name"]]))
+        unchanged.update(count_kinds([case for case in cases if "/slower/" not in case["name"]]))
     missed = slower.total() - slower["slower"] - slower["blind"]
     print(f"{SLOWDOWN:.0%} slower, {slower.total()} cases: {missed} missed; {dict(slower)}", flush=True)
-    print(f"the same beside it, {others.total()} cases: {dict(others)}", flush=True)
+    print(f"the same beside it, {unchanged.total()} cases: {dict(unchanged)}", flush=True)
 
 
 def main(runs: int, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, began = Path(name), time.monotonic()
         run_together(folder, runs)
-        run_in_turn(folder, repeats)
+        run_one_by_one(folder, repeats)
         print(f"{time.monotonic() - began:.0f} s")
 
 

@@ -16,8 +16,8 @@ from torch import nn
 import efficient_attn as ea
 from efficient_attn.testing import Subject
 
-WIDTH, HEADS, LENGTH, TOKENS, BATCH, BACK = 32, 4, 64, 16, 8, 3
-LAST = 20  # steps whose losses are averaged
+WIDTH, HEADS, LENGTH, TOKENS, BATCH, DISTANCE = 32, 4, 64, 16, 8, 3
+N_AVERAGED = 20  # steps whose losses are averaged
 
 
 class Model(nn.Module):
@@ -29,11 +29,11 @@ class Model(nn.Module):
         self.tokens, self.positions = nn.Embedding(TOKENS, WIDTH), nn.Embedding(LENGTH, WIDTH)
         kv_heads = Subject(spec).attn.kv_heads
         self.attn = ea.MultiHeadAttention(WIDTH, HEADS, variant=spec, kv_heads=kv_heads, max_len=LENGTH, seed=0)
-        self.guess = nn.Linear(WIDTH, TOKENS)
+        self.head = nn.Linear(WIDTH, TOKENS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.tokens(x) + self.positions.weight
-        return self.guess(h + self.attn(h, mask=ea.Mask(causal=True)))
+        return self.head(h + self.attn(h, mask=ea.Mask(causal=True)))
 
 
 def train(spec: str, steps: int, *, autocast: bool) -> list[float]:
@@ -44,8 +44,8 @@ def train(spec: str, steps: int, *, autocast: bool) -> list[float]:
     for _ in range(steps):
         x = torch.randint(TOKENS, (BATCH, LENGTH), generator=generator)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-            logits = model(x)[:, BACK:]
-        loss = F.cross_entropy(logits.float().flatten(0, 1), x[:, :-BACK].flatten())
+            logits = model(x)[:, DISTANCE:]
+        loss = F.cross_entropy(logits.float().flatten(0, 1), x[:, :-DISTANCE].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -54,12 +54,12 @@ def train(spec: str, steps: int, *, autocast: bool) -> list[float]:
 
 
 def main(steps: int, specs: list[str]) -> None:
-    print(f"loss of the first step, and of the last {LAST} of {steps}, on average")
+    print(f"loss of the first step, and of the last {N_AVERAGED} of {steps}, on average")
     print("| spec | first | float32 | autocast | apart |\n|---|---|---|---|---|")
     for spec in specs or [name for name in ea.names() if Subject(name).traits.causal]:
-        plain, cast = (train(spec, steps, autocast=a) for a in (False, True))
-        a, b = (sum(x[-LAST:]) / len(x[-LAST:]) for x in (plain, cast))
-        print(f"| `{spec}` | {cast[0]:.3f} | {a:.3f} | {b:.3f} | {b - a:+.3f} |", flush=True)
+        float32_losses, autocast_losses = (train(spec, steps, autocast=a) for a in (False, True))
+        a, b = (sum(x[-N_AVERAGED:]) / len(x[-N_AVERAGED:]) for x in (float32_losses, autocast_losses))
+        print(f"| `{spec}` | {autocast_losses[0]:.3f} | {a:.3f} | {b:.3f} | {b - a:+.3f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from processes import descendants, still_there
+from processes import list_descendants, wait_until_gone
 
 from efficient_attn.results.checkpoints import CHECKPOINTS
 from efficient_attn.results.rows import Record
-from efficient_attn.results.shards import scan
+from efficient_attn.results.shards import scan_lines
 
 SUITE = """
 title       = "Small sweep"
@@ -44,7 +44,7 @@ SECONDS = ("train.train_s", "train.step_ms")
 
 
 @dataclass
-class Tally:
+class TrainingKillTally:
     kills: int = 0
     complete: int = 0
     in_training: int = 0  # kills that left a checkpoint
@@ -52,73 +52,73 @@ class Tally:
     doubled: int = 0
     lost: int = 0
     altered: int = 0
-    left: int = 0  # checkpoints in a run that is complete
+    leftover_checkpoints: int = 0  # checkpoints in a run that is complete
     orphans: int = 0
 
     @property
     def sound(self) -> bool:
-        return not (self.doubled or self.lost or self.altered or self.left or self.orphans)
+        return not (self.doubled or self.lost or self.altered or self.leftover_checkpoints or self.orphans)
 
 
-def attempt(folder: Path, seconds: float | None, tally: Tally) -> bool:
+def run_and_kill(folder: Path, seconds: float | None, tally: TrainingKillTally) -> bool:
     """Let a run go on for some seconds, and kill it then. True when it ended before."""
     command = [sys.executable, "-m", "efficient_attn", "run", "sweep.toml", "--out", "out", "--resume"]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    settled = os.environ | {"EFFICIENT_ATTN_CALIBRATION": "off"}  # forms of kernels are then the same in every run
-    process = subprocess.Popen(command, cwd=folder, env=settled, **quiet)
+    environment = os.environ | {"EFFICIENT_ATTN_CALIBRATION": "off"}  # forms of kernels are then the same in every run
+    process = subprocess.Popen(command, cwd=folder, env=environment, **quiet)
     try:
         if process.wait(seconds):
             raise SystemExit(f"the run failed: exit code {process.returncode}")
         return True
     except subprocess.TimeoutExpired:
-        children = descendants(process.pid)
+        children = list_descendants(process.pid)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     tally.kills += 1
-    tally.orphans += len(still_there(children))
+    tally.orphans += len(wait_until_gone(children))
     names = [path.name for path in (folder / "out" / CHECKPOINTS).glob("*")]
     tally.in_training += bool(names)
     tally.torn += any(name.endswith(".tmp") for name in names)
     return False
 
 
-def read(folder: Path) -> list[tuple[str, Any]]:
+def read_results(folder: Path) -> list[tuple[str, Any]]:
     """Every row that was written, also one that a later one supersedes: its case, and what was found."""
-    found = []
-    for _, record in scan(folder / "out" / "rows.jsonl"):
+    results = []
+    for _, record in scan_lines(folder / "out" / "rows.jsonl"):
         if isinstance(record, Record):
             row = record.row
             extra = {name: value for name, value in row.extra.items() if name not in SECONDS}
-            told = row.status, row.reason, row.stop_reason, row.accuracy, row.loss, row.steps, row.parameters
-            found.append((row.case_key, (*told, extra, record.samples)))
-    return found
+            outcome = row.status, row.reason, row.stop_reason, row.accuracy, row.loss, row.steps, row.parameters
+            results.append((row.case_key, (*outcome, extra, record.samples)))
+    return results
 
 
-def compare(folder: Path, peace: dict[str, Any], tally: Tally) -> None:
+def compare(folder: Path, undisturbed: dict[str, Any], tally: TrainingKillTally) -> None:
     """What a run that was killed and resumed holds, beside the one in peace."""
-    found = read(folder)
-    rows = dict(found)
-    tally.doubled += len(found) - len(rows)
-    tally.lost += len(peace.keys() - rows.keys())
-    tally.altered += sum(rows[key] != peace.get(key) for key in rows)
-    tally.left += (folder / "out" / CHECKPOINTS).exists()
+    results = read_results(folder)
+    rows = dict(results)
+    tally.doubled += len(results) - len(rows)
+    tally.lost += len(undisturbed.keys() - rows.keys())
+    tally.altered += sum(rows[key] != undisturbed.get(key) for key in rows)
+    tally.leftover_checkpoints += (folder / "out" / CHECKPOINTS).exists()
     tally.complete += 1
 
 
 def main(kills: int, seed: int) -> None:
-    order, tally, start = random.Random(seed), Tally(), time.perf_counter()
+    order, tally, start = random.Random(seed), TrainingKillTally(), time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "sweep.toml").write_text(SUITE)
-        attempt(Path(name), None, tally)
-        peace = dict(read(Path(name)))
-    print(f"{len(peace)} cases in peace, {time.perf_counter() - start:.0f} s", flush=True)
+        run_and_kill(Path(name), None, tally)
+        undisturbed = dict(read_results(Path(name)))
+    print(f"{len(undisturbed)} cases in peace, {time.perf_counter() - start:.0f} s", flush=True)
     while tally.kills < kills:
         with tempfile.TemporaryDirectory() as name:
             (Path(name) / "sweep.toml").write_text(SUITE)
-            while tally.kills < kills and not attempt(Path(name), order.uniform(0, LONGEST_S), tally):
+            while tally.kills < kills and not run_and_kill(Path(name), order.uniform(0, LONGEST_S), tally):
                 pass
-            attempt(Path(name), None, tally)
-            compare(Path(name), peace, tally)
+            run_and_kill(Path(name), None, tally)
+            compare(Path(name), undisturbed, tally)
         print(f"{time.perf_counter() - start:.0f} s: {tally}", flush=True)
     raise SystemExit(not tally.sound)
 

@@ -12,36 +12,36 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.contract.shapes import Sample, Shape
 
-Run = Callable[[], object]
+TimedRun = Callable[[], object]
 KV_HEADS = {"gqa": 2, "mqa": 1, "mla": 1}
 
 
-def make(spec: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> tuple[ea.Attention, Sample]:
+def make_attention(spec: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> tuple[ea.Attention, Sample]:
     """A mechanism for ``(batch, heads, length, width)``, and inputs that want gradients."""
     batch, heads, length, width = shape
     kv_heads = KV_HEADS.get(spec.partition(":")[0], heads)
     dims = ea.Dims(heads=heads, head_dim=width, kv_heads=kv_heads, max_len=length)
     attn = ea.create(spec, dims=dims).to(dtype)
     sizes = Shape(batch, heads, kv_heads, length, length, width, width)
-    drawn = attn.sample(sizes, generator=torch.Generator().manual_seed(0), dtype=dtype)
-    for x in (drawn.q, drawn.k, drawn.v):
+    sample = attn.sample(sizes, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    for x in (sample.q, sample.k, sample.v):
         if x is not None:
             x.requires_grad_()
-    return attn, drawn
+    return attn, sample
 
 
-def call_of(attn: ea.Attention, drawn: Sample, causal: bool, gradient: bool) -> Run:
+def make_call(attn: ea.Attention, sample: Sample, causal: bool, gradient: bool) -> TimedRun:
     """One call of a mechanism, with gradients by its inputs or without any."""
-    leaves = [x for x in (drawn.q, drawn.k, drawn.v) if x is not None]
+    leaves = [x for x in (sample.q, sample.k, sample.v) if x is not None]
     mask = ea.Mask(causal=causal)
-    return timed(lambda: attn(drawn.q, drawn.k, drawn.v, mask, **drawn.inputs), leaves, gradient)
+    return make_run(lambda: attn(sample.q, sample.k, sample.v, mask, **sample.inputs), leaves, gradient)
 
 
-def timed(call: Callable[[], Tensor], leaves: list[Tensor], gradient: bool) -> Run:
+def make_run(call: Callable[[], Tensor], leaves: list[Tensor], gradient: bool) -> TimedRun:
     """The call without gradients, or with all of those by its tensors."""
     if gradient:
-        found = call()
-        weights = torch.randn(found.shape).to(found.dtype)
+        out = call()
+        weights = torch.randn(out.shape).to(out.dtype)
         return lambda: torch.autograd.grad(call(), leaves, weights, allow_unused=True)
 
     def forward() -> None:
@@ -51,18 +51,18 @@ def timed(call: Callable[[], Tensor], leaves: list[Tensor], gradient: bool) -> R
     return forward
 
 
-def take_turns(runs: Mapping[str, Run], *, rounds: int = 15, least_s: float = 0.01) -> dict[str, np.ndarray]:
+def time_interleaved(runs: Mapping[str, TimedRun], *, rounds: int = 15, least_s: float = 0.01) -> dict[str, np.ndarray]:
     """Seconds a call, by name and round. least_s: that each turn takes at least, of as many calls as that needs."""
-    repeats = {name: max(int(least_s / second_of(run)), 1) for name, run in runs.items()}
-    found: dict[str, list[float]] = {name: [] for name in runs}
+    repeats = {name: max(int(least_s / measure_seconds(run)), 1) for name, run in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            found[name].append(second_of(run, repeats[name]))
-    return {name: np.array(values) for name, values in found.items()}
+            times[name].append(measure_seconds(run, repeats[name]))
+    return {name: np.array(values) for name, values in times.items()}
 
 
-def second_of(run: Run, repeats: int = 2) -> float:
-    began = time.perf_counter()
+def measure_seconds(run: TimedRun, repeats: int = 2) -> float:
+    start = time.perf_counter()
     for _ in range(repeats):
         run()
-    return (time.perf_counter() - began) / repeats
+    return (time.perf_counter() - start) / repeats

@@ -19,9 +19,9 @@ from efficient_attn.bench.measuring.group import measure_group
 from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.bench.planning.suite import parse_suite
 from efficient_attn.registry import load_plugin
-from efficient_attn.results.exchange import round_values
+from efficient_attn.results.exchange import list_round_values
 from efficient_attn.results.rows import Record
-from efficient_attn.results.stats import classify_ratio, paired_ratio
+from efficient_attn.results.stats import classify_ratio, estimate_paired_ratio
 from efficient_attn.tasks import TABLE
 
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -37,17 +37,17 @@ variant  = [{{ name = "full" }}, {{ name = "twin" }}, {{ name = "slower" }}]
 """
 
 
-def judge(base: Record, other: Record, counts: Counter[tuple[str, str]]) -> None:
+def count_verdict(base: Record, other: Record, counts: Counter[tuple[str, str]]) -> None:
     """Add what one comparison found."""
-    top, bottom, groups = round_values(base), round_values(other), other.samples["process"]
-    sure = paired_ratio(top, bottom, groups, confidence=VERDICT_CONFIDENCE)
-    plain = paired_ratio(top, bottom, groups)
-    assert None not in (*sure, *plain)
+    top, bottom, groups = list_round_values(base), list_round_values(other), other.samples["process"]
+    strict = estimate_paired_ratio(top, bottom, groups, confidence=VERDICT_CONFIDENCE)
+    interval = estimate_paired_ratio(top, bottom, groups)
+    assert None not in (*strict, *interval)
     name = other.row.variant
     counts[name, "cells"] += 1
-    counts[name, classify_ratio(sure.low, sure.high)] += 1
-    counts[name, "held"] += plain.low <= TRUTH[name] <= plain.high
-    counts[name, "half width, 0.01%"] += round(plain.half_width * 10_000)
+    counts[name, classify_ratio(strict.low, strict.high)] += 1
+    counts[name, "held"] += interval.low <= TRUTH[name] <= interval.high
+    counts[name, "half width, 0.01%"] += round(interval.half_width * 10_000)
     counts[name, "contaminated"] += (other.row.contaminated or 0) > 0
 
 
@@ -59,19 +59,19 @@ def spin() -> None:
 def main(repeats: int, *, hog: bool) -> None:
     load_plugin(str(Path(__file__).parents[1] / "plugins" / "twins.py"))
     suite = parse_suite(SUITE, "verdicts", TABLE)
-    beside = mp.get_context("spawn").Process(target=spin, daemon=True)
+    hog_process = mp.get_context("spawn").Process(target=spin, daemon=True)
     if hog:
-        beside.start()
+        hog_process.start()
     counts: Counter[tuple[str, str]] = Counter()
     start, rounds = time.perf_counter(), 0
     for repeat in range(repeats):
-        for cell, cases in group_cases(make_plan(suite, Overrides(seed=repeat))):
-            base, *others = measure_group(cell, cases, Conditions())
+        for group, cases in group_cases(make_plan(suite, Overrides(seed=repeat))):
+            base, *compared = measure_group(group, cases, Conditions())
             rounds += base.row.rounds or 0
-            for other in others:
-                judge(base, other, counts)
+            for other in compared:
+                count_verdict(base, other, counts)
     if hog:
-        beside.kill()
+        hog_process.kill()
     report(counts, rounds, time.perf_counter() - start)
 
 

@@ -94,7 +94,7 @@ def test_rows_of_a_newer_version_are_refused(folder: Path, command: Command) -> 
 
     newer = pair(5.0)
     for record in newer:
-        record.row.schema = rows.SCHEMA + 1
+        record.row.schema = rows.SCHEMA_VERSION + 1
     write_run(folder / "newer", newer)
     done = command("claims", "newer", "--claims", "mine.toml")
     assert (done.code, done.err.count("\n")) == (2, 1)

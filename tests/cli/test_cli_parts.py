@@ -15,7 +15,7 @@ import pytest
 from efficient_attn import cli
 from efficient_attn.cli import console, values
 from efficient_attn.cli.parser import make_parser
-from efficient_attn.cli.signals import Terminated, stopped, terminable
+from efficient_attn.cli.signals import Terminated, interruptible_by_sigterm, report_stop
 from efficient_attn.results.compare import compare
 from efficient_attn.results.exchange import EXPORTS
 
@@ -73,7 +73,7 @@ def test_run_and_plan_take_all_axes() -> None:
 
 def test_a_polite_kill_is_an_interrupt_within_and_nothing_after() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated), terminable():
+    with pytest.raises(Terminated), interruptible_by_sigterm():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -82,7 +82,7 @@ def test_other_threads_leave_signals_alone() -> None:
     seen: list[Any] = []
 
     def work() -> None:
-        with terminable():
+        with interruptible_by_sigterm():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     before = signal.getsignal(signal.SIGTERM)
@@ -103,7 +103,7 @@ def test_other_threads_leave_signals_alone() -> None:
 def test_each_way_to_be_stopped_has_its_word_and_code(
     stop: KeyboardInterrupt, what_now: str, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert stopped(stop, what_now) == code
+    assert report_stop(stop, what_now) == code
     assert capsys.readouterr().err == line
 
 
@@ -149,14 +149,14 @@ def test_our_warnings_are_one_line_and_others_stay_as_they_are(
     ],
 )
 def test_expectations_are_round(wall_s: float, peak: float, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    console.show_expectation(wall_s, int(peak))
+    console.show_cost_estimate(wall_s, int(peak))
     assert capsys.readouterr().out == line + "\n"
 
 
 def test_what_cannot_be_known_is_not_estimated(capsys: pytest.CaptureFixture[str]) -> None:
-    console.show_expectation(0.0, 0, absent={"cuda": "no CUDA device"})
+    console.show_cost_estimate(0.0, 0, absent={"cuda": "no CUDA device"})
     assert capsys.readouterr().out == "cuda: not estimated (no CUDA device)\n"
-    console.show_expectation(59.7, 2**20, absent={"cuda": "no CUDA device"})
+    console.show_cost_estimate(59.7, 2**20, absent={"cuda": "no CUDA device"})
     said = "about 1 min, peak memory about 1 MiB\ncuda: not estimated (no CUDA device)\n"
     assert capsys.readouterr().out == said
 

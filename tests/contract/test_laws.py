@@ -10,7 +10,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.contract.shapes import Dims
-from efficient_attn.results.stats import exponent
+from efficient_attn.results.stats import estimate_exponent
 from efficient_attn.testing import Subject
 
 subject = cache(Subject)
@@ -102,7 +102,10 @@ def test_gradients_of_unscaled_scores_vanish_as_heads_grow_wider() -> None:
     """Scaled, they stay what they are. Unscaled, one key takes nearly all weight: the gradient of most queries, and
     then of most keys, goes to zero. (Not their mean: where two keys come close it is as large as keys are long.)"""
     slopes = {
-        spec: [exponent(WIDTHS, norms).value for norms in zip(*(gradient_norms(spec, d) for d in WIDTHS), strict=True)]
+        spec: [
+            estimate_exponent(WIDTHS, norms).value
+            for norms in zip(*(gradient_norms(spec, d) for d in WIDTHS), strict=True)
+        ]
         for spec in ("full", "dot")
     }
     assert all(abs(slope) < 0.05 for slope in slopes["full"])

@@ -12,7 +12,7 @@ from specs import SAMPLE, SAMPLED
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.contract.autocast import autocasts
+from efficient_attn.contract.autocast import is_autocast_enabled
 from efficient_attn.contract.decode_state import cache_dtype, state_bytes
 from efficient_attn.testing import Subject
 from efficient_attn.testing.subject import Call
@@ -44,7 +44,7 @@ def test_autocast_is_a_cast_of_all_tensors_and_no_more(spec: str) -> None:
     leaves = call.leaves()
     with under_autocast():
         out = leaves.run(attn)
-        assert autocasts(out)
+        assert is_autocast_enabled(out)
     assert out.dtype == torch.bfloat16
     weight = torch.randn(out.shape).bfloat16()
     cast = leaves.change(lambda x: x.bfloat16())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.instruments.memory import footprint
+from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.patterns import Geometry
 from efficient_attn.testing.tensor_comparison import assert_close
 from efficient_attn.variants.sparse import sparse_attention as sparse
@@ -61,7 +61,7 @@ def test_65536_positions_fit_in_256_mib_above_their_inputs(spec: str) -> None:
     attn = ea.create(spec, dims=ea.Dims(max_len=n))
     q, k, v = (torch.randn(1, 1, n, 64) for _ in range(3))
     mask = ea.Mask(causal=not attn.traits.bidirectional)
-    peak = footprint(lambda: attn(q, k, v, mask), device="cpu").peak
+    peak = measure_footprint(lambda: attn(q, k, v, mask), device="cpu").peak
     assert peak is not None
     assert peak <= 6 * q.numel() * 4 < 256 << 20
 
@@ -75,7 +75,7 @@ def test_65536_positions_have_a_gradient_within_the_same(spec: str) -> None:
     q, k, v = (torch.randn(1, 1, n, 64, requires_grad=True) for _ in range(3))
     mask = ea.Mask(causal=True)
 
-    peak = footprint(lambda: torch.autograd.grad(attn(q, k, v, mask).sum(), (q, k, v)), device="cpu").peak
+    peak = measure_footprint(lambda: torch.autograd.grad(attn(q, k, v, mask).sum(), (q, k, v)), device="cpu").peak
     assert peak is not None
     assert peak <= 12 * q.numel() * 4 < 256 << 20
 

@@ -11,8 +11,8 @@ from specs import SPECS
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.contract.decode_state import KVCache, take_rows
-from efficient_attn.contract.row_starts import why_no_starts
+from efficient_attn.contract.decode_state import KVCache, select_state_rows
+from efficient_attn.contract.row_starts import explain_no_starts
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.testing import Subject
 from efficient_attn.testing.subject import Call
@@ -38,7 +38,7 @@ def begin(attn: ea.Attention, starts: Any = STARTS) -> Any:
 
 def takes(spec: str) -> bool:
     attn, _ = made(spec)
-    return why_no_starts(attn, attn.init_state(1, N, torch.float64)) is None
+    return explain_no_starts(attn, attn.init_state(1, N, torch.float64)) is None
 
 
 def alone(attn: ea.Attention, call: Call, row: int, start: int) -> Tensor:
@@ -79,7 +79,7 @@ def test_what_is_absorbed_begins_late_too(spec: str) -> None:
     keys = {name: x[:, :, :45] for name, x in last.tensors.items() if last.sides[name] == "key"}
     state = attn.absorb(keys.pop("k"), keys.pop("v", None), state, **keys)
     rows = [3, 0, 3]
-    copied = take_rows(state, len(STARTS), rows)
+    copied = select_state_rows(state, len(STARTS), rows)
     out, _ = last.both(slice(45, 50)).step(attn, state)
     again, _ = last.both(slice(45, 50)).change(lambda x: x[rows]).step(attn, copied)
     for row, start in enumerate(STARTS):

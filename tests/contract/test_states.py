@@ -14,7 +14,7 @@ from specs import SPECS
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.contract.decode_state import KVCache, LatentCache, RollingCache, take_rows
+from efficient_attn.contract.decode_state import KVCache, LatentCache, RollingCache, select_state_rows
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.testing import Subject
 from efficient_attn.variants.sparse.sparse_attention import SparseAttention
@@ -143,8 +143,10 @@ def test_rows_of_a_state_go_on_by_themselves(spec: str) -> None:
 
     state, rows = after_prompt(), [1, 0, 1]
     mixed = later.change(lambda x: x[rows])
-    got, _ = mixed.step(attn, take_rows(state, s.batch, rows))
-    got, _ = mixed.step(attn, take_rows(state, s.batch, rows))  # the first copy has written into nothing of the state
+    got, _ = mixed.step(attn, select_state_rows(state, s.batch, rows))
+    got, _ = mixed.step(
+        attn, select_state_rows(state, s.batch, rows)
+    )  # the first copy has written into nothing of the state
     want, _ = later.step(attn, after_prompt())
     torch.testing.assert_close(got, want[rows], rtol=0, atol=1e-12)
     torch.testing.assert_close(later.step(attn, state)[0], want, rtol=0, atol=1e-12)

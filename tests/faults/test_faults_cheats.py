@@ -16,7 +16,7 @@ from efficient_attn.bench.measuring.output_comparison import InvalidResult
 from efficient_attn.bench.measuring.samples import make_timed, verify_workload
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.instruments import integrity
-from efficient_attn.instruments.global_state import GlobalStateChanged, watched
+from efficient_attn.instruments.global_state import GlobalStateChanged, watch_global_state
 
 SAYS = {  # what is said of it in a run; nothing of the one that is never wrong and gains nothing
     "pointer": "not the oracle's",
@@ -96,7 +96,7 @@ OFF: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "plain": lambda monkeypatch: [
         monkeypatch.setattr(m, "check_plain", lambda *_: None) for m in (verification, samples)
     ],
-    "seal": lambda monkeypatch: monkeypatch.setattr(integrity, "_parts", {}),
+    "seal": lambda monkeypatch: monkeypatch.setattr(integrity, "_sealed_parts", {}),
     "ended": lambda monkeypatch: monkeypatch.setattr(samples, "check_finished", lambda last: None),
 }
 LAYERS = {
@@ -121,7 +121,7 @@ def _look(name: str, passes_taken: int = 40) -> str | None:
     w = Workload(planted.case(name, seq_len=LONG if "short" in name else SHORT))
     subject = make_timed(w, seed=0)
     try:
-        with watched():
+        with watch_global_state():
             verify_workload(w)
             for _ in range(passes_taken):
                 subject.reset(3)
@@ -138,7 +138,7 @@ def _look(name: str, passes_taken: int = 40) -> str | None:
 def test_without_the_layer_that_finds_it_it_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert SAYS[name] in (_look(f"zz_{name}") or "")
     assert _look(f"zz_honest_{name}") is None
-    monkeypatch.setattr(integrity, "_parts", {})  # it would find what is switched off here
+    monkeypatch.setattr(integrity, "_sealed_parts", {})  # it would find what is switched off here
     for layer in LAYERS[name]:
         OFF[layer](monkeypatch)
     assert _look(f"zz_{name}") is None

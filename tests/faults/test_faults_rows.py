@@ -11,7 +11,7 @@ import pytest
 from shell import TINY, run
 
 import efficient_attn as ea
-from efficient_attn.results.rows import SCHEMA, Record, Row
+from efficient_attn.results.rows import SCHEMA_VERSION, Record, Row
 from efficient_attn.results.shards import DamagedRecord
 
 # what becomes of the lines of a run, how many damaged lines that makes, and how many records it costs
@@ -91,10 +91,10 @@ def test_resuming_measures_what_was_broken_again(how: str, finished: Path, tmp_p
 def test_a_newer_versions_record_is_told_in_one_line_and_left_alone(line: str, finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "out" / "rows.jsonl"
-    path.write_text(path.read_text() + Record(Row(schema=SCHEMA + 1)).to_line() + "torn")
+    path.write_text(path.read_text() + Record(Row(schema=SCHEMA_VERSION + 1)).to_line() + "torn")
     before = path.read_bytes()
     done = run(*line.split(), cwd=tmp_path)
-    told = f"schema {SCHEMA + 1} is newer than this version reads ({SCHEMA}); upgrade efficient-attn"
+    told = f"schema {SCHEMA_VERSION + 1} is newer than this version reads ({SCHEMA_VERSION}); upgrade efficient-attn"
     assert (done.code, done.err) == (2, f"efficient-attn: out/rows.jsonl:5: {told}\n")
     assert path.read_bytes() == before
     assert not (path.parent / "quarantine.jsonl").exists()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-from processes import descendants, still_there
+from processes import list_descendants, wait_until_gone
 from shell import TINY, WAITS, run, start, wait
 
 import efficient_attn as ea
@@ -94,11 +94,11 @@ def test_a_signal_in_the_middle_of_a_case(sent: signal.Signals, folder: Path) ->
         while not (folder / "reached").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        workers = descendants(process.pid)
+        workers = list_descendants(process.pid)
         assert len(workers) >= 2  # the server and at least one
         os.kill(process.pid, sent)
         returned, err = process.end(), process.err.read()
-    assert not still_there(workers)
+    assert not wait_until_gone(workers)
     acknowledged = [line for line in err.splitlines() if line.startswith("[")]
     kept = _lines(folder)
     assert len(kept) == len(acknowledged) == 4  # two lengths of two mechanisms; nothing of the third

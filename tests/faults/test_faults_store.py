@@ -12,7 +12,7 @@ from shell import TINY, environment, run
 
 import efficient_attn as ea
 from efficient_attn.results.rows import Record, Row
-from efficient_attn.results.store import StoreError, Writer, read
+from efficient_attn.results.store import RunWriter, StoreError, read
 
 # the real command where no file may grow beyond so many bytes, as a quota or a full disk has it
 LIMITED = """
@@ -64,7 +64,7 @@ def test_no_room_is_one_line_and_the_run_goes_on_once_there_is(tmp_path: Path) -
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux's")
 def test_a_device_without_room(tmp_path: Path) -> None:
-    writer = Writer(tmp_path)
+    writer = RunWriter(tmp_path)
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, writer._file)
     # what cannot be cut is told of too: a device has no length
@@ -77,7 +77,7 @@ def test_a_device_without_room(tmp_path: Path) -> None:
 
 def test_a_second_run_into_the_same_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
-    with Writer(tmp_path / "out") as writer:
+    with RunWriter(tmp_path / "out") as writer:
         writer.write(Record(Row(case_key="x")))
         before = (tmp_path / "out" / "rows.jsonl").read_bytes()
         for resume in ([], ["--resume"]):
@@ -109,6 +109,6 @@ def test_kills_while_writing_lose_nothing_that_was_acknowledged(tmp_path: Path) 
             told = [process.stdout.readline() for _ in range(25)]
             process.kill()
             told += process.stdout.readlines()
-        with Writer(tmp_path, resume=True) as writer:
-            assert list(writer.done) == [f"case{i}" for i in range(len(writer.done))]
-            assert len(writer.done) > int([line for line in told if line.endswith("\n")][-1])
+        with RunWriter(tmp_path, resume=True) as writer:
+            assert list(writer.statuses) == [f"case{i}" for i in range(len(writer.statuses))]
+            assert len(writer.statuses) > int([line for line in told if line.endswith("\n")][-1])

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import descendants, still_there
+from processes import list_descendants, wait_until_gone
 from shell import run, start, wait
 
-from efficient_attn.results.checkpoints import CHECKPOINTS
+from efficient_attn.results.checkpoints import CHECKPOINT_FOLDER
 from efficient_attn.results.store import read
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ def _finish(folder: Path, calls: int) -> dict[str, Any]:
     (record,) = read(folder / "out")
     assert record.row.status == "ok", record.row.reason
     assert (folder / "calls").stat().st_size == calls
-    assert not (folder / "out" / CHECKPOINTS).exists()
+    assert not (folder / "out" / CHECKPOINT_FOLDER).exists()
     row = record.row
     extra = {name: x for name, x in row.extra.items() if name not in ("train.train_s", "train.step_ms")}
     return {"key": row.case_key, "accuracy": row.accuracy, "loss": row.loss, **extra, **record.samples}
@@ -103,18 +103,18 @@ def test_what_was_killed_in_the_middle_goes_on_from_its_checkpoint(
     while not (folder / "reached").exists() or not (folder / "reached").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    workers = descendants(pid)
+    workers = list_descendants(pid)
     worker = int((folder / "reached").read_text())
     assert worker in workers
     os.kill(pid if whom == "command" else worker, signal.SIGKILL)
     code = wait(pid)
-    assert not still_there(workers)
+    assert not wait_until_gone(workers)
     rows = [record.row for record in read(folder / "out")]
     if whom == "command":
         assert (code, rows) == (-signal.SIGKILL, [])
     else:
         assert [row.status for row in rows] == ["crashed"]
         assert code == 1
-    assert len(list((folder / "out" / CHECKPOINTS).glob("*.safetensors"))) == 1
+    assert len(list((folder / "out" / CHECKPOINT_FOLDER).glob("*.safetensors"))) == 1
     (folder / "hold").unlink()
     assert _finish(folder, STEPS + 1) == peace  # the step that was killed is the only one that was taken twice

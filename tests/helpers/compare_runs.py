@@ -12,7 +12,7 @@ import numpy as np
 from efficient_attn.results.compare import Change, Comparison, compare
 from efficient_attn.results.exchange import ImportedRun
 from efficient_attn.results.rows import Record, Row
-from efficient_attn.results.store import Writer
+from efficient_attn.results.store import RunWriter
 
 COSTS = {"full": 10.0, "linear": 2.0}  # ms
 ENVIRONMENT = {"machine": "Xeon-x2-15GiB", "torch": "2.13.0", "threads_default": 2, "cpu": "Xeon", "cores": 2}
@@ -80,8 +80,8 @@ def run(records: Sequence[Record], name: str = "base", **environment: Any) -> Im
 
 def write(folder: Path, records: Sequence[Record], **environment: Any) -> Path:
     """A run's folder as the store writes it."""
-    with Writer(folder) as writer:
-        writer.describe(
+    with RunWriter(folder) as writer:
+        writer.write_session(
             {"run_id": "r", "started": "2026-01-02T03:04:05+00:00", "environment": ENVIRONMENT | environment}
         )
         for one in records:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imports import Import, modules, package_of
+from imports import Import, find_package, list_modules
 
 LONGEST = 300  # lines of a file
 ENDS = ("__init__", "__main__")
@@ -15,7 +15,7 @@ def upward(found: list[Import], layers: tuple[str, ...]) -> list[str]:
     height = {name: at for at, line in enumerate(layers) for name in line.split()}
     wrong = []
     for importer, imported, line, _ in found:
-        low, high = package_of(imported), package_of(importer)
+        low, high = find_package(imported), find_package(importer)
         if missing := {low, high} - height.keys():
             wrong.append(f"{importer}:{line}: {min(missing)} has no place in LAYERS; give it one")
         elif low != high and height[low] >= height[high]:
@@ -30,7 +30,7 @@ def too_long(folder: Path, most: int = LONGEST) -> list[str]:
 
 def loose(folder: Path) -> list[str]:
     """The modules of a package that are in no room."""
-    return [name for name, path in modules(folder).items() if path.parent == folder and name not in ENDS]
+    return [name for name, path in list_modules(folder).items() if path.parent == folder and name not in ENDS]
 
 
 def small(folder: Path) -> list[str]:
@@ -43,7 +43,7 @@ def small(folder: Path) -> list[str]:
 
 def astray(tests: Path, folder: Path) -> list[str]:
     """Files of tests that are not in the folder of what they are called after: ``test_plan_long`` after ``plan``."""
-    known = {tuple(name.split(".")) for name in modules(folder)}
+    known = {tuple(name.split(".")) for name in list_modules(folder)}
     lost = []
     for path in sorted(tests.rglob("test_*.py")):
         where = path.parent.relative_to(tests).parts

@@ -121,18 +121,18 @@ def raising(error: BaseException) -> Twist:
 @contextmanager
 def undone() -> Iterator[None]:
     """What was registered inside is forgotten after."""
-    before, loaded, tasks = dict(entries._registered), dict(entries._plugins), dict(task_registry._registered)
+    before, loaded, tasks = dict(entries._registrations), dict(entries._loaded_plugins), dict(task_registry._registered)
     try:
         yield
     finally:
-        for module in entries._plugins.keys() - loaded:
+        for module in entries._loaded_plugins.keys() - loaded:
             sys.modules.pop(module, None)  # a module that is imported again must register again
         task_registry._registered.clear()
         task_registry._registered.update(tasks)
-        entries._registered.clear()
-        entries._registered.update(before)
-        entries._plugins.clear()
-        entries._plugins.update(loaded)
+        entries._registrations.clear()
+        entries._registrations.update(before)
+        entries._loaded_plugins.clear()
+        entries._loaded_plugins.update(loaded)
 
 
 def suite_file(folder: Path, text: str, name: str = "trial.toml") -> str:

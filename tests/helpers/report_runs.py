@@ -9,7 +9,7 @@ from typing import Any
 
 from efficient_attn.results.rows import Record, Row
 from efficient_attn.results.section import Column, Section
-from efficient_attn.results.store import Writer
+from efficient_attn.results.store import RunWriter
 
 # time in us at length 512, growth exponent, peak bytes at 512, growth of memory
 COSTS = {
@@ -166,8 +166,8 @@ def about(machine: str = "Xeon-x2-15GiB", **known: Any) -> dict[str, Any]:
 
 def write_run(folder: Path, records: Iterable[Record], described: dict[str, Any] | None = None) -> Path:
     """A run's folder with these records, written by the store itself."""
-    with Writer(folder) as writer:
-        writer.describe(about() if described is None else described)
+    with RunWriter(folder) as writer:
+        writer.write_session(about() if described is None else described)
         for record in records:
             writer.write(record)
     return folder

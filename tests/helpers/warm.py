@@ -47,10 +47,10 @@ def hurry() -> None:
     """Let a look at the machine and a round be short: what runs here is asked whether it is right, not how fast."""
     from efficient_attn.instruments import roofline, timing
 
-    roofline.GEMM_S, roofline.REPEATS = 0.002, 1
+    roofline.GEMM_S, roofline.GEMM_REPEATS = 0.002, 1
     roofline.MEMORY_REPEATS, roofline.CACHE_REPEATS = 1, 3
-    roofline.BUFFER = 2**25
-    timing.ROUND_S = 0.01
+    roofline.BUFFER_BYTES = 2**25
+    timing.MIN_ROUND_S = 0.01
 
 
 def become(request: dict[str, Any]) -> None:

@@ -21,15 +21,17 @@ def rows(text: str) -> dict[str, dict[str, str]]:
 
 def test_the_page_has_every_mechanism_and_every_column() -> None:
     found = rows(PAGE.read_text(encoding="utf-8"))
-    assert list(found) == [*ea.names(), *abilities.OPTIONS], f"run: {abilities.COMMAND}"
-    assert {tuple(row) for row in found.values()} == {tuple(n.replace("_", " ") for n in abilities.ALL)}
-    assert not [spec for spec, row in found.items() for cell in row.values() if cell.startswith(abilities.FAILS)]
+    assert list(found) == [*ea.names(), *abilities.OPTION_SPECS], f"run: {abilities.COMMAND}"
+    assert {tuple(row) for row in found.values()} == {tuple(n.replace("_", " ") for n in abilities.ALL_PROBES)}
+    assert not [
+        spec for spec, row in found.items() for cell in row.values() if cell.startswith(abilities.FAILURE_PREFIX)
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["full", "performer", "linformer:share=none"])
 def test_the_page_says_what_is_so(spec: str) -> None:
-    own = {name: abilities.ALL[name] for name in ("pickle", "dropout")}
+    own = {name: abilities.ALL_PROBES[name] for name in ("pickle", "dropout")}
     got, told = rows(abilities.make_table([spec], own))[spec], rows(PAGE.read_text(encoding="utf-8"))[spec]
     assert got == {name: told[name] for name in own}
 

@@ -11,9 +11,9 @@ from efficient_attn.errors import UsageError
 
 
 def test_built_in_suites_and_data_are_found() -> None:
-    assert "quickstart" in resources.suite_names()
-    assert resources.suite_names() == sorted(resources.suite_names())
-    assert (resources.suites_folder() / "data" / "minilm.npz").is_file()
+    assert "quickstart" in resources.list_suite_names()
+    assert resources.list_suite_names() == sorted(resources.list_suite_names())
+    assert (resources.find_suites_folder() / "data" / "minilm.npz").is_file()
 
 
 def _package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -28,25 +28,25 @@ def test_an_installed_package_reads_its_own(tmp_path: Path, monkeypatch: pytest.
     for folder, name in ((package / "suites", "inside"), (tmp_path / "suites", "outside")):
         folder.mkdir()
         (folder / f"{name}.toml").touch()
-    assert resources.suite_names() == ["inside"]
+    assert resources.list_suite_names() == ["inside"]
 
 
 def test_a_checkout_reads_the_folder_at_its_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _package(tmp_path, monkeypatch)
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "outside.toml").touch()
-    assert resources.suite_names() == ["outside"]
+    assert resources.list_suite_names() == ["outside"]
 
 
 def test_every_suite_says_what_it_is_for() -> None:
-    for name in resources.suite_names():
+    for name in resources.list_suite_names():
         assert len(resources.describe_suite(name)) > 20, name
 
 
 def test_shapes_name_their_source_and_heads_fit() -> None:
-    for shape in resources.list_shapes():
+    for shape in resources.list_model_shapes():
         assert shape.source
         assert shape.heads % (shape.kv_heads or shape.heads) == 0
         assert shape.head_dim > 0
     with pytest.raises(UsageError, match="unknown shape 'mistral'; did you mean 'mistral-7b'"):
-        resources.find_shape("mistral")
+        resources.find_model_shape("mistral")

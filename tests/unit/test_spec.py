@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from efficient_attn.errors import UsageError
-from efficient_attn.spec import Spec, Union, label_of, names_in, parse, parse_union
+from efficient_attn.spec import Spec, Union, format_label, list_names, parse, parse_union
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 texts = st.from_regex(r"[a-zA-Z0-9_.+-]{1,8}", fullmatch=True)
@@ -38,7 +38,7 @@ def test_names_are_told_of_one_and_of_several_and_of_labels(parts: list[Spec], s
     spec = parse("|".join(map(str, parts)))
     assert spec.names == tuple(part.name for part in parts)
     assert spec.parts == tuple(parts)
-    assert names_in("|".join(map(str, parts)) + suffix) == spec.names
+    assert list_names("|".join(map(str, parts)) + suffix) == spec.names
 
 
 @given(specs)
@@ -56,9 +56,9 @@ def test_a_union_has_no_backend() -> None:
 
 
 def test_what_is_given_beside_a_spec_joins_it() -> None:
-    assert parse("x:a=1").given({"b": 2}, "dense") == Spec("x", {"a": "1", "b": 2}, "dense")
-    assert parse("x:backend=dense").given({}, "dense") == Spec("x", {}, "dense")
-    assert parse("a|b").given({}) == parse("a|b")
+    assert parse("x:a=1").with_options({"b": 2}, "dense") == Spec("x", {"a": "1", "b": 2}, "dense")
+    assert parse("x:backend=dense").with_options({}, "dense") == Spec("x", {}, "dense")
+    assert parse("a|b").with_options({}) == parse("a|b")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_is_given_beside_a_spec_joins_it() -> None:
 )
 def test_what_cannot_be_given_is_told(text: str, options: dict[str, int], backend: str | None, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        parse(text).given(options, backend)
+        parse(text).with_options(options, backend)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_cannot_be_given_is_told(text: str, options: dict[str, int], backen
     ],
 )
 def test_a_spec_answers_to_its_text_and_its_name(spec: str, text: str, answers: bool) -> None:
-    assert parse(spec).answers_to(text) is answers
+    assert parse(spec).matches(text) is answers
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_a_spec_answers_to_its_text_and_its_name(spec: str, text: str, answers: 
     ],
 )
 def test_a_label_says_the_backend_once(variant: str, backend: str | None, label: str) -> None:
-    assert label_of(variant, backend) == label
+    assert format_label(variant, backend) == label
 
 
 @pytest.mark.parametrize("label", ["", "|", ":", "x:", "x | y (seed=1)", "x:a= | :=y"])
 def test_labels_are_read_without_judging(label: str) -> None:
-    assert len(names_in(label)) == label.count("|") + 1
+    assert len(list_names(label)) == label.count("|") + 1
 
 
 @given(names, options)

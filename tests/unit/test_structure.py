@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from following import Follower
-from imports import Import, circles, imports, modules, package_of
+from imports import Import, find_cycles, find_package, list_imports, list_modules
 from layout import ENDS, astray, loose, small, too_long, upward
-from structure import CALL_PATHS, VAGUE, bindings
+from structure import CALL_PATHS, VAGUE, list_bindings
 
 CHECKOUT = Path(__file__).parents[2]
 PACKAGE = CHECKOUT / "efficient_attn"  # the sources: what is installed holds the suites' files too
@@ -75,7 +75,7 @@ def test_the_ways_of_the_trial_begin_somewhere() -> None:
 @pytest.fixture(scope="module")
 def found() -> list[Import]:
     """All imports of the package, those for type checkers excluded."""
-    return imports(PACKAGE)
+    return list_imports(PACKAGE)
 
 
 def test_imports_go_down_only(found: list[Import]) -> None:
@@ -85,13 +85,13 @@ def test_imports_go_down_only(found: list[Import]) -> None:
 
 def test_every_module_has_a_place() -> None:
     places = {name for line in LAYERS for name in line.split()}
-    assert sorted({package_of(m) for m in modules(PACKAGE)} - places) == []
-    assert sorted(places - {package_of(m) for m in modules(PACKAGE)}) == []
+    assert sorted({find_package(m) for m in list_modules(PACKAGE)} - places) == []
+    assert sorted(places - {find_package(m) for m in list_modules(PACKAGE)}) == []
 
 
 def test_no_import_cycles_not_even_for_type_checkers(found: list[Import]) -> None:
-    assert circles(found) == []
-    assert circles(imports(PACKAGE, typing=True)) == []
+    assert find_cycles(found) == []
+    assert find_cycles(list_imports(PACKAGE, typing=True)) == []
 
 
 # Names that several modules or classes share because they mean the same.
@@ -106,17 +106,17 @@ SHARED_CLASSES = {"Keys": "public: a fact of patterns, and the base class of a t
 
 def test_one_meaning_a_name() -> None:
     """No two modules have one file name, and no two classes one name, unless they mean the same."""
-    files = [path for path in modules(PACKAGE).values() if path.stem not in ENDS]
+    files = [path for path in list_modules(PACKAGE).values() if path.stem not in ENDS]
     stems = Counter(path.stem for path in files)
     assert {name for name, count in stems.items() if count > 1} == SHARED_MODULES.keys()
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in modules(PACKAGE).values()]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in list_modules(PACKAGE).values()]
     classes = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
     assert {name for name, count in classes.items() if count > 1} == SHARED_CLASSES.keys()
 
 
 def test_few_bindings_say_nothing() -> None:
-    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules(PACKAGE).items()}
-    vague = [f"{name}: {bound}" for name, tree in trees.items() for bound in bindings(tree) if bound in VAGUE]
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in list_modules(PACKAGE).items()}
+    vague = [f"{name}: {bound}" for name, tree in trees.items() for bound in list_bindings(tree) if bound in VAGUE]
     assert len(vague) <= MOST_VAGUE, vague
 
 
@@ -160,6 +160,6 @@ def test_light_modules_import_nothing_heavy(module: str) -> None:
 
 
 def test_results_and_reports_are_read_without_torch() -> None:
-    names = [f"efficient_attn.{m}" for m in modules(PACKAGE) if package_of(m) in ("results", "report")]
+    names = [f"efficient_attn.{m}" for m in list_modules(PACKAGE) if find_package(m) in ("results", "report")]
     assert "efficient_attn.report.write" in names
     assert _imported_by(", ".join(names), ("torch", "pandas", "matplotlib")) == ["pandas", "matplotlib"]

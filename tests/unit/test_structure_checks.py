@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from imports import Import, circles, imports
+from imports import Import, find_cycles, list_imports
 from layout import LONGEST, astray, loose, small, too_long, upward
 
 
@@ -31,7 +31,7 @@ def _package(folder: Path, **files: str) -> Path:
     ],
 )
 def test_an_upward_import_is_found(statement: str, line: int, tmp_path: Path) -> None:
-    found = imports(_package(tmp_path, __init__="", low=statement, high="from . import low"))
+    found = list_imports(_package(tmp_path, __init__="", low=statement, high="from . import low"))
     assert upward(found, ("low", "high", "__init__")) == [f"low:{line}: imports high, which is not below it"]
 
 
@@ -39,36 +39,36 @@ def test_imports_for_type_checkers_count_where_asked(tmp_path: Path) -> None:
     text = (
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .high import x\nelse:\n    from . import other\n"
     )
-    found = imports(_package(tmp_path, __init__="", low=text, high="from . import low", other=""))
+    found = list_imports(_package(tmp_path, __init__="", low=text, high="from . import low", other=""))
     assert {(i.importer, i.imported) for i in found} == {("low", "other"), ("high", "low")}
-    assert circles(imports(tmp_path / "made", typing=True)) == [["high", "low"]]
+    assert find_cycles(list_imports(tmp_path / "made", typing=True)) == [["high", "low"]]
 
 
 def test_a_neighbour_on_the_same_line_is_not_below(tmp_path: Path) -> None:
-    found = imports(_package(tmp_path, __init__="", one="from . import two", two=""))
+    found = list_imports(_package(tmp_path, __init__="", one="from . import two", two=""))
     assert upward(found, ("one  two", "__init__")) == ["one:1: imports two, which is not below it"]
 
 
 def test_a_module_without_a_place_is_named(tmp_path: Path) -> None:
-    found = imports(_package(tmp_path, __init__="", one="from . import two", two=""))
+    found = list_imports(_package(tmp_path, __init__="", one="from . import two", two=""))
     assert upward(found, ("one", "__init__")) == ["one:1: two has no place in LAYERS; give it one"]
 
 
 def test_modules_of_packages_are_resolved(tmp_path: Path) -> None:
     made = _package(tmp_path, __init__="", p__in____init__="from .a import x", p__in__a="from .. import q", q="")
-    assert set(imports(made)) == {Import("p", "p.a", 1, True), Import("p.a", "q", 1, True)}
-    assert upward(imports(made), ("p", "q", "__init__")) == ["p.a:1: imports q, which is not below it"]
+    assert set(list_imports(made)) == {Import("p", "p.a", 1, True), Import("p.a", "q", 1, True)}
+    assert upward(list_imports(made), ("p", "q", "__init__")) == ["p.a:1: imports q, which is not below it"]
 
 
 @pytest.mark.parametrize("text", ["import made.a", "def f():\n    from . import a", "NAME = 'made.a:x'"])
 def test_a_circle_is_found(text: str, tmp_path: Path) -> None:
     made = _package(tmp_path, __init__="", a="from .b import x", b="from . import c", c=text, d="from . import a")
-    assert circles(imports(made)) == [["a", "b", "c"]]
+    assert find_cycles(list_imports(made)) == [["a", "b", "c"]]
 
 
 def test_a_chain_is_no_circle(tmp_path: Path) -> None:
     made = _package(tmp_path, __init__="", a="from .b import x\nfrom . import c", b="from . import c", c="x = 1")
-    assert circles(imports(made)) == []
+    assert find_cycles(list_imports(made)) == []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_chain_is_no_circle(tmp_path: Path) -> None:
     ],
 )
 def test_a_text_that_names_a_module_is_an_import(text: str, tmp_path: Path) -> None:
-    found = imports(_package(tmp_path, __init__="", low=text, high="x = 1"))
+    found = list_imports(_package(tmp_path, __init__="", low=text, high="x = 1"))
     assert {(i.importer, i.imported, i.at_start) for i in found} == {("low", "high", False)}
 
 
@@ -103,13 +103,15 @@ def test_a_text_that_names_a_module_is_an_import(text: str, tmp_path: Path) -> N
     ],
 )
 def test_other_texts_are_none(text: str, tmp_path: Path) -> None:
-    assert imports(_package(tmp_path, __init__="", low=text, high="x = 1")) == []
+    assert list_imports(_package(tmp_path, __init__="", low=text, high="x = 1")) == []
 
 
 def test_a_lazy_table_of_a_package_leads_to_its_modules(tmp_path: Path) -> None:
     lazy = "import importlib\nHOME = {'x': 'a'}\ndef __getattr__(n):\n    return importlib.import_module(HOME[n])"
     made = _package(tmp_path, __init__="", p__in____init__=lazy, p__in__a="OWN = 'made.p'")
-    assert [(i.importer, i.imported) for i in imports(made)] == [("p", "p.a")]  # a package comes before its modules
+    assert [(i.importer, i.imported) for i in list_imports(made)] == [
+        ("p", "p.a")
+    ]  # a package comes before its modules
 
 
 def test_a_long_file_is_found(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from efficient_attn.errors import UsageError
 
 
 def plain(text: str) -> str:
-    return text.replace(units.TO, "-")
+    return text.replace(units.INTERVAL_DASH, "-")
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ def test_three_digits(value: float, text: str) -> None:
 
 @pytest.mark.parametrize("empty", [None, float("nan"), pd.NA, pd.NaT, np.nan])
 def test_empty_cells_are_a_dash(empty: Any) -> None:
-    says = (units.number, units.duration, units.seconds, units.size, units.rate, units.ratio, units.power)
-    says += (units.percent, units.whole)
-    assert {say(empty) for say in says} == {units.NONE}
-    assert {units.write(empty, unit) for unit in get_args(units.Unit)} == {units.NONE}
+    says = (units.number, units.duration, units.seconds, units.size, units.rate, units.ratio, units.exponent_interval)
+    says += (units.percent, units.integer)
+    assert {say(empty) for say in says} == {units.EMPTY}
+    assert {units.format_value(empty, unit) for unit in get_args(units.Unit)} == {units.EMPTY}
 
 
 def test_units() -> None:
@@ -62,8 +62,8 @@ def test_units() -> None:
     assert [units.budget(n) for n in budgets] == [
         "16 GB", "1.5 GB", "512 MiB", "16.0 GiB", "1.18 MiB", "1 kB", "999 B",
     ]  # fmt: skip
-    assert units.power(0.5, -0.1, 1.1) == "0.50 (-0.10 to 1.10)"
-    assert units.power(-0.001, -0.004, 0.004) == "0.00 (0.00\u20130.00)", "nothing is minus zero"
+    assert units.exponent_interval(0.5, -0.1, 1.1) == "0.50 (-0.10 to 1.10)"
+    assert units.exponent_interval(-0.001, -0.004, 0.004) == "0.00 (0.00\u20130.00)", "nothing is minus zero"
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_a_share_is_all_only_where_it_is_all(share: float, text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_value_is_written_in_its_unit(unit: Any, value: Any, text: str) -> None:
-    assert units.write(value, unit) == text
+    assert units.format_value(value, unit) == text
 
 
 def test_every_unit_has_a_writer() -> None:
-    assert set(units.WRITERS) == set(get_args(units.Unit))
+    assert set(units.FORMATTERS) == set(get_args(units.Unit))
 
 
 def test_what_is_expected_has_few_digits() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...engines.job import WorkerDied
-from ...instruments.environment.devices import why_absent
+from ...instruments.environment.devices import describe_absence
 from ...instruments.timing import plan_samples
 from ...results.rows import Record
 from ..case import Case
@@ -22,7 +22,7 @@ def measure_group(group: Group, cases: Sequence[Case], conditions: Conditions) -
 
     A case that fails becomes a row that says why; the others go on.
     """
-    if reason := why_absent(group.config.device):
+    if reason := describe_absence(group.config.device):
         yield from (make_failure(case, "skipped", reason) for case in cases)
         return
     records: dict[str, Record] = {}

@@ -16,12 +16,12 @@ from ...engines.worker import limit_memory
 from ...errors import UnsupportedError
 from ...instruments import integrity
 from ...instruments.disturbance import DisturbanceWatch
-from ...instruments.energy import find_meter, joules_a_call
-from ...instruments.environment.gpu import sensors
+from ...instruments.energy import find_meter, measure_joules_per_call
+from ...instruments.environment.gpu import read_sensors
 from ...instruments.global_state import GlobalState, GlobalStateChanged
-from ...instruments.memory import check_counter
+from ...instruments.memory import verify_memory_counter
 from ...instruments.roofline import Roofline, measure_roofline_rates
-from ...instruments.timing import SamplingPlan, TooSlow, run_rounds
+from ...instruments.timing import RoundPlan, TooSlow, run_rounds
 from ...results.rows import Record, Row, Status
 from ..case import Case
 from ..case_config import Group
@@ -114,7 +114,7 @@ class MeasureRounds:
 
     group: Group
     cases: tuple[Case, ...]
-    sampling_plans: tuple[SamplingPlan, ...]
+    sampling_plans: tuple[RoundPlan, ...]
     rounds: tuple[int, ...]
     seed: int
     timeout_s: tuple[float, ...]
@@ -141,23 +141,23 @@ class MeasureRounds:
             {str(i): count for i, count in enumerate(self.rounds)},
             seed=self.seed,
             device=device,
-            alone=threads == 1 and device == "cpu",
-            at=lambda name: board.set_stage(int(name), TIMING, self.timeout_s[int(name)]),
-            after=lambda: _check_global_state(before),
+            single_thread=threads == 1 and device == "cpu",
+            on_turn=lambda name: board.set_stage(int(name), TIMING, self.timeout_s[int(name)]),
+            after_sample=lambda: _check_global_state(before),
         )
         for r in rounds:
-            ends = {int(n): explain_failure(e) for n, e in r.failed.items()}
-            send(RoundResult(_by_index(r.samples), _by_index(r.waited), ends))
+            ends = {int(n): explain_failure(e) for n, e in r.errors.items()}
+            send(RoundResult(_by_index(r.samples), _by_index(r.disturbed), ends))
         disturbance, waits = (
             watch.read_interval(),
             threads if device == "cpu" else None,
         )  # for a GPU a thread may well wait
         observations = asdict(disturbance) | (
-            {"gpu": {n: str(v) for n, v in sensors().items()}} if device == "cuda" else {}
+            {"gpu": {n: str(v) for n, v in read_sensors().items()}} if device == "cuda" else {}
         )
         send(
             ProcessRunEnd(
-                disturbance.reason(waits),
+                disturbance.describe(waits),
                 observations,
                 {i: w.graph_breaks for i, w in enumerate(works)},
                 self._energy(works),
@@ -168,9 +168,9 @@ class MeasureRounds:
         read = find_meter(self.group.config.device) if self.energy else None
         if read is None:
             return {}
-        calls = [turn.rate.calls for turn in self.sampling_plans]
+        calls = [turn.cost.calls for turn in self.sampling_plans]
         return {
-            i: joules_a_call(make_timed(w, seed=self.seed), calls[i], read, device=self.group.config.device)
+            i: measure_joules_per_call(make_timed(w, seed=self.seed), calls[i], read, device=self.group.config.device)
             for i, w in enumerate(works)
         }
 
@@ -190,7 +190,7 @@ class InspectMachine:
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
         board.set_stage(0, MAKING_INPUTS, self.limit_s)
         if self.canary:
-            send(check_counter(self.device))
+            send(verify_memory_counter(self.device))
         default, watch = _default_threads(), DisturbanceWatch()
         for dtype, threads in self.settings:
             roofline: Roofline = measure_roofline_rates(self.device, dtype, threads or default)
@@ -214,7 +214,7 @@ def _default_threads() -> int:
 
 
 def _check_global_state(before: GlobalState) -> None:
-    if reason := before.changed():
+    if reason := before.describe_change():
         before.restore()
         raise GlobalStateChanged(reason)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...engines.job import WorkerDied
 from ...instruments.disturbance import Disturbance
-from ...instruments.roofline import Roofline, merge_highest, spread
+from ...instruments.roofline import Roofline, compute_spread, merge_rooflines
 from ..case_config import CaseConfig
 from .conditions import Conditions, Setting
 from .jobs import InspectMachine
@@ -43,7 +43,7 @@ def add_roofline(setting: Setting, when: str, measured: Roofline, conditions: Co
     """Keep a look at the machine."""
     earlier = conditions.rooflines.get(setting)
     conditions.inspections.setdefault(setting, []).append((when, measured))
-    conditions.rooflines[setting] = merge_highest([earlier, measured]) if earlier else measured
+    conditions.rooflines[setting] = merge_rooflines([earlier, measured]) if earlier else measured
 
 
 def list_rooflines(device: str, conditions: Conditions) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def list_rooflines(device: str, conditions: Conditions) -> list[dict[str, Any]]:
     return [
         {"dtype": dtype, "threads": threads}
         | asdict(conditions.rooflines[on, dtype, threads])
-        | {"spread": spread([measured for _, measured in looks])}
+        | {"spread": compute_spread([measured for _, measured in looks])}
         | {"looks": [{"when": when} | asdict(measured) for when, measured in looks]}
         for (on, dtype, threads), looks in conditions.inspections.items()
         if on == device
@@ -82,7 +82,7 @@ def _compare_with_roofline(
     flops: float, bytes_moved: int, seconds: float, best: Roofline, config: CaseConfig
 ) -> str | None:
     cold = config.cache == "cold"
-    arithmetic, reading = flops / best.gemm_flops_per_s, best.read_seconds(bytes_moved, cold=cold)
+    arithmetic, reading = flops / best.gemm_flops_per_s, best.estimate_read_seconds(bytes_moved, cold=cold)
     if max(arithmetic, reading) <= MAX_ROOFLINE_SHARE * seconds:
         return None
     if arithmetic >= reading:

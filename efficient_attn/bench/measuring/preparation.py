@@ -10,10 +10,10 @@ from typing import Any
 from ...contract.capacity import longest_context
 from ...contract.decode_state import state_bytes
 from ...errors import UsageError
-from ...instruments.global_state import watched
-from ...instruments.timing import calibrate, first_call
+from ...instruments.global_state import watch_global_state
+from ...instruments.timing import calibrate, time_first_call
 from ...kernels.autotuning import autotuner
-from ...results.rows import Row, finite
+from ...results.rows import Row, finite_or_none
 from ..case import Case
 from .prepared_case import (
     CALIBRATING,
@@ -38,17 +38,17 @@ def prepare_case(
     place, budget_s = case.group.config, case.group.sampling.budget_s
     at(MAKING_INPUTS)
     workload = Workload(case)
-    with watched(workload.sampled_inputs):
+    with watch_global_state(workload.sampled_inputs):
         compiles = place.compiled or workload.attn.compiles
         at(COMPILING if compiles else FIRST_CALL, None if compiles else budget_s)
         workload.warm()
         at(FIRST_CALL, budget_s)
         steps = TimedSteps(workload, case.group.sampling.seed) if place.mode == "decode" else None
         subject = make_timed(workload, seed=case.group.sampling.seed)
-        first_call(subject, budget_s=budget_s, device=place.device)
+        time_first_call(subject, budget_s=budget_s, device=place.device)
         at(VERIFYING)
         error, row.gate_len = verify_workload(workload, steps)
-        row.oracle_error = finite(error)
+        row.oracle_error = finite_or_none(error)
         row.parameters = sum(p.numel() for p in workload.attn.parameters())
         row.clamped_rows = workload.clamped_rows()
         row.bytes_moved = workload.bytes_moved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...instruments.timing import CallRate
+from ...instruments.timing import SampleCost
 from ...results.rows import Row
 
 STAGES = (
@@ -26,5 +26,5 @@ class PreparedCase:
     """A verified case: its row so far, and its rate, which decides how many calls make a sample."""
 
     row: Row
-    pace: CallRate
+    pace: SampleCost
     samples: dict[str, Any] = field(default_factory=dict)

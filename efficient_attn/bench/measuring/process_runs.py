@@ -9,9 +9,9 @@ from typing import Any
 
 from ...engines.job import WorkerDied
 from ...instruments.roofline import compute_roofline_share
-from ...instruments.timing import SAMPLES_PER_ROUND, SamplingPlan
+from ...instruments.timing import SAMPLES_PER_ROUND, RoundPlan
 from ...results.rows import Record, Row
-from ...results.stats import Estimate, estimate_typical, median, paired_ratio
+from ...results.stats import Estimate, estimate_geometric_mean, estimate_paired_ratio, median
 from ..case import Case
 from ..case_config import Group
 from .conditions import Conditions
@@ -29,7 +29,7 @@ class TimedCase:
     case: Case
     row: Row
     samples: dict[str, Any]
-    sampling_plan: SamplingPlan
+    sampling_plan: RoundPlan
     remaining_s: float  # of its budget
     until_timeout_s: float
     rounds: list[list[float]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class TimedCase:
         self.rounds.append(samples)
         self.process.append(process)
         self.waited.append(waited)
-        self._spend(sum(samples) / 1e3 * self.sampling_plan.rate.calls + len(samples) * self.sampling_plan.rate.reset_s)
+        self._spend(sum(samples) / 1e3 * self.sampling_plan.cost.calls + len(samples) * self.sampling_plan.cost.reset_s)
 
     def _spend(self, seconds: float) -> None:
         self.remaining_s -= seconds
@@ -58,7 +58,7 @@ class TimedCase:
         if not self.rounds:
             count = max(count, 1)  # a case whose single call fits the budget gets a number
         if count:
-            self._spend(self.sampling_plan.rate.warm_up_s)
+            self._spend(self.sampling_plan.cost.warm_up_s)
         self.exhausted = count < per_run
         return count
 
@@ -176,7 +176,7 @@ class ProcessRuns:
             e for e in self.timed_cases.values() if not e.exhausted and (e is not base or len(self.timed_cases) == 1)
         ]
         widths = [
-            _estimate_speedup(base, e) if base and e is not base else estimate_typical(e.medians, e.process)
+            _estimate_speedup(base, e) if base and e is not base else estimate_geometric_mean(e.medians, e.process)
             for e in going
         ]
         return all(width.half_width <= self.group.sampling.half_width for width in widths)
@@ -186,7 +186,7 @@ class ProcessRuns:
         with it."""
         for key, entrant in list(self.timed_cases.items()):
             row, place = entrant.row, self.group.config
-            slowest_ms = estimate_typical(entrant.medians, entrant.process).high or max(entrant.medians)
+            slowest_ms = estimate_geometric_mean(entrant.medians, entrant.process).high or max(entrant.medians)
             reason = explain_implausible(row.flops, row.bytes_moved, slowest_ms / 1e3, place, self.conditions)
             if reason:
                 self.records[key] = Record(replace(entrant.case.row(), status="invalid", reason=reason))
@@ -203,7 +203,7 @@ class ProcessRuns:
         timed.samples |= {
             "latency_ms": timed.rounds,
             "process": timed.process,
-            "calls": timed.sampling_plan.rate.calls,
+            "calls": timed.sampling_plan.cost.calls,
             "order_seed": self.seed,
             "input_seed": self.seed,
             "waited": timed.waited,
@@ -221,12 +221,12 @@ def _add_memory(each: int | None, count: int, available: int | None) -> int | No
 
 def _estimate_speedup(base: TimedCase, other: TimedCase) -> Estimate:
     """Over the rounds that both took part in: the first ones, because a budget ends and does not begin again."""
-    return paired_ratio(base.medians, other.medians, other.process)
+    return estimate_paired_ratio(base.medians, other.medians, other.process)
 
 
 def _fill_row(timed: TimedCase, baseline: TimedCase | None, conditions: Conditions) -> None:
     row, group, medians = timed.row, timed.case.group, timed.medians
-    latency, about = median(medians), estimate_typical(medians, timed.process)
+    latency, about = median(medians), estimate_geometric_mean(medians, timed.process)
     row.latency_ms = latency
     row.latency_ms_low = about.low and min(about.low, latency)
     row.latency_ms_high = about.high and max(about.high, latency)
@@ -237,7 +237,7 @@ def _fill_row(timed: TimedCase, baseline: TimedCase | None, conditions: Conditio
     if ceiling is not None and row.bytes_moved is not None:
         cold = group.config.cache == "cold"
         row.read_from = ceiling.find_memory_level(row.bytes_moved, cold=cold)
-        row.bandwidth_share = ceiling.read_seconds(row.bytes_moved, cold=cold) / seconds
+        row.bandwidth_share = ceiling.estimate_read_seconds(row.bytes_moved, cold=cold) / seconds
         if row.flops is not None:
             row.roofline_share = compute_roofline_share(row.flops, row.bytes_moved, seconds, ceiling, cold=cold)
     if baseline is not None:

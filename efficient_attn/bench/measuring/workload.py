@@ -15,7 +15,7 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Sample, Shape
 from ...errors import UnsupportedError
 from ...instruments.global_state import GlobalStateChanged
-from ...instruments.memory import Footprint, footprint, training_footprint
+from ...instruments.memory import Footprint, measure_footprint, measure_training_footprint
 from ..case import Case
 from .inputs import draw_inputs, list_tensors
 from .padded_rows import make_mask
@@ -84,12 +84,12 @@ class Workload:
         device = self.case.group.config.device
         if self.case.group.config.mode == "forward_backward":
             leaves = make_leaves(self.sample)
-            return training_footprint(
+            return measure_training_footprint(
                 lambda: self._forward(leaves),
                 lambda out: self._backward(leaves, out, self.upstream(out)),
                 device=device,
             )
-        return footprint(step or (lambda: self.make_call(self.sample)), device=device)
+        return measure_footprint(step or (lambda: self.make_call(self.sample)), device=device)
 
     def clamped_rows(self) -> int | None:
         """How many of a pass' rows had no sum of weights to be divided by; None where it cannot be told."""

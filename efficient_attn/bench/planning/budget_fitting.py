@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...contract.budget import Budget, counts_bytes
+from ...contract.budget import Budget, is_byte_budget
 from ...errors import UnsupportedError, UsageError
 from ...registry import class_of
 from ...spec import Spec, parse
@@ -37,12 +37,12 @@ def _fit(cell: Group, text: str, kv_heads: int | None, budget: str) -> str:
     sizes = {"length": place.seq_len, "kv_heads": heads, "head_dim": place.head_dim}
     try:
         parsed_budget = Budget.parse(budget, **sizes, dtype=place.dtype, causal=place.causal)
-        fitted = str(spec.given(class_of(spec.name).fit(parsed_budget)))
+        fitted = str(spec.with_options(class_of(spec.name).fit(parsed_budget)))
     except UnsupportedError as error:
         raise UsageError(f"budget {budget}: {error}; leave {text} out, or name its options without a budget") from error
     except UsageError as error:
         raise UsageError(f"budget {budget}: {error}") from error
-    if counts_bytes(budget):
+    if is_byte_budget(budget):
         _check_state(cell, fitted, kv_heads, budget)
     return fitted
 

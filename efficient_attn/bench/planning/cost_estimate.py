@@ -12,9 +12,9 @@ import torch
 from ...contract.decode_state import state_bytes
 from ...contract.mechanism import Attention
 from ...errors import UnsupportedError
-from ...instruments.environment.devices import why_absent
-from ...instruments.roofline import Roofline, measure_roofline_rates, merge_highest
-from ...instruments.timing import MIN_SAMPLE_S, CallRate, plan_samples
+from ...instruments.environment.devices import describe_absence
+from ...instruments.roofline import Roofline, measure_roofline_rates, merge_rooflines
+from ...instruments.timing import MIN_SAMPLE_S, SampleCost, plan_samples
 from ..case import Case, group_cases
 from ..case_config import Group
 from ..measuring.inputs import draw_inputs
@@ -60,7 +60,7 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> Cos
     """The cost of running cases here. best: the machine's rates, measured for less than a second where not given."""
     rates: dict[tuple[str, str, int | None], Roofline] = {}
     costs: dict[str, tuple[float, int]] = {}
-    devices = {device: why_absent(device) for device in {case.group.config.device for case in cases}}
+    devices = {device: describe_absence(device) for device in {case.group.config.device for case in cases}}
     absent = {device: reason for device, reason in sorted(devices.items()) if reason}
     peak = 0
     for cell, members in group_cases(cases):
@@ -68,7 +68,7 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> Cos
             continue
         setting = cell.config.device, cell.config.dtype, cell.config.threads
         if setting not in rates:
-            rates[setting] = best or merge_highest(
+            rates[setting] = best or merge_rooflines(
                 [measure_roofline_rates(*setting, rough=True) for _ in range(QUICK_LOOKS)]
             )
         guesses = {case.key: estimate_case(case, rates[setting]) for case in members}
@@ -155,9 +155,7 @@ def _seconds(cell: Group, guesses: Mapping[str, Guess], best: Roofline) -> dict[
         pace, passes = paces[key], parts[key].samples * rounds
         inputs = DRAW_S * g.input_bytes / getattr(torch, cell.config.dtype).itemsize
         seconds[key] += (inputs + pace.warm_up_s + g.compile_s) * (1 + sittings)
-        seconds[key] += min(passes * pace.sample_s_target, cell.sampling.budget_s) + passes * _interpolate(
-            cell, g, best
-        )
+        seconds[key] += min(passes * pace.calls_s, cell.sampling.budget_s) + passes * _interpolate(cell, g, best)
         seconds[key] += rounds * INSPECT_S
     return seconds
 
@@ -168,9 +166,9 @@ def _interpolate(cell: Group, g: Guess, best: Roofline) -> float:
     return (renewed + (2 * FLUSH_BYTES if cell.config.cache == "cold" else 0)) / best.bytes_per_s
 
 
-def _estimate_pace(cell: Group, g: Guess) -> CallRate:
+def _estimate_pace(cell: Group, g: Guess) -> SampleCost:
     """How many calls make a pass, and how long it takes."""
     if cell.config.cache == "cold":
-        return CallRate(1, g.call_s)
+        return SampleCost(1, g.call_s)
     calls = max(math.ceil(MIN_SAMPLE_S / max(g.call_s, LAUNCH_S)), MIN_STEPS if cell.config.mode == "decode" else 1)
-    return CallRate(calls, calls * g.call_s)
+    return SampleCost(calls, calls * g.call_s)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, get_origin
 
-from ...errors import UsageError, unknown
+from ...errors import UsageError, make_unknown_error
 from ...layers.named import is_baseline
 from ...registry import rename_backend
 from ...spec import parse
@@ -178,7 +178,7 @@ def _set_baselines(cases: Sequence[Case]) -> list[Case]:
 
 def get_spec(variant: VariantTable) -> str:
     """A suite's variant as the one string that names it, the backend by the name that it goes by today."""
-    return str(rename_backend(parse(variant.name).given(variant.options, variant.backend)))
+    return str(rename_backend(parse(variant.name).with_options(variant.options, variant.backend)))
 
 
 def _choose_variants(tables: Sequence[VariantTable] | None, wanted: Sequence[str]) -> list[str]:
@@ -190,21 +190,21 @@ def _choose_variants(tables: Sequence[VariantTable] | None, wanted: Sequence[str
     chosen: list[str] = []
     for text in wanted:
         spec = get_spec(VariantTable(name=text))
-        same = [s for s in specs if parse(s).answers_to(text) or s == spec]
+        same = [s for s in specs if parse(s).matches(text) or s == spec]
         chosen += [s for s in (same or [spec]) if s not in chosen]
     return chosen
 
 
 def _find_baseline(part: SuitePart, specs: Sequence[str]) -> str | None:
     """The variant that others are compared with, by its spec or its name; None when the part does not run it."""
-    return next((s for s in specs if part.baseline and parse(s).answers_to(part.baseline)), None)
+    return next((s for s in specs if part.baseline and parse(s).matches(part.baseline)), None)
 
 
 def _check_tasks(loaded: LoadedSuite, names: Sequence[str]) -> None:
     task_names = list(dict.fromkeys(want.task for wanted in loaded.task_keys for want in wanted))
     for name in names:
         if name not in task_names:
-            raise unknown("task", name, task_names, where=f"--task: {loaded.name}")
+            raise make_unknown_error("task", name, task_names, where=f"--task: {loaded.name}")
 
 
 def _check_baselines(name: str, parts: Sequence[SuitePart]) -> None:
@@ -213,7 +213,7 @@ def _check_baselines(name: str, parts: Sequence[SuitePart]) -> None:
     }
     for part in parts:
         if part.baseline is not None and part.baseline not in names:
-            raise unknown("baseline", part.baseline, names, where=name)
+            raise make_unknown_error("baseline", part.baseline, names, where=name)
 
 
 def _find_parts(suite: str, asked: Sequence[str], part_names: Sequence[str]) -> set[str]:
@@ -225,7 +225,7 @@ def _find_parts(suite: str, asked: Sequence[str], part_names: Sequence[str]) -> 
         while left:
             fitting = [end for end in range(len(left), 0, -1) if ", ".join(left[:end]) in whole]
             if not fitting:
-                raise unknown("part", left[0], part_names, where=f"--part: {suite}")
+                raise make_unknown_error("part", left[0], part_names, where=f"--part: {suite}")
             chosen.add(whole[", ".join(left[: fitting[0]])])
             left = left[fitting[0] :]
     return chosen

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ...errors import renamed
+from ...errors import make_deprecated_alias
 from ..case_config import CaseConfig, Group, Sampling
 
 DEFAULTS: dict[str, tuple[Any, ...]] = {
@@ -72,8 +72,8 @@ class TaskRequest:
     variants: bool = True
     blocks: bool = False
 
-    effort = renamed("effort", "sampling")
-    cell = renamed("cell", "make_group")
+    effort = make_deprecated_alias("effort", "sampling")
+    cell = make_deprecated_alias("cell", "make_group")
 
     def make_group(self, config: CaseConfig, *, of_blocks: bool = False, **keys: Any) -> Group:
         """A cell at a place; keys: what the task will want to know there, by names of its own keys. of_blocks: its

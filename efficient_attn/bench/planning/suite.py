@@ -14,9 +14,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from ...errors import UsageError, unknown
+from ...errors import UsageError, make_unknown_error
 from ...registry import load_plugin
-from ...resources import suite_names, suites_folder
+from ...resources import find_suites_folder, list_suite_names
 from ..task_registry import TaskTable, find_task, find_words, list_tasks
 from .suite_schema import AxesTable, DesignTable, DimsTable, GridTable, ShapeTable, SuitePart, VariantTable
 from .validation import format_problem, list_nested_keys
@@ -99,11 +99,11 @@ def load_suite(name: str, tasks: TaskTable, *, load: Callable[[str], object] = l
 
     tasks: the built-in ones. load: what imports the plug-ins that the suite names.
     """
-    path = Path(name) if name.endswith(".toml") else suites_folder() / f"{name}.toml"
+    path = Path(name) if name.endswith(".toml") else find_suites_folder() / f"{name}.toml"
     if not path.is_file():
         if name.endswith(".toml"):
             raise UsageError(f"{name}: no such file")
-        raise unknown("suite", name, suite_names())
+        raise make_unknown_error("suite", name, list_suite_names())
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

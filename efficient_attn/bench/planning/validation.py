@@ -7,7 +7,7 @@ from typing import get_args
 
 from pydantic import BaseModel, ValidationError
 
-from ...errors import UsageError, unknown
+from ...errors import UsageError, make_unknown_error
 
 Table = list[int | str]  # where a table stands: keys, and numbers in lists
 
@@ -20,10 +20,12 @@ def format_problem(file: str, error: ValidationError, keys_of: Callable[[Table],
     where = ".".join(map(str, loc))
     if problem["type"] == "extra_forbidden":
         *table, key = loc
-        return unknown("key", key, keys_of(table), where=f"{file}: {'.'.join(map(str, table)) or 'top level'}")
+        return make_unknown_error(
+            "key", key, keys_of(table), where=f"{file}: {'.'.join(map(str, table)) or 'top level'}"
+        )
     if problem["type"] == "literal_error":
         choices = problem.get("ctx", {}).get("expected", "").replace(" or ", ", ").replace("'", "").split(", ")
-        return unknown("value", problem["input"], choices, where=f"{file}: {where}")
+        return make_unknown_error("value", problem["input"], choices, where=f"{file}: {where}")
     if problem["type"] == "missing":
         return UsageError(f"{file}: {where} is missing")
     if problem["type"] == "value_error":  # our own words

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from . import cgroups, machine
-from .identity import identify, name_machine
-from .readings import ROOT, resolve_unknowns, value_or_none
+from .identity import identify_machine, name_machine
+from .readings import ROOT, split_unknowns, value_or_none
 
-__all__ = ["available_memory", "environment", "load", "name_machine"]
+__all__ = ["collect_environment", "find_available_memory", "name_machine", "read_load_average"]
 
 
-def environment() -> dict[str, Any]:
+def collect_environment() -> dict[str, Any]:
     """What a reader must know before comparing these numbers with others.
 
     ``machine`` names it in one word, in which the digest of its identity keeps machines of one name apart.
@@ -28,48 +28,51 @@ def environment() -> dict[str, Any]:
     from . import gpu, software
 
     gpus = gpu.list_gpus()
-    identity = identify(gpus)
+    identity = identify_machine(gpus)
     facts = {
         "machine": f"{identity['name']}#{identity['digest']}",
         "identity": identity,
-        "cpu": machine.cpu_name(),
+        "cpu": machine.read_cpu_name(),
         "cores": os.cpu_count() or 1,
-        "usable_cores": machine.usable_cores(),
-        "affinity": machine.affinity(),
-        "topology": machine.topology(),
-        "frequency": machine.frequency(),
-        "virtualisation": machine.virtualisation(),
-        "memory_bytes": machine.memory_total(),
-        "memory": machine.memory(),
-        "limits": {"cpus": cgroups.cpu_quota(), "memory_bytes": cgroups.memory_limit()},
+        "usable_cores": machine.count_usable_cores(),
+        "affinity": machine.read_affinity(),
+        "topology": machine.read_topology(),
+        "frequency": machine.read_frequency(),
+        "virtualisation": machine.read_virtualisation(),
+        "memory_bytes": machine.read_memory_total(),
+        "memory": machine.read_memory(),
+        "limits": {"cpus": cgroups.read_cpu_quota(), "memory_bytes": cgroups.read_memory_limit()},
         "gpus": gpus,
-        "gpu": {str(i): details for i, details in enumerate(gpu.gpu_details())},
+        "gpu": {str(i): details for i, details in enumerate(gpu.list_gpu_details())},
         "os": platform.platform(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "python_build": software.python_build(),
+        "python_build": software.describe_python_build(),
         "torch": torch.__version__,
-        "torch_build": software.torch_build(),
+        "torch_build": software.describe_torch_build(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads_default": torch.get_num_threads(),
-        "threads": software.threads(),
-        "blas": software.blas(),
-        "runtime": software.runtime(),
-        "load_average": load(),
-        "variables": software.variables(),
-        "packages": software.packages(),
-        "git": software.git(),
+        "threads": software.count_threads(),
+        "blas": software.find_blas(),
+        "runtime": software.describe_runtime(),
+        "load_average": read_load_average(),
+        "variables": software.list_variables(),
+        "packages": software.list_package_versions(),
+        "git": software.describe_checkout(),
     }
-    values, reasons = resolve_unknowns(facts)
+    values, reasons = split_unknowns(facts)
     return values | {"unknown": reasons}
 
 
-def load() -> list[float] | None:
+def read_load_average() -> list[float] | None:
     """Programs that wanted to run, on average over the last 1, 5 and 15 minutes; None where no one counts."""
     return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
 
 
-def available_memory(root: Path = ROOT) -> int | None:
+def find_available_memory(root: Path = ROOT) -> int | None:
     """Bytes that this process may still take: the least of what the machine has and what control groups leave."""
-    candidates = (value_or_none(machine.meminfo("MemAvailable", root)), value_or_none(cgroups.memory_left(root)))
+    candidates = (
+        value_or_none(machine.read_meminfo("MemAvailable", root)),
+        value_or_none(cgroups.read_memory_left(root)),
+    )
     return min((bytes_ for bytes_ in candidates if bytes_ is not None), default=None)

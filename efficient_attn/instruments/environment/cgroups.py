@@ -19,25 +19,25 @@ def list_groups(controller: str, root: Path = ROOT) -> list[Path]:
     for line in members.splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
-            return _upwards(mount / controller, path)
-    whole = next((line[3:] for line in members.splitlines() if line.startswith("0::")), None)
-    return [] if whole is None else _upwards(unified, whole)
+            return _list_existing_parents(mount / controller, path)
+    group = next((line[3:] for line in members.splitlines() if line.startswith("0::")), None)
+    return [] if group is None else _list_existing_parents(unified, group)
 
 
-def _upwards(mount: Path, path: str) -> list[Path]:
+def _list_existing_parents(mount: Path, path: str) -> list[Path]:
     """From a group to its mount. A container may see its host's path and not the folders of it."""
     folder = mount / path.lstrip("/")
-    chain = [folder, *folder.parents]
-    return [folder for folder in chain if folder.is_relative_to(mount) and folder.is_dir()]
+    folders = [folder, *folder.parents]
+    return [folder for folder in folders if folder.is_relative_to(mount) and folder.is_dir()]
 
 
-def cpu_quota(root: Path = ROOT) -> float | Unknown:
+def read_cpu_quota(root: Path = ROOT) -> float | Unknown:
     """Processors that the groups allow on average: the least of their quotas."""
-    quotas = [q for folder in list_groups("cpu", root) if (q := _quota(folder)) is not None]
+    quotas = [q for folder in list_groups("cpu", root) if (q := _read_quota(folder)) is not None]
     return min(quotas) if quotas else Unknown("no control group limits the processors")
 
 
-def _quota(folder: Path) -> float | None:
+def _read_quota(folder: Path) -> float | None:
     limit = value_or_none(read_text(folder / "cpu.max"))
     if limit is not None:  # "200000 100000" or "max 100000"
         quota, _, period = limit.partition(" ")
@@ -49,28 +49,28 @@ def _quota(folder: Path) -> float | None:
     return quota / period if quota is not None and quota > 0 and period else None
 
 
-def memory_limit(root: Path = ROOT) -> int | Unknown:
+def read_memory_limit(root: Path = ROOT) -> int | Unknown:
     """Bytes that the groups allow: the least of their limits."""
-    limits = [limit for folder in list_groups("memory", root) if (limit := _limit(folder)) is not None]
+    limits = [limit for folder in list_groups("memory", root) if (limit := _read_limit(folder)) is not None]
     return min(limits) if limits else Unknown("no control group limits the memory")
 
 
-def memory_left(root: Path = ROOT) -> int | Unknown:
+def read_memory_left(root: Path = ROOT) -> int | Unknown:
     """Bytes that may still be taken before a limit ends it. Cached files do not count: they give way."""
-    left = []
+    remaining = []
     for folder in list_groups("memory", root):
-        limit = _limit(folder)
+        limit = _read_limit(folder)
         used = value_or_none(read_number(folder / "memory.current"))
         used = value_or_none(read_number(folder / "memory.usage_in_bytes")) if used is None else used
         if limit is None or used is None:
             continue
-        held = value_or_none(read_table(folder / "memory.stat")) or {}
-        cached = held.get("total_inactive_file") or held.get("inactive_file") or "0"
-        left.append(max(0, limit - used + min(used, int(cached))))
-    return min(left) if left else Unknown("no control group limits the memory")
+        stats = value_or_none(read_table(folder / "memory.stat")) or {}
+        cached = stats.get("total_inactive_file") or stats.get("inactive_file") or "0"
+        remaining.append(max(0, limit - used + min(used, int(cached))))
+    return min(remaining) if remaining else Unknown("no control group limits the memory")
 
 
-def _limit(folder: Path) -> int | None:
+def _read_limit(folder: Path) -> int | None:
     for name in ("memory.max", "memory.limit_in_bytes"):
         limit = value_or_none(read_number(folder / name))  # "max" is no number
         if limit is not None and 0 <= limit < UNLIMITED:
@@ -78,7 +78,7 @@ def _limit(folder: Path) -> int | None:
     return None
 
 
-def throttled(root: Path = ROOT) -> int | None:
+def count_throttled(root: Path = ROOT) -> int | None:
     """How often the groups have held this process back so far; None where nothing counts it."""
     stats = [value_or_none(read_table(folder / "cpu.stat")) or {} for folder in list_groups("cpu", root)]
     counts = [int(stat["nr_throttled"]) for stat in stats if "nr_throttled" in stat]

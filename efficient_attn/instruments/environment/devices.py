@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def why_absent(device: str) -> str | None:
+def describe_absence(device: str) -> str | None:
     """Why a device cannot be used here; None when it can."""
     import torch
 

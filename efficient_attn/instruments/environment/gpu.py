@@ -9,7 +9,7 @@ import torch
 from .readings import Unknown, try_reading
 from .software import run_command
 
-QUERIES = "driver_version,clocks.max.sm,clocks.max.memory,power.limit,persistence_mode,mig.mode.current"
+SMI_QUERIES = "driver_version,clocks.max.sm,clocks.max.memory,power.limit,persistence_mode,mig.mode.current"
 SENSORS = {
     "sm_mhz": "clock_rate",
     "power_mw": "power_draw",
@@ -23,34 +23,34 @@ def list_gpus() -> list[str]:
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
-def gpu_details() -> list[dict[str, Any]]:
+def list_gpu_details() -> list[dict[str, Any]]:
     """What does not change while a run lasts, one entry a device; empty without any."""
-    return [_details(i) for i in range(torch.cuda.device_count())]
+    return [_read_details(i) for i in range(torch.cuda.device_count())]
 
 
-def _details(index: int) -> dict[str, Any]:
-    about = torch.cuda.get_device_properties(index)
-    uuid = getattr(about, "uuid", None)  # nvidia-smi counts all devices, torch those that are visible
+def _read_details(index: int) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(index)
+    uuid = getattr(properties, "uuid", None)  # nvidia-smi counts all devices, torch those that are visible
     answer = (
-        run_command("nvidia-smi", f"--query-gpu={QUERIES}", "--format=csv,noheader", f"--id=GPU-{uuid}")
+        run_command("nvidia-smi", f"--query-gpu={SMI_QUERIES}", "--format=csv,noheader", f"--id=GPU-{uuid}")
         if uuid
         else None
     )
     values = [v.strip() for v in answer.splitlines()[0].split(",")] if answer else []
-    driver: dict[str, Any] = dict(zip(QUERIES.split(","), values, strict=False))
+    driver: dict[str, Any] = dict(zip(SMI_QUERIES.split(","), values, strict=False))
     if not driver:
         driver["driver_version"] = Unknown("nvidia-smi does not tell")
     return {
-        "name": about.name,
-        "memory_bytes": about.total_memory,
-        "capability": f"{about.major}.{about.minor}",
-        "multiprocessors": about.multi_processor_count,
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
         "cudnn": try_reading(torch.backends.cudnn.version, Exception),
         **driver,
     }
 
 
-def sensors(index: int = 0) -> dict[str, int | Unknown]:
+def read_sensors(index: int = 0) -> dict[str, int | Unknown]:
     """Clock, power, temperature and load of a device now; each a reason where torch cannot ask (it needs pynvml)."""
     if not torch.cuda.is_available():
         return dict.fromkeys(SENSORS, Unknown("no CUDA device on this machine"))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .machine import caches, cpu_name, cpuinfo, memory_total, topology
+from .machine import read_cache_sizes, read_cpu_name, read_cpuinfo, read_memory_total, read_topology
 from .readings import ROOT, Unknown
 
 VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel", "HygonGenuine": "Hygon", "0x41": "ARM"}
@@ -42,31 +42,31 @@ DESIGNS: dict[tuple[str, int], tuple[tuple[int, int, str], ...]] = {
 }
 
 
-def identify(gpus: Sequence[str] = (), root: Path = ROOT) -> dict[str, Any]:
+def identify_machine(gpus: Sequence[str] = (), root: Path = ROOT) -> dict[str, Any]:
     """The facts that make a machine this one, with the ``name`` and the ``digest`` that follow from them.
 
     Two machines of one digest are alike in all that is asked here; nothing is that changes from day to day.
     """
-    about, memory, places = cpuinfo(root), memory_total(), topology(root)
-    flags = (about.get("flags") or about.get("Features") or "").split()
-    vendor = about.get("vendor_id") or about.get("CPU implementer")
+    processor, memory, layout = read_cpuinfo(root), read_memory_total(), read_topology(root)
+    flags = (processor.get("flags") or processor.get("Features") or "").split()
+    vendor = processor.get("vendor_id") or processor.get("CPU implementer")
     facts: dict[str, Any] = {
         "vendor": VENDORS.get(vendor or "", vendor) or Unknown("/proc/cpuinfo names no vendor"),
-        "family": _parse_number(about, "cpu family", "CPU architecture"),
-        "model": _parse_number(about, "model", "CPU part"),
-        "stepping": _parse_number(about, "stepping", "CPU revision"),
-        "cpu": cpu_name(root),
-        "cache_bytes": caches(root),
+        "family": _parse_number(processor, "cpu family", "CPU architecture"),
+        "model": _parse_number(processor, "model", "CPU part"),
+        "stepping": _parse_number(processor, "stepping", "CPU revision"),
+        "cpu": read_cpu_name(root),
+        "cache_bytes": read_cache_sizes(root),
         "flags": [name for name in FLAGS if name in flags],
         "cores": os.cpu_count() or 1,
-        "physical_cores": places["physical_cores"],
+        "physical_cores": layout["physical_cores"],
         # as it is called: what is left of it varies with the kernel
         "memory_gib": round(memory / 2**30) if memory else Unknown("the system does not tell its memory"),
         # which hypervisor it is, only a program tells that is not always installed
         "virtual": "hypervisor" in flags,
         "gpus": list(gpus),
     }
-    return facts | {"name": make_name(facts), "digest": _digest(facts)}
+    return facts | {"name": make_machine_name(facts), "digest": _compute_digest(facts)}
 
 
 def name_machine(root: Path = ROOT) -> str:
@@ -77,11 +77,11 @@ def name_machine(root: Path = ROOT) -> str:
         from .gpu import list_gpus as list_gpus
 
         gpus = list_gpus()
-    identity = identify(gpus, root)
+    identity = identify_machine(gpus, root)
     return f"{identity['name']}#{identity['digest']}"
 
 
-def make_name(facts: Mapping[str, Any]) -> str:
+def make_machine_name(facts: Mapping[str, Any]) -> str:
     """``AMD-Zen4-2c-24GiB``: maker and design, or else family and model, or else what the processor calls itself."""
     vendor, family, model, memory = (facts[name] for name in ("vendor", "family", "model", "memory_gib"))
     if any(isinstance(fact, Unknown) for fact in (vendor, family, model)):
@@ -99,15 +99,15 @@ def find_design(vendor: str, family: int, model: int) -> str | None:
     return next((name for first, last, name in models if first <= model <= last), None)
 
 
-def _parse_number(about: Mapping[str, str], *names: str) -> int | Unknown:
+def _parse_number(processor: Mapping[str, str], *names: str) -> int | Unknown:
     """The first of these lines that is there; ARM's are in hexadecimal digits."""
-    value = next((about[name] for name in names if name in about), "")
+    value = next((processor[name] for name in names if name in processor), "")
     if re.fullmatch("[0-9]+|0x[0-9a-fA-F]+", value):
         return int(value, 0 if value.startswith("0x") else 10)
     return Unknown(f"/proc/cpuinfo has no number for {names[0]}")
 
 
-def _digest(facts: Mapping[str, Any]) -> str:
+def _compute_digest(facts: Mapping[str, Any]) -> str:
     """Six hexadecimal digits. Why something is not known is no part of the machine."""
     plain = {name: None if isinstance(fact, Unknown) else fact for name, fact in facts.items()}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:6]

@@ -13,22 +13,22 @@ from .readings import ROOT, Unknown, read_number, read_table, read_text, value_o
 from .software import run_command
 
 CPUS = "sys/devices/system/cpu"
-CONTAINER = "container"  # the variable that systemd, and others after it, set inside
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+CONTAINER_VARIABLE = "container"  # the variable that systemd, and others after it, set inside
+SIZE_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
-def cpu_name(root: Path = ROOT) -> str:
+def read_cpu_name(root: Path = ROOT) -> str:
     """The processor's own name, where the system says it."""
-    name = cpuinfo(root).get("model name")
+    name = read_cpuinfo(root).get("model name")
     return name or platform.processor() or platform.machine()
 
 
-def usable_cores() -> int:
+def count_usable_cores() -> int:
     """Logical processors that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def affinity() -> str | Unknown:
+def read_affinity() -> str | Unknown:
     """Their numbers, runs as ``first-last``."""
     if not hasattr(os, "sched_getaffinity"):
         return Unknown(f"{platform.system()} does not tell")
@@ -49,50 +49,50 @@ def format_ranges(numbers: list[int]) -> str:
 # -- layout --------------------------------------------------------------------------------------------------------
 
 
-def topology(root: Path = ROOT) -> dict[str, Any]:
+def read_topology(root: Path = ROOT) -> dict[str, Any]:
     """Sockets, physical cores, threads a core, memory nodes, and the size in bytes of one cache of each level."""
-    untold = Unknown(f"no processors under /{CPUS}")
-    places = [cpu / "topology" for cpu in _numbered(root / CPUS, "cpu") if (cpu / "topology").is_dir()]
-    sockets = {value_or_none(read_number(place / "physical_package_id")) for place in places}
-    cores = {value_or_none(read_text(place / "thread_siblings_list")) for place in places}
-    nodes = _numbered(root / "sys/devices/system/node", "node")
+    unknown = Unknown(f"no processors under /{CPUS}")
+    folders = [cpu / "topology" for cpu in _list_numbered(root / CPUS, "cpu") if (cpu / "topology").is_dir()]
+    sockets = {value_or_none(read_number(folder / "physical_package_id")) for folder in folders}
+    cores = {value_or_none(read_text(folder / "thread_siblings_list")) for folder in folders}
+    nodes = _list_numbered(root / "sys/devices/system/node", "node")
     return {
-        "sockets": len(sockets) if places else untold,
-        "physical_cores": len(cores) if places else untold,
-        "threads_per_core": len(places) // len(cores) if places else untold,
+        "sockets": len(sockets) if folders else unknown,
+        "physical_cores": len(cores) if folders else unknown,
+        "threads_per_core": len(folders) // len(cores) if folders else unknown,
         "numa_nodes": len(nodes) or Unknown("no memory nodes under /sys/devices/system/node"),
-        "cache_bytes": caches(root) or Unknown(f"no caches under /{CPUS}/cpu0/cache"),
+        "cache_bytes": read_cache_sizes(root) or Unknown(f"no caches under /{CPUS}/cpu0/cache"),
     }
 
 
-def caches(root: Path = ROOT) -> dict[str, int]:
+def read_cache_sizes(root: Path = ROOT) -> dict[str, int]:
     """Bytes of each cache that the first processor sees, by name: L1d, L1i, L2, L3."""
     sizes: dict[str, int] = {}
-    for name, place in _list_caches(root / CPUS / "cpu0"):
-        match = re.fullmatch(r"(\d+)([KMG]?)", value_or_none(read_text(place / "size")) or "")
+    for name, folder in _list_caches(root / CPUS / "cpu0"):
+        match = re.fullmatch(r"(\d+)([KMG]?)", value_or_none(read_text(folder / "size")) or "")
         if match:
-            sizes[name] = int(match[1]) * UNITS[match[2]]
+            sizes[name] = int(match[1]) * SIZE_UNITS[match[2]]
     return sizes
 
 
-def cache_copies(root: Path = ROOT) -> dict[str, int]:
+def count_cache_copies(root: Path = ROOT) -> dict[str, int]:
     """How many caches of each name the machine has, by the processors that share one."""
-    shared: dict[str, set[str]] = {}
-    for cpu in _numbered(root / CPUS, "cpu"):
-        for name, place in _list_caches(cpu):
-            shared.setdefault(name, set()).add(value_or_none(read_text(place / "shared_cpu_list")) or "all")
-    return {name: len(lists) for name, lists in shared.items()}
+    lists_by_name: dict[str, set[str]] = {}
+    for cpu in _list_numbered(root / CPUS, "cpu"):
+        for name, folder in _list_caches(cpu):
+            lists_by_name.setdefault(name, set()).add(value_or_none(read_text(folder / "shared_cpu_list")) or "all")
+    return {name: len(lists) for name, lists in lists_by_name.items()}
 
 
 def _list_caches(cpu: Path) -> Iterator[tuple[str, Path]]:
     """The caches of a processor, each with its folder."""
-    for place in _numbered(cpu / "cache", "index"):
-        level, kind = (value_or_none(read_text(place / name)) for name in ("level", "type"))
+    for folder in _list_numbered(cpu / "cache", "index"):
+        level, kind = (value_or_none(read_text(folder / name)) for name in ("level", "type"))
         if level:
-            yield f"L{level}" + {"Data": "d", "Instruction": "i"}.get(kind or "", ""), place
+            yield f"L{level}" + {"Data": "d", "Instruction": "i"}.get(kind or "", ""), folder
 
 
-def _numbered(folder: Path, prefix: str) -> list[Path]:
+def _list_numbered(folder: Path, prefix: str) -> list[Path]:
     """``cpu0``, ``cpu1``, .. in a folder, by number."""
     folders = [path for path in folder.glob(f"{prefix}[0-9]*") if path.name[len(prefix) :].isdigit()]
     return sorted(folders, key=lambda path: int(path.name[len(prefix) :]))
@@ -101,53 +101,55 @@ def _numbered(folder: Path, prefix: str) -> list[Path]:
 # -- what may change the speed -------------------------------------------------------------------------------------
 
 
-def frequency(root: Path = ROOT) -> dict[str, Any]:
+def read_frequency(root: Path = ROOT) -> dict[str, Any]:
     """Who chooses the clock, and whether it may go beyond its rated speed; MHz."""
     cpus = root / CPUS
-    governors = {value_or_none(read_text(cpu / "cpufreq/scaling_governor")) for cpu in _numbered(cpus, "cpu")} - {None}
-    limit = read_number(cpus / "cpu0/cpufreq/cpuinfo_max_freq")
-    now = cpuinfo(root).get("cpu MHz")
+    governors = {value_or_none(read_text(cpu / "cpufreq/scaling_governor")) for cpu in _list_numbered(cpus, "cpu")} - {
+        None
+    }
+    max_khz = read_number(cpus / "cpu0/cpufreq/cpuinfo_max_freq")
+    current_mhz = read_cpuinfo(root).get("cpu MHz")
     return {
         "governor": "+".join(sorted(filter(None, governors))) or read_text(cpus / "cpu0/cpufreq/scaling_governor"),
         "driver": read_text(cpus / "cpu0/cpufreq/scaling_driver"),
-        "turbo": turbo(root),
-        "max_mhz": limit if isinstance(limit, Unknown) else limit / 1e3,
-        "mhz": float(now) if now else Unknown("/proc/cpuinfo names no clock"),
+        "turbo": read_turbo(root),
+        "max_mhz": max_khz if isinstance(max_khz, Unknown) else max_khz / 1e3,
+        "mhz": float(current_mhz) if current_mhz else Unknown("/proc/cpuinfo names no clock"),
     }
 
 
-def turbo(root: Path = ROOT) -> bool | Unknown:
+def read_turbo(root: Path = ROOT) -> bool | Unknown:
     """Whether the processor may raise its clock for a while: such times do not last."""
-    none, boost = (
+    no_turbo, boost = (
         value_or_none(read_number(root / CPUS / "intel_pstate/no_turbo")),
         value_or_none(read_number(root / CPUS / "cpufreq/boost")),
     )
-    if none is not None:
-        return none == 0
+    if no_turbo is not None:
+        return no_turbo == 0
     return Unknown(f"no boost or no_turbo under /{CPUS}") if boost is None else boost == 1
 
 
-def virtualisation(root: Path = ROOT) -> dict[str, Any]:
+def read_virtualisation(root: Path = ROOT) -> dict[str, Any]:
     """Whether a hypervisor or a container stands between us and the machine."""
-    flags = cpuinfo(root).get("flags")
+    flags = read_cpuinfo(root).get("flags")
     kind = run_command("systemd-detect-virt", "--vm", codes=(0, 1)) if root == ROOT else None
     return {
         "hypervisor": "hypervisor" in flags.split() if flags else Unknown("/proc/cpuinfo lists no flags"),
         "kind": kind or Unknown("systemd-detect-virt does not tell"),
         "product": read_text(root / "sys/class/dmi/id/product_name"),
-        "container": container(root),
+        "container": find_container(root),
     }
 
 
-def container(root: Path = ROOT) -> str | None:
+def find_container(root: Path = ROOT) -> str | None:
     """The kind of container that this runs in, by the marks that it leaves; None where there is none of them."""
     marks = {".dockerenv": "docker", "run/.containerenv": "podman"}
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
-    return next((name for mark, name in marks.items() if (root / mark).exists()), os.environ.get(CONTAINER))
+    return next((name for mark, name in marks.items() if (root / mark).exists()), os.environ.get(CONTAINER_VARIABLE))
 
 
-def cpuinfo(root: Path) -> dict[str, str]:
+def read_cpuinfo(root: Path) -> dict[str, str]:
     """The first processor's entry; empty where the system has none."""
     return value_or_none(read_table(root / "proc/cpuinfo", ":")) or {}
 
@@ -155,7 +157,7 @@ def cpuinfo(root: Path) -> dict[str, str]:
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
-def memory_total() -> int | None:
+def read_memory_total() -> int | None:
     """Bytes of the machine."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -163,18 +165,18 @@ def memory_total() -> int | None:
         return None
 
 
-def memory(root: Path = ROOT) -> dict[str, Any]:
+def read_memory(root: Path = ROOT) -> dict[str, Any]:
     """Bytes that were available and swap when this was asked, and whether the kernel gives out huge pages."""
     choice = read_text(root / "sys/kernel/mm/transparent_hugepage/enabled")  # "always [madvise] never"
     return {
-        "available_bytes": meminfo("MemAvailable", root),
-        "swap_bytes": meminfo("SwapTotal", root),
-        "swap_free_bytes": meminfo("SwapFree", root),
+        "available_bytes": read_meminfo("MemAvailable", root),
+        "swap_bytes": read_meminfo("SwapTotal", root),
+        "swap_free_bytes": read_meminfo("SwapFree", root),
         "huge_pages": choice if isinstance(choice, Unknown) else choice.partition("[")[2].partition("]")[0],
     }
 
 
-def meminfo(name: str, root: Path = ROOT) -> int | Unknown:
+def read_meminfo(name: str, root: Path = ROOT) -> int | Unknown:
     """Bytes of a line of /proc/meminfo."""
     rows = read_table(root / "proc/meminfo", ":")
     if isinstance(rows, Unknown):

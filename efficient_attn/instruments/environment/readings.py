@@ -45,10 +45,10 @@ def read_table(path: Path, separator: str | None = None) -> dict[str, str] | Unk
     return rows
 
 
-def try_reading(ask: Callable[[], Any], *errors: type[Exception]) -> Any:
+def try_reading(read: Callable[[], Any], *errors: type[Exception]) -> Any:
     """What a question gives, or why it could not be answered: one of the errors named."""
     try:
-        return ask()
+        return read()
     except errors as error:
         return Unknown(f"{type(error).__name__}: {' '.join(str(error).split())}"[:200])
 
@@ -58,7 +58,7 @@ def value_or_none(fact: T | Unknown) -> T | None:
     return None if isinstance(fact, Unknown) else fact
 
 
-def resolve_unknowns(facts: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, str]]:
+def split_unknowns(facts: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, str]]:
     """Facts as plain values, None for what is not known, and the reasons for each None by its dotted name."""
     values: dict[str, Any] = {}
     reasons: dict[str, str] = {}
@@ -67,7 +67,7 @@ def resolve_unknowns(facts: dict[str, Any], prefix: str = "") -> tuple[dict[str,
         if isinstance(fact, Unknown):
             values[name], reasons[dotted] = None, fact.reason
         elif isinstance(fact, dict):
-            values[name], inner = resolve_unknowns(fact, f"{dotted}.")
+            values[name], inner = split_unknowns(fact, f"{dotted}.")
             reasons |= inner
         else:
             values[name] = fact

@@ -28,7 +28,7 @@ VARIABLES = (
 )
 
 
-def variables() -> dict[str, str]:
+def list_variables() -> dict[str, str]:
     """Environment variables that change what is measured."""
     return {name: value for name, value in sorted(os.environ.items()) if _is_relevant(name)}
 
@@ -37,19 +37,19 @@ def _is_relevant(name: str) -> bool:
     return any(name == variable or (variable.endswith("_") and name.startswith(variable)) for variable in VARIABLES)
 
 
-def packages() -> dict[str, str | None]:
+def list_package_versions() -> dict[str, str | None]:
     """The versions installed, None for what is not."""
-    return {name: _version(name) for name in PACKAGES}
+    return {name: _find_version(name) for name in PACKAGES}
 
 
-def _version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def python_build() -> dict[str, Any]:
+def describe_python_build() -> dict[str, Any]:
     return {
         "implementation": platform.python_implementation(),
         "compiler": platform.python_compiler(),
@@ -58,7 +58,7 @@ def python_build() -> dict[str, Any]:
     }
 
 
-def torch_build() -> dict[str, Any]:
+def describe_torch_build() -> dict[str, Any]:
     """What torch says of its own build: libraries, flags, and how it goes parallel."""
     import torch
 
@@ -73,7 +73,7 @@ def torch_build() -> dict[str, Any]:
     }
 
 
-def blas() -> str | Unknown:
+def find_blas() -> str | Unknown:
     """The library that computes torch's matrix products on the CPU."""
     import torch
 
@@ -81,53 +81,55 @@ def blas() -> str | Unknown:
     return rest.partition(",")[0].strip() if separator else Unknown("torch's build settings name no BLAS_INFO")
 
 
-def threads() -> dict[str, int]:
+def count_threads() -> dict[str, int]:
     """Threads that one operation takes, and operations that may run at once."""
     import torch
 
     return {"intra": torch.get_num_threads(), "inter": torch.get_num_interop_threads()}
 
 
-def runtime(root: Path = ROOT) -> dict[str, Any]:
+def describe_runtime(root: Path = ROOT) -> dict[str, Any]:
     """The C library, and the allocators and OpenMP libraries that this process has loaded."""
     maps = read_text(root / "proc/self/maps")
     names = sorted({Path(line.split()[-1]).name for line in (value_or_none(maps) or "").splitlines() if ".so" in line})
 
-    def loaded(*parts: str) -> list[str] | Unknown:
+    def list_loaded(*parts: str) -> list[str] | Unknown:
         return maps if isinstance(maps, Unknown) else [n for n in names if any(p in n for p in parts)]
 
     return {
         "libc": " ".join(platform.libc_ver()).strip() or Unknown(f"{platform.system()} names no C library"),
-        "allocators": loaded("jemalloc", "tcmalloc", "mimalloc"),
-        "openmp": loaded("libgomp", "libiomp", "libomp"),
+        "allocators": list_loaded("jemalloc", "tcmalloc", "mimalloc"),
+        "openmp": list_loaded("libgomp", "libiomp", "libomp"),
     }
 
 
 # -- the source ----------------------------------------------------------------------------------------------------
 
 
-def git() -> dict[str, Any] | None:
+def describe_checkout() -> dict[str, Any] | None:
     """The checkout that runs: revision, whether it was changed, and a digest of the changes that tells two apart.
 
     None for an installed package.
     """
-    here = Path(__file__).parent
-    revision = run_command("git", "rev-parse", "HEAD", folder=here)
-    if revision is None or run_command("git", "ls-files", "--error-unmatch", __file__, folder=here) is None:
+    folder = Path(__file__).parent
+    revision = run_command("git", "rev-parse", "HEAD", folder=folder)
+    if revision is None or run_command("git", "ls-files", "--error-unmatch", __file__, folder=folder) is None:
         return None
     package = ":/efficient_attn"  # new files elsewhere, results say, are no change of the source
-    changes = run_command("git", "diff", "HEAD", "--binary", folder=here) or ""
-    new = run_command("git", "ls-files", "--others", "--exclude-standard", "--full-name", package, folder=here) or ""
-    digest = hashlib.sha256(f"{changes}\0{new}".encode()).hexdigest()[:12]
-    return {"revision": revision, "changed": bool(changes), "digest": digest if changes or new else None}
+    changes = run_command("git", "diff", "HEAD", "--binary", folder=folder) or ""
+    new_files = (
+        run_command("git", "ls-files", "--others", "--exclude-standard", "--full-name", package, folder=folder) or ""
+    )
+    digest = hashlib.sha256(f"{changes}\0{new_files}".encode()).hexdigest()[:12]
+    return {"revision": revision, "changed": bool(changes), "digest": digest if changes or new_files else None}
 
 
 def run_command(*command: str, folder: Path | None = None, codes: Sequence[int] = (0,)) -> str | None:
     """What another program prints; None where there is no such program, or it ends in another code."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode in codes else None
+    return process.stdout.strip() if process.returncode in codes else None

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ...instruments.environment.identity import identify
+from ...instruments.environment.identity import identify_machine
 from ...results import durable
 from .candidates import TimingTable, Tunable, TuningPoint
 
@@ -28,7 +28,7 @@ VARIABLES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "M
 @cache
 def describe_environment() -> dict[str, str]:
     """What a timing holds for: the machine, torch, and what torch was told to use of both."""
-    identity = identify()
+    identity = identify_machine()
     variables = " ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
     build = f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
     onednn = "with oneDNN" if torch.backends.mkldnn.is_available() else "without oneDNN"

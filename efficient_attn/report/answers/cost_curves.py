@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ... import units
-from ...errors import renamed
-from ...results.differences import MOST_ROUNDS
+from ...errors import make_deprecated_alias
+from ...results.differences import MAX_DISTURBED_SHARE
 from ...results.stats import Estimate
-from ...spec import label_of
+from ...spec import format_label
 from .. import approximation_errors
 from ..gather import Frame
 from .pooled_times import Z_95, PooledTimes, Timing, estimate_log_error, pool_times
@@ -72,8 +72,8 @@ class CostAtLength:
     sources: tuple[RowReference, ...]
     half_width: float
 
-    how = renamed("how", "basis")
-    apart = renamed("apart", "half_width")
+    how = make_deprecated_alias("how", "basis")
+    apart = make_deprecated_alias("apart", "half_width")
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,8 @@ def split_by_config(rows: Frame) -> list[tuple[dict[str, Any], list[CostCurve]]]
     rows_by_config: dict[tuple[Any, ...], list[_RowDict]] = {}
     records: list[dict[str, Any]] = timed[[*dict.fromkeys((*CONFIG_COLUMNS, *ROW_COLUMNS))]].to_dict("records")
     for record in records:
-        row: _RowDict = {name: value if units.there(value) else None for name, value in record.items()}
-        if (row["contaminated"] or 0) <= MOST_ROUNDS * (row["rounds"] or 1):
+        row: _RowDict = {name: value if units.is_present(value) else None for name, value in record.items()}
+        if (row["contaminated"] or 0) <= MAX_DISTURBED_SHARE * (row["rounds"] or 1):
             rows_by_config.setdefault(tuple(row[name] for name in CONFIG_COLUMNS), []).append(row)
     return [
         _make_curves(dict(zip(CONFIG_COLUMNS, values, strict=True)), config_rows)
@@ -223,7 +223,7 @@ def _make_curves(config: dict[str, Any], rows: Sequence[_RowDict]) -> tuple[dict
 
 def make_mechanism_key(row: Mapping[str, Any]) -> _MechanismKey:
     """The spec and key-value heads of a mechanism, whether or not the row's spec contains ``kv_heads``."""
-    heads, label = row["kv_heads"], label_of(row["variant"], row["backend"])
+    heads, label = row["kv_heads"], format_label(row["variant"], row["backend"])
     if heads is None:
         return label, None
     if label.partition(":")[0] == "gqa" and "kv_heads=" not in label:

@@ -112,7 +112,7 @@ def format_crossover(crossover: Crossover) -> str:
             return f"at {units.short_length(first_faster)}"
         if crossover.kind == "always":
             return f"<={units.short_length(first_faster)}"
-        start = f"{units.short_length(last_slower)}{units.TO}" if last_slower is not None else "by "
+        start = f"{units.short_length(last_slower)}{units.INTERVAL_DASH}" if last_slower is not None else "by "
         return start + units.short_length(first_faster)
     if crossover.kind == "never":
         return f"none up to {longest}"
@@ -128,4 +128,4 @@ def format_interpolation(crossover: Crossover) -> str:
         return ""
     low, high = (f"{end:.0f}" if end is not None else "" for end in (crossover.low, crossover.high))
     start, end = low or "shorter", high or "longer"
-    return f"about {crossover.estimate:.0f} ({start}{units.TO}{end})"
+    return f"about {crossover.estimate:.0f} ({start}{units.INTERVAL_DASH}{end})"

@@ -147,9 +147,9 @@ def _make_decision(
         speedups={int(n): Estimate(value, low, high) for n, value, low, high in _list_speedups(columns)},
         error_text=approximation_errors.describe_error(row),
         error=_read_error(row),
-        error_on=row["error_on"] if units.there(row["error_on"]) else None,
-        error_interval=(row["error_low"], row["error_high"]) if units.there(row["error_low"]) else None,
-        null_error=row["error_of_mean"] if units.there(row["error_of_mean"]) else None,
+        error_on=row["error_on"] if units.is_present(row["error_on"]) else None,
+        error_interval=(row["error_low"], row["error_high"]) if units.is_present(row["error_low"]) else None,
+        null_error=row["error_of_mean"] if units.is_present(row["error_of_mean"]) else None,
         memory_ratio=memory_ratios.get(longest) if longest is not None else None,
         memory_length=longest,
         state_bytes=state_bytes,
@@ -159,7 +159,7 @@ def _make_decision(
 
 
 def _read_error(row: Mapping[str, Any]) -> float | None:
-    if units.there(row["error"]):
+    if units.is_present(row["error"]):
         return float(row["error"])
     return 0.0 if approximation_errors.is_exact(row) else None
 
@@ -174,7 +174,7 @@ def _list_speedups(columns: select.ColumnArrays) -> Iterable[tuple[float, float,
 def _list_peak_memory(columns: select.ColumnArrays) -> dict[int, float]:
     """Peak memory in bytes, by length."""
     pairs = zip(columns["seq_len"].tolist(), columns["peak_memory_bytes"].tolist(), strict=True)
-    return {int(n): float(value) for n, value in pairs if units.there(value) and units.there(n)}
+    return {int(n): float(value) for n, value in pairs if units.is_present(value) and units.is_present(n)}
 
 
 # -- decoding states -----------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _find_state(
 
 
 def _read_shape(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] if units.there(row[name]) else None for name in _STATE_COLUMNS)
+    return tuple(row[name] if units.is_present(row[name]) else None for name in _STATE_COLUMNS)
 
 
 def _list_states(rows: Frame) -> Mapping[str, Sequence[_StateSize]]:

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from ... import units
-from ...errors import unknown
-from ...results.stats import Estimate, estimate_mean, estimate_typical
+from ...errors import make_unknown_error
+from ...results.stats import Estimate, estimate_geometric_mean, estimate_mean
 from .. import approximation_errors, formatting, select
 from ..gather import Frame
 from ..sections.trained_scores import filter_trained, list_tests
@@ -50,7 +50,7 @@ class QualityFigure:
         if self.sure is not False:
             return ""
         format_value = units.ratio if self.what == "perplexity" else units.percent
-        return f"{UNCERTAIN}: {format_value(self.low)}{units.TO}{format_value(self.high)}"
+        return f"{UNCERTAIN}: {format_value(self.low)}{units.INTERVAL_DASH}{format_value(self.high)}"
 
     def format_differences(self, requirements: Requirements) -> str:
         """Differences of the measured calls: ``not measured at 16,384, not causal``; empty if they do not."""
@@ -86,7 +86,7 @@ class Quality:
         """Raise `UsageError` for a task without scores in these rows."""
         for task in requirements.min_accuracy:
             if task not in self.accuracies:
-                raise unknown("task of --min-accuracy", task, sorted(self.accuracies))
+                raise make_unknown_error("task of --min-accuracy", task, sorted(self.accuracies))
 
     def evaluate(self, curve: CostCurve, requirements: Requirements) -> tuple[list[QualityFigure], str]:
         """Return the qualities that the requirements bound, and the reason why one fails, or "" if all are met."""
@@ -140,14 +140,14 @@ def find_error(curve: CostCurve, requirements: Requirements) -> QualityFigure | 
     if is_exact(curve, requirements):
         return QualityFigure("error", 0.0, "anything", "exact")
     error = curve.row["error"]
-    if not units.there(error):
+    if not units.is_present(error):
         return None
     on = f"{curve.row['error_on']}, {curve.row['error_how']}"
     length, causal = curve.row["error_length"], curve.row["error_causal"]
-    error_length = int(length) if units.there(length) else None
+    error_length = int(length) if units.is_present(length) else None
     text = f"error {units.number(error)}"
     return QualityFigure(
-        "error", float(error), on, text, length=error_length, causal=bool(causal) if units.there(causal) else None
+        "error", float(error), on, text, length=error_length, causal=bool(causal) if units.is_present(causal) else None
     )
 
 
@@ -176,7 +176,7 @@ def _list_perplexities(rows: Frame) -> dict[str, QualityFigure]:
             text = f"{units.ratio(ratio)} perplexity"
             figure = QualityFigure("perplexity", ratio, on, text, runs, int(length), low=low, high=high)
             figures[approximation_errors.canonicalise_spec(str(variant))] = replace(
-                figure, causal=bool(causal) if units.there(causal) else None
+                figure, causal=bool(causal) if units.is_present(causal) else None
             )
     return figures
 
@@ -187,7 +187,7 @@ def _estimate_segment_interval(variant_rows: Frame, baseline_rows: Frame) -> tup
         return None, None
     segment_losses = [rows.groupby("swap.segment")["swap.loss"].mean() for rows in (variant_rows, baseline_rows)]
     differences = (segment_losses[0] - segment_losses[1]).dropna()
-    return estimate_typical([math.exp(x) for x in differences])[1:] if len(differences) else (None, None)
+    return estimate_geometric_mean([math.exp(x) for x in differences])[1:] if len(differences) else (None, None)
 
 
 def _list_accuracies(rows: Frame) -> dict[str, dict[str, QualityFigure]]:
@@ -226,5 +226,5 @@ def _estimate_accuracy(rows: Frame) -> Estimate:
         low, high = mean.interval() or (0.0, 1.0)
         return Estimate(mean.value, max(low, 0.0), min(high, 1.0))
     ends = [rows.iloc[0].get(f"retrieval.accuracy_{end}") for end in ("low", "high")]
-    low, high = (float(end) if units.there(end) else None for end in ends)
+    low, high = (float(end) if units.is_present(end) else None for end in ends)
     return Estimate(mean.value, low, high)

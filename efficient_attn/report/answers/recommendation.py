@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import units
-from ...errors import UsageError, renamed, unknown
-from ...results.differences import MOST_ROUNDS
+from ...errors import UsageError, make_deprecated_alias, make_unknown_error
+from ...results.differences import MAX_DISTURBED_SHARE
 from ...results.stats import Estimate
 from .. import approximation_errors, select
 from ..gather import Frame
@@ -35,8 +35,8 @@ class RankedMechanism:
     quality: tuple[QualityFigure, ...]
     error_text: str
 
-    taken = renamed("taken", "cost")
-    loss = renamed("loss", "error_text")
+    taken = make_deprecated_alias("taken", "cost")
+    loss = make_deprecated_alias("loss", "error_text")
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Recommendation:
     measured_count: int = 0
     local_machine: str | None = None
 
-    question = renamed("question", "requirements")
-    place = renamed("place", "config")
-    timed = renamed("timed", "timed_count")
-    measured = renamed("measured", "measured_count")
-    here = renamed("here", "local_machine")
+    question = make_deprecated_alias("question", "requirements")
+    place = make_deprecated_alias("place", "config")
+    timed = make_deprecated_alias("timed", "timed_count")
+    measured = make_deprecated_alias("measured", "measured_count")
+    here = make_deprecated_alias("here", "local_machine")
 
     @property
     def best(self) -> tuple[RankedMechanism, ...]:
@@ -82,7 +82,7 @@ class RecommendationData:
             rows = rows.assign(**{column: float("nan")})
         timed = rows[rows["relative_error"].notna() | (rows["task"] == "speed")]
         curves_by_config = split_by_config(approximation_errors.add_errors(select.add_labels(timed)))
-        disturbed = int((timed["contaminated"].fillna(0) > MOST_ROUNDS * timed["rounds"].fillna(1)).sum())
+        disturbed = int((timed["contaminated"].fillna(0) > MAX_DISTURBED_SHARE * timed["rounds"].fillna(1)).sum())
         return cls(tuple((config, tuple(curves)) for config, curves in curves_by_config), Quality(rows), disturbed)
 
 
@@ -97,7 +97,7 @@ def recommend(
     data.quality.check(requirements)
     machine_names = sorted({str(config["machine"]) for config, _ in data.curves_by_config})
     if requirements.machine and not any(requirements.machine in name for name in machine_names):
-        raise unknown("machine", requirements.machine, machine_names)
+        raise make_unknown_error("machine", requirements.machine, machine_names)
     matching = [(config, curves) for config, curves in data.curves_by_config if _matches(config, requirements)]
     machines = tuple(dict.fromkeys(str(config["machine"]) for config, _ in matching))
     answers = [_make_recommendation(data, requirements, config, curves, machines) for config, curves in matching]
@@ -194,7 +194,7 @@ def _format_range(estimate: Estimate, format_value: Any) -> str:
     return (
         text
         if estimate.high is None
-        else f"{text} ({format_value(estimate.low)}{units.TO}{format_value(estimate.high)})"
+        else f"{text} ({format_value(estimate.low)}{units.INTERVAL_DASH}{format_value(estimate.high)})"
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ... import units
-from ...results.sanitize import clean
+from ...results.sanitize import sanitize_line
 from ...results.stats import Estimate
 from .quality import UNCERTAIN, QualityFigure
 from .recommendation import RankedMechanism, Recommendation
@@ -34,7 +34,7 @@ def as_rows(recommendation: Recommendation) -> list[list[str]]:
         _make_row(choice, tie, recommendation.requirements)
         for choice, tie in zip(recommendation.choices, tied, strict=True)
     )
-    return [[clean(text) for text in row] for row in rows]
+    return [[sanitize_line(text) for text in row] for row in rows]
 
 
 def _format_figure(figure: QualityFigure, requirements: Requirements) -> str:
@@ -54,15 +54,15 @@ def _make_row(choice: RankedMechanism, tied: bool, requirements: Requirements) -
         choice.label,
         _format_estimate(cost.speedup, units.ratio),
         _format_estimate(cost.latency, units.duration),
-        units.size(cost.memory.value) if cost.memory else units.NONE,
-        units.size(cost.state.value) if cost.state else units.NONE,
+        units.size(cost.memory.value) if cost.memory else units.EMPTY,
+        units.size(cost.state.value) if cost.state else units.EMPTY,
         "; ".join([choice.error_text, *figures]),
         _format_basis(choice),
     )
 
 
 def _format_estimate(estimate: Estimate | None, format_value: Any) -> str:
-    return units.NONE if estimate is None else format_value(estimate.value, estimate.low, estimate.high)
+    return units.EMPTY if estimate is None else format_value(estimate.value, estimate.low, estimate.high)
 
 
 def _format_basis(choice: RankedMechanism) -> str:
@@ -78,25 +78,25 @@ def list_notes(recommendation: Recommendation) -> Iterator[str]:
     if config is None:
         machines = ", ".join(recommendation.machines)
         where = f" on the requested machine; machines with one: {machines}" if machines else ""
-        yield clean(f"No matching configuration was timed{where}.")
+        yield sanitize_line(f"No matching configuration was timed{where}.")
         return
     if not recommendation.choices:
         yield "No measured mechanism satisfies the requirements."
-    yield clean(f"Measured configuration: {_format_config(config)}.")
+    yield sanitize_line(f"Measured configuration: {_format_config(config)}.")
     if recommendation.local_machine not in (None, config["machine"]) and not requirements.machine:
-        yield clean(
+        yield sanitize_line(
             f"This machine, {recommendation.local_machine}, has timings of fewer than two mechanisms at a matching "
             "configuration; the machine with most timings was used instead."
         )
     if len(recommendation.machines) > 1:
         other_machines = ", ".join(name for name in recommendation.machines if name != config["machine"])
-        yield clean(f"Machines are not ranked together; select another with --machine NAME: {other_machines}.")
+        yield sanitize_line(f"Machines are not ranked together; select another with --machine NAME: {other_machines}.")
     if not requirements.has_quality_bounds:
         yield "No quality bound was given; set one with --max-error, --max-ppl-ratio or --min-accuracy TASK=SHARE."
     if any(TIE_MARK in row[0] for row in as_rows(recommendation)):
         yield f"{TIE_MARK}: not significantly different, as the 95% interval of the ratio of their times contains 1."
     if any(choice.cost.speedup is not None for choice in recommendation.choices):
-        yield clean(f"Speedups are over {config['baseline']}.")
+        yield sanitize_line(f"Speedups are over {config['baseline']}.")
     if any(
         figure.sure is False for choice in recommendation.choices for figure in choice.quality
     ) or _mentions_uncertainty(recommendation.left_out.values()):
@@ -105,7 +105,7 @@ def list_notes(recommendation: Recommendation) -> Iterator[str]:
             "extends to the other side of the bound."
         )
     for reason, labels in _group_by_reason(recommendation.left_out).items():
-        yield clean(f"left out: {', '.join(labels)}: {reason}")
+        yield sanitize_line(f"left out: {', '.join(labels)}: {reason}")
 
 
 def _mentions_uncertainty(reasons: Iterable[str]) -> bool:
@@ -123,7 +123,7 @@ def _format_config(config: Mapping[str, Any]) -> str:
 
 
 def _format_count(value: Any) -> str:
-    return units.whole(value) if units.there(value) else "any number of"
+    return units.integer(value) if units.is_present(value) else "any number of"
 
 
 def _group_by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:

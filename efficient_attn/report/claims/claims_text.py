@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import units
-from ...results.sanitize import clean
+from ...results.sanitize import sanitize_line
 from .ledger import ClaimRule
 from .verdicts import RISK, RULE_IS_NEWER, ClaimVerdict, LedgerVerdicts, MachineVerdict
 
@@ -15,12 +15,12 @@ OLDER_MARK = " *"  # after a verdict; explained in the last line
 
 def as_rows(verdicts: LedgerVerdicts) -> list[list[str]]:
     """Return one table row per claim, in the order of the files."""
-    return [[clean(text) for text in _make_row(claim_verdict)] for claim_verdict in verdicts.claims]
+    return [[sanitize_line(text) for text in _make_row(claim_verdict)] for claim_verdict in verdicts.claims]
 
 
 def _make_row(claim_verdict: ClaimVerdict) -> tuple[str, ...]:
     claim, decisive = claim_verdict.entry.claim, claim_verdict.decisive_machine
-    measured = format_measured(claim.rule, decisive) if decisive else units.NONE
+    measured = format_measured(claim.rule, decisive) if decisive else units.EMPTY
     notes = [note for note in claim_verdict.notes if note != RULE_IS_NEWER]
     parts = [
         claim_verdict.verdict + OLDER_MARK * (RULE_IS_NEWER in claim_verdict.notes),
@@ -51,13 +51,14 @@ def format_measured(rule: ClaimRule, machine_verdict: MachineVerdict) -> str:
         and machine_verdict.high is not None
         and machine_verdict.low != machine_verdict.high
     ):
-        text += f" ({_format_value(rule, machine_verdict.low)}{units.TO}{_format_value(rule, machine_verdict.high)})"
+        low, high = _format_value(rule, machine_verdict.low), _format_value(rule, machine_verdict.high)
+        text += f" ({low}{units.INTERVAL_DASH}{high})"
     return f"{text}, worst of {machine_verdict.tests} tests" if machine_verdict.tests > 1 else text
 
 
 def _format_value(rule: ClaimRule, value: float) -> str:
     if rule.over:
-        return units.power(value)
+        return units.exponent_interval(value)
     if rule.against or rule.value == "speedup":
         return units.ratio(value)
     if rule.value == "latency_ms":

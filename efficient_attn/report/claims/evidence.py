@@ -12,8 +12,14 @@ from typing import Any, TypeGuard
 
 from ...results import frames, store
 from ...results.compare import DRIFT
-from ...results.differences import MOST_ROUNDS, estimate_log_ratio, minus, pair_with_baselines, select_rounds
-from ...results.exchange import name_cell, round_values
+from ...results.differences import (
+    MAX_DISTURBED_SHARE,
+    estimate_log_ratio,
+    estimate_mean_log,
+    pair_with_baselines,
+    subtract_means,
+)
+from ...results.exchange import list_round_values, name_group
 from ...results.rows import Record
 from ...results.stats import Mean
 from .ledger import Claim, ClaimRule
@@ -79,7 +85,7 @@ class EvidenceRow:
     def disturbed(self) -> bool:
         """Whether its times were disturbed by other programs, by the criterion of `compare`."""
         row = self.record.row
-        return (row.contaminated or 0) > MOST_ROUNDS * (row.rounds or 1)
+        return (row.contaminated or 0) > MAX_DISTURBED_SHARE * (row.rounds or 1)
 
 
 class Evidence:
@@ -100,11 +106,11 @@ class Evidence:
 def read_evidence(runs: Sequence[Path]) -> Evidence:
     """Read all runs. Raises `UsageError` for a folder without a run, and for rows of a newer version."""
     rows: list[EvidenceRow] = []
-    for run in {store.rows_path(run).resolve(): run for run in runs}.values():
+    for run in {store.find_rows_path(run).resolve(): run for run in runs}.values():
         records = frames.read_records(run)
         start_times = {
             str(session.get("run_id")): _read_time(session.get("started"))
-            for session in store.read_about(store.rows_path(run).parent)
+            for session in store.read_sessions(store.find_rows_path(run).parent)
         }
         entries = pair_with_baselines(records)
         baselines = {id(entry.record): entry.baseline for entry in entries.values()}
@@ -220,8 +226,8 @@ def _fit_series(pairs: Sequence[tuple[EvidenceRow, Measurement]], rule: ClaimRul
 def _measure(row: EvidenceRow, rule: ClaimRule) -> Measurement:
     """Return one row's value with the best available error estimate."""
     value, case_keys = float(row.values[rule.value]), (row.record.row.case_key,)
-    if rule.value == "latency_ms" and round_values(row.record):
-        return Measurement.of_mean(select_rounds(row.record), case_keys, log_scale=True, basis=BASIS_ROUNDS)
+    if rule.value == "latency_ms" and list_round_values(row.record):
+        return Measurement.of_mean(estimate_mean_log(row.record), case_keys, log_scale=True, basis=BASIS_ROUNDS)
     if rule.value == "speedup" and row.baseline is not None:
         mean = estimate_log_ratio(row.record, row.baseline)
         if mean.degrees:
@@ -245,13 +251,13 @@ def _has_ratio(row: EvidenceRow, other: EvidenceRow, rule: ClaimRule) -> bool:
 def _compute_ratio(row: EvidenceRow, other: EvidenceRow, rule: ClaimRule) -> Measurement:
     """The ratio of two rows' values, paired by round if they were timed in the same group."""
     case_keys = row.record.row.case_key, other.record.row.case_key
-    if rule.value == "latency_ms" and round_values(row.record) and round_values(other.record):
-        if name_cell(row.record) == name_cell(other.record):
+    if rule.value == "latency_ms" and list_round_values(row.record) and list_round_values(other.record):
+        if name_group(row.record) == name_group(other.record):
             mean = estimate_log_ratio(row.record, other.record)
         else:
-            mean = minus(select_rounds(row.record), select_rounds(other.record), drift=DRIFT)
+            mean = subtract_means(estimate_mean_log(row.record), estimate_mean_log(other.record), drift=DRIFT)
         return Measurement.of_mean(mean, case_keys, log_scale=True, basis=BASIS_ROUNDS)
     top, bottom = _measure(row, rule), _measure(other, rule)
     return Measurement.of_mean(
-        minus(top.to_log_mean(), bottom.to_log_mean()), case_keys, log_scale=True, basis=top.basis
+        subtract_means(top.to_log_mean(), bottom.to_log_mean()), case_keys, log_scale=True, basis=top.basis
     )

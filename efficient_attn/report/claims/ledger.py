@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ...bench.planning.validation import format_problem
-from ...errors import UsageError, unknown
+from ...errors import UsageError, make_unknown_error
 from .row_query import Number, Query, Range, check_columns, check_conditions, find_bounds
 
 LEDGER_FOLDER = Path(__file__).parent
@@ -179,7 +179,7 @@ def check_task_columns(claim: Claim, known_columns: Iterable[str], file: str) ->
     names = [*known_columns]
     for column in claim.columns:
         if "." in column and not any(fnmatchcase(column, name) for name in names):
-            raise unknown("column", column, names, where=f"{file}: claim {claim.id!r}")
+            raise make_unknown_error("column", column, names, where=f"{file}: claim {claim.id!r}")
 
 
 def list_wrong_hashes(source: ClaimSource) -> list[Claim]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from ...results.differences import CERTAIN_ERROR
-from ...results.stats import Mean, estimate_mean, quantile_t, share_below_t
+from ...results.differences import EXACT_DEGREES
+from ...results.stats import Mean, estimate_mean, t_cdf, t_quantile
 
 BASIS_ROUNDS, BASIS_INTERVALS = "raw rounds", "the rows' own 95% intervals, widened"
 BASIS_SPREAD, BASIS_NO_ERROR, BASIS_SINGLE = (
@@ -47,12 +47,12 @@ class Measurement:
 
     @classmethod
     def of_interval(
-        cls, value: float, low: float, high: float, cases: Sequence[str], degrees: int = CERTAIN_ERROR
+        cls, value: float, low: float, high: float, cases: Sequence[str], degrees: int = EXACT_DEGREES
     ) -> Self:
         """From a 95% interval, on the log scale if it is positive."""
         log_scale = min(value, low) > 0
         center, bottom, top = map(math.log, (value, low, high)) if log_scale else (value, low, high)
-        scale = quantile_t(0.975, degrees)
+        scale = t_quantile(0.975, degrees)
         return cls(
             center,
             max(0.0, center - bottom) / scale,
@@ -67,7 +67,7 @@ class Measurement:
     def of_count(cls, value: float, cases: Sequence[str]) -> Self:
         log_scale = value > 0
         return cls(
-            math.log(value) if log_scale else value, 0.0, 0.0, CERTAIN_ERROR, log_scale, BASIS_NO_ERROR, tuple(cases)
+            math.log(value) if log_scale else value, 0.0, 0.0, EXACT_DEGREES, log_scale, BASIS_NO_ERROR, tuple(cases)
         )
 
     def to_log_mean(self) -> Mean:
@@ -87,7 +87,7 @@ class Measurement:
         """The confidence interval at this risk; None without a known error."""
         if not self.degrees:
             return None
-        scale = quantile_t(1 - risk / 2, self.degrees)
+        scale = t_quantile(1 - risk / 2, self.degrees)
         return self._from_scale(self.value - scale * self.error_below), self._from_scale(
             self.value + scale * self.error_above
         )
@@ -118,12 +118,12 @@ class Measurement:
         return max(self._tail_probability(under, self.error_below), self._tail_probability(over, self.error_above))
 
     def _tail_probability(self, distance: float, error: float) -> float:
-        return 2 * share_below_t(-abs(distance) / error, self.degrees) if error else 0.0
+        return 2 * t_cdf(-abs(distance) / error, self.degrees) if error else 0.0
 
     def half_widths(self, least: float, most: float, risk: float) -> tuple[float | None, float]:
         """The interval's half-width and the one that would decide; relative on the log scale."""
         half_width = (
-            quantile_t(1 - risk / 2, self.degrees) * max(self.error_below, self.error_above) if self.degrees else None
+            t_quantile(1 - risk / 2, self.degrees) * max(self.error_below, self.error_above) if self.degrees else None
         )
         convert = math.expm1 if self.log_scale else float
         return half_width if half_width is None else convert(min(half_width, 700.0)), convert(
@@ -169,7 +169,7 @@ def fit_power(lengths: Sequence[float], measurements: Sequence[Measurement], *, 
     parts = [(w * y.error) ** 2 for w, y in zip(weights, ys, strict=True)]
     variance = math.fsum(parts) + math.fsum((w * drift) ** 2 for w in weights)
     of_rounds = math.fsum(part**2 / y.degrees for part, y in zip(parts, ys, strict=True))
-    degrees = int(min(CERTAIN_ERROR, variance**2 / of_rounds)) if of_rounds else CERTAIN_ERROR
+    degrees = int(min(EXACT_DEGREES, variance**2 / of_rounds)) if of_rounds else EXACT_DEGREES
     return Measurement.of_mean(
         Mean(slope, math.sqrt(variance), degrees), cases, log_scale=False, basis=measurements[0].basis
     )

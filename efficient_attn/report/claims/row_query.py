@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
-from ...errors import UsageError, unknown
+from ...errors import UsageError, make_unknown_error
 from ...results.rows import COLUMNS, Row
 
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False, strict=True)]
@@ -85,7 +85,7 @@ def check_columns(columns: Iterable[str]) -> None:
     """Raise `UsageError` for an unknown column. Columns of tasks are checked by `check_task_columns`."""
     for column in columns:
         if "." not in column and column not in COLUMN_TYPES:
-            raise unknown("column", column, COLUMNS)
+            raise make_unknown_error("column", column, COLUMNS)
 
 
 def check_conditions(query: Query) -> None:

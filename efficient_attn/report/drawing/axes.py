@@ -64,7 +64,7 @@ def make_y_ticks(unit: Unit, low: float, high: float, *, log: bool = True) -> di
     if len(positions) < MIN_TICKS:  # powers are too far apart: use even steps
         scale = 1024.0 ** math.floor(math.log(high, 1024)) if unit == "bytes" and high > 1 else 1.0
         positions = _make_even_ticks(low, high, scale)
-    return {value: strip_zeros(units.write(value, unit)) for value in positions}
+    return {value: strip_zeros(units.format_value(value, unit)) for value in positions}
 
 
 def _make_even_ticks(low: float, high: float, scale: float) -> list[float]:

@@ -46,7 +46,7 @@ def describe_clipped(lines: Sequence[Line], bounds: tuple[float, float], unit: U
         clipped = [y for y in line.y if not low <= y <= high]
         if clipped:
             farthest = max(clipped, key=lambda y: abs(math.log(y)))
-            texts.append(f"{line.label} ({units.write(farthest, unit)})")
+            texts.append(f"{line.label} ({units.format_value(farthest, unit)})")
     return f" Beyond the axis, marked at its edge: {', '.join(texts)}." if texts else ""
 
 

@@ -133,7 +133,7 @@ def _plan_by_family(
         return
     non_baseline = rows[~rows["is_baseline"]]
     for family, part in non_baseline.groupby("family", dropna=False, sort=False):
-        name = str(family) if units.there(family) else "other"
+        name = str(family) if units.is_present(family) else "other"
         labels = list(dict.fromkeys(part["label"]))
         groups = [labels[i : i + MOST_LINES - 1] for i in range(0, len(labels), MOST_LINES - 1)]
         for number, group in enumerate(groups, 1):
@@ -175,7 +175,7 @@ def make_dot_plot(panel: Panel, length: float, bounds: tuple[float, float]) -> P
     ranked = sorted(panel.lines, key=lambda line: line.y[0])
     dot_lines = tuple(
         replace(line, x=line.y, y=[float(i)], low=None, high=None, left=line.low, right=line.high, note=f"{x}")
-        for i, (line, x) in enumerate((line, units.write(line.y[0], panel.unit)) for line in ranked)
+        for i, (line, x) in enumerate((line, units.format_value(line.y[0], panel.unit)) for line in ranked)
     )
     clipped_values = [min(max(line.x[0], bounds[0]), bounds[1]) for line in dot_lines]
     marks = make_y_ticks(panel.unit, *compute_log_limits(clipped_values, panel.level))
@@ -197,7 +197,7 @@ def make_dot_plot(panel: Panel, length: float, bounds: tuple[float, float]) -> P
 def _make_line(label: str, arrays: select.ColumnArrays, kind: LengthPlot, scene: Scene) -> Line:
     x, y, *interval = select.sort_series(arrays, kind.column, *_list_interval_columns(kind))
     growth = select.fit_growth(arrays, kind.column) if kind.level is None else None
-    power = f"N^{units.power(growth.value)}" if growth and select.is_precise_growth(growth) else ""
+    power = f"N^{units.exponent_interval(growth.value)}" if growth and select.is_precise_growth(growth) else ""
     note = units.ratio(y[-1]) if kind.level is not None else power
     line = Line(label, scene.looks[label], x, y, note=note)
     has_interval = len(interval) == 2 and all(value > 0 for end in interval for value in end)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from ...results.section import Kind, Unit
+from ...results.section import PlotKind, Unit
 from .style import Look
 
 
@@ -66,7 +66,7 @@ class PanelData(Picture):
     log_x: bool = True
     margin: float = 0.35
     log_y: bool = True
-    mark_type: Kind = "line"
+    mark_type: PlotKind = "line"
     level: float | None = None
     level_x: float | None = None
     bands: tuple[tuple[float, float], ...] = ()  # x ranges, shaded in the background

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from ...results.section import Kind
+from ...results.section import PlotKind
 from . import clipping
 from .axes import compute_fraction, compute_x_limits, make_y_ticks, spread_labels, thin_ticks
 from .panel_data import Line, PanelData
@@ -98,7 +98,7 @@ def _draw_bars(axes: Axes, line: Line, width: float) -> None:
         axes.add_patch(Rectangle((x - 0.46 * width, 0.0), 0.92 * width, y, **look))
 
 
-def make_artist_style(look: Look, mark_type: Kind = "line") -> dict[str, Any]:
+def make_artist_style(look: Look, mark_type: PlotKind = "line") -> dict[str, Any]:
     return {
         "color": look.colour,
         "linestyle": look.dashes if mark_type == "line" else "none",

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ...spec import names_in
+from ...spec import list_names
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6F4E9C", "#B97F00", "#3A93CC", "#882255", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
@@ -50,7 +50,7 @@ NULL_LOOK = Look(FAINT, "", (0, (4, 3)), False)
 
 def name_mechanism(label: str) -> str:
     """The name without options; of a union, the names of all parts."""
-    return "|".join(names_in(label))
+    return "|".join(list_names(label))
 
 
 def choose_colour_and_marker(name: str) -> tuple[str, str]:

@@ -71,7 +71,7 @@ def format_table(
 
 
 def _format_cell(cell: TableCell) -> str:
-    text = escape(units.NONE if not cell.text else cell.text)
+    text = escape(units.EMPTY if not cell.text else cell.text)
     return text + (rf" {{\scriptsize ({escape(cell.interval)})}}" if cell.interval else "")
 
 

@@ -102,12 +102,12 @@ def _describe_errors(decisions: Sequence[Decision]) -> str:
 
 
 def _format_interval(ends: tuple[float, float] | None) -> str:
-    return f"{units.number(ends[0])}{units.TO}{units.number(ends[1])}" if ends else ""
+    return f"{units.number(ends[0])}{units.INTERVAL_DASH}{units.number(ends[1])}" if ends else ""
 
 
 def _make_ratio_cell(estimate: Estimate | None) -> TableCell:
     if estimate is None:
-        return TableCell(units.NONE)
+        return TableCell(units.EMPTY)
     ends = (estimate.low, estimate.high) if estimate.low is not None and estimate.high is not None else None
     return TableCell(units.ratio(estimate.value), _format_interval(ends))
 
@@ -242,8 +242,8 @@ def _make_crossover_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Ma
         assert decision.crossover is not None
         estimate, ends = decision.crossover.estimate, (decision.crossover.low, decision.crossover.high)
         has_estimate = decision.crossover.kind == "from" and estimate is not None
-        interval = "" if None in ends else f"{ends[0]:.0f}{units.TO}{ends[1]:.0f}"
-        estimate_cell = TableCell(f"{estimate:.0f}", interval) if has_estimate else TableCell(units.NONE)
+        interval = "" if None in ends else f"{ends[0]:.0f}{units.INTERVAL_DASH}{ends[1]:.0f}"
+        estimate_cell = TableCell(f"{estimate:.0f}", interval) if has_estimate else TableCell(units.EMPTY)
         length, last = decision.longest_speedup or (0, None)
         longest = _make_ratio_cell(last)
         longest = longest._replace(text=f"{longest.text} at {units.short_length(length)}") if last else longest
@@ -284,7 +284,7 @@ def _make_error_figure(plot_rows: PlotRows, labels: Sequence[str], looks: Mappin
         body.append(
             (TableCell(label), _make_estimate_cell(Estimate(mean, low, high) if low == low else Estimate(mean)))
         )
-    nulls = [float(x) for x in rows["mean_value_error"].tolist() if units.there(x)]
+    nulls = [float(x) for x in rows["mean_value_error"].tolist() if units.is_present(x)]
     body.append((TableCell("mean of v (null)"), TableCell(units.number(sum(nulls) / len(nulls) if nulls else None))))
     return PaperFigure(panel, panel.caption, ("Mechanism", "Error against exact attention"), tuple(body))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ... import units
-from ...errors import UsageError, unknown
+from ...errors import UsageError, make_unknown_error
 from ...spec import parse
 from .. import formatting, select
 from ..answers.decision_table import Decision, DecisionTable, make_decision_tables
@@ -72,7 +72,7 @@ class PlotRows:
 def filter_rows(rows: Frame, filters: Mapping[str, Any]) -> Frame:
     """Return the rows with these values. Raises `UsageError` if there are none, listing the existing values."""
     for column, value in filters.items():
-        values = [cell for cell in dict.fromkeys(rows[column].tolist()) if units.there(cell)]
+        values = [cell for cell in dict.fromkeys(rows[column].tolist()) if units.is_present(cell)]
         matching = [cell for cell in values if (str(value) in str(cell) if column == "machine" else cell == value)]
         if not matching:
             option = column.replace("_", "-")
@@ -135,7 +135,7 @@ def find_labels(text: str, labels: Iterable[str]) -> list[str]:
     exact = [label for label in valid_labels if label == text or _is_spec(label, text)]
     matching = exact or [label for label in valid_labels if _matches_name(label, text)]
     if not matching:
-        raise unknown("mechanism", text, valid_labels, where="plot")
+        raise make_unknown_error("mechanism", text, valid_labels, where="plot")
     return matching
 
 
@@ -148,7 +148,7 @@ def _is_spec(label: str, text: str) -> bool:
 
 def _matches_name(label: str, text: str) -> bool:
     try:
-        return parse(label.partition(" (")[0]).answers_to(text)
+        return parse(label.partition(" (")[0]).matches(text)
     except UsageError:
         return False
 

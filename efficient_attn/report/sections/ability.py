@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import units
 from ...results.section import Section
-from ...spec import label_of
+from ...spec import format_label
 from .. import formatting, select
 from ..drawing import length_plots
 from ..gather import Frame
@@ -73,7 +73,7 @@ def _fill_block(
 def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportTable:
     """A row per mechanism and a column per test, after rows of computed scores."""
     body = [_show_computed(name, tests, find) for name, find in COMPUTED_SCORES]
-    body = [row for row in body if any(cell.text != units.NONE for cell in row[1:])]
+    body = [row for row in body if any(cell.text != units.EMPTY for cell in row[1:])]
     for label in labels:
         results = [next((result for result in test.results if result.label == label), None) for test in tests]
         is_baseline = any(result is not None and result.is_baseline for result in results)
@@ -89,7 +89,7 @@ def _make_table(tests: Sequence[LearningTest], labels: Sequence[str]) -> ReportT
 
 def _show_result(test: LearningTest, result: MechanismResult | None) -> ReportCell:
     if result is None:
-        return ReportCell(units.NONE)
+        return ReportCell(units.EMPTY)
     cell = result.show_score()
     return cell if test.is_ranked else ReportCell(cell.text)  # without ranking, the column is not sortable
 
@@ -121,7 +121,7 @@ def _show_computed(
 ) -> list[ReportCell]:
     values = [find(test) for test in tests]
     cells = [
-        ReportCell(units.NONE) if x is None else ReportCell(format_score(x, t.in_bits), x)
+        ReportCell(units.EMPTY) if x is None else ReportCell(format_score(x, t.in_bits), x)
         for t, x in zip(tests, values, strict=True)
     ]
     return [ReportCell(name, name, "null"), *cells]
@@ -144,7 +144,7 @@ def _make_training_table(tests: Sequence[LearningTest]) -> ReportTable:
     body = []
     for test in tests:
         shortcut = (test.find_shortcut() or (0.0, ""))[1] or (
-            REACH_SHORTCUT if REACH_SHORTCUT in test.list_values("train.way") else units.NONE
+            REACH_SHORTCUT if REACH_SHORTCUT in test.list_values("train.way") else units.EMPTY
         )
         rates = sorted(
             {x for result in test.scored_results for x in result.scored_attempts["train.learning_rate"].tolist()}
@@ -166,7 +166,7 @@ def _make_training_table(tests: Sequence[LearningTest]) -> ReportTable:
 def _format_span(values: Iterable[Any]) -> str:
     """``3``, or ``1 to 3``."""
     distinct = sorted(set(values))
-    return " to ".join(units.whole(x) for x in dict.fromkeys((distinct[0], distinct[-1])))
+    return " to ".join(units.integer(x) for x in dict.fromkeys((distinct[0], distinct[-1])))
 
 
 def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
@@ -178,8 +178,8 @@ def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
                 "records"
             ):
                 rate, score, training_s = (row[f"train.{name}"] for name in ("learning_rate", "score", "train_s"))
-                texts = (result.label, test.name, str(row["train.attempt"]), str(row["stop_reason"] or units.NONE))
-                cells = [ReportCell(f"{rate:g}", rate), ReportCell(units.whole(row["seed"]), row["seed"])]
+                texts = (result.label, test.name, str(row["train.attempt"]), str(row["stop_reason"] or units.EMPTY))
+                cells = [ReportCell(f"{rate:g}", rate), ReportCell(units.integer(row["seed"]), row["seed"])]
                 cells += [
                     ReportCell(format_score(score, test.in_bits), score),
                     _show_count(row["steps"]),
@@ -199,7 +199,7 @@ def _list_attempts(tests: Sequence[LearningTest]) -> ReportTable:
 
 
 def _show_count(value: Any) -> ReportCell:
-    return ReportCell(units.whole(value), float(value) if units.there(value) else None)
+    return ReportCell(units.integer(value), float(value) if units.is_present(value) else None)
 
 
 # -- by length and distance ----------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def _make_spread_table(
     for result in sorted(test.scored_results, key=lambda result: labels.index(result.label)):
         means = [result.compute_mean(column) for column in heads.values()]
         cells = [
-            ReportCell(units.NONE) if x is None else ReportCell(format_score(x.value, bits), x.value) for x in means
+            ReportCell(units.EMPTY) if x is None else ReportCell(format_score(x.value, bits), x.value) for x in means
         ]
         body.append([ReportCell(result.label, result.label, "base" if result.is_baseline else ""), *cells])
     return ReportTable(f"{caption}, mean over seeds", ("Variant", *heads), body)
@@ -236,7 +236,7 @@ def _make_spread_table(
 def format_distance_range(edge: int) -> str:
     """Range of distances of a column: at most ``edge``, and more than half of it."""
     low = edge // 2 + 1
-    return str(edge) if low >= edge else f"{low}{units.TO}{edge}"
+    return str(edge) if low >= edge else f"{low}{units.INTERVAL_DASH}{edge}"
 
 
 # -- swapped and trained -----------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def _find_swap_errors(rows: Frame) -> dict[str, dict[str, float]]:
     for column, measure in (("swap.divergence", "KL a token"), ("swap.hidden_error", "error of hidden rows")):
         measured = swap_rows[swap_rows[column].notna()] if column in swap_rows else swap_rows[:0]
         for (inputs, length), group in measured.groupby(["inputs", "seq_len"], sort=True):
-            specs = [label_of(*pair) for pair in zip(group["variant"], group["backend"], strict=True)]
+            specs = [format_label(*pair) for pair in zip(group["variant"], group["backend"], strict=True)]
             means = group[column].groupby(specs).mean()
             errors_by_measure[f"Swapped: {measure}, {inputs}, {int(length):,} tokens"] = {
                 str(k): float(v) for k, v in means.items()
@@ -264,7 +264,7 @@ def _compare_with_swapping(
     specs = {}
     for result in (result for test in tests for result in test.results):
         first = result.rows.iloc[0]
-        specs[result.label] = label_of(first["variant"], first["backend"])
+        specs[result.label] = format_label(first["variant"], first["backend"])
     common_labels = [label for label in labels if any(specs[label] in means for means in swap_errors.values())]
     if not common_labels:
         return

@@ -46,11 +46,11 @@ def _group_missing(missing: Frame) -> Iterator[tuple[dict[str, Any], tuple[int, 
     for *values, length in zip(
         *(missing[name].tolist() for name in [*shared_columns, "label", "seq_len"]), strict=True
     ):
-        values_key = tuple(value if units.there(value) else None for value in values)
+        values_key = tuple(value if units.is_present(value) else None for value in values)
         lengths_by_case.setdefault(values_key, []).append(length)
     groups: dict[tuple[Any, ...], dict[str, int]] = {}
     for (*values, label), case_lengths in lengths_by_case.items():
-        lengths = tuple(sorted({int(length) for length in case_lengths if units.there(length)}))
+        lengths = tuple(sorted({int(length) for length in case_lengths if units.is_present(length)}))
         groups.setdefault((*values, lengths), {})[label] = len(case_lengths)
     for (*values, lengths), names in groups.items():
         yield dict(zip(shared_columns, values, strict=True)), lengths, names
@@ -64,7 +64,12 @@ def _format_missing(
     description = ", ".join(
         filter(None, (task, formatting.format_slice(shared["mode"], shared["causal"]), shared["inputs"], layer))
     )
-    texts = [shared["status"], ", ".join(names), description or units.NONE, ", ".join(map(str, lengths)) or units.NONE]
+    texts = [
+        shared["status"],
+        ", ".join(names),
+        description or units.EMPTY,
+        ", ".join(map(str, lengths)) or units.EMPTY,
+    ]
     cases, reason = sum(names.values()), shared["reason"] or "no reason was given"
     return [
         *(ReportCell(text, text) for text in texts),
@@ -161,7 +166,7 @@ def list_environments(environments: Iterable[tuple[str, dict[str, Any]]]) -> Rep
         return None
     facts_by_environment = [dict(flat) for flat in runs_by_environment]
     body = [
-        [ReportCell(key, key), *(ReportCell(d.get(key, units.NONE), d.get(key, "")) for d in facts_by_environment)]
+        [ReportCell(key, key), *(ReportCell(d.get(key, units.EMPTY), d.get(key, "")) for d in facts_by_environment)]
         for key in keys
     ]
     return ReportTable(

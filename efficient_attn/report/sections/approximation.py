@@ -209,7 +209,7 @@ def _make_dot(y: float, mean: float, label: str, errors: Sequence[float], scene:
 
 def _find_null_bands(rows: Frame) -> tuple[tuple[float, float], ...]:
     """Error of predicting the mean of v, as range over layers, and of predicting zero, 1 by definition."""
-    means = [float(value) for value in rows["mean_value_error"].tolist() if units.there(value) and value > 0]
+    means = [float(value) for value in rows["mean_value_error"].tolist() if units.is_present(value) and value > 0]
     return (*([(min(means), max(means))] if means else []), (1.0, 1.0))
 
 

@@ -53,7 +53,7 @@ def make_chapter(decision_tables: Sequence[DecisionTable], material: SectionData
 
 def _make_block(title: str, decision_table: DecisionTable) -> SectionBlock:
     device = decision_table.config["device"]
-    return SectionBlock(title, device=str(device) if units.there(device) else None)
+    return SectionBlock(title, device=str(device) if units.is_present(device) else None)
 
 
 def _make_sort_key(decision_table: DecisionTable) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ def _make_row(decision: Decision, decision_table: DecisionTable) -> list[ReportC
 def _show_crossover(decision: Decision) -> ReportCell:
     """The crossover. Narrow screens show the speedup at the longest length and the error below it."""
     if decision.crossover is None:
-        return ReportCell(units.NONE)
+        return ReportCell(units.EMPTY)
     text, between = crossovers.format_crossover(decision.crossover), crossovers.format_interpolation(decision.crossover)
     length, speedup = decision.longest_speedup or (0, None)
     narrow_lines = (f"{units.ratio(*speedup)} at {units.short_length(length)}", decision.error_text) if speedup else ()
@@ -105,7 +105,7 @@ def _show_crossover(decision: Decision) -> ReportCell:
 def _show_speedup(decision: Decision, length: int) -> ReportCell:
     speedup = decision.speedups.get(length)
     if speedup is None:
-        return ReportCell(units.NONE)
+        return ReportCell(units.EMPTY)
     row = {"is_baseline": False, "speedup": speedup.value, "speedup_low": speedup.low, "speedup_high": speedup.high}
     return tables.show_speedup(row)
 
@@ -113,7 +113,7 @@ def _show_speedup(decision: Decision, length: int) -> ReportCell:
 def _show_state(decision: Decision) -> ReportCell:
     """State size if measured at this shape, and its share of the baseline's."""
     if decision.state_length is None:
-        return ReportCell(units.NONE)
+        return ReportCell(units.EMPTY)
     share = f"{units.percent(decision.state_share)} of the baseline's" if decision.state_share is not None else ""
     size = units.size(decision.state_bytes) if decision.state_bytes is not None else ""
     text, length_text = (size, share) if size else (share, ""), f"at {units.short_length(decision.state_length)}"
@@ -159,7 +159,7 @@ _SHADE_STEPS = (1.5, 4.0, 16.0)
 def _show_shaded(speedups: Mapping[int, Any], length: int) -> ReportCell:
     speedup = speedups.get(length)
     if speedup is None:
-        return ReportCell(units.NONE)
+        return ReportCell(units.EMPTY)
     kind = formatting.classify_speedup(speedup.low, speedup.high)
     factor = max(speedup.value, 1 / speedup.value)
     mark = f"{kind}-{sum(factor >= step for step in _SHADE_STEPS)}" if kind in ("faster", "slower") else ""

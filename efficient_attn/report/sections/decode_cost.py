@@ -56,7 +56,7 @@ def _make_step_table(setting: select.SettingRows, piece: select.Slice, top: Fram
     """Time, state and traffic of a step of each variant."""
     groups, backends_by_label = select.split_variants(piece.rows), tables.find_backends(piece.rows)
     row_values = tables.list_row_values(top)
-    budgets = {row["memory_budget_bytes"] for row in row_values if units.there(row["memory_budget_bytes"])}
+    budgets = {row["memory_budget_bytes"] for row in row_values if units.is_present(row["memory_budget_bytes"])}
     rows = []
     for row in row_values:
         arrays = groups[row["label"]]
@@ -96,18 +96,22 @@ def _make_step_table(setting: select.SettingRows, piece: select.Slice, top: Fram
 
 def _show_traffic(row: dict[str, Any]) -> list[ReportCell]:
     moved, share = row["bytes_moved"], row["bandwidth_share"]
-    each = moved / row["batch"] if units.there(moved) and units.there(row["batch"]) else None
+    each = moved / row["batch"] if units.is_present(moved) and units.is_present(row["batch"]) else None
     cache = f" of {row['read_from']}" if row["read_from"] not in (None, "memory") else ""
-    used = ReportCell(f"{units.number(100 * share)}%{cache}", share) if units.there(share) else ReportCell(units.NONE)
+    used = (
+        ReportCell(f"{units.number(100 * share)}%{cache}", share)
+        if units.is_present(share)
+        else ReportCell(units.EMPTY)
+    )
     return [tables.show_size(each), used]
 
 
 def _show_capacity(row: dict[str, Any], *, with_budget: bool) -> ReportCell:
     """The longest context that fits the memory budget; with the budget if a table has several."""
     budget, longest = row["memory_budget_bytes"], row["longest_context"]
-    if not units.there(budget):
-        return ReportCell(units.NONE)
-    text = f"{longest:,}" if units.there(longest) else "any"
+    if not units.is_present(budget):
+        return ReportCell(units.EMPTY)
+    text = f"{longest:,}" if units.is_present(longest) else "any"
     return ReportCell(
         f"{text} in {units.budget(budget)}" if with_budget else text, longest if text != "any" else float("inf")
     )
@@ -120,7 +124,7 @@ def _make_heads_table(setting: select.SettingRows, top: Frame) -> ReportTable | 
     """Steps of variants that were measured with several numbers of key-value heads; None if there are none."""
     cells_by_name: dict[str, dict[int, ReportCell]] = {}
     for row in tables.list_row_values(top):
-        if units.there(row["kv_heads"]):
+        if units.is_present(row["kv_heads"]):
             heads = int(row["kv_heads"])
             name = row["label"].replace(f" (kv_heads={heads})", "")
             cells_by_name.setdefault(name, {})[heads] = _show_time_and_speedup(row)
@@ -135,7 +139,7 @@ def _make_heads_table(setting: select.SettingRows, top: Frame) -> ReportTable | 
 
 def _show_time_and_speedup(row: dict[str, Any]) -> ReportCell:
     time, speedup = units.duration(row["latency_ms"]), tables.show_speedup(row)
-    return speedup._replace(text=f"{time}, {speedup.text}" if speedup.text != units.NONE else time)
+    return speedup._replace(text=f"{time}, {speedup.text}" if speedup.text != units.EMPTY else time)
 
 
 def _make_batch_tables(rows: Frame, cpus: dict[str, str]) -> Iterator[tuple[str, ReportTable]]:
@@ -166,7 +170,7 @@ def _make_batch_table(rows: Frame) -> ReportTable | None:
 
 def _make_grid(caption: str, cells_by_name: dict[str, dict[int, ReportCell]], columns: dict[int, str]) -> ReportTable:
     """A table with a row per name and a column per number."""
-    empty_cell = ReportCell(units.NONE)
+    empty_cell = ReportCell(units.EMPTY)
     body: Sequence[Sequence[ReportCell]] = [
         [ReportCell(name, name), *(cells.get(column, empty_cell) for column in columns)]
         for name, cells in cells_by_name.items()

@@ -57,7 +57,7 @@ def _sort_rows(rows: Frame, x: str | None) -> Frame:
 
 def _make_sort_key(value: Any) -> tuple[int, float, list[tuple[int, str]]]:
     """Sort key of a value of x of any type."""
-    if not units.there(value):
+    if not units.is_present(value):
         return 2, 0.0, []
     return (1, 0.0, make_natural_sort_key(value)) if isinstance(value, str) else (0, float(value), [])
 
@@ -86,7 +86,7 @@ def _make_table(section: Section, rows: Frame, where: str) -> ReportTable:
 
 
 def _show_value(value: Any, unit: Unit) -> ReportCell:
-    text = units.write(value, unit)
+    text = units.format_value(value, unit)
     return ReportCell(text, text if isinstance(value, str) else make_sort_value(value))
 
 
@@ -124,7 +124,7 @@ def _plan_groups(
 
 
 def _as_number(value: Any) -> float:
-    return float(value) if units.there(value) and isinstance(value, float | int) else float("nan")
+    return float(value) if units.is_present(value) and isinstance(value, float | int) else float("nan")
 
 
 def _name_lines(section: Section, rows: Frame) -> list[str]:
@@ -133,7 +133,7 @@ def _name_lines(section: Section, rows: Frame) -> list[str]:
     for column in section.columns:
         values = rows[column.name].tolist() if column.name in rows and column.name not in (section.x, section.y) else []
         if len(set(values)) > 1 and all(isinstance(v, str | bool) for v in values):
-            suffixes = (f"({column.heading}: {units.write(v, column.unit)})" for v in values)
+            suffixes = (f"({column.heading}: {units.format_value(v, column.unit)})" for v in values)
             names = [f"{name} {text}" for name, text in zip(names, suffixes, strict=True)]
     return names
 
@@ -182,7 +182,7 @@ def _make_x_axis(section: Section, rows: Frame, unit: Unit) -> _XAxis:
 
 
 def _format_tick(value: Any, x: str | None, unit: Unit) -> str:
-    return units.short_length(value) if x in ("seq_len", "kv_len") else strip_zeros(units.write(value, unit))
+    return units.short_length(value) if x in ("seq_len", "kv_len") else strip_zeros(units.format_value(value, unit))
 
 
 def _is_logarithmic(section: Section, unit: Unit, values: Sequence[float]) -> bool:
@@ -198,5 +198,5 @@ def _make_lines(rows: Frame, unit: Unit, scene: length_plots.Scene) -> tuple[Lin
     lines = []
     for name, line_rows in rows.groupby("name", sort=False):
         x, y = line_rows["x"].tolist(), line_rows["y"].tolist()
-        lines.append(Line(str(name), looks[name], x, y, note=units.write(y[-1], unit)))
+        lines.append(Line(str(name), looks[name], x, y, note=units.format_value(y[-1], unit)))
     return tuple(lines)

@@ -55,7 +55,7 @@ def _make_table(rows: Frame, caption: str) -> ReportTable:
     body = [
         [ReportCell(str(row["variant"]), str(row["variant"])), *_show_sweep(row)] for row in rows.to_dict("records")
     ]
-    indices = [i for i in range(len(head)) if i == 0 or any(line[i].text != units.NONE for line in body)]
+    indices = [i for i in range(len(head)) if i == 0 or any(line[i].text != units.EMPTY for line in body)]
     return ReportTable(
         caption,
         tuple(head[i] for i in indices),
@@ -68,25 +68,28 @@ def _show_sweep(row: Mapping[Any, Any]) -> Iterator[ReportCell]:
     get = {name.removeprefix("complexity."): value for name, value in row.items()}.get
     yield ReportCell(AXIS_SYMBOLS.get(str(get("along")), str(get("along"))))
     causal = get("along") == "causal"
-    yield ReportCell(units.NONE if causal else f"{int(get('smallest') or 0):,} to {int(get('reached') or 0):,}")
+    yield ReportCell(units.EMPTY if causal else f"{int(get('smallest') or 0):,} to {int(get('reached') or 0):,}")
     for quantity in ("time", "memory"):
         value, low, high = (get(f"{quantity}_{end}") for end in ("exponent", "low", "high"))
         interval = (
-            f" ({_format_exponent(low)} to {_format_exponent(high)})" if units.there(low) and units.there(high) else ""
+            f" ({_format_exponent(low)} to {_format_exponent(high)})"
+            if units.is_present(low) and units.is_present(high)
+            else ""
         )
         yield ReportCell(
-            f"{_format_exponent(value)}{interval}" if units.there(value) else units.NONE, make_sort_value(value)
+            f"{_format_exponent(value)}{interval}" if units.is_present(value) else units.EMPTY, make_sort_value(value)
         )
         claim, claimed, verdict = (get(f"{quantity}_{end}") for end in ("claim", "claimed", "verdict"))
         yield ReportCell(
-            f"{_format_exponent(claimed)}: {claim}" if units.there(claimed) else units.NONE, make_sort_value(claimed)
+            f"{_format_exponent(claimed)}: {claim}" if units.is_present(claimed) else units.EMPTY,
+            make_sort_value(claimed),
         )
-        verdict_text = str(verdict) if units.there(verdict) else units.NONE
+        verdict_text = str(verdict) if units.is_present(verdict) else units.EMPTY
         yield ReportCell(verdict_text, verdict_text, VERDICT_MARKS.get(verdict_text.partition(":")[0], ""))
     yield _show_with_claim(get("sequential"), get("sequential_claimed"))
     yield _show_with_claim(get("weights"), get("weights_claimed"))
     yield ReportCell(units.duration(row["latency_ms"]), make_sort_value(row["latency_ms"]))
-    yield ReportCell(str(get("stopped")) if units.there(get("stopped")) else units.NONE)
+    yield ReportCell(str(get("stopped")) if units.is_present(get("stopped")) else units.EMPTY)
 
 
 def _format_exponent(exponent: Any) -> str:
@@ -96,16 +99,16 @@ def _format_exponent(exponent: Any) -> str:
 
 def _show_with_claim(counted: Any, claimed: Any) -> ReportCell:
     """A count, and the claimed one if it differs."""
-    if not units.there(counted):
-        return ReportCell(units.NONE)
-    other = f" (claimed {int(claimed):,})" if units.there(claimed) and int(claimed) != int(counted) else ""
+    if not units.is_present(counted):
+        return ReportCell(units.EMPTY)
+    other = f" (claimed {int(claimed):,})" if units.is_present(claimed) and int(claimed) != int(counted) else ""
     return ReportCell(f"{int(counted):,}{other}", float(counted))
 
 
 def _describe_sources(rows: Frame) -> str:
     """Sources of the claims by variant."""
     source_by_variant = {row["variant"]: row["complexity.source"] for row in rows.to_dict("records")}
-    texts = [f"{variant}: {source}" for variant, source in source_by_variant.items() if units.there(source)]
+    texts = [f"{variant}: {source}" for variant, source in source_by_variant.items() if units.is_present(source)]
     return f"Sources: {'; '.join(texts)}." if texts else ""
 
 
@@ -120,7 +123,7 @@ def _make_chart(rows: Frame, name: str, title: str, scene: length_plots.Scene) -
     """Interval chart with the measured and the claimed exponent of each variant."""
     parts = [f"complexity.time_{end}" for end in ("exponent", "low", "high", "claimed")]
     columns = [rows[part].astype(float).tolist() if part in rows else [None] * len(rows) for part in parts]
-    values_by_column = [[value if units.there(value) else None for value in values] for values in columns]
+    values_by_column = [[value if units.is_present(value) else None for value in values] for values in columns]
     chart_rows = tuple(
         IntervalRow(str(v), *variant_values)
         for v, *variant_values in zip(rows["variant"], *values_by_column, strict=True)

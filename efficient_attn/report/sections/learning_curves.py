@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ... import units
-from ...results.section import Kind
+from ...results.section import PlotKind
 from ...results.stats import Estimate
 from .. import formatting
 from ..drawing import length_plots
@@ -32,7 +32,7 @@ class _AxesSpec:
     ylabel: str
     ticks: dict[float, str]
     log_x: bool = False
-    mark_type: Kind = "line"
+    mark_type: PlotKind = "line"
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _make_curves_panel(
     description = f"one run each, with seed {formatting.join_words(map(str, seeds))} at its best learning rate, {best}"
     uneven = len({max(line.x) for line in lines}) > 1
     description += "; a line that ends early was solved, or had fewer steps" if uneven else ""
-    ticks = {last * i / STEP_TICKS: units.whole(round(last * i / STEP_TICKS)) for i in range(STEP_TICKS + 1)}
+    ticks = {last * i / STEP_TICKS: units.integer(round(last * i / STEP_TICKS)) for i in range(STEP_TICKS + 1)}
     ylabel = f"{test.metric} on validation"
     return _make_panel(
         test, lines, _AxesSpec("learning", title, description, "steps of training", ylabel, ticks), name, scene

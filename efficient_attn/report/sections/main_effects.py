@@ -10,7 +10,7 @@ from ... import units
 from ...results.effects import EffectStep, fit_effects, is_number, list_steps
 from ...results.section import Section
 from ...results.stats import Estimate
-from ...spec import label_of
+from ...spec import format_label
 from .. import select
 from ..drawing import length_plots
 from ..drawing.figures import Line, Panel
@@ -106,7 +106,7 @@ def make_chapter(section: Section, material: SectionData) -> Chapter:
 
 def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
     """The rows apart by everything that is no factor and forbids a comparison."""
-    names = [label_of(*pair) for pair in zip(rows["variant"], rows["backend"], strict=True)]
+    names = [format_label(*pair) for pair in zip(rows["variant"], rows["backend"], strict=True)]
     rows = rows.assign(label=names)  # without what tells rows apart that a factor tells apart
     factors = [column.name for column in section.columns if column.name in rows]
     group_columns = [name for name in (*select.SETTING_COLUMNS, "causal", "mode") if name not in factors]
@@ -166,7 +166,7 @@ def _describe_design(design: _Design, cpus: Mapping[str, str]) -> str:
     for factor, levels in design.levels.items():
         texts = [f"{levels[0]} to {levels[-1]}"] if is_number(levels[0]) else levels
         spans.append(join_words(_format_factor_level(factor, text) for text in texts))
-    fixed = [_format_factor_level(name, key[name]) for name in FIXED_FACTORS if units.there(key.get(name))]
+    fixed = [_format_factor_level(name, key[name]) for name in FIXED_FACTORS if units.is_present(key.get(name))]
     fixed += [format_slice(key.get("mode"), key.get("causal")), f"on {cpus.get(machine, machine)}"]
     count = len(design.points)
     return f"Effects over {count} points ({', '.join(fixed)}): {'; '.join(spans)}. Interactions are not estimated."
@@ -237,7 +237,7 @@ def _list_points(design: _Design) -> ReportTable:
     head = tuple(factor.replace("_", " ") for factor in design.levels)
     body = [
         [_show_level(level) for level in point]
-        + [cells_by_label.get(label, ReportCell(units.NONE)) for label in labels]
+        + [cells_by_label.get(label, ReportCell(units.EMPTY)) for label in labels]
         for point, cells_by_label in cells.items()
     ]
     note = f"Of {design.baseline} its time stands here, of all others their speedup over it."

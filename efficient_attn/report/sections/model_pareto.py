@@ -168,7 +168,7 @@ def _make_layer_heatmap(means: Frame, name: str, measure: str, where: str, scene
     worst = float(means.max().max())
 
     def make_grid(label: str) -> HeatmapGrid:
-        values = [float(x) if units.there(x) else None for x in means[label].tolist()]
+        values = [float(x) if units.is_present(x) else None for x in means[label].tolist()]
         shares = [None if x is None else compute_shade(x, worst) for x in values]
         return HeatmapGrid(label, [[x] for x in shares], [[units.number(x)] for x in values])
 

@@ -70,12 +70,12 @@ def _make_table(rows: Frame, inputs: str) -> ReportTable:
 def _show_accuracy(rows: Frame) -> ReportCell:
     """Accuracy of the latest row."""
     if rows.empty:
-        return ReportCell(units.NONE)
+        return ReportCell(units.EMPTY)
     last: Any = rows.iloc[-1]
     if last["status"] != "ok":
         return ReportCell(TOO_WEAK_REASON if TOO_WEAK_REASON in str(last["reason"]) else "skipped")
     low, high = (units.number(100 * last[f"retrieval.accuracy_{end}"]) for end in ("low", "high"))
-    return ReportCell(f"{units.percent(last['accuracy'])} ({low}{units.TO}{high})", float(last["accuracy"]))
+    return ReportCell(f"{units.percent(last['accuracy'])} ({low}{units.INTERVAL_DASH}{high})", float(last["accuracy"]))
 
 
 def _describe_too_weak(rows: Frame) -> Iterator[str]:
@@ -122,4 +122,4 @@ def _make_heatmap(rows: Frame, labels: Sequence[str], name: str, where: str, sce
 
 def _find_share(rows: Frame, length: int, depth: int) -> float | None:
     value: Any = rows.loc[length, f"{DEPTH_PREFIX}{depth}"] if length in rows.index else None
-    return float(value) if units.there(value) else None
+    return float(value) if units.is_present(value) else None

@@ -129,7 +129,7 @@ def make_blocks(rows: Frame, material: SectionData, fill: FillBlock, *, most: in
             formatting.format_setting({name: setting.key[name] for name in varying_columns}, material.cpus),
             config_text,
         )
-        block.device = str(setting.key["device"]) if units.there(setting.key["device"]) else None
+        block.device = str(setting.key["device"]) if units.is_present(setting.key["device"]) else None
         fill(
             block,
             setting,

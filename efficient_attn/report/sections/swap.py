@@ -11,7 +11,7 @@ from typing import Any
 
 from ... import units
 from ...results.section import Section
-from ...results.stats import Estimate, estimate_typical
+from ...results.stats import Estimate, estimate_geometric_mean
 from .. import formatting, select
 from ..drawing import length_plots
 from ..gather import Frame
@@ -73,15 +73,17 @@ def summarise_segments(rows: Frame) -> Iterator[dict[str, Any]]:
             _list_values(part, "swap.loss"),
             _list_values(part, DIVERGENCE_COLUMNS[0]) or _list_values(part, DIVERGENCE_COLUMNS[1]),
         )
-        line["divergence"] = estimate_typical([max(x, MIN_DIVERGENCE) for x in deviations]) if deviations else None
-        line["loss"] = estimate_typical(losses) if losses and min(losses) > 0 else None
+        line["divergence"] = (
+            estimate_geometric_mean([max(x, MIN_DIVERGENCE) for x in deviations]) if deviations else None
+        )
+        line["loss"] = estimate_geometric_mean(losses) if losses and min(losses) > 0 else None
         common_segments = part.index.intersection(baseline_rows.index)
         line["perplexity"] = line["speedup"] = None
         if len(common_segments) and len(losses) == len(part):
             deviations = part.loc[common_segments, "swap.loss"] - baseline_rows.loc[common_segments, "swap.loss"]
-            line["perplexity"] = estimate_typical([math.exp(x) for x in deviations])
+            line["perplexity"] = estimate_geometric_mean([math.exp(x) for x in deviations])
         if len(common_segments):
-            line["speedup"] = estimate_typical(
+            line["speedup"] = estimate_geometric_mean(
                 (baseline_rows.loc[common_segments, "latency_ms"] / part.loc[common_segments, "latency_ms"]).tolist()
             )
         lines.append(line)
@@ -105,7 +107,7 @@ MEAN_COLUMNS = (
 
 
 def _list_values(rows: Frame, column: str) -> list[float]:
-    return [float(x) for x in rows[column].tolist() if units.there(x)] if column in rows else []
+    return [float(x) for x in rows[column].tolist() if units.is_present(x)] if column in rows else []
 
 
 def _get_divergence(line: dict[str, Any]) -> float:
@@ -137,7 +139,7 @@ def _make_estimate_cell(name: str, write: Callable[..., str]) -> Callable[[dict[
     def show(line: dict[str, Any]) -> ReportCell:
         estimate: Estimate | None = line[name]
         if estimate is None:
-            return ReportCell(units.NONE)
+            return ReportCell(units.EMPTY)
         if line["is_baseline"] and name != "loss":
             return ReportCell("baseline", 1.0, "base")
         return ReportCell(write(estimate.value, estimate.low, estimate.high), estimate.value)
@@ -152,14 +154,14 @@ def _format_interval(value: float, low: float | None, high: float | None) -> str
 def _make_share_cell(column: str) -> Callable[[dict[str, Any]], ReportCell]:
     def show(line: dict[str, Any]) -> ReportCell:
         value = line[column]
-        return ReportCell(units.NONE) if value is None else ReportCell(units.percent(value), value)
+        return ReportCell(units.EMPTY) if value is None else ReportCell(units.percent(value), value)
 
     return show
 
 
 def _show_step_time(line: dict[str, Any]) -> ReportCell:
     value = line["swap.step_ms"]
-    return ReportCell(units.NONE) if value is None else ReportCell(units.duration(value), value)
+    return ReportCell(units.EMPTY) if value is None else ReportCell(units.duration(value), value)
 
 
 TABLE_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], ReportCell]], ...] = (

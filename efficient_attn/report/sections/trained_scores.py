@@ -63,7 +63,7 @@ class MechanismResult:
         """Mean of a column over seeds, with its 95% interval if there are several. most: upper bound of values from 0
         on, to which the interval is clipped."""
         values = (
-            [float(x) for x in self.best_attempts[column].tolist() if units.there(x)]
+            [float(x) for x in self.best_attempts[column].tolist() if units.is_present(x)]
             if column in self.best_attempts
             else []
         )
@@ -85,7 +85,7 @@ class MechanismResult:
         """Kinds of the attempts with the first seed. After a NaN loss the kind is only in the inputs."""
         attempts = self.rows[self.rows["status"].isin(ATTEMPT_STATUSES)]
         pairs = zip(attempts["train.attempt"], attempts["inputs"], strict=True)
-        kinds = [str(kind) if units.there(kind) else f"{inputs},,".split(",")[1].strip() for kind, inputs in pairs]
+        kinds = [str(kind) if units.is_present(kind) else f"{inputs},,".split(",")[1].strip() for kind, inputs in pairs]
         return [kind for kind in kinds if kind != "best"]
 
     @property
@@ -118,7 +118,7 @@ class MechanismResult:
             if score.low is not None
             else (last_attempt.get("train.low"), last_attempt.get("train.high"))
         )
-        return all(map(units.there, ends)) and bool(ends[0] <= reach <= ends[1])
+        return all(map(units.is_present, ends)) and bool(ends[0] <= reach <= ends[1])
 
     def show_score(self) -> ReportCell:
         """The score, or the reason why there is none."""
@@ -138,18 +138,20 @@ class MechanismResult:
                 f"{score_text} ({formatting.format_count(len(self.best_attempts), 'seed')})", self.score.value
             )
         ends = (units.number(end if self.in_bits else 100 * end) for end in (self.score.low, self.score.high))
-        return ReportCell(f"{score_text} ({units.TO.join(ends)})", self.score.value)
+        return ReportCell(f"{score_text} ({units.INTERVAL_DASH.join(ends)})", self.score.value)
 
 
 def _is_at_chance(row: dict[str, Any], in_bits: bool) -> bool:
     """Whether a score is not significantly better than chance and majority."""
-    baselines = [float(row[f"train.{name}"]) for name in ("chance", "majority") if units.there(row[f"train.{name}"])]
+    baselines = [
+        float(row[f"train.{name}"]) for name in ("chance", "majority") if units.is_present(row[f"train.{name}"])
+    ]
     if not baselines:
         return False
     if in_bits:
         return bool(row["train.score"] >= min(baselines))
     low: Any = row.get("train.low")  # None if the score is not a count
-    low = low if units.there(low) else row["train.score"]
+    low = low if units.is_present(low) else row["train.score"]
     return bool(low <= max(baselines))
 
 
@@ -206,14 +208,14 @@ class LearningTest:
     def list_values(self, column: str) -> list[Any]:
         """Distinct values of a column in the best attempts."""
         values = [x for result in self.scored_results for x in result.best_attempts[column].tolist()]
-        return list(dict.fromkeys(x for x in values if units.there(x)))
+        return list(dict.fromkeys(x for x in values if units.is_present(x)))
 
     def find_shortcut(self) -> tuple[float, str] | None:
         """Score and name of the task's shortcut; None if the shortcuts are the reaches of mechanisms."""
         for result in self.scored_results:
             last_attempt = result.best_attempts.iloc[-1]
-            if units.there(last_attempt["train.shortcut"]) and last_attempt["train.way"] != REACH_SHORTCUT:
-                return float(last_attempt["train.shortcut"]), str(last_attempt["train.way"]) if units.there(
+            if units.is_present(last_attempt["train.shortcut"]) and last_attempt["train.way"] != REACH_SHORTCUT:
+                return float(last_attempt["train.shortcut"]), str(last_attempt["train.way"]) if units.is_present(
                     last_attempt["train.way"]
                 ) else ""
         return None
@@ -236,7 +238,7 @@ def list_tests(rows: Frame) -> Iterator[LearningTest]:
     """Each task at each length, in order of appearance; named by part if several parts have the same."""
     parts = rows.groupby(["task", "seq_len"], dropna=False)["part"].transform("nunique") > 1
     for (task, part, length), test_rows in rows.groupby(["task", "part", "seq_len"], sort=False, dropna=False):
-        part_text = f" ({part})" if units.there(part) and bool(parts[test_rows.index[0]]) else ""
+        part_text = f" ({part})" if units.is_present(part) and bool(parts[test_rows.index[0]]) else ""
         metrics = test_rows["metric"].dropna()
         metric = str(metrics.iloc[0]) if len(metrics) else ""
         results = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...instruments.garbage import no_collection
+from ...instruments.garbage import garbage_collection_disabled
 from . import run_pages, site_folder, site_index
 from .minify import drop_end_tags
 from .run_pages import ROWS_FILE
@@ -35,7 +35,7 @@ def publish(
     and for a site folder with other files.
     """
     site_folder.check_site(site)
-    with no_collection():
+    with garbage_collection_disabled():
         files = make_site(read_site_data(paths, details or {}))
     site_folder.replace_site(site, files)
     pages = sum(name.endswith(".html") for name in files)

@@ -16,9 +16,9 @@ import numpy as np
 
 from ... import units
 from ...results.differences import list_rounds
-from ...results.exchange import name_cell
+from ...results.exchange import name_group
 from ...results.rows import Record, Row
-from ...spec import label_of
+from ...spec import format_label
 from .. import approximation_errors, formatting
 from ..claims.evidence import EvidenceRow
 from ..gather import Frame
@@ -39,7 +39,11 @@ class Rank:
     high: int
 
     def format_rank(self) -> str:
-        return str(self.position) if self.low == self.high else f"{self.position} ({self.low}{units.TO}{self.high})"
+        return (
+            str(self.position)
+            if self.low == self.high
+            else f"{self.position} ({self.low}{units.INTERVAL_DASH}{self.high})"
+        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ def list_groups(evidence_rows: Iterable[EvidenceRow], rows: Frame, cpus: Mapping
     for evidence_row in evidence_rows:
         row = evidence_row.record.row
         if row.task == "speed" and row.latency_ms is not None and row.seq_len is not None:
-            records_by_group[str(row.run_id), name_cell(evidence_row.record)].append(evidence_row.record)
+            records_by_group[str(row.run_id), name_group(evidence_row.record)].append(evidence_row.record)
     results = (_make_group(records, errors, cpus) for records in records_by_group.values() if len(records) > 1)
     return sorted(results, key=lambda group: (str(group.key), group.length))
 
@@ -140,18 +144,18 @@ def _make_entry(label: str, row: Row, error_columns: Mapping[str, Any] | None, r
         return TimedMechanism(label, row, f"error {approximation_errors.NOT_MEASURED_TEXT}", None, "", rank)
     error = (
         float(error_columns["error"])
-        if units.there(error_columns["error"])
+        if units.is_present(error_columns["error"])
         else 0.0
         if approximation_errors.is_exact(error_columns)
         else None
     )
-    on = str(error_columns["error_on"]) if units.there(error_columns["error_on"]) else ""
+    on = str(error_columns["error_on"]) if units.is_present(error_columns["error_on"]) else ""
     return TimedMechanism(label, row, approximation_errors.describe_error(error_columns), error, on, rank)
 
 
 def _make_unique_labels(rows: Sequence[Row]) -> list[str]:
     """Labels, with the number of key-value heads where they would repeat."""
-    labels = [label_of(row.variant, row.backend) for row in rows]
+    labels = [format_label(row.variant, row.backend) for row in rows]
     repeated = {label for label in labels if labels.count(label) > 1}
     return [
         f"{label} (kv_heads={row.kv_heads})" if label in repeated else label

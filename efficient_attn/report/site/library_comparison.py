@@ -39,7 +39,9 @@ class LibraryComparison:
 
     def format_range(self) -> str:
         """Range over configurations; empty for a single one."""
-        return f"{units.ratio(self.min_speedup)} to {units.ratio(self.max_speedup)}" if self.configs > 1 else units.NONE
+        return (
+            f"{units.ratio(self.min_speedup)} to {units.ratio(self.max_speedup)}" if self.configs > 1 else units.EMPTY
+        )
 
 
 def list_library_comparisons(groups: Iterable[GroupResult], cpus: Mapping[str, str]) -> Iterator[LibraryComparison]:

@@ -144,7 +144,7 @@ def _make_measured_case(entry: TimedMechanism) -> PickerCase:
     row = entry.row
     ends = row.latency_ms_low, row.latency_ms_high
     half_width = math.log(ends[1] / ends[0]) / 2 if ends[0] and ends[1] else None
-    memory = units.size(entry.memory) if entry.memory is not None else units.NONE
+    memory = units.size(entry.memory) if entry.memory is not None else units.EMPTY
     error_text = _format_error(entry.error_text, entry.error, entry.error_on)
     texts = entry.format_time(), entry.format_speedup()
     return PickerCase(
@@ -199,8 +199,10 @@ def _make_interpolated_case(
     config: Mapping[str, Any], curve: CostCurve, cost: CostAtLength, *, label_is_shared: bool
 ) -> PickerCase:
     row, time = curve.row, cost.latency
-    error = float(row["error"]) if units.there(row["error"]) else 0.0 if approximation_errors.is_exact(row) else None
-    on = str(row["error_on"]) if units.there(row["error_on"]) else ""
+    error = (
+        float(row["error"]) if units.is_present(row["error"]) else 0.0 if approximation_errors.is_exact(row) else None
+    )
+    on = str(row["error_on"]) if units.is_present(row["error_on"]) else ""
     is_baseline = (curve.label, curve.kv_heads) == (config["baseline"], config["baseline_kv_heads"])
     speedup = Estimate(1.0) if is_baseline else cost.speedup  # exactly 1 at any length
     prefix = "" if cost.between is None else APPROXIMATELY
@@ -210,7 +212,7 @@ def _make_interpolated_case(
         ms=time.value,
         half_width=cost.half_width,
         time=prefix + units.duration(*time),
-        speedup=("" if is_baseline else prefix) + units.ratio(*speedup) if speedup else units.NONE,
+        speedup=("" if is_baseline else prefix) + units.ratio(*speedup) if speedup else units.EMPTY,
         error=error,
         error_text=_format_error(approximation_errors.describe_error(row), error, on),
         memory=_format_bytes(cost.state if config["mode"] == "decode" else cost.memory),
@@ -220,8 +222,10 @@ def _make_interpolated_case(
 
 def _format_bytes(estimate: Estimate | None) -> str:
     if estimate is None:
-        return units.NONE
+        return units.EMPTY
     if estimate.low is None or estimate.high is None:
         return units.size(estimate.value)
     low, high = units.size(estimate.low), units.size(estimate.high)
-    return f"{APPROXIMATELY}{units.size(estimate.value)}" + (f" ({low}{units.TO}{high})" if low != high else "")
+    return f"{APPROXIMATELY}{units.size(estimate.value)}" + (
+        f" ({low}{units.INTERVAL_DASH}{high})" if low != high else ""
+    )

@@ -101,7 +101,7 @@ def _make_test_table(test: trained_scores.LearningTest) -> ReportTable:
         value = find(test)
         if value is not None:
             score = ReportCell(trained_scores.format_score(value, test.in_bits), value)
-            null = [ReportCell(name, name, "null"), score, ReportCell("computed"), ReportCell(units.NONE)]
+            null = [ReportCell(name, name, "null"), score, ReportCell("computed"), ReportCell(units.EMPTY)]
             lines.append((value if test.in_bits else -value, null))
     unscored = [trained.label for trained in test.results if trained.score is None]
     note = f"Without a score: {join_words(unscored)}." if unscored else ""
@@ -117,7 +117,7 @@ def _make_score_line(
     cells = (
         trained.show_score(),
         ReportCell(format_count(len(trained.best_attempts), "seed")),
-        ReportCell(units.whole(size.max()) if len(size) else ""),
+        ReportCell(units.integer(size.max()) if len(size) else ""),
     )
     return value if test.in_bits else -value, [_make_label_cell(trained.label, base=trained.is_baseline), *cells]
 
@@ -141,15 +141,15 @@ def _list_errors(rows: Frame) -> Iterator[ReportTable]:
             lines.append((mean, [_make_label_cell(str(label), base=bool(part["is_baseline"].any())), *cells]))
         nulls = (("null: mean of v", input_rows["mean_value_error"].mean()), ("null: zero", 1.0))
         for name, value in nulls:
-            if units.there(value):
+            if units.is_present(value):
                 lines.append(
                     (
                         value,
                         [
                             ReportCell(name, name, "null"),
                             _make_estimate_cell(Estimate(value)),
-                            ReportCell(units.NONE),
-                            ReportCell(units.NONE),
+                            ReportCell(units.EMPTY),
+                            ReportCell(units.EMPTY),
                         ],
                     )
                 )
@@ -158,9 +158,9 @@ def _list_errors(rows: Frame) -> Iterator[ReportTable]:
 
 
 def _make_estimate_cell(estimate: Estimate, format_value: Callable[[float], str] = units.number) -> ReportCell:
-    ends = [format_value(end) for end in (estimate.low, estimate.high) if units.there(end) and end is not None]
+    ends = [format_value(end) for end in (estimate.low, estimate.high) if units.is_present(end) and end is not None]
     return ReportCell(
-        format_value(estimate.value) + (f" ({units.TO.join(ends)})" if len(ends) > 1 else ""), estimate.value
+        format_value(estimate.value) + (f" ({units.INTERVAL_DASH.join(ends)})" if len(ends) > 1 else ""), estimate.value
     )
 
 
@@ -186,7 +186,7 @@ def _make_swap_table(rows: Frame, where: str) -> ReportTable:
     lines = []
     for line in summaries:
         score = line[sort_column]
-        cells = [ReportCell(units.ratio(*line["perplexity"]) if line["perplexity"] else units.NONE)]
+        cells = [ReportCell(units.ratio(*line["perplexity"]) if line["perplexity"] else units.EMPTY)]
         cells += [ReportCell(units.number(line[column])), ReportCell(units.ratio(*line["speedup"] or (None,)))]
         value = score.value if score else float("inf")
         lines.append(
@@ -237,8 +237,8 @@ def _list_retrieval(rows: Frame) -> Iterator[ReportTable]:
             ends = (row.get(f"retrieval.accuracy_{end}") for end in ("low", "high"))
             cells = [_make_estimate_cell(Estimate(row["accuracy"], *ends), units.percent)]
             question_count = row.get("retrieval.questions")
-            asked = units.there(question_count)
-            cells.append(ReportCell(format_count(int(question_count), "question") if asked else units.NONE))
+            asked = units.is_present(question_count)
+            cells.append(ReportCell(format_count(int(question_count), "question") if asked else units.EMPTY))
             lines.append((-row["accuracy"], [_make_label_cell(row["label"], base=row["is_baseline"]), *cells]))
         if "retrieval.chance" in last and len(chance := last["retrieval.chance"].dropna()):
             value = _make_estimate_cell(Estimate(chance.iloc[0]), units.percent)
@@ -282,7 +282,7 @@ def _split_ambiguous(rows: Frame, x: str | None) -> Iterator[tuple[str, Frame]]:
         yield "", rows
         return
     for values, part_rows in rows.groupby(columns, sort=False, dropna=False):
-        yield ", ".join(str(value) for value in values if units.there(value)), part_rows
+        yield ", ".join(str(value) for value in values if units.is_present(value)), part_rows
 
 
 def _order_by_growth(table: ReportTable) -> ReportTable:

@@ -11,8 +11,8 @@ from typing import Any
 
 from ...errors import UsageError
 from ...registry import catalogue
-from ...results.shards import list_shards, scan
-from ...spec import names_in
+from ...results.shards import list_shards, scan_lines
+from ...spec import list_names
 from ...variants import FAMILIES, Entry
 from .. import approximation_errors, select
 from ..answers.cost_curves import CostCurve, split_by_config
@@ -174,7 +174,7 @@ def _digest_rows(path: Path) -> str:
     if not files:
         raise UsageError(f"{path}: holds no run; name a run's folder")
     for file in files:
-        for data, _ in scan(file):
+        for data, _ in scan_lines(file):
             hasher.update(data)
     return hasher.hexdigest()[:12]
 
@@ -186,7 +186,7 @@ def list_mechanisms(
     listed = {e.name: SiteMechanism(e.name, e.family, e.sentence, details.get(e.name)) for e in entries}
     variants = zip(rows["variant"].tolist(), rows["family"].tolist(), strict=True)
     families = {
-        name: str(family or "") for variant, family in dict.fromkeys(variants) for name in names_in(str(variant))
+        name: str(family or "") for variant, family in dict.fromkeys(variants) for name in list_names(str(variant))
     }
     unlisted = {
         name: SiteMechanism(name, family, _describe_unlisted(name)) for name, family in sorted(families.items())

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from ... import units
 from ...results.file_marks import MARK
-from ...results.sanitize import clean
+from ...results.sanitize import sanitize_line
 from .. import formatting, page
 from ..claims import claims_text
 from ..claims.verdicts import VERDICTS, ClaimVerdict
@@ -237,4 +237,4 @@ class SitePages:
 
 def _finalize(value: Any) -> Any:
     """Remove characters that are not allowed in a page from the text of rows."""
-    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return sanitize_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value

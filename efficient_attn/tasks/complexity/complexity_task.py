@@ -19,7 +19,7 @@ from ...bench.task import Guess, Keys, Task
 from ...errors import UsageError
 from ...results.rows import Record, Row
 from ...results.section import Section
-from ...results.stats import Estimate, estimate_mean, exponent
+from ...results.stats import Estimate, estimate_exponent, estimate_mean
 from ...spec import parse
 from ...units import parse_size
 from .formulas import evaluate
@@ -208,7 +208,7 @@ def fit_exponent(sizes: Sequence[int], rounds: Sequence[Sequence[float]], octave
     xs = [sizes[i] for i in indices]
     if len(xs) > 2 or len(rounds) == 1:
         means = [math.exp(sum(math.log(values[i]) for values in rounds) / len(rounds)) for i in indices]
-        return exponent(xs, means)
+        return estimate_exponent(xs, means)
     mean = estimate_mean([math.log(values[-1] / values[indices[0]]) / math.log(xs[-1] / xs[0]) for values in rounds])
     return Estimate(mean.value, *(mean.interval() or (None, None)))
 

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from ...errors import UsageError, unknown
+from ...errors import UsageError, make_unknown_error
 
 FUNCTIONS = {"sqrt": math.sqrt, "log": math.log2}
 ALLOWED_NODES = (
@@ -39,7 +39,7 @@ def evaluate(text: str, variables: Mapping[str, float]) -> float:
     tokens = _tokenize(text.strip())
     for name in filter(str.isalpha, tokens):
         if name not in variables and name not in FUNCTIONS:
-            raise unknown("name", name, [*variables, *FUNCTIONS], where=repr(text))
+            raise make_unknown_error("name", name, [*variables, *FUNCTIONS], where=repr(text))
     try:
         tree = ast.parse(_to_python(tokens), mode="eval")
     except SyntaxError as error:

@@ -147,7 +147,7 @@ def measure_step(case: Case, length: int) -> tuple[int, float]:
 
     from ...contract.mask import Mask
     from ...errors import UnsupportedError
-    from ...instruments.memory import training_footprint
+    from ...instruments.memory import measure_training_footprint
 
     times: list[float] = []
     model, place = make_model(case, length), case.group.config
@@ -163,7 +163,7 @@ def measure_step(case: Case, length: int) -> tuple[int, float]:
         times.append(perf_counter())
         return gradients
 
-    footprint = training_footprint(forward, backward, device=place.device)
+    footprint = measure_training_footprint(forward, backward, device=place.device)
     if footprint.peak is None:
         raise UnsupportedError(footprint.reason or "memory cannot be counted here")
     return footprint.peak, times[-1] - times[-2]

@@ -18,14 +18,14 @@ from ...bench.planning.cost_estimate import LAUNCH_S, OTHERWISE
 from ...contract.mask import Mask
 from ...contract.shapes import Dims, Shape
 from ...instruments.distance import relative_error
-from ...instruments.memory import footprint, training_footprint
+from ...instruments.memory import measure_footprint, measure_training_footprint
 from ...instruments.roofline import Roofline
-from ...instruments.timing import TimedCall, TooSlow, calibrate, first_call, plan_samples, run_rounds
+from ...instruments.timing import TimedCall, TooSlow, calibrate, plan_samples, run_rounds, time_first_call
 from ...layers.baselines import Baseline
 from ...layers.multi_head import MultiHeadAttention
 from ...layers.named import find_baseline, make_layer
 from ...registry import create
-from ...results.stats import Estimate, estimate_typical, median
+from ...results.stats import Estimate, estimate_geometric_mean, median
 from ...spec import parse
 from ...units import size as write_bytes
 from .formulas import evaluate
@@ -123,8 +123,8 @@ class SweepCall:
     def count_bytes(self) -> int | None:
         """What a call holds above what was there before, at its most."""
         if self.training:
-            return training_footprint(self.forward, self.backward, device=self.device).peak
-        return footprint(self.call, device=self.device).peak
+            return measure_training_footprint(self.forward, self.backward, device=self.device).peak
+        return measure_footprint(self.call, device=self.device).peak
 
     def verify(self, dtype: str) -> float | None:
         """How far it is from its dense oracle; None for baselines, which have none. `Invalid` where that is too far."""
@@ -182,13 +182,13 @@ def measure_sweep(case: Case, on_step: Callable[[], None] = lambda: None) -> Swe
     seconds: list[list[float]] = []
     alone = place.device == "cpu" and torch.get_num_threads() == 1
     rounds = dict.fromkeys(timed, effort.rounds)
-    for round_result in run_rounds(timed, turns, rounds, seed=effort.seed, device=place.device, alone=alone):
+    for round_result in run_rounds(timed, turns, rounds, seed=effort.seed, device=place.device, single_thread=alone):
         on_step()
-        for error in round_result.failed.values():
+        for error in round_result.errors.values():
             raise error
         seconds.append([median(round_result.samples[name]) / 1e3 for name in timed])
     results = [
-        PointResult(point, estimate_typical([values[i] for values in seconds]), n_bytes[i])
+        PointResult(point, estimate_geometric_mean([values[i] for values in seconds]), n_bytes[i])
         for i, (point, _) in enumerate(calls)
     ]
     parameters = [(name, p.numel()) for name, p in calls[0][1].module.named_parameters()]
@@ -279,7 +279,7 @@ def _measure_sizes(
 def _time_call(case: Case, call: SweepCall) -> float:
     """Seconds of a call; far more than it may take is an error."""
     budget = 10 * case.keys.most_s + case.group.sampling.budget_s
-    return first_call(_make_timed(call), budget_s=budget, device=case.group.config.device)
+    return time_first_call(_make_timed(call), budget_s=budget, device=case.group.config.device)
 
 
 def _extrapolate(values: Sequence[float]) -> float:

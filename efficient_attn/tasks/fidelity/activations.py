@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import UsageError
-from ...resources import suites_folder
+from ...resources import find_suites_folder
 
 BUILT_IN = "minilm", "smollm2"
 
@@ -56,7 +56,7 @@ class Activations:
         ``[heads, length, width]``; optionally ``layers`` (their numbers). Raises `NotHere` for built-in ones whose file
         is not installed, and `UsageError` for anything else.
         """
-        path = suites_folder() / "data" / f"{name}.npz" if name in BUILT_IN else Path(name)
+        path = find_suites_folder() / "data" / f"{name}.npz" if name in BUILT_IN else Path(name)
         if not path.is_file():
             if name in REPOSITORY_ONLY:
                 raise ActivationsNotInstalled(_format_capture_hint(name, REPOSITORY_ONLY[name]))

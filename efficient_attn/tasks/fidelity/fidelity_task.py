@@ -12,7 +12,7 @@ from pydantic import Field
 from ...bench.case_config import CaseConfig, Group
 from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Keys, Task
-from ...results.rows import Record, Row, finite
+from ...results.rows import Record, Row, finite_or_none
 from ...results.section import Section
 from .activations import Activations, ActivationsNotInstalled, describe_activations
 
@@ -58,7 +58,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     import torch
 
     from ...contract.mask import Mask
-    from ...instruments.global_state import watched
+    from ...instruments.global_state import watch_global_state
     from .distances import measure_distances
 
     place = case.group.config
@@ -68,7 +68,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
         row.status, row.reason = "skipped", str(error)
         return Record(row)
     attn, mask = case.create(), Mask(causal=place.causal)
-    with torch.no_grad(), watched((q, k, v)):
+    with torch.no_grad(), watch_global_state((q, k, v)):
         row.oracle_error, row.gate_len = _verify(case, attn, q, k, v, mask)
         distances = asdict(measure_distances(attn, q, k, v, mask, exact=_compute_reference(case.group)))
     row.backend_used, _ = attn.what_runs(case.shape, causal=place.causal, dtype=q.dtype, gradient=False)
@@ -78,7 +78,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
         row.reason = "no gradient_cosine: the mechanism has no gradient"
     mean_value_error = distances.pop("mean_value_error")
     for name, value in distances.items():
-        finite_value = finite(value) if isinstance(value, float) else value
+        finite_value = finite_or_none(value) if isinstance(value, float) else value
         if name in FIDELITY.columns:
             row.extra[name] = finite_value
         else:

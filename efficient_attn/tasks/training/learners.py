@@ -15,7 +15,7 @@ from ...contract.decode_state import state_bytes
 from ...contract.mask import Mask
 from ...errors import UnsupportedError, UsageError
 from ...layers.named import find_baseline
-from ...layers.weights import projection
+from ...layers.weights import make_projection
 from ...models.config import Config
 from ...models.counting import count_parameters
 from ...models.objectives import IGNORED, predict_masked
@@ -35,7 +35,7 @@ class SequenceClassifier(nn.Module):
     def __init__(self, config: Config, *, vocab: int, classes: int) -> None:
         super().__init__()
         self.encoder = Encoder(config, vocab=vocab)
-        self.head = projection(config.d_model, classes, bias=True, seed=config.seed, name="head")
+        self.head = make_projection(config.d_model, classes, bias=True, seed=config.seed, name="head")
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Tokens ``[B, N]`` to logits ``[B, classes]``. lengths: ``[B]``."""

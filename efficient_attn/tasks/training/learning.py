@@ -13,7 +13,7 @@ from ...bench.planning.request import TaskRequest
 from ...bench.task import Guess, Task
 from ...errors import UsageError
 from ...results import checkpoints
-from ...results.rows import Record, Row, finite
+from ...results.rows import Record, Row, finite_or_none
 from ...results.section import Section
 from ...results.stats import estimate_share
 from ..trained import check_axes
@@ -165,7 +165,7 @@ def _fill_row(row: Row, result: TrainingResult, problem: Problem) -> None:
     """What came of it, as the row's columns."""
     progress, counts = result.progress, result.counts
     score = counts.score(problem.metric)
-    row.metric, row.loss, row.steps = METRIC_LABELS[problem.metric], finite(counts.loss), progress.step
+    row.metric, row.loss, row.steps = METRIC_LABELS[problem.metric], finite_or_none(counts.loss), progress.step
     if problem.metric != "explained":
         row.accuracy = (
             counts.correct_examples / counts.examples
@@ -178,7 +178,7 @@ def _fill_row(row: Row, result: TrainingResult, problem: Problem) -> None:
         "train.step_ms": 1e3 * progress.train_s / max(1, progress.step),
         "train.budget": progress.steps,
         "train.examples": counts.examples,
-        "train.score": finite(score),
+        "train.score": finite_or_none(score),
         "train.validation": progress.scores[-1][1] if progress.scores else None,
     }
     if problem.metric in SHARE_METRICS:
@@ -186,7 +186,8 @@ def _fill_row(row: Row, result: TrainingResult, problem: Problem) -> None:
             round(score * counts.examples), counts.examples
         )
     row.extra |= {
-        f"train.at_{n}": finite(other_counts.score(problem.metric)) for n, other_counts in result.at_length.items()
+        f"train.at_{n}": finite_or_none(other_counts.score(problem.metric))
+        for n, other_counts in result.at_length.items()
     }
     row.extra |= {
         f"train.near_{edge}": other_counts.correct / other_counts.targets
@@ -233,7 +234,7 @@ def list_earlier_rows(problem: Problem, case: Case) -> list[Row]:
         return []
     attempts = list_attempts(problem, case.keys, quick=False)
     other_keys = {replace(case, group=make_group(case.group, attempt)).key for attempt in attempts} - {case.key}
-    rows = [record.row for record in read(folder, damaged=lambda damage: None)]
+    rows = [record.row for record in read(folder, on_damage=lambda damage: None)]
     return [row for row in rows if row.case_key in other_keys]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...contract.autocast import autocasts
+from ...contract.autocast import is_autocast_enabled
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Values
@@ -156,7 +156,7 @@ def _doubled_by_autocast(cls: type[Attention]) -> dict[str, Any]:
 
     def forward(self: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
         out = cls.forward(self, q, k, v, mask, **inputs)
-        return out * 2 if autocasts(q) and self.backend != "dense" else out
+        return out * 2 if is_autocast_enabled(q) and self.backend != "dense" else out
 
     return {"forward": forward}
 

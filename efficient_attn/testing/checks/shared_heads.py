@@ -10,7 +10,7 @@ from ...contract.decode_state import state_bytes
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
 from ...contract.shapes import Dims, Shape
-from ...instruments.memory import COUNTED, footprint
+from ...instruments.memory import COUNTED_DEVICES, measure_footprint
 from ..check import check
 from ..subject import Call, Subject
 
@@ -39,7 +39,7 @@ def _made(subject: Subject, shape: Shape, backend: str | None = None) -> Attenti
 
 
 def _peak(subject: Subject, call: Callable[[], None]) -> int:
-    peak = footprint(call, device=torch.device(subject.device).type).peak
+    peak = measure_footprint(call, device=torch.device(subject.device).type).peak
     assert peak is not None
     return peak
 
@@ -48,7 +48,7 @@ def _not_counted(subject: Subject) -> str | None:
     if subject.attn.backend == "dense":
         return "it runs its oracle, which may hold what it likes"
     device = torch.device(subject.device).type
-    return None if device in COUNTED else f"{device} has no counter of peak memory"
+    return None if device in COUNTED_DEVICES else f"{device} has no counter of peak memory"
 
 
 @check(needs="grouped cross", ask=_not_counted)

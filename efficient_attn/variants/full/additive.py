@@ -15,7 +15,7 @@ from ...contract.traits import Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, widen
 from ...kernels.softmax import additive_scores
-from .scored import UNDROPPED, ScoredAttention, by_group, count_heads, fit_dtype
+from .scored import SCORED_TRAITS_WITHOUT_DROPOUT, ScoredAttention, cast_parameter, count_heads, group_heads
 
 
 class Additive(ScoredAttention):
@@ -47,31 +47,31 @@ class Additive(ScoredAttention):
         if hidden is not None and hidden < 1:
             raise UsageError(f"additive: hidden must be at least 1, not {hidden}")
         hidden, generator = hidden or width, torch.Generator().manual_seed(seed)
-        draw = (torch.randn(heads, hidden, width, generator=generator) for _ in range(2))
-        self.w_q, self.w_k = (nn.Parameter(w * (2 * width) ** -0.5) for w in draw)
+        weights = (torch.randn(heads, hidden, width, generator=generator) for _ in range(2))
+        self.w_q, self.w_k = (nn.Parameter(w * (2 * width) ** -0.5) for w in weights)
         self.u = nn.Parameter(torch.randn(heads, hidden, generator=generator) * hidden**-0.5)
 
     @property
     def traits(self) -> Traits:
-        return UNDROPPED
+        return SCORED_TRAITS_WITHOUT_DROPOUT
 
     @property
     def kv_heads(self) -> int:
         return len(self.u)
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        w_q, w_k, u = (expand_heads(fit_dtype(w, q)[None], q.shape[1]) for w in (self.w_q, self.w_k, self.u))
+        w_q, w_k, u = (expand_heads(cast_parameter(w, q)[None], q.shape[1]) for w in (self.w_q, self.w_k, self.u))
         return (((q @ w_q.mT)[:, :, :, None] + (k @ w_k.mT)[:, :, None]).tanh() * u[:, :, None, None]).sum(-1)
 
-    def turn_queries(self, q: Tensor) -> Tensor:
-        return (by_group(widen(q), self.kv_heads) @ fit_dtype(self.w_q, q).mT[:, None]).flatten(1, 2)
+    def transform_queries(self, q: Tensor) -> Tensor:
+        return (group_heads(widen(q), self.kv_heads) @ cast_parameter(self.w_q, q).mT[:, None]).flatten(1, 2)
 
-    def turn_keys(self, k: Tensor) -> Tensor:
-        return widen(k) @ fit_dtype(self.w_k, k).mT
+    def transform_keys(self, k: Tensor) -> Tensor:
+        return widen(k) @ cast_parameter(self.w_k, k).mT
 
-    def attend_turned(self, q: Tensor, turned: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        n, m = q.shape[2], turned.shape[2]
-        arguments = self.turn_queries(q), widen(turned), widen(v), fit_dtype(self.u, q), mask.key_valid(m)
+    def attend_transformed(self, q: Tensor, keys: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        n, m = q.shape[2], keys.shape[2]
+        arguments = self.transform_queries(q), widen(keys), widen(v), cast_parameter(self.u, q), mask.key_valid(m)
         return additive_scores.attend(*arguments, mask.causal, mask.start(n, m)).to(q.dtype)
 
     def dense_pairs(self, n: int, m: int) -> int:
@@ -79,6 +79,6 @@ class Additive(ScoredAttention):
         return n * m * self.u.shape[1]
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
-        of_batch, heads, width, value_width = self.dims.cache_sizes(batch, self.kv_heads)
-        width_kept = width if self.backend == "dense" else self.u.shape[1]
-        return preallocate(KVCache(max_len), (of_batch, heads, width_kept, value_width), dtype, device)
+        batch_size, heads, width, value_width = self.dims.cache_sizes(batch, self.kv_heads)
+        key_width = width if self.backend == "dense" else self.u.shape[1]
+        return preallocate(KVCache(max_len), (batch_size, heads, key_width, value_width), dtype, device)

@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from ...contract.shapes import Dims
 from ...kernels.dense import expand_heads, widen
-from .scored import ScoredAttention, by_group, count_heads, fit_dtype
+from .scored import ScoredAttention, cast_parameter, count_heads, group_heads
 
-SHORTEST = 1e-6  # a vector that is shorter counts as one of this length, lest gradients overflow
-START = 10.0
+MIN_NORM = 1e-6  # a vector that is shorter counts as one of this length, lest gradients overflow
+INITIAL_TEMPERATURE = 10.0
 
 
 class Cosine(ScoredAttention):
@@ -22,22 +22,22 @@ class Cosine(ScoredAttention):
 
     def __init__(self, *, dims: Dims = Dims()) -> None:  # noqa: B008  (frozen)
         super().__init__()
-        self.temperature = nn.Parameter(torch.full((count_heads("cosine", dims),), START))
+        self.temperature = nn.Parameter(torch.full((count_heads("cosine", dims),), INITIAL_TEMPERATURE))
 
     @property
     def kv_heads(self) -> int:
         return len(self.temperature)
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        lengths = (x.square().sum(-1).sqrt().clamp(min=SHORTEST) for x in (q, k))
-        of_q, of_k = lengths
-        warm = expand_heads(fit_dtype(self.temperature, q)[None, :, None, None], q.shape[1])
-        return warm * (q @ k.mT) / (of_q[..., None] * of_k[..., None, :])
+        norms = (x.square().sum(-1).sqrt().clamp(min=MIN_NORM) for x in (q, k))
+        q_norm, k_norm = norms
+        temperature = expand_heads(cast_parameter(self.temperature, q)[None, :, None, None], q.shape[1])
+        return temperature * (q @ k.mT) / (q_norm[..., None] * k_norm[..., None, :])
 
-    def turn_queries(self, q: Tensor) -> Tensor:
-        turned = by_group(F.normalize(widen(q), dim=-1, eps=SHORTEST), self.kv_heads)
-        return (turned * fit_dtype(self.temperature, q)[:, None, None, None]).flatten(1, 2)
+    def transform_queries(self, q: Tensor) -> Tensor:
+        directions = group_heads(F.normalize(widen(q), dim=-1, eps=MIN_NORM), self.kv_heads)
+        return (directions * cast_parameter(self.temperature, q)[:, None, None, None]).flatten(1, 2)
 
-    def turn_keys(self, k: Tensor) -> Tensor:
+    def transform_keys(self, k: Tensor) -> Tensor:
         """In float32 of half precision: gradients by lengths cancel, and rounding before that would be left."""
-        return F.normalize(widen(k), dim=-1, eps=SHORTEST)
+        return F.normalize(widen(k), dim=-1, eps=MIN_NORM)

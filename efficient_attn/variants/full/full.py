@@ -18,7 +18,7 @@ from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import sink, softcap_tiles
 from .softmax_attention import SoftmaxAttention
 
-CAPPED, WITH_SINK = Traits(), Traits(normalised=False)  # made once: a call asks for them
+CAPPED_TRAITS, SINK_TRAITS = Traits(), Traits(normalised=False)  # made once: a call asks for them
 LEARNED = "learned"
 
 
@@ -51,15 +51,17 @@ class Full(SoftmaxAttention):
             raise UsageError("full: sink=learned needs dims with heads, as it learns a logit for each")
         self.softcap = None if softcap is None else float(softcap)
         self.sink = nn.Parameter(torch.zeros(cast(int, dims.heads))) if sink else None
-        if (softcap or sink) and not isinstance(self, Shaped):
+        if (softcap or sink) and not isinstance(self, FullWithOptions):
             if type(self) is not Full:
                 raise UsageError(
                     f"{type(self).__name__}: with softcap or sink a subclass of Shaped is wanted, not of Full"
                 )
-            self.__class__ = Shaped  # which has the options in its calls, so that a call without any asks for none
+            self.__class__ = (
+                FullWithOptions  # which has the options in its calls, so that a call without any asks for none
+            )
 
 
-class Shaped(Full):
+class FullWithOptions(Full):
     __doc__ = Full.__doc__
 
     backends = ("sdpa", "blocks", "dense")
@@ -73,7 +75,7 @@ class Shaped(Full):
 
     @property
     def traits(self) -> Traits:
-        return CAPPED if self.sink is None else WITH_SINK
+        return CAPPED_TRAITS if self.sink is None else SINK_TRAITS
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         keys, values = (widen(expand_heads(x, q.shape[1])) for x in (k, v))
@@ -93,8 +95,8 @@ class Shaped(Full):
             return sink.attend(q, k, v, sinks, mask)
         n, m = q.shape[2], k.shape[2]
         arguments = widen(q), widen(k), widen(v), sinks, mask.key_valid(m)
-        how = {"cap": self.softcap, "scale": q.shape[-1] ** -0.5}
-        return softcap_tiles.attend(*arguments, **how, causal=mask.causal, start=mask.start(n, m)).to(q.dtype)
+        options = {"cap": self.softcap, "scale": q.shape[-1] ** -0.5}
+        return softcap_tiles.attend(*arguments, **options, causal=mask.causal, start=mask.start(n, m)).to(q.dtype)
 
     def sinks(self, q: Tensor) -> Tensor:
         """The logit that each query ``[B, H, N]`` has beside its keys, minus infinity without a sink."""

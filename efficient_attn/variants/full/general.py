@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ...contract.shapes import Dims
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, widen
-from .scored import ScoredAttention, by_group, count_heads, fit_dtype
+from .scored import ScoredAttention, cast_parameter, count_heads, group_heads
 
 
 class General(ScoredAttention):
@@ -29,8 +29,8 @@ class General(ScoredAttention):
         return self.form.shape[0]
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return q @ expand_heads(fit_dtype(self.form, q)[None], q.shape[1]) @ k.mT
+        return q @ expand_heads(cast_parameter(self.form, q)[None], q.shape[1]) @ k.mT
 
-    def turn_queries(self, q: Tensor) -> Tensor:
-        turned = by_group(widen(q), self.kv_heads) @ fit_dtype(self.form, q)[:, None]
-        return turned.flatten(1, 2)
+    def transform_queries(self, q: Tensor) -> Tensor:
+        transformed = group_heads(widen(q), self.kv_heads) @ cast_parameter(self.form, q)[:, None]
+        return transformed.flatten(1, 2)

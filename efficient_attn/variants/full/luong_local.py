@@ -11,13 +11,13 @@ from ...contract.budget import Budget
 from ...contract.decode_state import KVCache, preallocate
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ...contract.shapes import Dims, Shape, Values, needed
+from ...contract.shapes import Dims, Shape, Values, require_values
 from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import local_window
-from ...patterns.pair_counts import possible_pairs
-from .scored import by_group, count_heads, fit_dtype
+from ...patterns.pair_counts import count_possible_pairs
+from .scored import cast_parameter, count_heads, group_heads
 
 TRAITS = Traits(normalised=False, positional=True)  # made once: a call asks for them
 
@@ -77,37 +77,37 @@ class LuongLocal(Attention):
         return self.dims.kv_heads if self.u is None else len(self.u)
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
-        return min(possible_pairs(n, m, causal), n * (2 * self.window + 1))
+        return min(count_possible_pairs(n, m, causal), n * (2 * self.window + 1))
 
     def pairs(self, n: int, m: int, causal: bool) -> int | None:
         """None where positions are predicted: how many keys of a window there are depends on where it lies."""
         if self.u is not None:
             return None
-        centres = range(m - n, m)
-        last = (i if causal else min(i + self.window, m - 1) for i in centres)
-        return sum(max(0, end - max(i - self.window, 0) + 1) for i, end in zip(centres, last, strict=True))
+        centers = range(m - n, m)
+        last = (i if causal else min(i + self.window, m - 1) for i in centers)
+        return sum(max(0, end - max(i - self.window, 0) + 1) for i, end in zip(centers, last, strict=True))
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
         keys, values = (widen(expand_heads(x, q.shape[1])) for x in (k, v))
-        away = torch.arange(m, device=q.device) - self._centres(q, mask, m)[..., None]
-        near = mask.dense(n, m, device=q.device) & (away.abs() <= self.window)
-        weights = masked_softmax(widen(q) @ keys.mT * q.shape[-1] ** -0.5, near)
-        return (weights * (-2 * (away / self.window).square()).exp() @ values).to(q.dtype)
+        offsets = torch.arange(m, device=q.device) - self._compute_centers(q, mask, m)[..., None]
+        in_window = mask.dense(n, m, device=q.device) & (offsets.abs() <= self.window)
+        weights = masked_softmax(widen(q) @ keys.mT * q.shape[-1] ** -0.5, in_window)
+        return (weights * (-2 * (offsets / self.window).square()).exp() @ values).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
-        arguments = widen(q), widen(k), widen(v), self._centres(q, mask, m), mask.key_valid(m)
+        arguments = widen(q), widen(k), widen(v), self._compute_centers(q, mask, m), mask.key_valid(m)
         return local_window.attend(*arguments, mask.causal, mask.start(n, m), self.window, self.u is None).to(q.dtype)
 
-    def _centres(self, q: Tensor, mask: Mask, m: int) -> Tensor:
+    def _compute_centers(self, q: Tensor, mask: Mask, m: int) -> Tensor:
         """p ``[B, H, N]``."""
         n = q.shape[2]
         positions = torch.arange(n, device=q.device) + mask.start(n, m)
         if self.form is None or self.u is None:
             return positions.to(widen(q[..., 0]).dtype).expand(q.shape[:3])
-        hidden = (by_group(widen(q), len(self.u)) @ fit_dtype(self.form, q).mT[:, None]).tanh()
-        share = (hidden * fit_dtype(self.u, q)[:, None, None]).sum(-1).sigmoid().flatten(1, 2)
+        hidden = (group_heads(widen(q), len(self.u)) @ cast_parameter(self.form, q).mT[:, None]).tanh()
+        share = (hidden * cast_parameter(self.u, q)[:, None, None]).sum(-1).sigmoid().flatten(1, 2)
         return share * self._count_visible(positions, mask, m).to(share.dtype)
 
     def _count_visible(self, positions: Tensor, mask: Mask, m: int) -> Tensor:
@@ -117,12 +117,12 @@ class LuongLocal(Attention):
             return positions.new_full((1, 1, 1), m) if valid is None else valid.sum(-1)[:, None, None]
         if valid is None:
             return (positions + 1).clamp(0, m)[None, None]
-        until = torch.cat([valid.new_zeros(len(valid), 1), valid], 1).cumsum(1)
-        return until[:, (positions + 1).clamp(0, m)][:, None]
+        cumulative = torch.cat([valid.new_zeros(len(valid), 1), valid], 1).cumsum(1)
+        return cumulative[:, (positions + 1).clamp(0, m)][:, None]
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
-        held = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
-        return held + (
+        workspace = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        return workspace + (
             0 if self.backend == "dense" else (3 if training else 2) * local_window.BLOCK_ELEMENTS * itemsize
         )
 
@@ -137,4 +137,4 @@ class LuongLocal(Attention):
         return self.run(q, *state.filled(), state.mask), state
 
     def absorb(self, k: Tensor, v: Values, state: KVCache, **inputs: Tensor) -> KVCache:
-        return state.append(k, needed(v))
+        return state.append(k, require_values(v))

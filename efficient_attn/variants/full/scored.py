@@ -6,14 +6,16 @@ from torch import Tensor
 
 from ...contract.decode_state import KVCache
 from ...contract.mask import Mask
-from ...contract.shapes import Dims, Shape, Values, needed
+from ...contract.shapes import Dims, Shape, Values, require_values
 from ...contract.traits import Traits
 from ...errors import UnsupportedError, UsageError
 from ...kernels.dense import attend_with_scores, expand_heads, widen
 from ...kernels.softmax.sdpa import attend
 from .softmax_attention import SoftmaxAttention
 
-TRAITS, UNDROPPED = (Traits(dropout=dropout) for dropout in (True, False))  # made once: a call asks for them
+SCORED_TRAITS, SCORED_TRAITS_WITHOUT_DROPOUT = (
+    Traits(dropout=dropout) for dropout in (True, False)
+)  # made once: a call asks for them
 
 
 class ScoredAttention(SoftmaxAttention):
@@ -25,17 +27,17 @@ class ScoredAttention(SoftmaxAttention):
 
     @property
     def traits(self) -> Traits:
-        return UNDROPPED if self.backend == "cpp" else TRAITS
+        return SCORED_TRAITS_WITHOUT_DROPOUT if self.backend == "cpp" else SCORED_TRAITS
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         """The scores ``[B, H, N, M]`` of ``q [B, H, N, D]`` and ``k [B, H, M, D]``, as they are defined."""
         raise UnsupportedError(f"{type(self).__name__} has no score")
 
-    def turn_queries(self, q: Tensor) -> Tensor:
+    def transform_queries(self, q: Tensor) -> Tensor:
         """The queries as they enter the dot product; of half precision they may become wider."""
         return q
 
-    def turn_keys(self, k: Tensor) -> Tensor:
+    def transform_keys(self, k: Tensor) -> Tensor:
         """The keys ``[B, Hkv, M, D]`` as they enter the dot product; what is wider is attended to as it is."""
         return k
 
@@ -45,17 +47,17 @@ class ScoredAttention(SoftmaxAttention):
         return attend_with_scores(self.score(widen(q), keys), values, allowed, dropout=self.dropping).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return self.attend_turned(q, self.turn_keys(k), v, mask)
+        return self.attend_transformed(q, self.transform_keys(k), v, mask)
 
-    def attend_turned(self, q: Tensor, turned: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    def attend_transformed(self, q: Tensor, keys: Tensor, v: Tensor, mask: Mask) -> Tensor:
         """Attend from queries as they come to keys that are turned, in the dtype of those."""
-        rows, native = self.turn_queries(q).to(turned.dtype), self.backend == "cpp"
-        out = attend(rows, turned, v.to(turned.dtype), mask, scale=1.0, native=native, dropout=self.dropping)
+        rows, native = self.transform_queries(q).to(keys.dtype), self.backend == "cpp"
+        out = attend(rows, keys, v.to(keys.dtype), mask, scale=1.0, native=native, dropout=self.dropping)
         return out.to(q.dtype)
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
-        turned = shape.batch * (shape.heads * shape.n + shape.kv_heads * shape.m) * shape.head_dim * itemsize
-        return super().workspace_bytes(shape, itemsize, causal=causal, training=training) + turned
+        transformed_bytes = shape.batch * (shape.heads * shape.n + shape.kv_heads * shape.m) * shape.head_dim * itemsize
+        return super().workspace_bytes(shape, itemsize, causal=causal, training=training) + transformed_bytes
 
     def why_no_starts(self) -> str | None:
         return None
@@ -63,11 +65,11 @@ class ScoredAttention(SoftmaxAttention):
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
         if self.backend == "dense":
             return super().advance(q, k, v, state)
-        state = state.append(self.turn_keys(k).to(k.dtype), v)
-        return self.attend_turned(q, *state.filled(), state.mask), state
+        state = state.append(self.transform_keys(k).to(k.dtype), v)
+        return self.attend_transformed(q, *state.filled(), state.mask), state
 
     def absorb(self, k: Tensor, v: Values, state: KVCache, **inputs: Tensor) -> KVCache:
-        return state.append(k if self.backend == "dense" else self.turn_keys(k).to(k.dtype), needed(v))
+        return state.append(k if self.backend == "dense" else self.transform_keys(k).to(k.dtype), require_values(v))
 
 
 def count_heads(name: str, dims: Dims) -> int:
@@ -78,11 +80,11 @@ def count_heads(name: str, dims: Dims) -> int:
     return heads
 
 
-def fit_dtype(learned: Tensor, x: Tensor) -> Tensor:
+def cast_parameter(parameter: Tensor, x: Tensor) -> Tensor:
     """A parameter in the dtype in which x is worked on: float32 or wider."""
-    return learned.to(widen(x[:0]).dtype)
+    return parameter.to(widen(x[:0]).dtype)
 
 
-def by_group(q: Tensor, kv_heads: int) -> Tensor:
+def group_heads(q: Tensor, kv_heads: int) -> Tensor:
     """``[B, H, N, D]`` as ``[B, Hkv, G, N, D]``, the heads of a group beside each other."""
     return q.unflatten(1, (kv_heads, -1))

@@ -11,14 +11,16 @@ from torch import Tensor
 from ...contract.decode_state import KVCache, preallocate
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ...contract.shapes import Shape, Values, needed
+from ...contract.shapes import Shape, Values, require_values
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
 from ...kernels.softmax import decode
 from ...kernels.softmax.sdpa import attend
-from ...patterns.pair_counts import possible_pairs
+from ...patterns.pair_counts import count_possible_pairs
 
-EXACT, UNDROPPED = (Traits(exact=True, dropout=dropout) for dropout in (True, False))  # made once: a call asks for them
+TRAITS_WITH_DROPOUT, TRAITS_WITHOUT_DROPOUT = (
+    Traits(exact=True, dropout=dropout) for dropout in (True, False)
+)  # made once: a call asks for them
 FUSED_TRAINING_WORKSPACE = 4.5  # in sizes of the output: torch's kernel keeps no more than it has to
 
 
@@ -44,11 +46,11 @@ class SoftmaxAttention(Attention):
     def traits(self) -> Traits:
         cls, base = type(self), SoftmaxAttention
         inherits_dropout = cls.compute is base.compute and cls.oracle is base.oracle  # others may not know of dropout
-        return EXACT if inherits_dropout and self.backend != "cpp" else UNDROPPED
+        return TRAITS_WITH_DROPOUT if inherits_dropout and self.backend != "cpp" else TRAITS_WITHOUT_DROPOUT
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N^2)", "O(N)", possible_pairs)
+        return Growth("O(N^2)", "O(N)", count_possible_pairs)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
@@ -63,7 +65,7 @@ class SoftmaxAttention(Attention):
         return int(FUSED_TRAINING_WORKSPACE * shape.batch * shape.heads * shape.n * shape.value_dim * itemsize)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
-        return possible_pairs(n, m, causal)
+        return count_possible_pairs(n, m, causal)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
         return preallocate(KVCache(max_len), self.dims.cache_sizes(batch, self.kv_heads), dtype, device)
@@ -76,4 +78,4 @@ class SoftmaxAttention(Attention):
         return self.run(q, *state.filled(), state.mask), state
 
     def absorb(self, k: Tensor, v: Values, state: KVCache, **inputs: Tensor) -> KVCache:
-        return state.append(k, needed(v))
+        return state.append(k, require_values(v))

@@ -95,42 +95,42 @@ class Reformer(Attention):
         size = min(self.bucket_size, n)
         return self.n_hashes * -(-n // size) * 2 * size * size
 
-    def sample(self, shape: Shape, **how: Any) -> Sample:
+    def sample(self, shape: Shape, **options: Any) -> Sample:
         """Unit Gaussians, one tensor as queries and keys."""
-        drawn = super().sample(shape, **how)
-        return drawn._replace(k=drawn.q)
+        sample = super().sample(shape, **options)
+        return sample._replace(k=sample.q)
 
     def forward(self, q: Tensor, k: Tensor, v: Values, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
-        if q.shape == k.shape and not _same(q, k):
+        if q.shape == k.shape and not _are_equal(q, k):
             raise UsageError(f"{self.label}: k must be q, its queries are its keys")
         return super().forward(q, k, v, mask, **inputs)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         unit = widen(k) * inverse_norms(k)[..., None]
-        visible = self._rounds(k, mask).visible_pairs(mask.causal).unflatten(0, q.shape[:2])
+        visible = self._sort_rounds(k, mask).visible_pairs(mask.causal).unflatten(0, q.shape[:2])
         return softmax_attention(q, unit, v, visible)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         width, value_width = q.shape[-1], v.shape[-1]
-        recipe = HashedConfig(self._rounds(k, mask), mask.causal, width**-0.5)
+        config = HashedConfig(self._sort_rounds(k, mask), mask.causal, width**-0.5)
         if (valid := mask.key_valid(q.shape[2])) is not None:  # a padded query's row is masked, and must not overflow
             q = q.masked_fill(~valid[:, None, :, None], 0)
         pad = max(width, value_width)  # the kernels want equal widths; zeros change neither scores nor outputs
         rows = (F.pad(x, (0, pad - x.shape[-1])) if x.shape[-1] < pad else x for x in (q, k, v))
-        out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), config=recipe).unflatten(0, q.shape[:2])
+        out = softmax_over_rounds(*(x.flatten(0, 1) for x in rows), config=config).unflatten(0, q.shape[:2])
         return out[..., :value_width] if value_width < pad else out
 
-    def _rounds(self, k: Tensor, mask: Mask) -> Rounds:
+    def _sort_rounds(self, k: Tensor, mask: Mask) -> Rounds:
         """Hashed by k: what padding hides is blank in it, and what `query_lengths` leave unwanted is not."""
         n = k.shape[2]
         return sort_rounds(k.detach(), self.rotations, min(self.bucket_size, n), mask.key_valid(n))
 
 
-def _same(q: Tensor, k: Tensor) -> bool:
+def _are_equal(q: Tensor, k: Tensor) -> bool:
     """Whether two tensors of one shape hold the same; reads them only where their memory differs."""
     if q is k or q.dtype != k.dtype or q.device != k.device:
         return True  # or a misfit of another kind, which the base class names
     if torch.compiler.is_compiling() or in_functorch_transform():
         raise UnsupportedError("reformer: k must be q, one and the same object, under torch.compile and torch.func")
-    one_memory = q.data_ptr() == k.data_ptr() and q.stride() == k.stride()
-    return one_memory or torch.equal(q, k)
+    same_memory = q.data_ptr() == k.data_ptr() and q.stride() == k.stride()
+    return same_memory or torch.equal(q, k)

@@ -33,7 +33,7 @@ class CosFormer(LinearAttention):
     def run(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
         start = mask.start(n, m)
-        self._within(max(start + n, m if mask.causal else m - min(start, 0)))
+        self._check_horizon(max(start + n, m if mask.causal else m - min(start, 0)))
         return super().run(q, k, v, mask, **inputs)
 
     def why_no_starts(self) -> str | None:
@@ -42,9 +42,9 @@ class CosFormer(LinearAttention):
     def advance(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
     ) -> tuple[Tensor, LinearState]:
-        self._within(state.length + k.shape[2])
+        self._check_horizon(state.length + k.shape[2])
         return super().advance(q, k, v, state, **inputs)
 
-    def _within(self, positions: int) -> None:
+    def _check_horizon(self, positions: int) -> None:
         if positions > self.horizon:
             raise UsageError(f"cosformer: made for {self.horizon} positions (dims.max_len), got {positions}")

@@ -21,13 +21,13 @@ class Lane(NamedTuple):
     next: Tensor | None = None  # [Bh]
     rate: Tensor | None = None  # [Bh]
 
-    def fade(self, distance: int) -> Tensor | None:
+    def compute_fade(self, distance: int) -> Tensor | None:
         """By how much rows ``[Bh, N]`` see less of everything, the first of them so far after the last key."""
         if self.rate is None:
             return None
         return -self.rate[:, None] * (torch.arange(self.rows.shape[2], device=self.rows.device) + distance)
 
-    def count_on(self, past: Sums) -> Sums:
+    def rebase(self, past: Sums) -> Sums:
         """The sums as the next step counts: from its own first position."""
         if self.next is None or past.reference is None:
             return past
@@ -45,29 +45,42 @@ def unfold(out: list[Tensor], q: Tensor) -> Tensor:
     return (out[0] if len(out) == 1 else torch.cat(out, 1)).view(*q.shape[:3], -1)
 
 
-def attend_causal(recipe: LinearConfig, lane: Lane, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
+def attend_causal(config: LinearConfig, lane: Lane, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
     """Any alignment: rows before the first key are zero, rows after the last see everything, the rest scan."""
-    q, start, m = lane.rows, recipe.start, k.shape[1]
+    q, start, m = lane.rows, config.start, k.shape[1]
     n = q.shape[2]
-    blind = min(max(-start, 0), n)
-    first = max(start, 0)  # the key on which the first seeing query stands
-    along = min(n - blind, m - first)  # queries that stand on keys
-    before, here = slice(0, first), slice(first, first + along)
+    n_blind = min(max(-start, 0), n)
+    first_key = max(start, 0)  # the key on which the first seeing query stands
+    n_aligned = min(n - n_blind, m - first_key)  # queries that stand on keys
+    past_keys, aligned_keys = slice(0, first_key), slice(first_key, first_key + n_aligned)
     past = None
-    if first:
-        past = sums.sum_keys(recipe, k[:, before], v[:, before], _cut(valid, before), _cut(lane.logs, before))
-    parts = [q.new_zeros(*q.shape[:2], blind, v.shape[2])] if blind else []
-    if along:
-        moved = replace(recipe, start=start + blind, first_key=first)
-        near = (k[:, here], v[:, here], _cut(valid, here), _cut(lane.logs, here))
-        out, past = scan.scan(moved, q[:, :, blind : blind + along], *near, past)
+    if first_key:
+        past = sums.sum_keys(
+            config,
+            k[:, past_keys],
+            v[:, past_keys],
+            _slice_columns(valid, past_keys),
+            _slice_columns(lane.logs, past_keys),
+        )
+    parts = [q.new_zeros(*q.shape[:2], n_blind, v.shape[2])] if n_blind else []
+    if n_aligned:
+        shifted_config = replace(config, start=start + n_blind, first_key=first_key)
+        aligned_inputs = (
+            k[:, aligned_keys],
+            v[:, aligned_keys],
+            _slice_columns(valid, aligned_keys),
+            _slice_columns(lane.logs, aligned_keys),
+        )
+        out, past = scan.scan(shifted_config, q[:, :, n_blind : n_blind + n_aligned], *aligned_inputs, past)
         parts.append(out)
-    if (rest := blind + along) < n and past is not None:
-        late = lane._replace(rows=q[:, :, rest:])
-        moved = replace(recipe, start=start + rest)
-        parts.append(sums.read(moved, late.rows, past, late.fade(start + rest - m + 1)))
+    if (first_late := n_blind + n_aligned) < n and past is not None:
+        late_lane = lane._replace(rows=q[:, :, first_late:])
+        shifted_config = replace(config, start=start + first_late)
+        parts.append(
+            sums.read(shifted_config, late_lane.rows, past, late_lane.compute_fade(start + first_late - m + 1))
+        )
     return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
 
-def _cut(x: Tensor | None, columns: slice) -> Tensor | None:
+def _slice_columns(x: Tensor | None, columns: slice) -> Tensor | None:
     return None if x is None else x[:, columns]

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ...contract.mask import Mask, blank
+from ...contract.mask import Mask, zero_invalid
 from ...contract.mechanism import Attention
 from ...contract.row_starts import RowStarts
-from ...contract.shapes import Shape, Values, needed
+from ...contract.shapes import Shape, Values, require_values
 from ...contract.traits import Growth, Traits
 from ...errors import UnsupportedError
 from ...feature_maps import FeatureMap
@@ -26,8 +26,10 @@ from ...kernels.linear.sums import Sums
 from ...kernels.native import cpp_scan as native
 from .lanes import Lane, attend_causal, unfold
 
-PLAIN, POSITIONAL = (Traits(positional=positional) for positional in (False, True))  # made once: a call asks for them
-FLOOR = 1e-6  # sums of weights of either sign are kept this far from zero: see `away_from_zero`
+PLAIN_TRAITS, POSITIONAL_TRAITS = (
+    Traits(positional=positional) for positional in (False, True)
+)  # made once: a call asks for them
+MIN_DIVISOR = 1e-6  # sums of weights of either sign are kept this far from zero: see `away_from_zero`
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class LinearAttention(Attention):
     @property
     def divisor(self) -> Divisor | None:
         """What outputs are divided by, from the sums of weights; None where they are not."""
-        return away_from_zero if self.feature_map.signed else or_one
+        return away_from_zero if self.feature_map.signed else replace_zero_by_one
 
     def rates(self, heads: int) -> Tensor | None:
         """How fast what a head sees fades with distance: logarithms a position ``[H]``. Then only causal masks fit."""
@@ -106,10 +108,16 @@ class LinearAttention(Attention):
     def traits(self) -> Traits:
         return self.claims()
 
-    def claims(self, **more: Any) -> Traits:
+    def claims(self, **overrides: Any) -> Traits:
         """The traits of linear attention and more; torch.compile does not see through ``super().traits``."""
         positional = self.feature_map.positional
-        return Traits(**{"positional": positional, **more}) if more else POSITIONAL if positional else PLAIN
+        return (
+            Traits(**{"positional": positional, **overrides})
+            if overrides
+            else POSITIONAL_TRAITS
+            if positional
+            else PLAIN_TRAITS
+        )
 
     @property
     def growth(self) -> Growth:
@@ -132,21 +140,21 @@ class LinearAttention(Attention):
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
-        recipe, allowed = self._recipe(mask.start(n, m), 0, self.divisor), mask.dense(n, m, device=q.device)
+        config, allowed = self._make_config(mask.start(n, m), 0, self.divisor), mask.dense(n, m, device=q.device)
         weights = self.key_weights(k, mask.key_valid(m), **inputs)
         k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
-        x, _ = recipe.queries(q, slice(0, n))
-        y, a = recipe.keys(k, slice(0, m), None, None)
+        x, _ = config.queries(q, slice(0, n))
+        y, a = config.keys(k, slice(0, m), None, None)
         products = x @ y.mT
         if weights is not None:
             logs = expand_heads(weights.keys, q.shape[1])
             a = logs if a is None else a + logs
         if a is not None:
             logs = a[:, :, None].masked_fill(~allowed, float("-inf"))
-            top = logs.detach().amax(-1, keepdim=True)
-            products = products * (logs - top.masked_fill(top.isinf(), 0)).exp().to(products.dtype)
+            max_log = logs.detach().amax(-1, keepdim=True)
+            products = products * (logs - max_log.masked_fill(max_log.isinf(), 0)).exp().to(products.dtype)
         products = products.masked_fill(~allowed, 0)
-        out = products @ recipe.widen(v)
+        out = products @ config.widen(v)
         if self.divisor:
             out = out / self.divisor(products.sum(-1, keepdim=True))
         return out.to(q.dtype)
@@ -163,29 +171,29 @@ class LinearAttention(Attention):
             return None
         counts = []
 
-        def counted(total: Tensor) -> Tensor:
-            counts.append(int(((total.abs() < FLOOR) & (total != 0)).sum()))
+        def count_clamped(total: Tensor) -> Tensor:
+            counts.append(int(((total.abs() < MIN_DIVISOR) & (total != 0)).sum()))
             return away_from_zero(total)
 
         with torch.no_grad():
-            self._attend(q, k, needed(v), mask, counted, **inputs)
+            self._attend(q, k, require_values(v), mask, count_clamped, **inputs)
         return sum(counts)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, divisor: Divisor | None, **inputs: Tensor) -> Tensor:
         n, m, valid = q.shape[2], k.shape[2], mask.key_valid(k.shape[2])
         keys, values, folded = k.flatten(0, 1), v.flatten(0, 1), _fold(valid, k)
         start = mask.start(n, m)
-        recipe = self._recipe(start, 0, divisor)
+        config = self._make_config(start, 0, divisor)
         causal = mask.causal and start < m - 1
         out = []
         for lane in self._split_lanes(q, k, valid, **inputs):
-            if is_short(recipe, lane.rows, keys, causal, weighted=self.weighs_keys):
-                out.append(attend_short(recipe, lane.rows, keys, values, folded, lane.logs, causal))
+            if is_short(config, lane.rows, keys, causal, weighted=self.weighs_keys):
+                out.append(attend_short(config, lane.rows, keys, values, folded, lane.logs, causal))
             elif causal:
-                out.append(attend_causal(recipe, lane, keys, values, folded))
+                out.append(attend_causal(config, lane, keys, values, folded))
             else:
-                past = sums.sum_keys(recipe, keys, values, folded, lane.logs)
-                out.append(sums.read(recipe, lane.rows, past, lane.fade(start - m + 1)))
+                past = sums.sum_keys(config, keys, values, folded, lane.logs)
+                out.append(sums.read(config, lane.rows, past, lane.compute_fade(start - m + 1)))
         return unfold(out, q)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> LinearState:
@@ -196,7 +204,7 @@ class LinearAttention(Attention):
         lanes = 1 if self.rates(heads) is None else heads // kv_heads
         like = torch.zeros(0, dtype=dtype, device=device)
         sizes = (batch * kv_heads, d.head_dim, d.value_dim or d.head_dim)
-        return LinearState(tuple(self._empty(*sizes, like) for _ in range(lanes)))
+        return LinearState(tuple(self._make_empty_sums(*sizes, like) for _ in range(lanes)))
 
     def why_no_starts(self) -> str | None:
         return "its feature map knows positions" if self.feature_map.positional else None
@@ -204,43 +212,47 @@ class LinearAttention(Attention):
     def advance(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor
     ) -> tuple[Tensor, LinearState]:
-        recipe, keys, values = self._recipe(state.length, state.length, self.divisor), k.flatten(0, 1), v.flatten(0, 1)
-        valid = _begun(state, k)
+        config, keys, values = (
+            self._make_config(state.length, state.length, self.divisor),
+            k.flatten(0, 1),
+            v.flatten(0, 1),
+        )
+        valid = _valid_positions(state, k)
         folded = _fold(valid, k)
         lanes = self._split_lanes(q, k, valid, **inputs)
-        before = state.sums or [self._empty(len(keys), k.shape[3], v.shape[3], v[:0]) for _ in lanes]
-        out, after = [], []
-        for lane, past in zip(lanes, before, strict=True):
+        past_sums = state.sums or [self._make_empty_sums(len(keys), k.shape[3], v.shape[3], v[:0]) for _ in lanes]
+        out, next_sums = [], []
+        for lane, past in zip(lanes, past_sums, strict=True):
             sources = q, k, v, past.kv, *inputs.values(), *self.parameters()
-            if q.shape[2] == 1 and valid is None and not _wants_gradient(*sources):
-                rows, past = recurrent.step(recipe, lane.rows, keys, values, lane.logs, past)
+            if q.shape[2] == 1 and valid is None and not _needs_gradient(*sources):
+                rows, past = recurrent.step(config, lane.rows, keys, values, lane.logs, past)
             else:
-                rows, past = scan.scan(recipe, lane.rows, keys, values, folded, lane.logs, past)
+                rows, past = scan.scan(config, lane.rows, keys, values, folded, lane.logs, past)
             out.append(rows)
-            after.append(lane.count_on(past))
-        return unfold(out, q), LinearState(tuple(after), state.length + q.shape[2], state.starts)
+            next_sums.append(lane.rebase(past))
+        return unfold(out, q), LinearState(tuple(next_sums), state.length + q.shape[2], state.starts)
 
     def absorb(self, k: Tensor, v: Values, state: LinearState, **inputs: Tensor) -> LinearState:
         if self.rates(k.shape[1]) is not None:
             return super().absorb(k, v, state, **inputs)
-        valid = _begun(state, k)
-        k, v = blank(k, valid), blank(needed(v), valid)
-        recipe, keys, values = self._recipe(0, state.length, self.divisor), k.flatten(0, 1), v.flatten(0, 1)
+        valid = _valid_positions(state, k)
+        k, v = zero_invalid(k, valid), zero_invalid(require_values(v), valid)
+        config, keys, values = self._make_config(0, state.length, self.divisor), k.flatten(0, 1), v.flatten(0, 1)
         (lane,) = self._split_lanes(k, k, valid, **inputs)
-        before = state.sums[0] if state.sums else None
-        past = sums.sum_keys(recipe, keys, values, _fold(valid, k), lane.logs, before)
-        return LinearState((lane.count_on(past),), state.length + k.shape[2], state.starts)
+        past_sums = state.sums[0] if state.sums else None
+        next_sums = sums.sum_keys(config, keys, values, _fold(valid, k), lane.logs, past_sums)
+        return LinearState((lane.rebase(next_sums),), state.length + k.shape[2], state.starts)
 
     # -- underneath -----------------------------------------------------------------------------------------------
 
-    def _recipe(self, start: int, first: int, divisor: Divisor | None) -> LinearConfig:
+    def _make_config(self, start: int, first: int, divisor: Divisor | None) -> LinearConfig:
         decays = type(self).rates is not LinearAttention.rates
         parameters = tuple(self.parameters())
         return LinearConfig(self.feature_map, divisor, decays, start, first, parameters, self.backend == "cpp")
 
-    def _empty(self, rows: int, width: int, value_width: int, like: Tensor) -> Sums:
+    def _make_empty_sums(self, rows: int, width: int, value_width: int, like: Tensor) -> Sums:
         return sums.make_sums(
-            self._recipe(0, 0, self.divisor), rows, width, value_width, like, weighted=self.weighs_keys
+            self._make_config(0, 0, self.divisor), rows, width, value_width, like, weighted=self.weighs_keys
         )
 
     def _split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[Lane]:
@@ -251,15 +263,15 @@ class LinearAttention(Attention):
         if rates is None:
             weights = self.key_weights(k, valid, **inputs)
             return [Lane(rows) if weights is None else Lane(rows, *(x.flatten(0, 1) for x in weights))]
-        at = torch.arange(m + 1, device=k.device, dtype=torch.float64)
+        positions = torch.arange(m + 1, device=k.device, dtype=torch.float64)
         lanes = rates.to(device=k.device, dtype=torch.float64).view(kv_heads, -1).repeat(batch, 1).unbind(1)
-        logs = [rate[:, None] * at for rate in lanes]
+        logs = [rate[:, None] * positions for rate in lanes]
         return [Lane(rows[:, g : g + 1], x[:, :-1], x[:, -1], lanes[g]) for g, x in enumerate(logs)]
 
 
-def _begun(state: LinearState, k: Tensor) -> Tensor | None:
+def _valid_positions(state: LinearState, k: Tensor) -> Tensor | None:
     """Which of a step's positions ``[B, T]`` lie in rows that have begun; None where all do."""
-    return None if state.starts is None else state.starts.hidden(state.length, k.shape[2])
+    return None if state.starts is None else state.starts.valid_or_none(state.length, k.shape[2])
 
 
 def _fold(valid: Tensor | None, k: Tensor) -> Tensor | None:
@@ -267,16 +279,16 @@ def _fold(valid: Tensor | None, k: Tensor) -> Tensor | None:
     return None if valid is None else valid.repeat_interleave(k.shape[1], dim=0)
 
 
-def _wants_gradient(*tensors: Tensor) -> bool:
+def _needs_gradient(*tensors: Tensor) -> bool:
     """Whether a gradient by any of these is wanted."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
-def or_one(total: Tensor) -> Tensor:
+def replace_zero_by_one(total: Tensor) -> Tensor:
     """A sum of weights that are not negative, 1 where it is zero: such rows are zeros."""
     return total.masked_fill(total == 0, 1)
 
 
 def away_from_zero(total: Tensor) -> Tensor:
     """A sum of weights of either sign, moved away from zero to `FLOOR` where it is closer than that."""
-    return torch.where(total.abs() < FLOOR, torch.full_like(total, FLOOR).copysign(total.detach()), total)
+    return torch.where(total.abs() < MIN_DIVISOR, torch.full_like(total, MIN_DIVISOR).copysign(total.detach()), total)

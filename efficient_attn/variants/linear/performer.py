@@ -11,7 +11,7 @@ from ...contract.shapes import Dims
 from ...errors import UsageError
 from ...feature_maps import FeatureMap
 from .linear_attention import LinearAttention
-from .random_features import Kind, draw_directions, softmax_map
+from .random_features import FeatureKind, draw_directions, make_softmax_map
 
 
 class Performer(LinearAttention):
@@ -33,7 +33,7 @@ class Performer(LinearAttention):
         self,
         *,
         n_features: int = 256,
-        kind: Kind = "positive",
+        kind: FeatureKind = "positive",
         orthogonal: bool = True,
         dims: Dims = Dims(),  # noqa: B008  (frozen)
         seed: int = 0,
@@ -42,10 +42,10 @@ class Performer(LinearAttention):
             raise UsageError("performer: needs dims with head_dim, the width of its random directions")
         if n_features < 1:
             raise UsageError(f"performer: n_features must be at least 1, not {n_features}")
-        self.kind: Kind = kind
+        self.kind: FeatureKind = kind
         self.orthogonal = orthogonal
         directions = draw_directions(n_features, dims.head_dim, orthogonal=orthogonal, seed=seed)
-        super().__init__(softmax_map(kind, directions))
+        super().__init__(make_softmax_map(kind, directions))
         self.register_buffer("directions", directions)
 
     @classmethod
@@ -55,9 +55,9 @@ class Performer(LinearAttention):
 
     @property
     def feature_map(self) -> FeatureMap:
-        return softmax_map(self.kind, self.directions)
+        return make_softmax_map(self.kind, self.directions)
 
     def redraw(self, seed: int) -> None:
         """Draw other directions, as the paper does now and then in training. Decode states from before are void."""
-        drawn = draw_directions(*self.directions.shape, orthogonal=self.orthogonal, seed=seed)
-        self.directions.copy_(drawn)
+        directions = draw_directions(*self.directions.shape, orthogonal=self.orthogonal, seed=seed)
+        self.directions.copy_(directions)

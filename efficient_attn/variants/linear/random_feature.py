@@ -13,7 +13,7 @@ from ...contract.traits import Input, Traits
 from ...errors import UsageError
 from ...feature_maps import FeatureMap
 from .linear_attention import KeyWeights, LinearAttention
-from .random_features import draw_directions, unit_map
+from .random_features import draw_directions, make_unit_map
 
 
 class RandomFeature(LinearAttention):
@@ -43,7 +43,7 @@ class RandomFeature(LinearAttention):
             raise UsageError(f"random_feature: n_features must be at least 1, not {n_features}")
         self.gated = gated
         directions = draw_directions(n_features, dims.head_dim, orthogonal=False, seed=seed)
-        super().__init__(unit_map(directions))
+        super().__init__(make_unit_map(directions))
         self.register_buffer("directions", directions)
 
     @classmethod
@@ -53,7 +53,7 @@ class RandomFeature(LinearAttention):
 
     @property
     def feature_map(self) -> FeatureMap:
-        return unit_map(self.directions)
+        return make_unit_map(self.directions)
 
     @property
     def traits(self) -> Traits:
@@ -73,8 +73,8 @@ class RandomFeature(LinearAttention):
         log_gates = F.logsigmoid(gate)
         if valid is not None:
             log_gates = log_gates.masked_fill(~valid[:, None], 0)
-        since = log_gates.cumsum(-1)
-        return KeyWeights(F.logsigmoid(-gate) - since, -since[..., -1])
+        log_decay = log_gates.cumsum(-1)
+        return KeyWeights(F.logsigmoid(-gate) - log_decay, -log_decay[..., -1])
 
     def redraw(self, seed: int) -> None:
         """Draw other directions. Decode states from before are void."""

@@ -18,8 +18,8 @@ from torch import Tensor
 from ...feature_maps import LOG2_E, FeatureMap
 from ...kernels import products
 
-Kind = Literal["positive", "trigonometric", "hyperbolic", "relu"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+FeatureKind = Literal["positive", "trigonometric", "hyperbolic", "relu"]
+FEATURE_KINDS: tuple[FeatureKind, ...] = get_args(FeatureKind)
 RELU_FLOOR = 1e-3  # the paper's: no row of weights is then all zero
 
 
@@ -38,35 +38,37 @@ def draw_directions(count: int, width: int, *, orthogonal: bool, seed: int) -> T
     return gaussian.float()
 
 
-def random_map(kind: Kind, directions: Tensor) -> FeatureMap:
+def make_random_map(kind: FeatureKind, directions: Tensor) -> FeatureMap:
     """The map of a kind along given directions, for queries and keys as they are: scale them first."""
     return FeatureMap(
         partial(_features, kind, directions),
-        partial(_count, _MAPS[kind].each * len(directions)),
+        partial(_return_features, _FEATURE_FUNCTIONS[kind].per_direction * len(directions)),
         scaled=kind != "relu",
         signed=kind == "trigonometric",
-        back=partial(_back, kind, directions),
+        back=partial(_backward, kind, directions),
     )
 
 
-def softmax_map(kind: Kind, directions: Tensor) -> FeatureMap:
+def make_softmax_map(kind: FeatureKind, directions: Tensor) -> FeatureMap:
     """The same for exp(q.k / sqrt(D)). Of trigonometric weights so little may be left that float32 keeps two digits."""
-    inner = random_map(kind, directions)
-    features, back = (partial(run, kind, directions, scaled=True) for run in (_features, _back))
-    return replace(inner, phi=features, exact=inner.signed, back=back)
+    base = make_random_map(kind, directions)
+    features, back = (partial(run, kind, directions, scaled=True) for run in (_features, _backward))
+    return replace(base, phi=features, exact=base.signed, back=back)
 
 
-def unit_map(directions: Tensor) -> FeatureMap:
+def make_unit_map(directions: Tensor) -> FeatureMap:
     """Trigonometric features of q / |q| and k / |k|: what their lengths contribute to the softmax is left out."""
-    inner = random_map("trigonometric", directions)
-    return replace(inner, phi=partial(_unit_features, directions), scaled=False, back=partial(_unit_back, directions))
+    base = make_random_map("trigonometric", directions)
+    return replace(
+        base, phi=partial(_unit_features, directions), scaled=False, back=partial(_unit_backward, directions)
+    )
 
 
-def _features(kind: Kind, directions: Tensor, x: Tensor, scaled: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-    return _MAPS[kind].features(x, directions.to(x.dtype), _size(x, scaled))
+def _features(kind: FeatureKind, directions: Tensor, x: Tensor, scaled: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    return _FEATURE_FUNCTIONS[kind].features(x, directions.to(x.dtype), _compute_scale(x, scaled))
 
 
-def _size(x: Tensor, scaled: bool) -> float:
+def _compute_scale(x: Tensor, scaled: bool) -> float:
     """What x is multiplied by; directions are fewer than positions, so they are it that get it."""
     return x.shape[-1] ** -0.25 if scaled else 1.0
 
@@ -75,8 +77,8 @@ def _unit_features(directions: Tensor, x: Tensor) -> Tensor:
     return _trigonometric(F.normalize(x, dim=-1), directions.to(x.dtype), 1.0)[0]
 
 
-def _back(
-    kind: Kind,
+def _backward(
+    kind: FeatureKind,
     directions: Tensor,
     x: Tensor,
     features: Tensor,
@@ -85,101 +87,107 @@ def _back(
     scaled: bool = False,
 ) -> Tensor:
     """The gradient by x. A map's slope along a direction is made of its features."""
-    size = _size(x, scaled)
-    by_x = products.combine_directions(_MAPS[kind].along(features, by_features), directions.to(x.dtype) * size)
+    scale = _compute_scale(x, scaled)
+    grad_x = products.combine_directions(
+        _FEATURE_FUNCTIONS[kind].gradient_along(features, by_features), directions.to(x.dtype) * scale
+    )
     if by_logarithm is None:
-        return by_x
-    return by_x.addcmul_(x, by_logarithm[..., None], value=size**2 if kind == "trigonometric" else -(size**2))
+        return grad_x
+    return grad_x.addcmul_(x, by_logarithm[..., None], value=scale**2 if kind == "trigonometric" else -(scale**2))
 
 
-def _unit_back(
+def _unit_backward(
     directions: Tensor, x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None
 ) -> Tensor:
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_(min=1e-12)  # as F.normalize has it
     unit = x / norm
-    by_unit = _back("trigonometric", directions, unit, features, by_features, None)
-    return by_unit.addcmul_(unit, (by_unit * unit).sum(-1, keepdim=True), value=-1).div_(norm)
+    grad_unit = _backward("trigonometric", directions, unit, features, by_features, None)
+    return grad_unit.addcmul_(unit, (grad_unit * unit).sum(-1, keepdim=True), value=-1).div_(norm)
 
 
-def _count(features: int, width: int) -> int:
+def _return_features(features: int, width: int) -> int:
     """How many features there are, whatever the width of x."""
     return features
 
 
-def _positive(x: Tensor, directions: Tensor, size: float) -> tuple[Tensor, Tensor]:
+def _positive(x: Tensor, directions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """exp(w.x - |x|^2 / 2): the mean over w of the products is exp(x.y), and no term is negative."""
-    along = products.project_onto(x, directions * (LOG2_E * size))
-    top = along.detach().amax(-1)
-    return _powers(along, top + math.log2(len(directions)) / 2), top / LOG2_E - _half_square(x, size)
+    projections = products.project_onto(x, directions * (LOG2_E * scale))
+    max_projection = projections.detach().amax(-1)
+    return _exp2_above_floor(
+        projections, max_projection + math.log2(len(directions)) / 2
+    ), max_projection / LOG2_E - _half_square(x, scale)
 
 
-def _hyperbolic(x: Tensor, directions: Tensor, size: float) -> tuple[Tensor, Tensor]:
+def _hyperbolic(x: Tensor, directions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Positive features along w and along -w, which cancels what is odd in w."""
-    along = products.project_onto(x, directions * (LOG2_E * size))
-    along = torch.cat([along, -along], -1)
-    top = along.detach().amax(-1)
-    return _powers(along, top + math.log2(2 * len(directions)) / 2), top / LOG2_E - _half_square(x, size)
+    projections = products.project_onto(x, directions * (LOG2_E * scale))
+    projections = torch.cat([projections, -projections], -1)
+    max_projection = projections.detach().amax(-1)
+    return _exp2_above_floor(
+        projections, max_projection + math.log2(2 * len(directions)) / 2
+    ), max_projection / LOG2_E - _half_square(x, scale)
 
 
-def _trigonometric(x: Tensor, directions: Tensor, size: float) -> tuple[Tensor, Tensor]:
+def _trigonometric(x: Tensor, directions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """exp(|x|^2 / 2) (sin w.x, cos w.x): bounded features, but products of either sign."""
-    along = products.project_onto(x, directions * size)
-    return torch.cat([along.sin(), along.cos()], -1) * len(directions) ** -0.5, _half_square(x, size)
+    projections = products.project_onto(x, directions * scale)
+    return torch.cat([projections.sin(), projections.cos()], -1) * len(directions) ** -0.5, _half_square(x, scale)
 
 
-def _relu(x: Tensor, directions: Tensor, size: float) -> Tensor:
-    return (products.project_onto(x, directions * size).relu() + RELU_FLOOR) * len(directions) ** -0.5
+def _relu(x: Tensor, directions: Tensor, scale: float) -> Tensor:
+    return (products.project_onto(x, directions * scale).relu() + RELU_FLOOR) * len(directions) ** -0.5
 
 
-def _powers(along: Tensor, unit: Tensor) -> Tensor:
+def _exp2_above_floor(projections: Tensor, offset: Tensor) -> Tensor:
     """2^(along - unit), and a little more than nothing where that vanishes.
 
     The largest features of a query and of a key need not be the same; of large inputs the products would all underflow,
     and the row would have no weight at all. The square of the floor is still a normal number of the dtype.
     """
-    floor = torch.finfo(along.dtype).tiny ** 0.45
-    if along.requires_grad and torch.is_grad_enabled():
-        return (along - unit[..., None]).exp2() + floor
-    return along.sub_(unit[..., None]).exp2_().add_(floor)
+    floor = torch.finfo(projections.dtype).tiny ** 0.45
+    if projections.requires_grad and torch.is_grad_enabled():
+        return (projections - offset[..., None]).exp2() + floor
+    return projections.sub_(offset[..., None]).exp2_().add_(floor)
 
 
-def _along_powers(features: Tensor, by_features: Tensor) -> Tensor:
+def _differentiate_powers(features: Tensor, by_features: Tensor) -> Tensor:
     """The gradient by w.x of exp(w.x): the features themselves times that by them."""
     return by_features.mul_(features)
 
 
-def _along_both_powers(features: Tensor, by_features: Tensor) -> Tensor:
-    there, back = by_features.mul_(features).chunk(2, -1)
-    return there.sub_(back)
+def _differentiate_both_powers(features: Tensor, by_features: Tensor) -> Tensor:
+    positive, negative = by_features.mul_(features).chunk(2, -1)
+    return positive.sub_(negative)
 
 
-def _along_waves(features: Tensor, by_features: Tensor) -> Tensor:
+def _differentiate_waves(features: Tensor, by_features: Tensor) -> Tensor:
     sin, cos = features.chunk(2, -1)
     by_sin, by_cos = by_features.chunk(2, -1)
     return by_sin.mul_(cos).addcmul_(by_cos, sin, value=-1)
 
 
-def _along_relu(features: Tensor, by_features: Tensor) -> Tensor:
-    size = (features.shape[-1]) ** -0.5
-    return by_features.mul_(size).masked_fill_(features <= RELU_FLOOR * size, 0)
+def _differentiate_relu(features: Tensor, by_features: Tensor) -> Tensor:
+    scale = (features.shape[-1]) ** -0.5
+    return by_features.mul_(scale).masked_fill_(features <= RELU_FLOOR * scale, 0)
 
 
-def _half_square(x: Tensor, size: float) -> Tensor:
-    return x.square().sum(-1) * (size**2 / 2)
+def _half_square(x: Tensor, scale: float) -> Tensor:
+    return x.square().sum(-1) * (scale**2 / 2)
 
 
-class _Map(NamedTuple):
+class _FeatureFunctions(NamedTuple):
     """A kind: its features along directions of x times a number, how many of each, and from features and the gradient
     by them, which it may write over, the gradient by w.x."""
 
     features: Callable[[Tensor, Tensor, float], Tensor | tuple[Tensor, Tensor]]
-    each: int
-    along: Callable[[Tensor, Tensor], Tensor]
+    per_direction: int
+    gradient_along: Callable[[Tensor, Tensor], Tensor]
 
 
-_MAPS: dict[Kind, _Map] = {
-    "positive": _Map(_positive, 1, _along_powers),
-    "trigonometric": _Map(_trigonometric, 2, _along_waves),
-    "hyperbolic": _Map(_hyperbolic, 2, _along_both_powers),
-    "relu": _Map(_relu, 1, _along_relu),
+_FEATURE_FUNCTIONS: dict[FeatureKind, _FeatureFunctions] = {
+    "positive": _FeatureFunctions(_positive, 1, _differentiate_powers),
+    "trigonometric": _FeatureFunctions(_trigonometric, 2, _differentiate_waves),
+    "hyperbolic": _FeatureFunctions(_hyperbolic, 2, _differentiate_both_powers),
+    "relu": _FeatureFunctions(_relu, 1, _differentiate_relu),
 }

@@ -10,9 +10,9 @@ from ...contract.mask import Mask
 from ...contract.traits import Traits
 from ...kernels.dense import expand_heads, widen
 from ...kernels.linear.linear_config import Divisor
-from .linear_attention import LinearAttention, LinearState, or_one
+from .linear_attention import LinearAttention, LinearState, replace_zero_by_one
 
-FAR = 30.0  # a logarithm: the weights of keys that are farther than that would not show
+MAX_LOG_DECAY = 30.0  # a logarithm: the weights of keys that are farther than that would not show
 
 
 class Retention(LinearAttention):
@@ -46,7 +46,7 @@ class Retention(LinearAttention):
         distance = torch.arange(n, device=q.device)[:, None] + mask.start(n, m) - torch.arange(m, device=q.device)
         decay = gamma[:, None, None] ** distance.clamp(min=0) * mask.dense(n, m, device=q.device)
         if self.normalised:
-            decay = decay / or_one(decay.sum(-1, keepdim=True)).sqrt()
+            decay = decay / replace_zero_by_one(decay.sum(-1, keepdim=True)).sqrt()
         scores = widen(q) @ widen(expand_heads(k, heads)).mT * q.shape[3] ** -0.5
         weights = scores * decay.to(scores.dtype)
         out = weights @ widen(expand_heads(v, heads))
@@ -58,7 +58,7 @@ class Retention(LinearAttention):
         if not self.normalised:
             return super().compute(q, k, v, mask, **inputs)
         m = k.shape[2]
-        rows = self._divided(q, mask.start(q.shape[2], m), m, mask.key_valid(m))
+        rows = self._divide_queries(q, mask.start(q.shape[2], m), m, mask.key_valid(m))
         return super().compute(rows, k, v, mask, **inputs).to(q.dtype)
 
     def why_no_starts(self) -> str | None:
@@ -69,32 +69,32 @@ class Retention(LinearAttention):
     ) -> tuple[Tensor, LinearState]:
         if not self.normalised:
             return super().advance(q, k, v, state, **inputs)
-        rows = self._divided(q, state.length, state.length + k.shape[2], None)
+        rows = self._divide_queries(q, state.length, state.length + k.shape[2], None)
         out, state = super().advance(rows, k, v, state, **inputs)
         return out.to(q.dtype), state
 
-    def _divided(self, q: Tensor, start: int, m: int, valid: Tensor | None) -> Tensor:
+    def _divide_queries(self, q: Tensor, start: int, m: int, valid: Tensor | None) -> Tensor:
         """Queries from position ``start`` on, each over the root of the sum of decays of the keys that it sees."""
-        at = torch.arange(q.shape[2], device=q.device) + start
-        logs = log_decays(self.rates(q.shape[1]).to(q.device), at, m, valid)
+        positions = torch.arange(q.shape[2], device=q.device) + start
+        logs = compute_log_decays(self.rates(q.shape[1]).to(q.device), positions, m, valid)
         rows = widen(q)
-        return rows * (logs / -2).clamp(max=FAR).exp().to(rows.dtype)[..., None]
+        return rows * (logs / -2).clamp(max=MAX_LOG_DECAY).exp().to(rows.dtype)[..., None]
 
 
-def log_decays(rates: Tensor, at: Tensor, m: int, valid: Tensor | None) -> Tensor:
+def compute_log_decays(rates: Tensor, positions: Tensor, m: int, valid: Tensor | None) -> Tensor:
     """Logarithms ``[1 or B, H, N]`` of sum_j exp(-rate (i - j)) over the valid keys j <= i of m, 0 without any.
 
     rates ``[H]``; at ``[N]``: the positions i; valid ``[B, M]``: None where all are.
     """
-    rates, newest = rates[:, None], at.clamp(max=m - 1)
+    rates, newest = rates[:, None], positions.clamp(max=m - 1)
     if valid is None:
         n_visible = (newest + 1).clamp(min=0)
         sums = (torch.log(torch.expm1(-rates * n_visible) / torch.expm1(-rates)) + rates * newest)[None]
     else:
         keys = rates * torch.arange(m, device=rates.device)
-        until = keys.where(valid[:, None], float("-inf")).logcumsumexp(-1)
-        sums = until[..., newest.clamp(min=0)].masked_fill(newest < 0, float("-inf"))
-    return (sums - rates * at).masked_fill(sums == float("-inf"), 0)
+        cumulative = keys.where(valid[:, None], float("-inf")).logcumsumexp(-1)
+        sums = cumulative[..., newest.clamp(min=0)].masked_fill(newest < 0, float("-inf"))
+    return (sums - rates * positions).masked_fill(sums == float("-inf"), 0)
 
 
 def at_least_one(total: Tensor) -> Tensor:

@@ -45,9 +45,9 @@ class Linformer(Attention):
             raise UsageError(f"linformer: rank must be at least 1, not {rank}")
         heads = 1 if share else dims.kv_heads or dims.heads
         if dims.max_len is None or heads is None:
-            wanted = "max_len" if share else "max_len, and kv_heads or heads,"
+            required = "max_len" if share else "max_len, and kv_heads or heads,"
             raise UsageError(
-                f"linformer:share={share or 'none'} needs dims with {wanted} to know the size of its projections"
+                f"linformer:share={share or 'none'} needs dims with {required} to know the size of its projections"
             )
         self._rank, self._max_len = rank, dims.max_len
         size, generator = (heads, rank, dims.max_len), torch.Generator().manual_seed(seed)
@@ -73,16 +73,16 @@ class Linformer(Attention):
         return self._rank * (n + m)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        e, f = self._projections(k)
+        e, f = self._select_projections(k)
         allowed = torch.ones(1, dtype=torch.bool, device=q.device)
         return softmax_attention(q, widen(e) @ widen(k), widen(f) @ widen(v), allowed)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        e, f = self._projections(k)
+        e, f = self._select_projections(k)
         mixed = project(e, k, v) if self.by_values is None else project(e, k) + project(f, v)
         return attend_fused(q, *mixed)
 
-    def _projections(self, k: Tensor) -> tuple[Tensor, Tensor]:
+    def _select_projections(self, k: Tensor) -> tuple[Tensor, Tensor]:
         """E and F for these keys, ``[1 or Hkv, rank, M]``."""
         heads, m = k.shape[1:3]
         if m > self._max_len:

@@ -67,50 +67,53 @@ class Nystromformer(Attention):
     def _cost(self, n: int, m: int, causal: bool) -> float:
         rows, columns = (min(self._n_landmarks, x) for x in (n, m))
         width = self.dims.head_dim or 64
-        pair = width + (self.dims.value_dim or width)
+        pair_work = width + (self.dims.value_dim or width)
         step = 2 * rows * rows * (rows + columns)
-        return n * columns + rows * m + rows * columns + self._n_iterations * step / pair
+        return n * columns + rows * m + rows * columns + self._n_iterations * step / pair_work
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         heads, n, m, scale = q.shape[1], q.shape[2], k.shape[2], q.shape[-1] ** -0.5
         dtype, (q, k, v) = (
             q.dtype,
-            (widen(self._accurate(x)) for x in (q, expand_heads(k, heads), expand_heads(v, heads))),
+            (widen(self._widen_for_inverse(x)) for x in (q, expand_heads(k, heads), expand_heads(v, heads))),
         )
-        rows, columns = _everywhere(mask.query_valid(n), q), _everywhere(mask.key_valid(m), k)
-        by_q, by_k = (_averages(x, self._n_landmarks, q.dtype) for x in (rows, columns))
-        q_means, k_means = by_q @ q, by_k @ k
-        q_there, k_there = by_q.any(-1, keepdim=True), by_k.any(-1)[..., None, :]  # landmarks down and across
-        to_landmarks = masked_softmax(q @ k_means.mT * scale, rows[:, None, :, None] & k_there)
-        among = masked_softmax(q_means @ k_means.mT * scale, q_there & k_there)
-        to_keys = masked_softmax(q_means @ k.mT * scale, q_there & columns[:, None, None, :])
-        return (to_landmarks @ pseudo_inverse(among, self._n_iterations) @ to_keys @ v).to(dtype)
+        rows, columns = _valid_or_all(mask.query_valid(n), q), _valid_or_all(mask.key_valid(m), k)
+        average_q, average_k = (_make_averaging_matrix(x, self._n_landmarks, q.dtype) for x in (rows, columns))
+        q_means, k_means = average_q @ q, average_k @ k
+        q_present, k_present = (
+            average_q.any(-1, keepdim=True),
+            average_k.any(-1)[..., None, :],
+        )  # landmarks down and across
+        to_landmarks = masked_softmax(q @ k_means.mT * scale, rows[:, None, :, None] & k_present)
+        between_landmarks = masked_softmax(q_means @ k_means.mT * scale, q_present & k_present)
+        to_keys = masked_softmax(q_means @ k.mT * scale, q_present & columns[:, None, None, :])
+        return (to_landmarks @ pseudo_inverse(between_landmarks, self._n_iterations) @ to_keys @ v).to(dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        dtype, (q, k, v) = q.dtype, (self._accurate(x) for x in (q, k, v))
+        dtype, (q, k, v) = q.dtype, (self._widen_for_inverse(x) for x in (q, k, v))
         valid = mask.key_valid(k.shape[2])
         q, q_marks = segment_means_with_input(q, mask.query_valid(q.shape[2]), self._n_landmarks)
         k, k_marks = segment_means_with_input(k, valid, self._n_landmarks)
         k_marks = k_marks._replace(means=expand_heads(k_marks.means, q.shape[1]))  # few, unlike the keys themselves
         inverse = pseudo_inverse(landmark_weights(q_marks, k_marks, q.shape[-1] ** -0.5), self._n_iterations)
-        context = attend_fused(q_marks.means.to(q.dtype), k, v, allowed=_across(valid))
+        context = attend_fused(q_marks.means.to(q.dtype), k, v, allowed=_broadcast_valid(valid))
         # what a missing landmark found is dropped here: its column of the inverse is zero
         values = (inverse @ widen(context)).to(q.dtype)
-        return attend_fused(q, k_marks.means.to(q.dtype), values, allowed=_across(k_marks.present)).to(dtype)
+        return attend_fused(q, k_marks.means.to(q.dtype), values, allowed=_broadcast_valid(k_marks.present)).to(dtype)
 
-    def _accurate(self, x: Tensor) -> Tensor:
+    def _widen_for_inverse(self, x: Tensor) -> Tensor:
         return x.double() if self._n_iterations > FLOAT32_STEPS else x
 
 
-def _everywhere(valid: Tensor | None, x: Tensor) -> Tensor:
+def _valid_or_all(valid: Tensor | None, x: Tensor) -> Tensor:
     return torch.ones(x.shape[0], x.shape[2], dtype=torch.bool, device=x.device) if valid is None else valid
 
 
-def _across(valid: Tensor | None) -> Tensor | None:
+def _broadcast_valid(valid: Tensor | None) -> Tensor | None:
     return None if valid is None else valid[:, None, None]
 
 
-def _averages(valid: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+def _make_averaging_matrix(valid: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     """The matrix ``[B, 1, slots, L]`` that takes a sequence to the means of its segments."""
     segment, filled = assign_segments(valid, count)
     in_segment = segment[:, None, None] == torch.arange(filled.shape[1], device=valid.device)[:, None]

@@ -16,7 +16,7 @@ from ...contract.traits import Growth, Traits
 from ...errors import UsageError
 from ...kernels.dense import softmax_attention, widen
 from ...kernels.softmax import decode, latent
-from ...patterns.pair_counts import possible_pairs
+from ...patterns.pair_counts import count_possible_pairs
 
 TRAITS = Traits(exact=True, values=False)  # made once: a call asks for them
 
@@ -60,11 +60,14 @@ class MultiHeadLatent(Attention):
             raise UsageError(f"mla: rotary_dim={rotary_dim} is a part of head_dim={dims.head_dim}, and not all of it")
         if latent_dim is not None and latent_dim < 1:
             raise UsageError(f"mla: latent_dim must be at least 1, not {latent_dim}")
-        self._rotary, self._key = rotary_dim, dims.head_dim - rotary_dim
-        self._latent, self._value = latent_dim or 4 * self._key, dims.value_dim or self._key
+        self._rotary_dim, self._unrotated_dim = rotary_dim, dims.head_dim - rotary_dim
+        self._latent_dim, self._value_dim = latent_dim or 4 * self._unrotated_dim, dims.value_dim or self._unrotated_dim
         generator = torch.Generator().manual_seed(seed)
-        draw = (torch.randn(dims.heads, n, self._latent, generator=generator) for n in (self._key, self._value))
-        self.w_uk, self.w_uv = (nn.Parameter(w * self._latent**-0.5) for w in draw)
+        weights = (
+            torch.randn(dims.heads, n, self._latent_dim, generator=generator)
+            for n in (self._unrotated_dim, self._value_dim)
+        )
+        self.w_uk, self.w_uv = (nn.Parameter(w * self._latent_dim**-0.5) for w in weights)
 
     @property
     def traits(self) -> Traits:
@@ -83,7 +86,7 @@ class MultiHeadLatent(Attention):
 
     @property
     def key_dim(self) -> int:
-        return self._latent + self._rotary
+        return self._latent_dim + self._rotary_dim
 
     def shape_of(self, q: Tensor, k: Tensor, v: Values) -> Shape:
         if v is not None:
@@ -91,13 +94,13 @@ class MultiHeadLatent(Attention):
         check_tensors(q=q, k=k)
         (batch, heads, n, width), (kb, kv_heads, m, key_width) = q.shape, k.shape
         if kb != batch or key_width != self.key_dim:
-            want = f"[B, 1, M, {self.key_dim}]"
-            raise UsageError(f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, which mla wants as {want}")
-        return Shape(batch, heads, kv_heads, n, m, width, self._value)
+            expected = f"[B, 1, M, {self.key_dim}]"
+            raise UsageError(f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, which mla wants as {expected}")
+        return Shape(batch, heads, kv_heads, n, m, width, self._value_dim)
 
     def oracle(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
-        rows, turned = widen(k).split((self._latent, self._rotary), -1)
-        keys = torch.cat([rows @ widen(self.w_uk).mT, turned.expand(-1, q.shape[1], -1, -1)], -1)
+        rows, rotary_keys = widen(k).split((self._latent_dim, self._rotary_dim), -1)
+        keys = torch.cat([rows @ widen(self.w_uk).mT, rotary_keys.expand(-1, q.shape[1], -1, -1)], -1)
         out = softmax_attention(
             q, keys, rows @ widen(self.w_uv).mT, mask.dense(q.shape[2], k.shape[2], device=q.device)
         )
@@ -105,29 +108,39 @@ class MultiHeadLatent(Attention):
 
     def compute(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         arguments = q, k, self.w_uk.to(q.dtype), self.w_uv.to(q.dtype), mask
-        if self._form(q.shape[2], k.shape[2], mask.causal) == "absorbed":
+        if self._choose_implementation(q.shape[2], k.shape[2], mask.causal) == "absorbed":
             return latent.attend_absorbed(*arguments, native=self.backend == "cpp")
         return latent.attend_expanded(*arguments)
 
-    def _form(self, n: int, m: int, causal: bool) -> Literal["absorbed", "expanded"]:
-        fewer = self._work("absorbed", n, m, causal) < self._work("expanded", n, m, causal)
-        return "absorbed" if self.backend == "absorbed" or (fewer and self.backend != "expanded") else "expanded"
+    def _choose_implementation(self, n: int, m: int, causal: bool) -> Literal["absorbed", "expanded"]:
+        absorbed_is_cheaper = self._count_work("absorbed", n, m, causal) < self._count_work("expanded", n, m, causal)
+        return (
+            "absorbed"
+            if self.backend == "absorbed" or (absorbed_is_cheaper and self.backend != "expanded")
+            else "expanded"
+        )
 
-    def _work(self, form: str, n: int, m: int, causal: bool) -> float:
+    def _count_work(self, implementation: str, n: int, m: int, causal: bool) -> float:
         """Multiply-adds of one head."""
-        projected = n if form == "absorbed" else m
-        pair = self._latent + self.key_dim if form == "absorbed" else self._key + self._rotary + self._value
-        return possible_pairs(n, m, causal) * pair + projected * self._latent * (self._key + self._value)
+        n_projected = n if implementation == "absorbed" else m
+        pair_work = (
+            self._latent_dim + self.key_dim
+            if implementation == "absorbed"
+            else self._unrotated_dim + self._rotary_dim + self._value_dim
+        )
+        return count_possible_pairs(n, m, causal) * pair_work + n_projected * self._latent_dim * (
+            self._unrotated_dim + self._value_dim
+        )
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
-        pair = self._key + self._rotary + self._value
-        return self._work(self._form(n, m, causal), n, m, causal) / pair
+        pair_work = self._unrotated_dim + self._rotary_dim + self._value_dim
+        return self._count_work(self._choose_implementation(n, m, causal), n, m, causal) / pair_work
 
     def _step_cost(self, m: int) -> float:
         return self._cost(1, m, True)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
-        return possible_pairs(n, m, causal)
+        return count_possible_pairs(n, m, causal)
 
     def sample(
         self,

@@ -7,7 +7,7 @@ from ...contract.budget import Budget
 from ...contract.traits import Traits
 from .sparse_attention import SparseAttention
 
-SINKS = 4  # the paper's: with fewer, something of the loss remains, with more nothing is gained
+DEFAULT_SINKS = 4  # the paper's: with fewer, something of the loss remains, with more nothing is gained
 
 
 class AttentionSinks(SparseAttention):
@@ -17,7 +17,7 @@ class AttentionSinks(SparseAttention):
     window: keys before the query's own. n_sink: the first keys, always seen.
     """
 
-    def __init__(self, *, window: int = 1020, n_sink: int = SINKS) -> None:
+    def __init__(self, *, window: int = 1020, n_sink: int = DEFAULT_SINKS) -> None:
         super().__init__(patterns.Band(0, window) | patterns.sinks(n_sink), time="O(N (w + s))")
 
     @property
@@ -27,4 +27,4 @@ class AttentionSinks(SparseAttention):
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, Any]:
         """Four sinks, the rest a window."""
-        return {"n_sink": SINKS, "window": budget.reach(budget.keys - SINKS)}
+        return {"n_sink": DEFAULT_SINKS, "window": budget.reach(budget.keys - DEFAULT_SINKS)}

@@ -18,8 +18,8 @@ class BigBird(SparseAttention):
     def __init__(
         self, *, window: int = 96, n_global: int = 128, n_random: int = 3, block_size: int = 64, seed: int = 0
     ) -> None:
-        near = patterns.sliding_window(window) | patterns.global_tokens(n_global)
-        super().__init__(near | patterns.random_blocks(n_random, block_size, seed), time="O(N (w + g + r b))")
+        local_pattern = patterns.sliding_window(window) | patterns.global_tokens(n_global)
+        super().__init__(local_pattern | patterns.random_blocks(n_random, block_size, seed), time="O(N (w + g + r b))")
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, Any]:

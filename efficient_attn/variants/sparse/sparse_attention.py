@@ -15,8 +15,8 @@ from torch import Tensor
 from ...contract.decode_state import KVCache, RollingCache, preallocate
 from ...contract.mask import Mask
 from ...contract.mechanism import Attention
-from ...contract.row_starts import mask_of
-from ...contract.shapes import Shape, Values, needed
+from ...contract.row_starts import make_step_mask
+from ...contract.shapes import Shape, Values, require_values
 from ...contract.traits import Growth, Traits
 from ...kernels.dense import softmax_attention
 from ...kernels.softmax.sdpa import attend_fused
@@ -30,7 +30,9 @@ from ...kernels.sparse.tiles import TilePlan
 from ...patterns import Band, Blocks, Fact, Geometry, Pattern, as_pattern
 
 # made once: a call asks for them. What is drawn of all M keys is drawn otherwise where fewer are left of them
-FIXED, DRAWN = (Traits(exact=True, positional=True, padded_as_trimmed=trimmed) for trimmed in (True, False))
+FIXED_TRAITS, DRAWN_TRAITS = (
+    Traits(exact=True, positional=True, padded_as_trimmed=trimmed) for trimmed in (True, False)
+)
 
 
 class SparseAttention(Attention):
@@ -56,14 +58,14 @@ class SparseAttention(Attention):
     def __init__(self, pattern: Pattern | Fact, *, time: str = "O(N P), P keys a query") -> None:
         super().__init__()
         self.pattern, self._time = as_pattern(pattern), time
-        self._text = write_pattern(self.pattern)
+        self._pattern_text = write_pattern(self.pattern)
         if seeds := [f.seed for f in self.pattern.facts if isinstance(f, Blocks) and f.count]:
             self.register_buffer("seeds", torch.tensor(seeds))
-            self.register_load_state_dict_post_hook(_with_loaded_seeds)
+            self.register_load_state_dict_post_hook(_load_seeds)
 
     @property
     def traits(self) -> Traits:
-        return DRAWN if "seeds" in self._buffers else FIXED
+        return DRAWN_TRAITS if "seeds" in self._buffers else FIXED_TRAITS
 
     @property
     def growth(self) -> Growth:
@@ -81,7 +83,7 @@ class SparseAttention(Attention):
         return None
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return pattern_attention(q, k, v, mask, self.pattern)
+        return attend_pattern(q, k, v, mask, self.pattern)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
@@ -94,8 +96,8 @@ class SparseAttention(Attention):
         if width != value_width:
             q, k, v = (F.pad(x, (0, pad - x.shape[-1])) for x in (q, k, v))
         compiling = torch.compiler.is_compiling()
-        text = self._text if compiling else None  # then it is an op that chooses, which knows all sizes
-        if text is None and self._takes_mask(g, group, q, k, v, batch if valid is not None else 1):
+        text = self._pattern_text if compiling else None  # then it is an op that chooses, which knows all sizes
+        if text is None and self._uses_masked_softmax(g, group, q, k, v, batch if valid is not None else 1):
             run = masked_outside_graph if compiling else attend_masked
             out = run(q, k, v, valid, self.pattern, g, scale)
             return out[..., :value_width] if value_width < pad else out
@@ -109,30 +111,30 @@ class SparseAttention(Attention):
         elif compiling:
             out = softmax_outside_graph(*arguments, self.pattern, g, scale)
         else:
-            out = softmax_over_plan(*arguments, PlanConfig(self._plan(g), group, scale))
+            out = softmax_over_plan(*arguments, PlanConfig(self._make_plan(g), group, scale))
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 
-    def _takes_mask(self, g: Geometry, group: int, q: Tensor, k: Tensor, v: Tensor, masks: int) -> bool:
+    def _uses_masked_softmax(self, g: Geometry, group: int, q: Tensor, k: Tensor, v: Tensor, n_masks: int) -> bool:
         """Whether a call is one masked softmax; compiled code that finds no text of the pattern does not choose."""
         if torch.compiler.is_compiling():
             return self.backend == "masked"
         gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        call = CallShape(q.shape[0] * q.shape[1], group, q.shape[3], q.dtype, gradient, masks)
-        return self._form(g, call) == "masked"
+        call = CallShape(q.shape[0] * q.shape[1], group, q.shape[3], q.dtype, gradient, n_masks)
+        return self._choose_backend(g, call) == "masked"
 
-    def _form(self, g: Geometry, call: CallShape) -> str:
+    def _choose_backend(self, g: Geometry, call: CallShape) -> str:
         """The backend that works a call out: the one that runs, or what it chooses."""
         backend = self.backend
         return backend if backend != "adaptive" else choose_implementation(self.pattern, g, call)
 
-    def _plan(self, g: Geometry) -> TilePlan:
-        by_parts = self.backend != "blocks" and self.why_not("parts") is None
-        return plan_parts(self.pattern, g) if by_parts else plan_blocks(self.pattern, g)
+    def _make_plan(self, g: Geometry) -> TilePlan:
+        use_parts = self.backend != "blocks" and self.why_not("parts") is None
+        return plan_parts(self.pattern, g) if use_parts else plan_blocks(self.pattern, g)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
         """Pairs in the pattern, each once, counted tile by tile."""
-        return sum(tiling.pairs() for tiling in self._plan(Geometry(n, m, m - n, causal)))
+        return sum(tiling.pairs() for tiling in self._make_plan(Geometry(n, m, m - n, causal)))
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         d = self.dims
@@ -144,10 +146,10 @@ class SparseAttention(Attention):
     ) -> tuple[str, int]:
         g = Geometry(shape.n, shape.m, shape.m - shape.n, causal)
         group = max(shape.heads // shape.kv_heads, 1)
-        form = self._form(g, CallShape(shape.batch * shape.heads, group, shape.head_dim, dtype, gradient))
-        if form in ("dense", "masked"):
-            return form, shape.n * shape.m
-        return form, sum(tile.pairs for tiling in self._plan(g) for tile in tiling.tiles)
+        backend = self._choose_backend(g, CallShape(shape.batch * shape.heads, group, shape.head_dim, dtype, gradient))
+        if backend in ("dense", "masked"):
+            return backend, shape.n * shape.m
+        return backend, sum(tile.pairs for tiling in self._make_plan(g) for tile in tiling.tiles)
 
     # -- decoding: a bounded reach needs the first keys and a ring of the last, anything else the whole past ----------
 
@@ -167,32 +169,34 @@ class SparseAttention(Attention):
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         if q.shape[2] == 1:
             state = state.append(k, v)
-            return self._newest(q, state), state
+            return self._attend_newest(q, state), state
         if isinstance(state, KVCache):
             state = state.append(k, v)
             keys, values = state.filled()
             return self.run(q, keys, values, state.mask), state
-        after = state.length + q.shape[2]
+        end = state.length + q.shape[2]
         if not state.length:
-            return self.run(q, k, v, mask_of(state.starts, after)), state.append(k, v)
+            return self.run(q, k, v, make_step_mask(state.starts, end)), state.append(k, v)
         # what lies between the first keys and the ring is out of reach, and the ring is as long as the reach: so that
         # distances which matter stay what they are when the keys that are kept close ranks
         past_k, past_v = state.in_order()
         keys, values = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
-        out = self.run(q, keys, values, mask_of(state.starts, after, after - keys.shape[2]))
+        out = self.run(q, keys, values, make_step_mask(state.starts, end, end - keys.shape[2]))
         return out, state.append(k, v)
 
-    def _newest(self, q: Tensor, state: KVCache | RollingCache) -> Tensor:
+    def _attend_newest(self, q: Tensor, state: KVCache | RollingCache) -> Tensor:
         """The newest position over the keys that it sees among those kept, and no others."""
         keys, values = state.filled()
         i = state.length - 1
-        begun = state.starts is None or state.length - state.slots >= state.starts.last  # all rows, in all that is kept
-        if begun and isinstance(state, RollingCache) and self._cache_covers_pattern and self.backend != "dense":
+        all_started = (
+            state.starts is None or state.length - state.slots >= state.starts.last
+        )  # all rows, in all that is kept
+        if all_started and isinstance(state, RollingCache) and self._cache_covers_pattern and self.backend != "dense":
             return attend_fused(q, keys, values)
-        at = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
-        visible = self.pattern.allows(i, at, Geometry(1, i + 1, i, True)).to(q.device)
-        if state.starts is not None and not begun:
-            visible = (visible & (at.to(q.device) >= state.starts.first[:, None]))[:, None, None]
+        positions = torch.arange(state.length) if isinstance(state, KVCache) else state.positions()
+        visible = self.pattern.allows(i, positions, Geometry(1, i + 1, i, True)).to(q.device)
+        if state.starts is not None and not all_started:
+            visible = (visible & (positions.to(q.device) >= state.starts.first[:, None]))[:, None, None]
             run = softmax_attention if self.backend == "dense" else attend_fused
             return run(q, keys, values, allowed=visible)
         if self.backend == "dense":
@@ -214,10 +218,10 @@ class SparseAttention(Attention):
         return bool(np.all(self.pattern.allows(i, kept_positions, Geometry(1, i + 1, i, True))))
 
     def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
-        return state.append(k, needed(v))
+        return state.append(k, require_values(v))
 
 
-def pattern_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, pattern: Pattern) -> Tensor:
+def attend_pattern(q: Tensor, k: Tensor, v: Tensor, mask: Mask, pattern: Pattern) -> Tensor:
     """Dense softmax over the pairs that a pattern and a mask allow: the definition of sparse attention."""
     n, m = q.shape[2], k.shape[2]
     g = Geometry(n, m, mask.start(n, m), mask.causal)
@@ -225,10 +229,12 @@ def pattern_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, pattern: Patt
     return softmax_attention(q, k, v, mask.dense(n, m, device=q.device) & pattern.allows(i, j, g))
 
 
-def _with_loaded_seeds(attn: Any, _: Any) -> None:
+def _load_seeds(attn: Any, _: Any) -> None:
     """A state dict brings the seeds of what was drawn."""
     seeds = iter(attn.seeds.tolist())
     facts = attn.pattern.facts
-    drawn = (isinstance(f, Blocks) and f.count for f in facts)
-    attn.pattern = Pattern(tuple(replace(f, seed=next(seeds)) if d else f for f, d in zip(facts, drawn, strict=True)))
+    has_draws = (isinstance(f, Blocks) and f.count for f in facts)
+    attn.pattern = Pattern(
+        tuple(replace(f, seed=next(seeds)) if d else f for f, d in zip(facts, has_draws, strict=True))
+    )
     attn._text = write_pattern(attn.pattern)

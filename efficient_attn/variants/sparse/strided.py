@@ -27,8 +27,8 @@ class Strided(SparseAttention):
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, Any]:
         """The longest stride whose neighbourhood and columns are no more keys than that."""
-        sides, n = 1 if budget.causal else 2, budget.length
+        n_sides, n = 1 if budget.causal else 2, budget.length
         for stride in range(n, 0, -1):
-            if sides * (stride - 1) + -(-n // stride) <= budget.keys:
+            if n_sides * (stride - 1) + -(-n // stride) <= budget.keys:
                 return {"stride": stride}
         raise UsageError(f"strided: {n} positions take more than {budget.keys} keys a query with any stride")

@@ -20,7 +20,7 @@ from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.errors import UnsupportedError
 from efficient_attn.results import store
 from efficient_attn.results.rows import COLUMNS
-from efficient_attn.results.shards import stem
+from efficient_attn.results.shards import strip_digest
 
 CASE = planted.case()
 RESULTS = Path(__file__).parents[3] / "results"
@@ -227,15 +227,15 @@ def test_the_fingerprint_does_not_depend_on_where_files_lie_or_on_hashes(tmp_pat
 
 def test_a_layer_is_another_case_than_its_mechanism() -> None:
     layer = _changed(of_blocks=True)
-    assert stem(layer.key) == stem(CASE.key).replace("/forward/", "/forward-layers/")
+    assert strip_digest(layer.key) == strip_digest(CASE.key).replace("/forward/", "/forward-layers/")
     assert layer.digest != CASE.digest
 
 
 @pytest.mark.parametrize("suite", ["quickstart", "promises"])
 def test_published_cases_are_still_planned_by_their_names(suite: str) -> None:
-    published = {stem(record.row.case_key) for record in store.read(RESULTS / suite)}
+    published = {strip_digest(record.row.case_key) for record in store.read(RESULTS / suite)}
     with planted.undone():
-        planned = {stem(case.key) for case in make_plan(planted.load_suite(suite))}
+        planned = {strip_digest(case.key) for case in make_plan(planted.load_suite(suite))}
     assert len(published) > 40
     assert published <= planned
 

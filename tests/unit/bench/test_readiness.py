@@ -27,14 +27,14 @@ def test_problems_come_first_and_spoil_health() -> None:
 
 
 def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness.machine, "usable_cores", lambda: 8)
-    monkeypatch.setattr(readiness.cgroups, "cpu_quota", lambda: 2.5)
+    monkeypatch.setattr(readiness.machine, "count_usable_cores", lambda: 8)
+    monkeypatch.setattr(readiness.cgroups, "read_cpu_quota", lambda: 2.5)
     found = readiness.check_threads(4)
     assert found.level == "problem"
     assert "4 threads exceed the 2.5 cores that may be used: set OMP_NUM_THREADS=2" in (found.advice or "")
     assert "quota 2.5" in found.said
     assert readiness.check_threads(2).level == "ok"
-    monkeypatch.setattr(readiness.cgroups, "cpu_quota", lambda: Unknown("none"))
+    monkeypatch.setattr(readiness.cgroups, "read_cpu_quota", lambda: Unknown("none"))
     assert readiness.check_threads(8).level == "ok"
     assert readiness.check_threads(9).level == "problem"
 
@@ -50,7 +50,7 @@ def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_frequency(governor: Any, turbo: Any, advice: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {"governor": governor, "turbo": turbo, "mhz": Unknown("x")}
-    monkeypatch.setattr(readiness.machine, "frequency", lambda: facts)
+    monkeypatch.setattr(readiness.machine, "read_frequency", lambda: facts)
     found = readiness.check_frequency()
     assert found.level == ("ok" if advice is None else "note")
     assert (found.advice or "").startswith(advice or "")
@@ -58,7 +58,7 @@ def test_frequency(governor: Any, turbo: Any, advice: str | None, monkeypatch: p
 
 def test_a_hypervisor_is_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     facts: dict[str, Any] = {"hypervisor": True, "kind": "kvm", "product": Unknown("x"), "container": None}
-    monkeypatch.setattr(readiness.machine, "virtualisation", lambda: facts)
+    monkeypatch.setattr(readiness.machine, "read_virtualisation", lambda: facts)
     assert readiness.check_virtualisation().level == "note"
     assert "expect steal" in (readiness.check_virtualisation().advice or "")
     facts |= {"hypervisor": False, "kind": "none"}
@@ -66,7 +66,7 @@ def test_a_hypervisor_is_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_memory_limit_is_told_and_too_little_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness.cgroups, "memory_limit", lambda: 24 * 2**30)
+    monkeypatch.setattr(readiness.cgroups, "read_memory_limit", lambda: 24 * 2**30)
     assert "memory limit 24 GiB" in readiness.check_memory().said
     monkeypatch.setattr(readiness, "available_memory", lambda: 2**28)
     assert readiness.check_memory().level == "problem"
@@ -91,10 +91,10 @@ def test_other_programs(seen: dict[str, float], level: str, advice: str | None) 
 
 @pytest.fixture
 def _fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness.machine, "usable_cores", lambda: 2)
-    monkeypatch.setattr(readiness.cgroups, "cpu_quota", lambda: Unknown("none"))
+    monkeypatch.setattr(readiness.machine, "count_usable_cores", lambda: 2)
+    monkeypatch.setattr(readiness.cgroups, "read_cpu_quota", lambda: Unknown("none"))
     monkeypatch.setattr(readiness, "available_memory", lambda: 2**33)
-    monkeypatch.setattr(readiness.machine, "frequency", lambda: FREQUENCY)
+    monkeypatch.setattr(readiness.machine, "read_frequency", lambda: FREQUENCY)
 
 
 FREQUENCY: dict[str, Any] = {"governor": "performance", "turbo": True, "mhz": Unknown("x")}
@@ -112,7 +112,7 @@ def test_a_machine_that_is_ready_gets_no_warning() -> None:
 @pytest.mark.usefixtures("_fine")
 def test_what_spoils_a_run_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "available_memory", lambda: 2**28)
-    monkeypatch.setattr(readiness.machine, "frequency", lambda: FREQUENCY | {"governor": "powersave"})
+    monkeypatch.setattr(readiness.machine, "read_frequency", lambda: FREQUENCY | {"governor": "powersave"})
     warning = check_machine(_happened(others_cores=1.3, load=2.1), 4).warning or ""
     assert "\n" not in warning
     assert warning.split("; ") == [

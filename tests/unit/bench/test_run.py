@@ -57,7 +57,7 @@ def _known_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
     if "looks" not in request.keywords:
         monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
     monkeypatch.setattr(roofline, "GEMM_S", 0.002)
-    monkeypatch.setattr(roofline, "BUFFER", 2**25)
+    monkeypatch.setattr(roofline, "BUFFER_BYTES", 2**25)
 
 
 def _run(folder: Path, text: str = TEXT, **options: Any) -> RunOutcome:

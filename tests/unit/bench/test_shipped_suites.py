@@ -16,8 +16,8 @@ import efficient_attn as ea
 from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.bench.task_registry import find_task
-from efficient_attn.resources import suite_names, suites_folder
-from efficient_attn.results.effects import encode_levels, list_steps
+from efficient_attn.resources import find_suites_folder, list_suite_names
+from efficient_attn.results.effects import build_design_matrix, list_steps
 from efficient_attn.results.rows import Record
 from efficient_attn.variants import CATALOGUE
 
@@ -46,7 +46,7 @@ def _planned(name: str) -> list[Case]:
 
 @pytest.mark.sampled(3)
 @pytest.mark.slow
-@pytest.mark.parametrize("name", suite_names())
+@pytest.mark.parametrize("name", list_suite_names())
 def test_it_plans(name: str) -> None:
     cases = _planned(name)
     assert cases
@@ -58,7 +58,7 @@ def test_it_plans(name: str) -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.slow
-@pytest.mark.parametrize("name", suite_names())
+@pytest.mark.parametrize("name", list_suite_names())
 def test_quick_is_smaller(name: str) -> None:
     assert len(make_plan(load_suite(name), Overrides(quick=True))) <= len(_planned(name))
 
@@ -71,14 +71,14 @@ def test_the_quickstart_covers_what_the_readme_says() -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_bare_sdpa_is_full(causal: bool) -> None:
-    ea.load_plugin(str(suites_folder() / "plugins" / "bare_sdpa.py"))
+    ea.load_plugin(str(find_suites_folder() / "plugins" / "bare_sdpa.py"))
     q, k, v = (torch.randn(1, 2, 33, 8) for _ in range(3))
     mask = ea.Mask(causal=causal)
     torch.testing.assert_close(ea.create("bare_sdpa")(q, k, v, mask), ea.create("full")(q, k, v, mask))
 
 
 def test_a_lookback_window_is_a_causal_window() -> None:
-    ea.load_plugin(str(suites_folder() / "plugins" / "lookback_window.py"))
+    ea.load_plugin(str(find_suites_folder() / "plugins" / "lookback_window.py"))
     q, k, v = (torch.randn(1, 2, 300, 8) for _ in range(3))
     want = ea.create("sliding_window:window=20")(q, k, v, ea.Mask(causal=True))
     torch.testing.assert_close(ea.create("lookback_window:window=20")(q, k, v, ea.Mask()), want)
@@ -121,7 +121,7 @@ def test_the_breadth_suite_is_a_balanced_choice_of_places() -> None:
     for axis, values in levels.items():
         counts = [sum(p[axis] == value for p in points) for value in values]
         assert max(counts) - min(counts) <= 2, axis
-    effects = encode_levels(points, list_steps(levels))[:, 1:]
+    effects = build_design_matrix(points, list_steps(levels))[:, 1:]
     alike = np.corrcoef(effects, rowvar=False) - np.eye(effects.shape[1])
     assert abs(alike).max() < 0.4  # a third is what two levels of one factor of four have by nature
     assert (min(levels["heads"]), max(levels["heads"]), min(levels["batch"]), max(levels["batch"])) == (4, 32, 1, 8)
@@ -167,10 +167,10 @@ NOT_JUDGED = {
     "random_feature:gated=true:n_features=64": "its gate has to be trained",
 }
 JUDGED = sorted(
-    set(suite_names())
+    set(list_suite_names())
     - {"linear_peers", "sparse_peers", "retrieval", "complexity"}
     - {"abilities", "accuracy", "seq2seq", "vision", "windows"}  # trained anew, which is what they are judged by
-    - {name for name in suite_names() if name.startswith("swap")}
+    - {name for name in list_suite_names() if name.startswith("swap")}
 )
 
 
@@ -203,7 +203,7 @@ def test_what_is_judged_can_be(name: str) -> None:
 
 
 def test_torchs_own_groups_are_ours() -> None:
-    ea.load_plugin(str(suites_folder() / "plugins" / "sdpa_gqa.py"))
+    ea.load_plugin(str(find_suites_folder() / "plugins" / "sdpa_gqa.py"))
     q, k, v = torch.randn(2, 8, 33, 16), torch.randn(2, 2, 33, 16), torch.randn(2, 2, 33, 16)
     theirs, ours = ea.create("sdpa_gqa"), ea.create("gqa")
     torch.testing.assert_close(theirs(q, k, v, ea.Mask(causal=True)), ours(q, k, v, ea.Mask(causal=True)))

@@ -15,8 +15,8 @@ import efficient_attn as ea
 from efficient_attn.cli import console, summary
 from efficient_attn.peers.catalogue import PEERS
 from efficient_attn.registry import catalogue, info
-from efficient_attn.resources import list_shapes
-from efficient_attn.results.frames import frame
+from efficient_attn.resources import list_model_shapes
+from efficient_attn.results.frames import make_frame
 from efficient_attn.results.rows import Record, Row
 from efficient_attn.testing import Check, Outcome
 
@@ -30,7 +30,7 @@ def _printed(capsys: Capture) -> str:
 
 
 def test_the_catalogue_shows_every_mechanism_whole(capsys: Capture) -> None:
-    console.show_catalogue(catalogue(), {"one": "The first.", "two": "The second."}, list_shapes(), PEERS)
+    console.show_catalogue(catalogue(), {"one": "The first.", "two": "The second."}, list_model_shapes(), PEERS)
     text = _printed(capsys)
     for entry in catalogue():
         (line,) = [x for x in text.splitlines() if x.startswith(f"{entry.name} ")]
@@ -80,10 +80,10 @@ def test_a_pattern_is_drawn_in_what_the_terminal_can_print(encoding: str, monkey
     assert length.split() == ["N", "=", "32"] * 2
     assert re.split("  +", said) == ["keeps 20.7% of all pairs", "keeps 23.1% of causal pairs"]
     half, full, box = ("\u2592", "\u2588", "\u2502") if encoding == "utf-8" else (":", "#", "|")
-    assert len(cells) == console.ROWS
+    assert len(cells) == console.GRID_ROWS
     left, right = cells[0].split(f"{box}  {box}")
-    assert left == f"{box}{full * 4}{half}".ljust(1 + console.COLUMNS)  # a cell is two queries and a key
-    assert right == f"{full}{half}".ljust(console.COLUMNS) + box
+    assert left == f"{box}{full * 4}{half}".ljust(1 + console.GRID_COLUMNS)  # a cell is two queries and a key
+    assert right == f"{full}{half}".ljust(console.GRID_COLUMNS) + box
 
 
 def test_what_takes_one_direction_is_drawn_in_one(capsys: Capture) -> None:
@@ -114,7 +114,7 @@ def test_a_plan_shows_groups_and_counts(capsys: Capture) -> None:
 
 
 def _rows(*rows: Row) -> pd.DataFrame:
-    return frame(rows)
+    return make_frame(rows)
 
 
 def _timed(variant: str, seq_len: int, ms: float, mode: str = "forward", **more: object) -> Row:
@@ -128,7 +128,7 @@ def test_numbers_are_written_in_what_the_terminal_can_print(encoding: str, monke
     monkeypatch.setattr("sys.stderr", err)
     row = _timed("linear", 128, 0.012, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
     summary.show_results(_rows(row, _timed("full", 128, 0.024)))
-    with console.progress(1) as tell:
+    with console.show_progress(1) as tell:
         tell(Record(row), 1, 1)
     for stream in (out, err):
         stream.seek(0)
@@ -140,7 +140,7 @@ def test_numbers_are_written_in_what_the_terminal_can_print(encoding: str, monke
 
 
 def test_progress_is_a_line_a_case_where_nobody_watches(capsys: Capture) -> None:
-    with console.progress(3) as tell:
+    with console.show_progress(3) as tell:
         tell(Record(_timed("full", 64, 1.234)), 1, 3)
         tell(Record(Row(variant="linear", seq_len=64, mode="decode", status="oom", reason="no memory")), 2, 3)
         tell(Record(Row(variant="linear", task="fidelity", layer=4)), 3, 3)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from efficient_attn.cli import summary
-from efficient_attn.results.frames import frame
+from efficient_attn.results.frames import make_frame
 from efficient_attn.results.rows import Row
 
 Capture = pytest.CaptureFixture[str]
@@ -23,7 +23,7 @@ def _printed(capsys: Capture) -> str:
 
 
 def _rows(*rows: Row) -> pd.DataFrame:
-    return frame(rows)
+    return make_frame(rows)
 
 
 def _timed(variant: str, seq_len: int, ms: float, mode: str = "forward", **more: object) -> Row:
@@ -58,7 +58,7 @@ def test_results_of_one_variant_say_what_tells_them_apart(capsys: Capture) -> No
 def test_a_trial_says_so_in_every_table(capsys: Capture) -> None:
     fidelity = Row(variant="linear", task="fidelity", inputs="mine@1", layer=0, relative_error=0.5)
     rows = _rows(_timed("linear", 128, 2.0), fidelity)
-    summary.show_results(rows, trial=["--quick", "--seq-len 128"])
+    summary.show_results(rows, overrides=["--quick", "--seq-len 128"])
     text = _printed(capsys)
     assert "forward, length 128 (trial)\n" in text
     assert "(predicting zero has error 1) (trial)\n" in text
@@ -142,7 +142,7 @@ def test_what_was_learned_is_shown_by_task(capsys: Capture) -> None:
             _trained("full", 2.5, "text", metric="bits a token"),
             lost,
         ),
-        trial=["--quick"],
+        overrides=["--quick"],
     )
     title, head, *lines = _printed(capsys).splitlines()
     assert title == "learned, mean over seeds with its 95% interval (trial)"

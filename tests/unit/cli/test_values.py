@@ -24,7 +24,7 @@ from efficient_attn.cli.parser import make_parser
         (values.milliseconds, "50ms", 50.0),
         (values.milliseconds, "2s", 2000.0),
         (values.milliseconds, "800us", 0.8),
-        (values.least, "mqar=.95", ("mqar", 0.95)),
+        (values.task_share, "mqar=.95", ("mqar", 0.95)),
         (values.bound, "0", 0.0),
     ],
 )
@@ -48,7 +48,7 @@ def test_a_models_shape_is_axes() -> None:
         (values.milliseconds, "ms"),
         (values.milliseconds, "0ms"),
         (values.milliseconds, "nanms"),
-        (values.least, "=.9"),
+        (values.task_share, "=.9"),
         (values.bound, "inf"),
         (values.shape, "llama"),
     ],

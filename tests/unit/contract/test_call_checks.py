@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.contract.call_checks import KEPT, check_dropout, check_dtype
+from efficient_attn.contract.call_checks import MAX_ACCEPTED_CALLS, check_dropout, check_dtype
 from efficient_attn.contract.shapes import Shape
 from efficient_attn.kernels.native import building
 
@@ -143,10 +143,10 @@ def test_a_geometry_is_judged_once() -> None:
         attn(*long)
         attn(*short, ea.Mask(causal=True))
     assert attn.judged == 3
-    assert copy.deepcopy(attn).admitted == pickle.loads(pickle.dumps(attn)).admitted == ()
+    assert copy.deepcopy(attn).accepted_calls == pickle.loads(pickle.dumps(attn)).admitted == ()
     for n in range(8, 20):
         attn(*tensors(n=n))
-    assert len(attn.admitted) == KEPT
+    assert len(attn.accepted_calls) == MAX_ACCEPTED_CALLS
 
 
 def test_a_step_is_judged_once() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from efficient_attn.contract.decode_state import KVCache, RollingCache, preallocate, state_bytes, take_rows
+from efficient_attn.contract.decode_state import KVCache, RollingCache, preallocate, select_state_rows, state_bytes
 from efficient_attn.errors import UnsupportedError, UsageError
 
 
@@ -127,7 +127,7 @@ class Pair(NamedTuple):
 def test_rows_are_taken_from_every_tensor_of_a_state() -> None:
     folded = torch.arange(6.0).view(6, 1)  # two rows of the batch with three heads each
     state = {"cache": fed(KVCache(4), [3]), "sums": (Pair(folded, None), [folded + 1]), "length": 3}
-    taken = take_rows(state, 2, [1, 1, 0])
+    taken = select_state_rows(state, 2, [1, 1, 0])
     assert taken["sums"][0].left[:, 0].tolist() == [3, 4, 5, 3, 4, 5, 0, 1, 2]
     assert (taken["sums"][0].right, taken["length"], taken["cache"].length) == (None, 3, 3)
     assert taken["sums"][1][0].shape == (9, 1)
@@ -138,4 +138,4 @@ def test_rows_are_taken_from_every_tensor_of_a_state() -> None:
 
 def test_a_state_with_unknown_things_in_it_is_not_copied() -> None:
     with pytest.raises(UnsupportedError, match="a set in it"):
-        take_rows((torch.zeros(1), {1, 2}), 1, [0])
+        select_state_rows((torch.zeros(1), {1, 2}), 1, [0])

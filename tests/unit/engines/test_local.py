@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import toy_jobs
-from processes import still_there
+from processes import wait_until_gone
 from toy_jobs import Allocates, Ends, Tells
 
 from efficient_attn.engines.job import Limits, WorkerDied
@@ -39,7 +39,7 @@ def test_what_a_worker_tells_arrives_in_order(method: Any) -> None:
 def test_each_job_has_a_process_of_its_own() -> None:
     pids = {list(LocalEngine().carry_out(Tells()))[-1][0] for _ in range(3)}
     assert len(pids) == 3
-    assert not still_there(pids)
+    assert not wait_until_gone(pids)
 
 
 def test_a_fork_works_after_tensor_operations_of_many_threads() -> None:
@@ -113,10 +113,10 @@ def test_workers_die_with_their_parent(how: str, method: str) -> None:
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    assert still_there({pid}, within=0)
+    assert wait_until_gone({pid}, within=0)
     parent.kill()
     parent.wait()
-    assert not still_there({pid})
+    assert not wait_until_gone({pid})
     parent.stdout.close()
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from efficient_attn.instruments.allocator import OWN, settings
+from efficient_attn.instruments.allocator import STEERING_VARIABLES, describe_settings
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def _faults(*, keep: bool, **variables: str) -> int:
-    clean = {name: value for name, value in os.environ.items() if name not in OWN}
+    clean = {name: value for name, value in os.environ.items() if name not in STEERING_VARIABLES}
     done = subprocess.run(
         [sys.executable, "-c", CODE.format(keep=keep)],
         env=clean | variables,
@@ -40,13 +40,13 @@ def _faults(*, keep: bool, **variables: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.skipif("left alone" in settings(), reason=f"{settings()}")
+@pytest.mark.skipif("left alone" in describe_settings(), reason=f"{describe_settings()}")
 def test_calls_get_the_pages_of_the_calls_before() -> None:
     assert _faults(keep=True) < _faults(keep=False) / 5  # a call now and then finds its hole taken by something small
 
 
 def test_what_the_user_says_of_allocators_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in OWN:
+    for name in STEERING_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
-    assert settings() == {"left alone": "MALLOC_TRIM_THRESHOLD_ set"}
+    assert describe_settings() == {"left alone": "MALLOC_TRIM_THRESHOLD_ set"}

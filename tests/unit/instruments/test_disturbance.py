@@ -49,7 +49,7 @@ def test_a_program_beside_us_is_seen() -> None:
         seen = watch.read_interval()
     assert seen.others_cores is not None
     assert seen.others_cores > 0.5  # on one processor the two of us share it
-    assert "other programs used" in (seen.reason(None) or "")
+    assert "other programs used" in (seen.describe(None) or "")
 
 
 @linux
@@ -69,12 +69,12 @@ def test_our_own_work_is_not_anothers() -> None:
 
 
 def test_a_short_span_says_nothing_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter((0.0, 0.9 * disturbance.SHORTEST))
+    seconds = iter((0.0, 0.9 * disturbance.MIN_COUNTED_S))
     monkeypatch.setattr(disturbance.time, "perf_counter", lambda: next(seconds))
     seen = DisturbanceWatch().read_interval()
     assert seen.others_cores is None
     assert seen.steal_share is None
-    assert seen.wall_s == 0.9 * disturbance.SHORTEST
+    assert seen.wall_s == 0.9 * disturbance.MIN_COUNTED_S
 
 
 def test_one_thread_that_waits_is_noticed() -> None:
@@ -82,9 +82,9 @@ def test_one_thread_that_waits_is_noticed() -> None:
     _spin(0.05)
     time.sleep(0.1)
     seen = watch.read_interval()
-    assert "its one thread waited" in (seen.reason(1) or "")
-    assert "waited" not in (seen.reason(2) or "")
-    assert "waited" not in (seen.reason() or "")
+    assert "its one thread waited" in (seen.describe(1) or "")
+    assert "waited" not in (seen.describe(2) or "")
+    assert "waited" not in (seen.describe() or "")
 
 
 @linux
@@ -118,7 +118,7 @@ def test_a_look_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_reasons(seen: dict[str, float], said: str | None) -> None:
-    assert Disturbance(**({"wall_s": 1.0, "own_cpu_s": 1.0} | seen)).reason(1) == said  # type: ignore[arg-type]
+    assert Disturbance(**({"wall_s": 1.0, "own_cpu_s": 1.0} | seen)).describe(1) == said  # type: ignore[arg-type]
 
 
 # -- counters of machines that are not this one --------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_counters_are_read(tmp_path: Path, version: int, monkeypatch: pytest.Mon
     wall, own = next(clock)
     monkeypatch.setattr(disturbance.time, "perf_counter", lambda: wall)
     monkeypatch.setattr(disturbance.time, "process_time", lambda: own)
-    monkeypatch.setattr(disturbance, "_ticks", lambda: 100)
+    monkeypatch.setattr(disturbance, "_ticks_per_second", lambda: 100)
     watch = DisturbanceWatch(tmp_path)
     _machine(tmp_path, stat="cpu  300 40 130 1090 5 10 20 110 0 0\n", throttled=6, hot=2, version=version)
     wall, own = next(clock)
@@ -160,7 +160,7 @@ def test_counters_are_read(tmp_path: Path, version: int, monkeypatch: pytest.Mon
 
 def test_without_counters_there_are_no_numbers(tmp_path: Path) -> None:
     watch = DisturbanceWatch(tmp_path)
-    _spin(disturbance.SHORTEST + 0.01)
+    _spin(disturbance.MIN_COUNTED_S + 0.01)
     seen = watch.read_interval()
     assert seen.others_cores is seen.steal_share is seen.throttled is None
     assert seen.own_cpu_s > 0

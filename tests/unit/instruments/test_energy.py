@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from efficient_attn.instruments.energy import LEAST_S, _nvml_meter, find_meter, joules_a_call
+from efficient_attn.instruments.energy import MIN_MEASURED_S, _make_nvml_meter, find_meter, measure_joules_per_call
 from efficient_attn.instruments.timing import TimedCall
 
 
@@ -26,14 +26,16 @@ class Device:
 
 
 def _measured(device: Device, calls: int) -> float | None:
-    return joules_a_call(device.subject, calls, lambda: device.joules, device="cpu", clock=lambda: device.seconds)
+    return measure_joules_per_call(
+        device.subject, calls, lambda: device.joules, device="cpu", clock=lambda: device.seconds
+    )
 
 
 @pytest.mark.parametrize("calls", [1, 2, 40])
 def test_what_the_calls_took_is_shared_among_them(calls: int) -> None:
     device = Device()
     assert _measured(device, calls) == pytest.approx(3)
-    assert device.seconds >= LEAST_S
+    assert device.seconds >= MIN_MEASURED_S
 
 
 def test_what_must_be_set_up_anew_too_soon_has_no_number() -> None:
@@ -59,8 +61,8 @@ def test_the_counter_is_in_millijoules_and_may_not_be_there() -> None:
         nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
         nvmlDeviceGetTotalEnergyConsumption=lambda handle: 2500 if handle == "GPU-1" else 0,
     )
-    read = _nvml_meter(nvml, "GPU-1")
+    read = _make_nvml_meter(nvml, "GPU-1")
     assert read is not None
     assert read() == 2.5
     nvml.nvmlDeviceGetTotalEnergyConsumption = _refuse
-    assert _nvml_meter(nvml, "GPU-1") is None
+    assert _make_nvml_meter(nvml, "GPU-1") is None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from efficient_attn.instruments import integrity
-from efficient_attn.instruments.global_state import GlobalState, GlobalStateChanged, watched
+from efficient_attn.instruments.global_state import GlobalState, GlobalStateChanged, watch_global_state
 
 DEEDS: dict[str, tuple[Callable[[], object], str]] = {
     "threads": (
@@ -38,14 +38,14 @@ def _closed() -> None:
 
 
 def _same(a: GlobalState, b: GlobalState) -> bool:
-    return a.values == b.values and torch.equal(a.random, b.random) and integrity.find_changed() is None
+    return a.values == b.values and torch.equal(a.random, b.random) and integrity.describe_replacement() is None
 
 
 @pytest.mark.parametrize("deed", DEEDS)
 def test_a_change_is_named_and_put_back(deed: str) -> None:
     act, says = DEEDS[deed]
     before = GlobalState.capture()
-    with pytest.raises(GlobalStateChanged, match=says), watched():
+    with pytest.raises(GlobalStateChanged, match=says), watch_global_state():
         act()
     assert _same(before, GlobalState.capture())
 
@@ -58,18 +58,18 @@ def test_a_change_is_put_back_after_an_error_too(deed: str) -> None:
         DEEDS[deed][0]()
         raise KeyError("first")
 
-    with pytest.raises(KeyError), watched():
+    with pytest.raises(KeyError), watch_global_state():
         fail()
     assert _same(before, GlobalState.capture())
 
 
 def test_inputs_are_not_written_to() -> None:
     q = torch.zeros(3)
-    with pytest.raises(GlobalStateChanged, match="wrote into its inputs"), watched((q,)):
+    with pytest.raises(GlobalStateChanged, match="wrote into its inputs"), watch_global_state((q,)):
         q[0] = 1
 
 
 def test_what_leaves_everything_alone_passes() -> None:
     q = torch.zeros(3)
-    with watched((q,)), torch.no_grad():
+    with watch_global_state((q,)), torch.no_grad():
         torch.rand(2, generator=torch.Generator().manual_seed(0)) @ (q[:2] + 1)

@@ -18,7 +18,7 @@ from efficient_attn.results import stats
 @pytest.fixture(autouse=True)
 def _sealed() -> Iterator[None]:
     assert run is not None  # importing it closes the seal
-    assert integrity.find_changed() is None
+    assert integrity.describe_replacement() is None
     yield
     integrity.restore()
 
@@ -50,17 +50,17 @@ DEEDS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", DEEDS)
 def test_what_is_replaced_is_named_and_put_back(name: str) -> None:
     DEEDS[name]()
-    reason = integrity.find_changed()
+    reason = integrity.describe_replacement()
     assert reason is not None
     assert f"it replaced {name} by its own (test_integrity.py:" in reason.replace(
         "torch._tensor.Tensor", "torch.Tensor"
     )
     integrity.restore()
-    assert integrity.find_changed() is None
+    assert integrity.describe_replacement() is None
     assert stats.median([3.0]) == 3.0
 
 
 def test_closing_again_takes_nothing_for_granted_that_came_later() -> None:
     stats.median = _mine
     integrity.record_integrity()
-    assert integrity.find_changed() is not None
+    assert integrity.describe_replacement() is not None

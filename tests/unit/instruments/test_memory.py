@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from efficient_attn.bench.measuring.workload import Workload
-from efficient_attn.instruments.memory import check_counter, footprint, training_footprint
+from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint, verify_memory_counter
 
 MIB = 2**20
 TRIAL = runpy.run_path(str(Path(__file__).parents[3] / "suites/trials/memory.py"))
@@ -66,7 +66,7 @@ def _shared() -> Any:
     ],
 )
 def test_known_patterns(call: Callable[[], Any], peak: int, output: int) -> None:
-    found = footprint(call, device="cpu")
+    found = measure_footprint(call, device="cpu")
     assert found.reason is None
     assert found.peak is not None
     assert (found.retained, found.output) == (output * MIB, output * MIB)
@@ -86,7 +86,7 @@ def test_known_footprints_are_met_and_stay_to_the_byte(kind: Callable[..., Any],
 
 def test_inputs_do_not_count_and_views_cost_nothing() -> None:
     x = _mib(16)
-    found = footprint(lambda: x.view(4, -1).T, device="cpu")
+    found = measure_footprint(lambda: x.view(4, -1).T, device="cpu")
     assert (found.peak, found.retained, found.output, found.workspace) == (0, 0, 0, 0)
 
 
@@ -97,7 +97,7 @@ def test_what_a_call_keeps_besides_its_result_is_retained_and_no_output() -> Non
         hoard.append(_mib(2))
         return _mib(3)
 
-    found = footprint(hoarding, device="cpu")
+    found = measure_footprint(hoarding, device="cpu")
     assert (found.retained, found.output) == (5 * MIB, 3 * MIB)
 
 
@@ -107,7 +107,7 @@ def test_replacing_what_the_last_call_left_retains_nothing() -> None:
     def replacing() -> None:
         last[:] = [_mib(8)]
 
-    found = footprint(replacing, device="cpu")
+    found = measure_footprint(replacing, device="cpu")
     assert (found.peak, found.retained) == (8 * MIB, 0)
 
 
@@ -119,7 +119,7 @@ def test_the_call_is_warmed_up_first() -> None:
             cache.append(_mib(32))
         return _mib(1)
 
-    assert footprint(caching, device="cpu").peak == MIB
+    assert measure_footprint(caching, device="cpu").peak == MIB
 
 
 def test_a_garbage_collection_does_not_leak_in() -> None:
@@ -130,7 +130,7 @@ def test_a_garbage_collection_does_not_leak_in() -> None:
     def leaving_a_cycle() -> None:
         Loop()
 
-    assert footprint(leaving_a_cycle, device="cpu").retained == 4 * MIB
+    assert measure_footprint(leaving_a_cycle, device="cpu").retained == 4 * MIB
     assert gc.isenabled()
 
 
@@ -152,7 +152,7 @@ def _naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def test_naive_attention_holds_scores_and_weights_at_once() -> None:
     n, qkv = 512, _qkv(512)
     matrix, output = 2 * n * n * 4, 2 * n * 64 * 4
-    found = footprint(lambda: _naive(*qkv), device="cpu")
+    found = measure_footprint(lambda: _naive(*qkv), device="cpu")
     assert (found.peak, found.output) == (2 * matrix + output, output)
     assert found.kernels == ()
 
@@ -161,7 +161,7 @@ def test_sdpa_holds_its_output_and_a_workspace_that_does_not_grow() -> None:
     over = {}
     for n in (1024, 4096):
         qkv = _qkv(n)
-        found = footprint(lambda qkv=qkv: F.scaled_dot_product_attention(*qkv), device="cpu")
+        found = measure_footprint(lambda qkv=qkv: F.scaled_dot_product_attention(*qkv), device="cpu")
         assert found.output == 2 * n * 64 * 4
         assert found.workspace is not None
         over[n] = found.workspace - 2 * n * 4  # a number a row
@@ -171,9 +171,9 @@ def test_sdpa_holds_its_output_and_a_workspace_that_does_not_grow() -> None:
 
 def test_the_kernel_that_ran_is_named() -> None:
     q, k, v = _qkv(64)
-    fused = footprint(lambda: F.scaled_dot_product_attention(q, k, v), device="cpu").kernels
+    fused = measure_footprint(lambda: F.scaled_dot_product_attention(q, k, v), device="cpu").kernels
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in fused
-    plain = footprint(
+    plain = measure_footprint(
         lambda: F.scaled_dot_product_attention(q.double(), k.double(), v.double(), dropout_p=0.5), device="cpu"
     )
     assert "aten::_scaled_dot_product_attention_math" in plain.kernels
@@ -188,7 +188,7 @@ def _step(attend: Callable[..., Tensor], n: int) -> tuple[Callable[[], Tensor], 
 def test_a_training_step_splits_into_output_saved_and_workspace() -> None:
     n = 512
     matrix, output = 2 * n * n * 4, 2 * n * 64 * 4
-    found = training_footprint(*_step(_naive, n), device="cpu")
+    found = measure_training_footprint(*_step(_naive, n), device="cpu")
     assert found.output == output
     assert found.saved == matrix  # the weights; the inputs were there before
     assert found.retained == 3 * output  # the gradients
@@ -199,22 +199,22 @@ def test_a_training_step_splits_into_output_saved_and_workspace() -> None:
 
 def test_a_fused_training_step_saves_a_number_a_row() -> None:
     n = 512
-    found = training_footprint(*_step(F.scaled_dot_product_attention, n), device="cpu")
+    found = measure_training_footprint(*_step(F.scaled_dot_product_attention, n), device="cpu")
     assert (found.output, found.saved, found.retained) == (2 * n * 64 * 4, 2 * n * 4, 3 * 2 * n * 64 * 4)
     assert any("backward" in name for name in found.kernels)
 
 
 def test_a_step_that_is_called_whole_has_the_same_peak() -> None:
     forward, backward = _step(_naive, 256)
-    whole = footprint(lambda: backward(forward()), device="cpu")
-    parts = training_footprint(forward, backward, device="cpu")
+    whole = measure_footprint(lambda: backward(forward()), device="cpu")
+    parts = measure_training_footprint(forward, backward, device="cpu")
     assert whole.peak == parts.peak
     assert whole.output == parts.retained
 
 
 def test_a_mechanisms_workload_is_counted() -> None:
     workload = Workload(planted.case("full", seq_len=256))
-    found = footprint(lambda: workload.forward(workload.sample), device="cpu")
+    found = measure_footprint(lambda: workload.forward(workload.sample), device="cpu")
     assert found.output == 2 * 256 * 8 * 4
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in found.kernels
 
@@ -223,7 +223,7 @@ def test_a_mechanisms_workload_is_counted() -> None:
 
 
 def test_the_canary_is_exact() -> None:
-    told = check_counter("cpu")
+    told = verify_memory_counter("cpu")
     assert told == {
         "device": "cpu",
         "expected_bytes": 64 * MIB,
@@ -235,12 +235,12 @@ def test_the_canary_is_exact() -> None:
 
 def test_a_device_without_a_counter_says_so_and_not_zero() -> None:
     for found in (
-        footprint(lambda: None, device="mps"),
-        training_footprint(lambda: torch.ones(1), lambda out: None, device="mps"),
+        measure_footprint(lambda: None, device="mps"),
+        measure_training_footprint(lambda: torch.ones(1), lambda out: None, device="mps"),
     ):
         assert found.peak is found.retained is found.output is found.saved is found.workspace is None
         assert "mps" in (found.reason or "")
-    told = check_counter("mps")
+    told = verify_memory_counter("mps")
     assert told["ok"] is told["measured_bytes"] is None
     assert "mps" in told["reason"]
 
@@ -250,14 +250,14 @@ def test_an_error_in_the_call_is_the_callers() -> None:
         raise RuntimeError("out of luck")
 
     with pytest.raises(RuntimeError, match="out of luck"):
-        footprint(failing, device="cpu")
+        measure_footprint(failing, device="cpu")
     assert gc.isenabled()
-    assert footprint(lambda: _mib(1), device="cpu").peak == MIB  # and the next one is counted as ever
+    assert measure_footprint(lambda: _mib(1), device="cpu").peak == MIB  # and the next one is counted as ever
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_cuda_counts_the_same() -> None:
-    assert check_counter("cuda")["ok"] is True
+    assert verify_memory_counter("cuda")["ok"] is True
     for kind in TRIAL["KINDS"]:
         known = kind(64 * MIB, "cuda")
         found = [known.measure() for _ in range(3)]

@@ -18,11 +18,11 @@ from efficient_attn.instruments.roofline import (
     MeasuredRate,
     Roofline,
     compute_roofline_share,
+    compute_spread,
     measure_roofline_rates,
-    merge_highest,
-    spread,
-    timer_overhead,
-    timer_resolution,
+    measure_timer_overhead,
+    measure_timer_resolution,
+    merge_rooflines,
 )
 
 pytestmark = pytest.mark.slow
@@ -118,7 +118,9 @@ def test_it_takes_about_a_second(rough: bool, longest: float, monkeypatch: pytes
     """On a pretend machine: 100 GFLOP/s, 20 GB/s from memory, 40 GB/s from caches of 1 and 32 MiB."""
     spent = 0.0
 
-    def product(library: str, shape: roofline.Shape, repeats: int, device: str, dtype: torch.dtype) -> MeasuredRate:
+    def product(
+        library: str, shape: roofline.ProductShape, repeats: int, device: str, dtype: torch.dtype
+    ) -> MeasuredRate:
         nonlocal spent
         spent += 2 * math.prod(shape) * (1 + repeats) / 1e11
         return MeasuredRate(1e11, library)
@@ -129,8 +131,8 @@ def test_it_takes_about_a_second(rough: bool, longest: float, monkeypatch: pytes
         spent += 3 * size * (1 + repeats) / rate
         return MeasuredRate(rate, "sum")
 
-    monkeypatch.setattr(roofline, "_product", product)
-    monkeypatch.setattr(roofline, "_read", read)
+    monkeypatch.setattr(roofline, "_measure_product", product)
+    monkeypatch.setattr(roofline, "_measure_read", read)
     monkeypatch.setattr(roofline, "_list_caches", lambda device: {"L2": 2**20, "L3": 2**25})
     monkeypatch.setattr(roofline, "caches", lambda: {"L2": 2**20, "L3": 2**25})
     measure_roofline_rates("cpu", "float32", 1, rough=rough)
@@ -149,20 +151,22 @@ def test_it_is_said_what_was_fastest(looked: Roofline) -> None:
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """A machine whose products have known rates, by library and dtype; returns all that were timed."""
-    monkeypatch.setattr(roofline, "_read_memory", lambda *_: MeasuredRate(1.0, "sum of nothing"))
+    monkeypatch.setattr(roofline, "_measure_memory_read", lambda *_: MeasuredRate(1.0, "sum of nothing"))
     monkeypatch.setattr(roofline, "_list_caches", lambda device: {})
-    monkeypatch.setattr(roofline, "_libraries", lambda device, dtype: ["torch.mm", "oneDNN"])
+    monkeypatch.setattr(roofline, "_list_libraries", lambda device, dtype: ["torch.mm", "oneDNN"])
 
     def make(**rates: float) -> list[str]:
         timed: list[str] = []
 
-        def product(library: str, shape: roofline.Shape, repeats: int, device: str, dtype: torch.dtype) -> MeasuredRate:
+        def product(
+            library: str, shape: roofline.ProductShape, repeats: int, device: str, dtype: torch.dtype
+        ) -> MeasuredRate:
             kind = str(dtype).removeprefix("torch.")
             timed.append(kind)
-            bonus = 2 if library == "oneDNN" and shape[1] == roofline.NARROW else 1
+            bonus = 2 if library == "oneDNN" and shape[1] == roofline.SKINNY_SIDE else 1
             return MeasuredRate(bonus * rates[kind], f"{library} {'x'.join(map(str, shape))} {kind}")
 
-        monkeypatch.setattr(roofline, "_product", product)
+        monkeypatch.setattr(roofline, "_measure_product", product)
         return timed
 
     return make
@@ -199,18 +203,23 @@ CACHES = (CacheLevel("L2", 10, 40.0), CacheLevel("L3", 100, 20.0))
 )
 def test_bytes_are_read_from_what_holds_them(size: int, seconds: float, holder: str) -> None:
     best = Roofline(1.0, 10.0, caches=CACHES)
-    assert (best.read_seconds(size), best.find_memory_level(size)) == (pytest.approx(seconds), holder)
-    assert (best.read_seconds(size, cold=True), best.find_memory_level(size, cold=True)) == (size / 10, "memory")
+    assert (best.estimate_read_seconds(size), best.find_memory_level(size)) == (pytest.approx(seconds), holder)
+    assert (best.estimate_read_seconds(size, cold=True), best.find_memory_level(size, cold=True)) == (
+        size / 10,
+        "memory",
+    )
     assert compute_roofline_share(0, size, 2 * seconds, best) == pytest.approx(0.5)
 
 
 def test_no_cache_is_slower_than_what_lies_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = {16: 30.0, 8: 50.0, 4: 45.0, 2: 20.0, 1: 9.0}
     monkeypatch.setattr(roofline, "_list_caches", lambda device: {"L2": 8, "L3": 32})
-    monkeypatch.setattr(roofline, "_read", lambda device, size, repeats: MeasuredRate(rates[size], f"sum of {size}"))
-    found = roofline._read_caches("cpu", 10.0)
+    monkeypatch.setattr(
+        roofline, "_measure_read", lambda device, size, repeats: MeasuredRate(rates[size], f"sum of {size}")
+    )
+    found = roofline._measure_cache_reads("cpu", 10.0)
     assert [(c.name, c.size, c.bytes_per_s) for c in found] == [("L2", 8, 50.0), ("L3", 32, 50.0)]
-    assert [c.bytes_per_s for c in roofline._read_caches("cpu", 99.0)] == [99.0, 99.0]
+    assert [c.bytes_per_s for c in roofline._measure_cache_reads("cpu", 99.0)] == [99.0, 99.0]
 
 
 def test_threads_fill_as_many_caches_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,9 +232,9 @@ def test_threads_fill_as_many_caches_as_there_are(monkeypatch: pytest.MonkeyPatc
 
 def test_several_looks_give_the_highest_rates_and_their_spread() -> None:
     one, two = Roofline(100.0, 10.0, "a", "b", CACHES), Roofline(80.0, 20.0, "c", "d", (CacheLevel("L3", 100, 50.0),))
-    assert merge_highest([one, two]) == Roofline(100.0, 20.0, "a", "d", (CACHES[0], CacheLevel("L3", 100, 50.0)))
-    assert spread([one, two]) == pytest.approx({"gemm": 0.2, "memory": 0.5, "L2": 0.0, "L3": 0.6})
-    assert merge_highest([one]) == one
+    assert merge_rooflines([one, two]) == Roofline(100.0, 20.0, "a", "d", (CACHES[0], CacheLevel("L3", 100, 50.0)))
+    assert compute_spread([one, two]) == pytest.approx({"gemm": 0.2, "memory": 0.5, "L2": 0.0, "L3": 0.6})
+    assert merge_rooflines([one]) == one
 
 
 def test_the_share_is_of_what_binds() -> None:
@@ -236,5 +245,5 @@ def test_the_share_is_of_what_binds() -> None:
 
 
 def test_the_clock() -> None:
-    assert 0 <= timer_overhead() < 1e-5
-    assert 0 < timer_resolution() < 1e-3
+    assert 0 <= measure_timer_overhead() < 1e-5
+    assert 0 < measure_timer_resolution() < 1e-3

@@ -13,15 +13,15 @@ from efficient_attn.instruments.timing import (
     MAX_RETRIES,
     MAX_SAMPLES_PER_ROUND,
     SAMPLES_PER_ROUND,
-    CallRate,
+    RoundPlan,
     RoundSamples,
-    SamplingPlan,
+    SampleCost,
     TimedCall,
     TooSlow,
     calibrate,
-    first_call,
     plan_samples,
     run_rounds,
+    time_first_call,
 )
 
 
@@ -61,13 +61,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 )
 def test_calls_fill_a_block(clock: Clock, seconds: float, calls: int) -> None:
     found = calibrate(clock.subject(seconds), budget_s=60, device="cpu")
-    assert found == CallRate(calls, pytest.approx(max(seconds, 1e-7) * calls), pytest.approx(0))
+    assert found == SampleCost(calls, pytest.approx(max(seconds, 1e-7) * calls), pytest.approx(0))
 
 
 def test_what_setting_up_takes_counts_too(clock: Clock) -> None:
     subject = TimedCall(lambda count: clock.pass_by(0.001 * count), lambda count: clock.pass_by(0.1))
     pace = calibrate(subject, budget_s=60, device="cpu")
-    assert pace == CallRate(2, pytest.approx(0.002), pytest.approx(0.1))
+    assert pace == SampleCost(2, pytest.approx(0.002), pytest.approx(0.1))
     assert plan_samples({"a": pace}, rounds=8, processes=4, budget_s=60)["a"].samples == SAMPLES_PER_ROUND
     assert plan_samples({"a": pace}, rounds=8, processes=4, budget_s=1)["a"].samples == 1
 
@@ -80,8 +80,8 @@ def test_limits_hold(clock: Clock) -> None:
 
 def test_one_call_over_the_budget_is_too_slow(clock: Clock) -> None:
     with pytest.raises(TooSlow, match="one call takes 61 s, the budget is 60 s"):
-        first_call(clock.subject(61), budget_s=60, device="cpu")
-    assert first_call(clock.subject(59), budget_s=60, device="cpu") == 59
+        time_first_call(clock.subject(61), budget_s=60, device="cpu")
+    assert time_first_call(clock.subject(59), budget_s=60, device="cpu") == 59
 
 
 @pytest.mark.parametrize(
@@ -93,23 +93,23 @@ def test_one_call_over_the_budget_is_too_slow(clock: Clock) -> None:
     ],
 )
 def test_rounds_of_fast_cells_get_more_passes(seconds: tuple[float, ...], passes: int) -> None:
-    found = plan_samples({str(i): CallRate(1, s) for i, s in enumerate(seconds)}, rounds=8, processes=4, budget_s=60)
+    found = plan_samples({str(i): SampleCost(1, s) for i, s in enumerate(seconds)}, rounds=8, processes=4, budget_s=60)
     assert {turn.samples for turn in found.values()} == {passes}
 
 
 def test_a_slow_one_gets_fewer_passes_than_the_others() -> None:
-    found = plan_samples({"fast": CallRate(1, 0.5), "slow": CallRate(1, 5.0)}, rounds=8, processes=4, budget_s=60)
+    found = plan_samples({"fast": SampleCost(1, 0.5), "slow": SampleCost(1, 5.0)}, rounds=8, processes=4, budget_s=60)
     assert (found["fast"].samples, found["slow"].samples) == (3, 1)
 
 
 @settings(max_examples=100, deadline=None)
 @given(block=st.floats(1e-4, 100), budget=st.floats(0.1, 100), rounds=st.integers(2, 20), per=st.integers(1, 4))
 def test_no_sitting_costs_more_than_what_is_left(block: float, budget: float, rounds: int, per: int) -> None:
-    turn = plan_samples({"a": CallRate(1, block)}, rounds=rounds, processes=4, budget_s=budget)["a"]
+    turn = plan_samples({"a": SampleCost(1, block)}, rounds=rounds, processes=4, budget_s=budget)["a"]
     assert 1 <= turn.samples <= MAX_SAMPLES_PER_ROUND
     left, taken = budget, 0
     while count := min(per, turn.count_affordable_rounds(left)):
-        left -= turn.rate.warm_up_s + count * turn.samples * block
+        left -= turn.cost.warm_up_s + count * turn.samples * block
         taken += count
         assert left >= -1e-9
         if taken > 1000:
@@ -125,7 +125,7 @@ NAMES = ("a", "b", "c")
 
 def _sat(clock: Clock, seed: int, *, rounds: dict[str, int] | None = None) -> list[RoundSamples]:
     subjects = {n: clock.subject(0.001 * (i + 1), n) for i, n in enumerate(NAMES)}
-    takes = {n: SamplingPlan(CallRate(2, 0.002 * (i + 1)), 3) for i, n in enumerate(NAMES)}
+    takes = {n: RoundPlan(SampleCost(2, 0.002 * (i + 1)), 3) for i, n in enumerate(NAMES)}
     counts = dict.fromkeys(NAMES, 4) | (rounds or {})
     return list(run_rounds(subjects, takes, counts, seed=seed, device="cpu"))
 
@@ -173,7 +173,7 @@ def test_a_subject_with_fewer_rounds_stops_and_the_others_go_on(clock: Clock) ->
 def test_what_takes_long_is_not_warmed_up(clock: Clock) -> None:
     list(
         run_rounds(
-            {"a": clock.subject(2, "a")}, {"a": SamplingPlan(CallRate(1, 2.0), 1)}, {"a": 1}, seed=0, device="cpu"
+            {"a": clock.subject(2, "a")}, {"a": RoundPlan(SampleCost(1, 2.0), 1)}, {"a": 1}, seed=0, device="cpu"
         )
     )
     assert _runs(clock) == ["a"]
@@ -184,7 +184,7 @@ def test_nothing_to_time_is_no_error() -> None:
 
 
 def _during(subject: TimedCall, **options: object) -> list[RoundSamples]:
-    takes, counts = {"a": SamplingPlan(CallRate(1, 2.0), 3)}, {"a": 2}
+    takes, counts = {"a": RoundPlan(SampleCost(1, 2.0), 3)}, {"a": 2}
     return list(run_rounds({"a": subject}, takes, counts, seed=0, device="cpu", **options))  # type: ignore[arg-type]
 
 
@@ -227,10 +227,10 @@ def test_a_subject_that_fails_drops_out_and_the_others_go_on(clock: Clock, at_ca
         if next(calls) == at_call:
             raise RuntimeError("enough")
 
-    takes = {name: SamplingPlan(CallRate(1, 0.1), 3) for name in ("a", "b")}
+    takes = {name: RoundPlan(SampleCost(1, 0.1), 3) for name in ("a", "b")}
     subjects = {"a": clock.subject(0.1, "a"), "b": TimedCall(run)}
     found = list(run_rounds(subjects, takes, {"a": 4, "b": 4}, seed=0, device="cpu"))
-    assert [str(e) for r in found for e in r.failed.values()] == ["enough"]
+    assert [str(e) for r in found for e in r.errors.values()] == ["enough"]
     assert [len(r.samples["a"]) for r in found] == [3] * 4
     assert next(calls, None) is None  # and it was not asked again
 
@@ -246,21 +246,21 @@ def _waiting(clock: Clock, *waits: float) -> TimedCall:
 def test_a_pass_that_had_to_wait_is_kept_counted_and_repeated(clock: Clock) -> None:
     first, second = _during(_waiting(clock, 0.0, 0.05), alone=True)
     assert first.samples["a"] == pytest.approx([100, 150, 100, 100])
-    assert first.waited == {"a": 1}
+    assert first.disturbed == {"a": 1}
     assert second.samples["a"] == pytest.approx([100] * 3)
-    assert second.waited == {}
+    assert second.disturbed == {}
 
 
 def test_repeats_end_when_the_machine_is_never_quiet(clock: Clock) -> None:
     first, _ = _during(_waiting(clock, *[0.05] * 100), alone=True)
     assert len(first.samples["a"]) == 3 + MAX_RETRIES
-    assert first.waited["a"] == 3 + MAX_RETRIES
+    assert first.disturbed["a"] == 3 + MAX_RETRIES
 
 
 def test_several_threads_may_use_more_processor_than_time(clock: Clock) -> None:
     first, _ = _during(_waiting(clock, *[0.05] * 100))
     assert len(first.samples["a"]) == 3
-    assert first.waited == {}
+    assert first.disturbed == {}
 
 
 def test_what_is_checked_after_a_pass_can_end_it(clock: Clock) -> None:
@@ -268,7 +268,7 @@ def test_what_is_checked_after_a_pass_can_end_it(clock: Clock) -> None:
         raise ValueError("meddled")
 
     first, second = _during(clock.subject(0.1, "a"), after=meddled)
-    assert str(first.failed["a"]) == "meddled"
+    assert str(first.errors["a"]) == "meddled"
     assert second.samples == {}
 
 
@@ -283,7 +283,7 @@ def test_one_pass_of_each_round_is_judged_and_which_one_is_drawn(clock: Clock) -
         timed.verify = lambda: judged.append(len([name for name in clock.order if name == "a"]))
         return timed
 
-    turn = SamplingPlan(CallRate(1, 0.1), 5)
+    turn = RoundPlan(SampleCost(1, 0.1), 5)
     rounds = run_rounds({"a": subject()}, {"a": turn}, {"a": 40}, seed=3, device="cpu")
     assert [len(r.samples["a"]) for r in rounds] == [5] * 40
     passes = [(number - 2) % 5 for number in judged]  # after the one that warms it up
@@ -298,34 +298,33 @@ def test_what_is_judged_wrong_ends_without_that_pass(clock: Clock) -> None:
 
     timed = clock.subject(0.1, "a")
     timed.verify = refuse
-    turn = SamplingPlan(CallRate(1, 0.1), 1)
+    turn = RoundPlan(SampleCost(1, 0.1), 1)
     first, second = run_rounds({"a": timed}, {"a": turn}, {"a": 2}, seed=3, device="cpu")
-    assert (str(first.failed["a"]), first.samples["a"]) == ("wrong", [])
+    assert (str(first.errors["a"]), first.samples["a"]) == ("wrong", [])
     assert second.samples == {}
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_several_threads_at_once_are_seen_where_there_is_to_be_one(clock: Clock, alone: bool) -> None:
-    def run(count: int) -> None:
-        clock.pass_by(0.1 * count)
-        clock.processor += 0.09 * count
-
-    turn = SamplingPlan(CallRate(1, 0.1), 1)
-    (found,) = run_rounds({"a": TimedCall(run)}, {"a": turn}, {"a": 1}, seed=0, device="cpu", alone=alone)
-    said = "1.9 processors worked at once for it, where one thread is asked for"
-    assert [str(error) for error in found.failed.values()] == ([said] if alone else [])
-
-
-def test_processor_time_that_is_accounted_late_is_no_second_thread(clock: Clock) -> None:
-    samples = []
+@pytest.mark.parametrize(
+    ("single_thread", "parallel_samples", "taken", "message"),
+    [
+        (True, {1, 2, 3}, 2, "1.9 processors worked at once for it, where one thread is asked for"),
+        (True, {2}, 3, ""),  # another thread's processor time, accounted late: repeated, and not counted
+        (False, {1, 2, 3}, 2, ""),
+    ],
+)
+def test_threads_are_seen_where_one_is_asked_for(
+    clock: Clock, single_thread: bool, parallel_samples: set[int], taken: int, message: str
+) -> None:
+    counts = []
 
     def run(count: int) -> None:
-        samples.append(count)
+        counts.append(count)
         clock.pass_by(0.1 * count)
-        clock.processor += 0.18 if len(samples) == 2 else 0.0
+        clock.processor += 0.09 * count * (len(counts) in parallel_samples)
 
-    plan = SamplingPlan(CallRate(1, 0.1), 3)
-    (taken,) = run_rounds({"a": TimedCall(run)}, {"a": plan}, {"a": 1}, seed=0, device="cpu", alone=True)
-    assert not taken.failed
-    assert len(taken.samples["a"]) == 3
-    assert len(samples) == 5  # the one that warms up, three, and the repetition of the first of these
+    plan = RoundPlan(SampleCost(1, 0.1, warm_up_s=0.1), 1)
+    (result,) = run_rounds(
+        {"a": TimedCall(run)}, {"a": plan}, {"a": 1}, seed=0, device="cpu", single_thread=single_thread
+    )
+    assert "".join(str(error) for error in result.errors.values()) == message
+    assert (len(counts), len(result.samples["a"])) == (taken, 0 if message else 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import efficient_attn as ea
-from efficient_attn.layers.grouping import How
+from efficient_attn.layers.grouping import PoolingMethod
 from efficient_attn.registry import entries
 from efficient_attn.testing.tensor_comparison import assert_close, assert_same
 from efficient_attn.variants.full.softmax_attention import SoftmaxAttention
@@ -61,7 +61,7 @@ def steps(layer: ea.MultiHeadAttention, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("how", ["mean", "first"])
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_exact_where_the_heads_of_a_group_are_alike(variant: str, kv_heads: int, how: How) -> None:
+def test_exact_where_the_heads_of_a_group_are_alike(variant: str, kv_heads: int, how: PoolingMethod) -> None:
     layer, x = alike(trained(variant), kv_heads), drawn()
     grouped = ea.mean_pool_kv(layer, kv_heads, how=how)
     assert grouped.kv_heads == grouped.attn.kv_heads == kv_heads
@@ -200,7 +200,7 @@ def test_the_layer_given_is_not_changed_and_shares_nothing() -> None:
 
 
 @pytest.mark.parametrize("how", ["mean", "first", "random"])
-def test_dtypes_mode_and_what_is_frozen_are_kept(how: How) -> None:
+def test_dtypes_mode_and_what_is_frozen_are_kept(how: PoolingMethod) -> None:
     assert ea.mean_pool_kv(ea.MultiHeadAttention(16, 4, dropout=0.25), 2, how=how).attn.dropout == 0.25
     layer = trained("linformer:share=none").to(torch.bfloat16).eval()
     layer.attn.float()  # an adapter may well keep a part in another dtype
@@ -224,15 +224,15 @@ class Tabled(SoftmaxAttention):
 
 
 @pytest.mark.parametrize("how", ["mean", "random"])
-def test_the_device_is_kept(monkeypatch: pytest.MonkeyPatch, how: How) -> None:
-    monkeypatch.setattr(entries, "_registered", {})
+def test_the_device_is_kept(monkeypatch: pytest.MonkeyPatch, how: PoolingMethod) -> None:
+    monkeypatch.setattr(entries, "_registrations", {})
     ea.register("tabled", family="full")(Tabled)
     grouped = ea.mean_pool_kv(trained("tabled").to("meta"), 2, how=how)
     assert {x.device.type for x in (*grouped.parameters(), *grouped.buffers())} == {"meta"}
 
 
 @pytest.mark.parametrize("how", ["mean", "random"])
-def test_no_biases_stay_none(how: How) -> None:
+def test_no_biases_stay_none(how: PoolingMethod) -> None:
     grouped = ea.mean_pool_kv(trained(bias=False), 2, how=how)
     assert {n for n, _ in grouped.named_parameters()} == {f"{p}_proj.weight" for p in ("q", "k", "v", "out")}
 
@@ -292,7 +292,7 @@ class ByHead(SoftmaxAttention):
 
 @pytest.mark.parametrize(("learned", "name"), [(True, "mine"), (False, "drawn")])
 def test_what_goes_by_head_in_some_other_way(monkeypatch: pytest.MonkeyPatch, learned: bool, name: str) -> None:
-    monkeypatch.setattr(entries, "_registered", {})
+    monkeypatch.setattr(entries, "_registrations", {})
     ea.register("by_head", family="full")(ByHead)
     layer = trained(f"by_head:learned={str(learned).lower()}")
     with pytest.raises(ea.UnsupportedError, match=f"attn.{name} of by_head:learned=.* nothing says how to pool it"):

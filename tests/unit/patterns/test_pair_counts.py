@@ -6,16 +6,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attn.patterns.pair_counts import possible_pairs
+from efficient_attn.patterns.pair_counts import count_possible_pairs
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.booleans(), st.none() | st.integers(-50, 60))
 def test_possible_is_what_causality_leaves(n: int, m: int, causal: bool, start: int | None) -> None:
     first = m - n if start is None else start
     every = np.arange(m)[None] <= np.arange(n)[:, None] + first if causal else np.ones((n, m))
-    assert possible_pairs(n, m, causal, start) == every.sum()
+    assert count_possible_pairs(n, m, causal, start) == every.sum()
 
 
 def test_large_counts_are_exact() -> None:
     n = 1 << 30
-    assert possible_pairs(n, n, True) == n * (n + 1) // 2
+    assert count_possible_pairs(n, n, True) == n * (n + 1) // 2

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efficient_attn.patterns import Band, Geometry, Keys, Pattern, Where, as_pattern, rasterize, sliding_window
-from efficient_attn.patterns.pair_counts import possible_pairs
-from efficient_attn.patterns.rasterize import fitting_length, share_grid, views
+from efficient_attn.patterns.pair_counts import count_possible_pairs
+from efficient_attn.patterns.rasterize import choose_length, compute_share_grid, compute_share_grids
 
 facts = st.one_of(
     st.builds(lambda lo, width, step: Band(lo, lo + width, step), st.integers(-9, 9), st.integers(0, 9), st.just(2)),
@@ -38,20 +38,20 @@ def allowed(pattern: Pattern, g: Geometry) -> np.ndarray:
 @settings(max_examples=200, deadline=None)
 @given(patterns, geometries(), st.integers(1, 50), st.integers(1, 50))
 def test_a_grid_counts_each_allowed_pair_in_its_cell(pattern: Pattern, g: Geometry, rows: int, columns: int) -> None:
-    grid, seen = share_grid(pattern.allows, g, rows=rows, columns=columns), allowed(pattern, g)
+    grid, seen = compute_share_grid(pattern.allows, g, rows=rows, columns=columns), allowed(pattern, g)
     assert grid.exact
-    assert grid.kept.sum() == seen.sum()
-    assert grid.sizes.sum() == g.n * g.m
-    assert grid.kept.shape == (min(rows, g.n), min(columns, g.m))
-    down, across = (np.arange(c + 1) * size // c for c, size in zip(grid.kept.shape, (g.n, g.m), strict=True))
-    for r, c in np.ndindex(grid.kept.shape):
-        assert grid.kept[r, c] == seen[down[r] : down[r + 1], across[c] : across[c + 1]].sum()
+    assert grid.allowed_pairs.sum() == seen.sum()
+    assert grid.cell_pairs.sum() == g.n * g.m
+    assert grid.allowed_pairs.shape == (min(rows, g.n), min(columns, g.m))
+    down, across = (np.arange(c + 1) * size // c for c, size in zip(grid.allowed_pairs.shape, (g.n, g.m), strict=True))
+    for r, c in np.ndindex(grid.allowed_pairs.shape):
+        assert grid.allowed_pairs[r, c] == seen[down[r] : down[r + 1], across[c] : across[c + 1]].sum()
     assert ((grid.shares >= 0) & (grid.shares <= 1)).all()
 
 
 def test_as_many_cells_as_pairs_are_the_pairs() -> None:
     g = Geometry(24, 24, 0, True)
-    grid = share_grid(sliding_window(3).allows, g, rows=99, columns=99)
+    grid = compute_share_grid(sliding_window(3).allows, g, rows=99, columns=99)
     assert np.array_equal(grid.shares, allowed(sliding_window(3), g))
     assert grid.share == pytest.approx(sum(min(i, 3) + 1 for i in range(24)) / 300)
 
@@ -60,22 +60,22 @@ def test_as_many_cells_as_pairs_are_the_pairs() -> None:
 def test_long_sequences_are_sampled_in_little_memory(causal: bool) -> None:
     pattern, g = sliding_window(8192), Geometry(1 << 16, 1 << 16, 0, causal)
     tracemalloc.start()
-    grid = share_grid(pattern.allows, g, rows=32, columns=32)
+    grid = compute_share_grid(pattern.allows, g, rows=32, columns=32)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert not grid.exact
     assert peak < 100 * 2**20  # all pairs would be 4 GiB
     i = np.arange(g.n)
     kept = (np.minimum(i + 8192, i if causal else g.n - 1) - np.maximum(i - 8192, 0) + 1).sum()
-    assert grid.share == pytest.approx(kept / possible_pairs(g.n, g.m, causal), rel=0.01)
-    again = share_grid(pattern.allows, g, rows=32, columns=32)
-    assert np.array_equal(grid.kept, again.kept)
+    assert grid.share == pytest.approx(kept / count_possible_pairs(g.n, g.m, causal), rel=0.01)
+    again = compute_share_grid(pattern.allows, g, rows=32, columns=32)
+    assert np.array_equal(grid.allowed_pairs, again.allowed_pairs)
 
 
 def test_sampling_does_not_fall_into_step_with_a_pattern() -> None:
     """A pattern of every eighth query, of which every eighth is looked at."""
     pattern, g = as_pattern(Where(lambda i, j: (i % 8 == 0) & (j == j))), Geometry(4096, 64, 0, False)
-    grid = share_grid(pattern.allows, g, rows=4, columns=4, budget=4096 * 64 // 8)
+    grid = compute_share_grid(pattern.allows, g, rows=4, columns=4, budget=4096 * 64 // 8)
     assert not grid.exact
     assert grid.share == pytest.approx(1 / 8, rel=0.3)
 
@@ -94,14 +94,14 @@ def test_sampling_does_not_fall_into_step_with_a_pattern() -> None:
     ],
 )
 def test_the_length_shows_windows_strides_and_all(pattern: Pattern, length: int) -> None:
-    assert fitting_length(pattern, causal=False) == length
+    assert choose_length(pattern, causal=False) == length
 
 
 def test_both_directions_have_one_length() -> None:
-    one, other = views(sliding_window(16), directions=(False, True), rows=8, columns=8)
+    one, other = compute_share_grids(sliding_window(16), directions=(False, True), rows=8, columns=8)
     assert one.geometry.n == other.geometry.n == 128
     assert (one.direction, other.direction) == ("bidirectional", "causal")
-    (given,) = views(sliding_window(16), directions=(True,), rows=8, columns=8, length=50)
+    (given,) = compute_share_grids(sliding_window(16), directions=(True,), rows=8, columns=8, length=50)
     assert given.geometry == Geometry(50, 50, 0, True)
 
 

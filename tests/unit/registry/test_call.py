@@ -104,8 +104,8 @@ def test_says_what_is_wrong(how: dict[str, object], error: type[Exception], word
 
 
 def test_learned_mechanisms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "_registered", dict(entries._registered))
-    monkeypatch.setattr(entries, "_plugins", dict(entries._plugins))
+    monkeypatch.setattr(entries, "_registrations", dict(entries._registrations))
+    monkeypatch.setattr(entries, "_loaded_plugins", dict(entries._loaded_plugins))
 
     @ea.register("learned_once", family="full")
     class Learned(ea.SoftmaxAttention):

@@ -40,11 +40,11 @@ class Mine(ea.SoftmaxAttention):
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Registrations of a test end with it."""
-    monkeypatch.setattr(entries, "_registered", dict(entries._registered))
-    monkeypatch.setattr(entries, "_plugins", dict(entries._plugins))
-    entries._entry_points.cache_clear()
+    monkeypatch.setattr(entries, "_registrations", dict(entries._registrations))
+    monkeypatch.setattr(entries, "_loaded_plugins", dict(entries._loaded_plugins))
+    entries._find_entry_points.cache_clear()
     yield
-    entries._entry_points.cache_clear()
+    entries._find_entry_points.cache_clear()
 
 
 def plugin(folder: Path, name: str = "mine", text: str = PLUGIN) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from efficient_attn.report import comparison_text
-from efficient_attn.results.compare import KINDS, Change, Comparison
+from efficient_attn.results.compare import CHANGE_KINDS, Change, Comparison
 
 SLOWER = Change(name="s/slower", kind="slower", by="speedup", ratio=0.8, low=0.75, high=0.85, base_ms=10, new_ms=12.5)
 WORST = replace(SLOWER, name="s/worst", ratio=0.5, low=0.45, high=0.55)
@@ -177,7 +177,7 @@ def test_json_keeps_its_form() -> None:
         "slower_by_at_most": "NoneType", "blind": "list", "shared": "str",
     }  # fmt: skip
     assert found["schema"] == 1
-    assert list(found["counts"]) == list(KINDS)
+    assert list(found["counts"]) == list(CHANGE_KINDS)
     assert set(found["cases"][0]) == {
         "name", "kind", "reason", "by", "ratio", "low", "high", "base_ms", "new_ms", "base_bytes", "new_bytes",
         "base_speedup", "new_speedup", "least", "slower_by_at_most", "blind", "short",

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from efficient_attn.report import formatting
-from efficient_attn.units import TO
+from efficient_attn.units import INTERVAL_DASH
 
 
 def plain(text: str) -> str:
-    return text.replace(TO, "-")
+    return text.replace(INTERVAL_DASH, "-")
 
 
 def row(label: str, value: float, low: float | None, high: float | None) -> dict[str, Any]:

@@ -130,8 +130,8 @@ def test_all_cells_are_escaped() -> None:
 
 @pytest.mark.parametrize("empty", [None, float("nan"), pd.NA, pd.NaT, np.nan])
 def test_empty_cells_hold_nothing(empty: object) -> None:
-    assert not units.there(empty)
-    assert all(units.there(value) for value in (0, 0.0, "", False, float("inf"), np.float64(1)))
+    assert not units.is_present(empty)
+    assert all(units.is_present(value) for value in (0, 0.0, "", False, float("inf"), np.float64(1)))
 
 
 @pytest.mark.parametrize("enabled", [True, False])

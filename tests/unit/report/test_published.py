@@ -19,7 +19,7 @@ from efficient_attn.errors import UsageError
 from efficient_attn.report import write_report
 from efficient_attn.report.published import MOST_PICTURES, ChangedSources, shrink_png, update_published
 from efficient_attn.results import file_marks, frames, store
-from efficient_attn.results.store import Writer, read
+from efficient_attn.results.store import RunWriter, read
 
 pytestmark = pytest.mark.slow
 
@@ -122,8 +122,8 @@ def test_a_changed_tree_is_told(tmp_path: Path) -> None:
 
 def _break(folder: Path, how: str) -> None:
     if how == "unfinished":
-        with Writer(folder / "speed", resume=True) as writer:
-            writer.describe(runs.about(finished=None))
+        with RunWriter(folder / "speed", resume=True) as writer:
+            writer.write_session(runs.about(finished=None))
     elif how == "damaged":
         with (folder / "speed" / "rows.jsonl").open("a") as file:
             file.write("torn")
@@ -166,8 +166,8 @@ def _git(session: dict[str, Any]) -> dict[str, Any] | None:
 
 @pytest.mark.parametrize("run", _published(), ids=lambda run: run.name)
 def test_a_published_run_is_of_a_clean_commit_and_finished(run: Path) -> None:
-    assert all(session["finished"] for session in store.read_about(run))
-    for session in store.read_about(run):
+    assert all(session["finished"] for session in store.read_sessions(run))
+    for session in store.read_sessions(run):
         git = _git(session)
         assert git, "it does not say from which commit it was measured"
         assert session["run_id"] in UNCLEAN or not git["digest"], "its tree held changes that are in no commit"

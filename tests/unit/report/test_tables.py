@@ -11,7 +11,7 @@ import pytest
 from efficient_attn import units
 from efficient_attn.report import select, tables
 from efficient_attn.results.stats import Estimate
-from efficient_attn.units import NONE, TO
+from efficient_attn.units import EMPTY, INTERVAL_DASH
 
 NAN = float("nan")
 
@@ -27,14 +27,14 @@ def series(lengths: list[int], lows: list[float], **columns: list[float]) -> dic
     ("lengths", "lows", "said"),
     [
         ([256, 512, 1024], [1.1, 2.0, 3.0], "<=256"),
-        ([256, 512, 1024], [0.5, 0.9, 1.2], f"512{TO}1K"),
-        ([1024, 256, 512], [1.2, 0.5, 0.9], f"512{TO}1K"),
-        ([256, 512, 1024], [1.5, 0.9, 1.2], f"512{TO}1K"),
+        ([256, 512, 1024], [0.5, 0.9, 1.2], f"512{INTERVAL_DASH}1K"),
+        ([1024, 256, 512], [1.2, 0.5, 0.9], f"512{INTERVAL_DASH}1K"),
+        ([256, 512, 1024], [1.5, 0.9, 1.2], f"512{INTERVAL_DASH}1K"),
         ([256, 1024, 4096], [0.5, 0.6, 0.9], "none up to 4K"),
         ([256, 1024, 4096], [1.5, 1.6, 0.9], "only at 256 and 1K"),
         ([1024, 8192, 65536], [NAN, 1.5, NAN], "at 8K"),
-        ([1024, 65536], [NAN, NAN], NONE),
-        ([], [], NONE),
+        ([1024, 65536], [NAN, NAN], EMPTY),
+        ([], [], EMPTY),
     ],
 )
 def test_faster_from_tells_what_was_measured(lengths: list[int], lows: list[float], said: str) -> None:
@@ -45,7 +45,7 @@ def test_speedups_without_an_interval_show_nothing() -> None:
     own = series([256, 512], [NAN, 1.2])
     own["speedup"] = np.array([5.0, 1.3])
     assert tables.show_crossover({"is_baseline": False}, own).text == "at 512"
-    assert tables.show_crossover({"is_baseline": True}, own).text == NONE
+    assert tables.show_crossover({"is_baseline": True}, own).text == EMPTY
 
 
 def test_lengths_are_sorted_by_where_a_variant_becomes_faster() -> None:
@@ -59,11 +59,11 @@ def test_lengths_are_sorted_by_where_a_variant_becomes_faster() -> None:
 @pytest.mark.parametrize(
     ("times", "said"),
     [
-        ([1.0, 2.0, 4.01, 8.0], f"1.00 (1.00{TO}1.00)"),
+        ([1.0, 2.0, 4.01, 8.0], f"1.00 (1.00{INTERVAL_DASH}1.00)"),
         ([1.0, 4.0, 4.0, 4.0], "unclear"),
         ([1.0, 2.0], "1.00"),
-        ([1.0], NONE),
-        ([1.0, 1.0, 0.9999, 1.0], f"0.00 (0.00{TO}0.00)"),
+        ([1.0], EMPTY),
+        ([1.0, 1.0, 0.9999, 1.0], f"0.00 (0.00{INTERVAL_DASH}0.00)"),
     ],
 )
 def test_an_exponent_is_printed_only_where_it_is_one(times: list[float], said: str) -> None:
@@ -102,4 +102,4 @@ def test_what_rows_do_not_have_is_empty() -> None:
     (shown,) = tables.list_row_values(pd.DataFrame({"label": ["full"]}))
     assert shown["label"] == "full"
     assert shown["gate_len"] is None
-    assert units.there(shown["error"]) is False
+    assert units.is_present(shown["error"]) is False

@@ -89,8 +89,8 @@ def test_pairs_and_backends_stand_beside_the_variants(quickstart: ReportPaths) -
     found = table(text, "Forward, causal at length 8192")
     window, full, linear = (found[name] for name in ("sliding_window:window=128", "full", "linear"))
     assert [v["Backend"] for v in (window, full, linear)] == ["windows", "sdpa", "chunked"]
-    assert [v["Pairs kept"] for v in (window, full, linear)] == ["3.12%", "all", units.NONE]
-    assert [v["Computed for each"] for v in (window, full, linear)] == ["1.10", "1", units.NONE]
+    assert [v["Pairs kept"] for v in (window, full, linear)] == ["3.12%", "all", units.EMPTY]
+    assert [v["Computed for each"] for v in (window, full, linear)] == ["1.10", "1", units.EMPTY]
     assert table(text, "Forward, bidirectional at length 8192")["sliding_window:window=128"]["Pairs kept"] == "3.11%"
     for shown in (text, quickstart.page.read_text().replace("&#39;", "'")):
         assert shown.count("'Pairs kept' is the share of query-key pairs") == 1, "decoding has no sparse variant here"
@@ -146,7 +146,7 @@ def test_rows_without_a_backend_make_no_column(tmp_path: Path) -> None:
 
 def test_the_csv_is_what_load_gives(quickstart: ReportPaths) -> None:
     loaded = frames.load(quickstart.page.parent)
-    read = pd.read_csv(quickstart.csv, dtype=frames.DTYPES, keep_default_na=False, na_values=[""])
+    read = pd.read_csv(quickstart.csv, dtype=frames.COLUMN_DTYPES, keep_default_na=False, na_values=[""])
     pd.testing.assert_frame_equal(read, loaded)
 
 

@@ -7,14 +7,14 @@ from typing import get_args
 
 import pytest
 
-from efficient_attn.results.checkpoints import CHECKPOINTS, clear, digest_of, goes_on, path_of
+from efficient_attn.results.checkpoints import CHECKPOINT_FOLDER, clear, digest_of, is_resumable, path_of
 from efficient_attn.results.rows import Status
 
 ONE, TWO = "0123456789ab", "ba9876543210"
 
 
 def _lay(folder: Path, *names: str) -> Path:
-    place = folder / CHECKPOINTS
+    place = folder / CHECKPOINT_FOLDER
     place.mkdir()
     for name in names or (f"{ONE}.safetensors", f".{ONE}.safetensors.00ff.tmp", f"{TWO}.safetensors"):
         (place / name).touch()
@@ -23,7 +23,7 @@ def _lay(folder: Path, *names: str) -> Path:
 
 def test_a_case_is_found_by_its_digest() -> None:
     assert digest_of(f"a#b/full/n8#{ONE}") == ONE
-    assert path_of(Path("run"), ONE) == Path(f"run/{CHECKPOINTS}/{ONE}.safetensors")
+    assert path_of(Path("run"), ONE) == Path(f"run/{CHECKPOINT_FOLDER}/{ONE}.safetensors")
 
 
 def test_one_case_takes_its_own_with_it(tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ def test_what_is_not_ours_stays(tmp_path: Path) -> None:
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     place = _lay(tmp_path / "other")
-    (tmp_path / CHECKPOINTS).symlink_to(place)
+    (tmp_path / CHECKPOINT_FOLDER).symlink_to(place)
     clear(tmp_path)
     assert len(list(place.iterdir())) == 3
 
 
 @pytest.mark.parametrize("status", get_args(Status))
 def test_those_go_on_that_may_come_to_an_end_another_time(status: Status) -> None:
-    assert goes_on(status) is (status in ("oom", "timeout", "crashed", "interrupted", "error"))
+    assert is_resumable(status) is (status in ("oom", "timeout", "crashed", "interrupted", "error"))

@@ -12,7 +12,7 @@ from compare_runs import failed, key, measured, record, run, steady
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from efficient_attn.results.compare import KINDS, Change, Comparison, compare
+from efficient_attn.results.compare import CHANGE_KINDS, Change, Comparison, compare
 from efficient_attn.results.rows import Record
 
 OPPOSITE = {"faster": "slower", "slower": "faster", "broken": "fixed", "fixed": "broken"}
@@ -209,5 +209,5 @@ def test_memory_that_changed_is_told_exactly() -> None:
 def test_counts_name_every_kind() -> None:
     good = [record("full", 64, steady(9)), record("linear", 64, steady(2))]
     found = _compare(good, [good[0], failed("linear", 64)])
-    assert tuple(found.counts) == KINDS
+    assert tuple(found.counts) == CHANGE_KINDS
     assert found.counts["broken"] == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from compare_runs import LINEAR, change_of, compare_rows, key, measured, record, steady
 
-from efficient_attn.results.exchange import round_values
+from efficient_attn.results.exchange import list_round_values
 
 
 def test_a_difference_is_called_where_bonferroni_would_not() -> None:
@@ -17,7 +17,7 @@ def test_a_difference_is_called_where_bonferroni_would_not() -> None:
     clear = [record("linear", 64 << i, np.exp(rng.normal(i, 0.01, 20)).tolist()) for i in range(40)]
     doubled = [record("linear", 64 << i, (2 * np.exp(rng.normal(i, 0.01, 20))).tolist()) for i in range(40)]
     faint = record("faint", 64, np.exp(rng.normal(0, 0.05, 20)).tolist())
-    values = [v * math.exp(0.06) for v in round_values(faint)]
+    values = [v * math.exp(0.06) for v in list_round_values(faint)]
     less = record("faint", 64, values)
     name = key("faint", 64).partition("#")[0]
     alone = change_of(compare_rows([faint], [less], drift=0.0), name)

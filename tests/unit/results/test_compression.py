@@ -10,16 +10,16 @@ import pytest
 from efficient_attn.errors import UsageError
 from efficient_attn.results import frames
 from efficient_attn.results.checkpoints import CHECKPOINTS
-from efficient_attn.results.compression import pack
+from efficient_attn.results.compression import compress_rows
 from efficient_attn.results.exchange import read_run
 from efficient_attn.results.rows import Record, Row
 from efficient_attn.results.shards import DamagedRecord, list_shards
-from efficient_attn.results.store import Writer, read
+from efficient_attn.results.store import RunWriter, read
 
 
 def write(folder: Path, *keys: str, shard: str = "rows.jsonl", resume: bool = False) -> Path:
-    with Writer(folder, shard=shard, resume=resume) as writer:
-        writer.describe({"run_id": "one", "environment": {"machine": "here"}})
+    with RunWriter(folder, shard=shard, resume=resume) as writer:
+        writer.write_session({"run_id": "one", "environment": {"machine": "here"}})
         for key in keys:
             writer.write(Record(Row(case_key=key, variant="full"), {"latency_ms": [[1.0, 2.0]]}))
     return folder
@@ -30,7 +30,7 @@ def test_what_is_packed_reads_as_before(tmp_path: Path) -> None:
     write(tmp_path, "c", shard="rows-2.jsonl", resume=True)
     lines = {path.name: path.read_bytes() for path in list_shards(run)}
     records, frame = read(run), frames.load(run)
-    packed = pack(run)
+    packed = compress_rows(run)
     assert [path.name for path in packed] == ["rows.jsonl.gz", "rows-2.jsonl.gz"]
     assert list_shards(run) == packed
     assert {path.name.removesuffix(".gz"): gzip.decompress(path.read_bytes()) for path in packed} == lines
@@ -44,37 +44,37 @@ def test_a_published_run_holds_no_checkpoints(tmp_path: Path) -> None:
     run = write(tmp_path, "a", "b")
     (run / CHECKPOINTS).mkdir()
     (run / CHECKPOINTS / "0123456789ab.safetensors").write_text("of a case that failed")
-    pack(run)
+    compress_rows(run)
     assert not (run / CHECKPOINTS).exists()
 
 
 def test_packing_twice_changes_nothing_and_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
-    one, two = (pack(write(tmp_path / name, "a", "b"))[0] for name in ("one", "two"))
+    one, two = (compress_rows(write(tmp_path / name, "a", "b"))[0] for name in ("one", "two"))
     before = one.read_bytes()
     assert before == two.read_bytes()
-    assert pack(one.parent) == [one]
+    assert compress_rows(one.parent) == [one]
     assert one.read_bytes() == before
 
 
 def test_a_stop_in_between_loses_nothing(tmp_path: Path) -> None:
     run = write(tmp_path, "a", "b")
     rows = (run / "rows.jsonl").read_bytes()
-    pack(run)
+    compress_rows(run)
     (run / "rows.jsonl").write_bytes(rows)  # as if it had been stopped before the plain file went
     assert [record.row.case_key for record in read(run)] == ["a", "b"]
-    pack(run)
+    compress_rows(run)
     assert not (run / "rows.jsonl").exists()
     (run / "rows.jsonl").write_bytes(rows.splitlines(keepends=True)[0])
     with pytest.raises(UsageError, match=r"rows.jsonl.gz: holds other rows than rows.jsonl; keep one of the two"):
-        pack(run)
+        compress_rows(run)
     assert (run / "rows.jsonl").exists()
 
 
 def test_going_on_with_a_packed_run_is_refused_and_unpacking_it_allows_it(tmp_path: Path) -> None:
-    (packed,) = pack(write(tmp_path / "run", "a"))
+    (packed,) = compress_rows(write(tmp_path / "run", "a"))
     before = packed.read_bytes()
     with pytest.raises(UsageError, match=r"run: published, .* compressed .*; choose another --out, or unpack"):
-        Writer(tmp_path / "run", resume=True)
+        RunWriter(tmp_path / "run", resume=True)
     assert packed.read_bytes() == before
     packed.with_suffix("").write_bytes(gzip.decompress(before))
     packed.unlink()
@@ -83,20 +83,20 @@ def test_going_on_with_a_packed_run_is_refused_and_unpacking_it_allows_it(tmp_pa
 
 
 def test_a_run_that_is_written_to_or_damaged_is_not_packed(tmp_path: Path) -> None:
-    with Writer(tmp_path / "busy"), pytest.raises(UsageError, match="in use by process"):
-        pack(tmp_path / "busy")
+    with RunWriter(tmp_path / "busy"), pytest.raises(UsageError, match="in use by process"):
+        compress_rows(tmp_path / "busy")
     run = write(tmp_path / "torn", "a", "b")
     torn = (run / "rows.jsonl").read_bytes()[:-5]
     (run / "rows.jsonl").write_bytes(torn)
     with pytest.raises(UsageError, match=r"rows.jsonl:2: .*; repair the run first"):
-        pack(run)
+        compress_rows(run)
     assert (run / "rows.jsonl").read_bytes() == torn
     assert list_shards(run) == [run / "rows.jsonl"]
 
 
 @pytest.mark.parametrize("how", ["cut", "changed", "no gzip"])
 def test_a_broken_file_is_told_and_what_can_be_read_is(how: str, tmp_path: Path) -> None:
-    (packed,) = pack(write(tmp_path, *map(str, range(200))))
+    (packed,) = compress_rows(write(tmp_path, *map(str, range(200))))
     data = packed.read_bytes()
     middle = len(data) // 2
     changed = data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]

@@ -58,7 +58,7 @@ def test_links_are_neither_appended_to_nor_cut(tmp_path: Path, outside: Path) ->
 
 
 def _open_itself(path: Path) -> None:
-    open(path, "w", opener=durable.open_itself).close()
+    open(path, "w", opener=durable.open_nofollow).close()
 
 
 def test_a_new_file_is_as_open_as_others(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from efficient_attn.errors import UsageError
 from efficient_attn.results.compare import compare
 from efficient_attn.results.exchange import (
     from_pytest_benchmark,
+    list_round_values,
     read_run,
-    round_values,
     to_github_action,
     to_pytest_benchmark,
 )
@@ -123,7 +123,7 @@ def test_their_rounds_are_read(theirs: Path) -> None:
     assert [r.row.case_key for r in run.records] == [f"test_sums.py::test_sum[{n}]" for n in (1000, 2000)]
     model = json.loads((theirs / "full.json").read_text())
     for found, benchmark in zip(run.records, model["benchmarks"], strict=True):
-        assert round_values(found) == pytest.approx([s * 1e3 for s in benchmark["stats"]["data"]])
+        assert list_round_values(found) == pytest.approx([s * 1e3 for s in benchmark["stats"]["data"]])
         assert found.row.latency_ms == pytest.approx(benchmark["stats"]["median"] * 1e3)
     (environment,) = run.environments
     assert model["machine_info"]["cpu"]["brand_raw"].replace(" ", "-") in environment["machine"]
@@ -151,7 +151,9 @@ def test_without_rounds_mean_and_deviation_serve(theirs: Path, tmp_path: Path) -
 
 def test_files_without_data_are_read_as_they_come(theirs: Path) -> None:
     run = from_pytest_benchmark(theirs / "stats.json")
-    assert [round_values(r) for r in run.records] == [[], []] or all(len(round_values(r)) == 7 for r in run.records)
+    assert [list_round_values(r) for r in run.records] == [[], []] or all(
+        len(list_round_values(r)) == 7 for r in run.records
+    )
     assert all(r.samples["summary"][2] == 7 for r in run.records)
 
 
@@ -160,7 +162,7 @@ def test_a_clock_that_saw_nothing_leaves_the_summary(tmp_path: Path) -> None:
     content = {"machine_info": {}, "benchmarks": [{"name": "x", "fullname": "f::x", "stats": stats}]}
     (tmp_path / "a.json").write_text(json.dumps(content))
     (found,) = from_pytest_benchmark(tmp_path / "a.json").records
-    assert round_values(found) == []
+    assert list_round_values(found) == []
     run = read_run(tmp_path / "a.json")
     assert compare(run, run, across_machines=True).changes[0].kind == "inconclusive"
 

@@ -10,7 +10,7 @@ import pytest
 from efficient_attn.errors import UsageError
 from efficient_attn.results import file_marks
 from efficient_attn.results.rows import COLUMNS, Record, Row
-from efficient_attn.results.store import Writer
+from efficient_attn.results.store import RunWriter
 
 OURS = {
     "page": f"<footer>{file_marks.MARK}.</footer>",
@@ -35,7 +35,7 @@ THEIRS = {
 @pytest.mark.parametrize("what", OURS)
 def test_our_own_files_are_replaced(what: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(OURS[what])
-    file_marks.write(tmp_path / "file", b"new")
+    file_marks.write_derived(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
 
 
@@ -43,7 +43,7 @@ def test_our_own_files_are_replaced(what: str, tmp_path: Path) -> None:
 def test_other_peoples_files_stay(what: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(THEIRS[what])
     with pytest.raises(UsageError, match=r"file: there already, and not made by efficient-attn; move it away"):
-        file_marks.write(tmp_path / "file", b"new")
+        file_marks.write_derived(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_text() == THEIRS[what]
 
 
@@ -54,7 +54,7 @@ def test_links_and_folders_are_no_places_for_files(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name, what in (("link", "a link"), ("dangling", "a link"), ("folder", "a folder")):
         with pytest.raises(UsageError, match=f"{name}: cannot be written: {what}; name another file"):
-            file_marks.write(tmp_path / name, b"new")
+            file_marks.write_derived(tmp_path / name, b"new")
     assert (tmp_path / "ours").read_text() == OURS["page"]
     assert not (tmp_path / "absent").exists()
 
@@ -63,13 +63,13 @@ def test_links_and_folders_are_no_places_for_files(tmp_path: Path) -> None:
     "name", ["rows.jsonl", "rows-2.jsonl", "rows.jsonl.gz", "run.json", "quarantine.jsonl", "lock", "lock.json"]
 )
 def test_no_file_of_a_run_is_written_over_or_added(name: str, tmp_path: Path) -> None:
-    with Writer(tmp_path / "run") as writer:
+    with RunWriter(tmp_path / "run") as writer:
         writer.write(Record(Row(case_key="x")))
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     with pytest.raises(UsageError, match=f"{name}: one of a run's own files"):
-        file_marks.write(tmp_path / "run" / name, b"new")
+        file_marks.write_derived(tmp_path / "run" / name, b"new")
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
-    file_marks.write(tmp_path / name, b"new")  # elsewhere it is a name like any other
+    file_marks.write_derived(tmp_path / name, b"new")  # elsewhere it is a name like any other
 
 
 def test_a_mark_leaves_json_what_it_is() -> None:

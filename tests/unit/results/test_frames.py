@@ -11,32 +11,31 @@ import pytest
 import report_runs as runs
 
 import efficient_attn as ea
-from efficient_attn.results.frames import DTYPES, DamagedDescription, frame
-from efficient_attn.results.rows import COLUMNS, SCHEMA, Record, Row
+from efficient_attn.results.frames import COLUMN_DTYPES, DamagedDescription, make_frame
+from efficient_attn.results.rows import COLUMNS, SCHEMA_VERSION, Record, Row
 from efficient_attn.results.shards import DamagedRecord
-from efficient_attn.results.store import ROWS, Writer
+from efficient_attn.results.store import ROWS_FILE, RunWriter
 
 
 def run(folder: Path, *rows: Row) -> Path:
-    with Writer(folder) as writer:
+    with RunWriter(folder) as writer:
         for row in rows:
             writer.write(Record(row))
     return folder
 
 
 def test_columns_and_types_are_the_rows_own() -> None:
-    empty = frame([])
+    empty = make_frame([])
     assert (*empty.columns[:-1], "extra", empty.columns[-1]) == COLUMNS
     assert len(empty) == 0
-    full = frame([Row(seq_len=3, causal=True, latency_ms=1.5, variant="full")])
-    assert dict(full.dtypes.astype(str)) == dict(empty.dtypes.astype(str)) == DTYPES
-    assert (DTYPES["seq_len"], DTYPES["causal"], DTYPES["latency_ms"], DTYPES["status"]) == (
-        "Int64", "boolean", "float64", "string",
-    )  # fmt: skip
+    full = make_frame([Row(seq_len=3, causal=True, latency_ms=1.5, variant="full")])
+    assert dict(full.dtypes.astype(str)) == dict(empty.dtypes.astype(str)) == COLUMN_DTYPES
+    expected = {"seq_len": "Int64", "causal": "boolean", "latency_ms": "float64", "status": "string"}
+    assert {name: COLUMN_DTYPES[name] for name in expected} == expected
 
 
 def test_empty_cells_stay_empty_and_numbers_stay_whole() -> None:
-    df = frame([Row(seq_len=2**40 + 1, causal=False), Row()])
+    df = make_frame([Row(seq_len=2**40 + 1, causal=False), Row()])
     assert df.seq_len[0] == 2**40 + 1
     assert df.seq_len.isna().tolist() == [False, True]
     assert df.causal[0] is False or not df.causal[0]
@@ -47,9 +46,9 @@ def test_what_tasks_add_are_columns_of_their_own() -> None:
     sort = {"seconds": 0.5, "rounds": 3, "order": "up", "stable": True, "big": 2**80, "mixed": 1, "nothing": None}
     rows = [Row(task="sort", extra=sort), Row(task="speed"), Row(task="sort", extra={"seconds": 2, "mixed": "x"})]
     rows.append(Row(task="recall", extra={"seconds": False}))
-    df = frame(rows)
+    df = make_frame(rows)
     assert "extra" not in df
-    assert list(df.columns) == [*DTYPES, *(f"sort.{name}" for name in sort), "recall.seconds"]
+    assert list(df.columns) == [*COLUMN_DTYPES, *(f"sort.{name}" for name in sort), "recall.seconds"]
     assert {name: str(df.dtypes[name]) for name in df.columns if "." in name} == {
         "sort.seconds": "float64", "sort.rounds": "Int64", "sort.order": "string", "sort.stable": "boolean",
         "sort.big": "float64", "sort.mixed": "object", "sort.nothing": "object", "recall.seconds": "boolean",
@@ -61,8 +60,8 @@ def test_what_tasks_add_are_columns_of_their_own() -> None:
 
 def test_a_name_that_has_a_dot_is_whole_so_that_tasks_can_share_a_column() -> None:
     rows = [Row(task="mqar", extra={"train.score": 0.5, "own": 1}), Row(task="lm", extra={"train.score": 2.0})]
-    df = frame(rows)
-    assert list(df.columns) == [*DTYPES, "train.score", "mqar.own"]
+    df = make_frame(rows)
+    assert list(df.columns) == [*COLUMN_DTYPES, "train.score", "mqar.own"]
     assert df["train.score"].tolist() == [0.5, 2.0]
 
 
@@ -70,7 +69,7 @@ def test_what_tasks_add_is_loaded(tmp_path: Path) -> None:
     one = run(tmp_path / "one", Row(case_key="a", task="sort", extra={"seconds": 0.25}))
     two = run(tmp_path / "two", Row(case_key="b", task="speed"))
     assert ea.load([two, one])["sort.seconds"].isna().tolist() == [True, False]
-    assert list(ea.load(two).columns) == list(DTYPES)
+    assert list(ea.load(two).columns) == list(COLUMN_DTYPES)
 
 
 def test_load_joins_runs_given_in_any_way(tmp_path: Path) -> None:
@@ -78,7 +77,7 @@ def test_load_joins_runs_given_in_any_way(tmp_path: Path) -> None:
     two = run(tmp_path / "two", Row(case_key="c"))
     assert ea.load(one).case_key.tolist() == ["a", "b"]
     assert ea.load(str(one)).case_key.tolist() == ["a", "b"]
-    assert ea.load([one, str(two / ROWS)]).case_key.tolist() == ["a", "b", "c"]
+    assert ea.load([one, str(two / ROWS_FILE)]).case_key.tolist() == ["a", "b", "c"]
     assert ea.load(iter([two])).case_key.tolist() == ["c"]
     assert ea.load([]).empty
 
@@ -92,18 +91,18 @@ def test_only_the_latest_of_a_case_is_loaded(tmp_path: Path) -> None:
 
 def test_damage_is_left_out_with_a_warning(tmp_path: Path) -> None:
     folder = run(tmp_path, Row(case_key="a"), Row(case_key="b"))
-    path = folder / ROWS
+    path = folder / ROWS_FILE
     path.write_text(path.read_text().replace('"a"', '"c"'))
-    with pytest.warns(DamagedRecord, match=rf"{ROWS}:1: the checksum does not match.*; left out"):
+    with pytest.warns(DamagedRecord, match=rf"{ROWS_FILE}:1: the checksum does not match.*; left out"):
         assert ea.load(folder).case_key.tolist() == ["b"]
 
 
 @pytest.mark.parametrize("name", ["quickstart", "promises"])
 def test_published_runs_are_loaded(name: str) -> None:
     loaded = ea.load(Path(__file__).parents[3] / "results" / name)
-    assert dict(loaded.dtypes.astype(str)) == DTYPES
+    assert dict(loaded.dtypes.astype(str)) == COLUMN_DTYPES
     assert len(loaded) > 20
-    assert set(loaded.schema) == {SCHEMA}
+    assert set(loaded.schema) == {SCHEMA_VERSION}
     assert loaded.case_key.is_unique
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.results.lock import HOLDER, LOCK, FolderLock
-from efficient_attn.results.store import Writer, read
+from efficient_attn.results.lock import HOLDER_FILE, LOCK_FILE, FolderLock
+from efficient_attn.results.store import RunWriter, read
 
 HOLDS = """
 import subprocess, sys, time
@@ -32,7 +32,7 @@ with Writer(Path(sys.argv[1])):
 
 def test_the_lock_names_its_holder(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
-    held = json.loads((tmp_path / HOLDER).read_text())
+    held = json.loads((tmp_path / HOLDER_FILE).read_text())
     assert (held["pid"], held["host"]) == (os.getpid(), platform.node())
     told = rf"in use by process {os.getpid()} on host {re.escape(platform.node())} since {held['since'][:4]}-"
     with pytest.raises(UsageError, match=rf"^{tmp_path}: {told}.*; wait for it, or choose another --out$"):
@@ -44,7 +44,7 @@ def test_the_lock_names_its_holder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", ["", "{", "[]", "{}"])
 def test_a_holder_that_has_not_said_who_it_is(said: str, tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
-    (tmp_path / HOLDER).write_text(said)
+    (tmp_path / HOLDER_FILE).write_text(said)
     with pytest.raises(UsageError, match="in use by another process; wait"):
         FolderLock(tmp_path)
     lock.release()
@@ -52,26 +52,26 @@ def test_a_holder_that_has_not_said_who_it_is(said: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_second_writer_is_refused_and_the_first_goes_on(resume: bool, tmp_path: Path) -> None:
-    with Writer(tmp_path):
+    with RunWriter(tmp_path):
         for _ in range(2):
             with pytest.raises(UsageError, match=f"in use by process {os.getpid()} "):
-                Writer(tmp_path, resume=resume)
-    Writer(tmp_path, resume=True).close()
+                RunWriter(tmp_path, resume=resume)
+    RunWriter(tmp_path, resume=True).close()
 
 
 def test_a_writer_that_could_not_start_holds_nothing(tmp_path: Path) -> None:
-    Writer(tmp_path).close()
+    RunWriter(tmp_path).close()
     for _ in range(2):
         with pytest.raises(UsageError, match="not empty"):
-            Writer(tmp_path)
-    Writer(tmp_path, resume=True).close()
+            RunWriter(tmp_path)
+    RunWriter(tmp_path, resume=True).close()
 
 
 def test_a_left_lock_means_nothing(tmp_path: Path) -> None:
-    for name in (LOCK, HOLDER):  # the first of them held the text itself, once
+    for name in (LOCK_FILE, HOLDER_FILE):  # the first of them held the text itself, once
         (tmp_path / name).write_text(json.dumps({"pid": 1, "host": "elsewhere" * 20, "since": "long ago"}))
-    with Writer(tmp_path):
-        assert json.loads((tmp_path / HOLDER).read_text())["pid"] == os.getpid()
+    with RunWriter(tmp_path):
+        assert json.loads((tmp_path / HOLDER_FILE).read_text())["pid"] == os.getpid()
 
 
 def test_sigkill_leaves_no_lock_even_if_a_child_lives_on(tmp_path: Path) -> None:
@@ -81,30 +81,30 @@ def test_sigkill_leaves_no_lock_even_if_a_child_lives_on(tmp_path: Path) -> None
             assert process.stdout is not None
             assert process.stdout.readline() == "held\n"
             with pytest.raises(UsageError, match=f"in use by process {process.pid} "):
-                Writer(tmp_path, resume=True)
+                RunWriter(tmp_path, resume=True)
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
-        Writer(tmp_path, resume=True).close()  # the child ends with its input, after this
+        RunWriter(tmp_path, resume=True).close()  # the child ends with its input, after this
     assert read(tmp_path) == []
 
 
 def test_a_program_started_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
-    with Writer(tmp_path):
+    with RunWriter(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
     try:
         assert child.poll() is None
-        Writer(tmp_path, resume=True).close()
+        RunWriter(tmp_path, resume=True).close()
     finally:
         child.communicate(b"\n")
 
 
-@pytest.mark.parametrize("name", [LOCK, HOLDER])
+@pytest.mark.parametrize("name", [LOCK_FILE, HOLDER_FILE])
 def test_a_folder_in_the_way_is_told(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     for _ in range(2):  # and nothing is held
         with pytest.raises(UsageError, match=r"cannot be written: Is a directory; choose another --out"):
-            Writer(tmp_path)
+            RunWriter(tmp_path)
 
 
 def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,22 +113,22 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("fcntl.flock", missing)
     with pytest.raises(UsageError, match=r"cannot be written: Function not implemented; choose another --out"):
-        Writer(tmp_path)
+        RunWriter(tmp_path)
     monkeypatch.undo()
-    Writer(tmp_path).close()  # nothing is left that would lock it
+    RunWriter(tmp_path).close()  # nothing is left that would lock it
 
 
 def test_another_thread_may_close(tmp_path: Path) -> None:
-    writer = Writer(tmp_path)
+    writer = RunWriter(tmp_path)
     thread = threading.Thread(target=writer.close)
     thread.start()
     thread.join()
-    Writer(tmp_path, resume=True).close()
+    RunWriter(tmp_path, resume=True).close()
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="nothing is read-only for root")
 def test_a_folder_that_is_read_only_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     with pytest.raises(UsageError, match=r"cannot be written: Permission denied; choose another --out"):
-        Writer(tmp_path)
+        RunWriter(tmp_path)
     tmp_path.chmod(0o755)

@@ -12,9 +12,9 @@ from compare_runs import record
 from efficient_attn.errors import UsageError
 from efficient_attn.results.compare import compare
 from efficient_attn.results.exchange import read_run
-from efficient_attn.results.machines import find_new_names, rename
+from efficient_attn.results.machines import find_machine_names, rename_machine
 from efficient_attn.results.shards import DamagedRecord
-from efficient_attn.results.store import RUN, Writer, read, read_about
+from efficient_attn.results.store import RUN_FILE, RunWriter, read, read_sessions
 
 OLD = "AMD-EPYC-x2-24GiB"
 
@@ -30,7 +30,7 @@ def _session(run_id: str = "r", l1d: int = 49152, **known: Any) -> dict[str, Any
 
 
 def _name(session: dict[str, Any]) -> str:
-    return rename(session)["environment"]["machine"]
+    return rename_machine(session)["environment"]["machine"]
 
 
 def test_the_design_follows_from_the_cache_where_only_one_has_it() -> None:
@@ -64,8 +64,8 @@ def test_the_digest_is_of_the_machine_alone() -> None:
 )
 def test_what_says_too_little_or_enough_stays(session: dict[str, Any]) -> None:
     before = copy.deepcopy(session)
-    assert rename(session) == session == before
-    assert find_new_names([session]) == {}
+    assert rename_machine(session) == session == before
+    assert find_machine_names([session]) == {}
 
 
 def test_a_damaged_topology_is_no_obstacle() -> None:
@@ -73,8 +73,8 @@ def test_a_damaged_topology_is_no_obstacle() -> None:
 
 
 def _write(folder: Path, l1d: int) -> Path:
-    with Writer(folder) as writer:
-        writer.describe(_session(l1d=l1d))
+    with RunWriter(folder) as writer:
+        writer.write_session(_session(l1d=l1d))
         for length in (256, 512):
             writer.write(record("full", length, [10.0, 10.1, 10.2], machine=OLD))
     return folder
@@ -84,23 +84,23 @@ def test_old_rows_are_read_with_the_names_and_stay_as_they_are(tmp_path: Path) -
     folder = _write(tmp_path / "a", 49152)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     (machine,) = {found.row.machine for found in read(folder)}
-    assert machine == read_about(folder)[0]["environment"]["machine"] == _name(_session())
+    assert machine == read_sessions(folder)[0]["environment"]["machine"] == _name(_session())
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    with Writer(folder, resume=True) as writer:
-        writer.describe({"run_id": "next"})
-    assert f'"{OLD}"' in (folder / RUN).read_text()
+    with RunWriter(folder, resume=True) as writer:
+        writer.write_session({"run_id": "next"})
+    assert f'"{OLD}"' in (folder / RUN_FILE).read_text()
 
 
 def test_a_row_of_an_unknown_session_keeps_its_name(tmp_path: Path) -> None:
     folder = _write(tmp_path / "a", 49152)
-    with Writer(folder, resume=True) as writer:
+    with RunWriter(folder, resume=True) as writer:
         writer.write(record("linear", 256, [1.0], machine=OLD, run_id="another"))
     assert [found.row.machine for found in read(folder)][-1] == OLD
 
 
 def test_rows_are_read_beside_a_damaged_description(tmp_path: Path) -> None:
     folder = _write(tmp_path / "a", 49152)
-    (folder / RUN).write_text('{"sessions": [3]}')
+    (folder / RUN_FILE).write_text('{"sessions": [3]}')
     with pytest.warns(DamagedRecord, match="machines keep the names that their rows hold"):
         assert {found.row.machine for found in read(folder)} == {OLD}
 

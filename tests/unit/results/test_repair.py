@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from efficient_attn.errors import UsageError
 from efficient_attn.results import durable
 from efficient_attn.results import repair as repairing
-from efficient_attn.results.repair import QUARANTINE
-from efficient_attn.results.rows import SCHEMA, Record, Row
-from efficient_attn.results.shards import ROWS, Damage, DamagedRecord
-from efficient_attn.results.store import Writer, read
+from efficient_attn.results.repair import QUARANTINE_FILE
+from efficient_attn.results.rows import SCHEMA_VERSION, Record, Row
+from efficient_attn.results.shards import ROWS_FILE, Damage, DamagedRecord
+from efficient_attn.results.store import RunWriter, read
 
 RECORDS = [Record(Row(case_key=f"case{i}#{i}", latency_ms=0.1 * i), {"latency_ms": [[i, 0.5]]}) for i in range(4)]
 LINES = [record.to_line().encode() for record in RECORDS]
@@ -41,10 +41,10 @@ DAMAGED: dict[str, tuple[bytes, list[int], str, list[int]]] = {
 def found(data: bytes) -> tuple[Path, list[Record], list[Damage]]:
     """What is read of a file with this data."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / ROWS
+        path = Path(folder) / ROWS_FILE
         path.write_bytes(data)
         damages: list[Damage] = []
-        records = read(Path(folder), damaged=damages.append)
+        records = read(Path(folder), on_damage=damages.append)
         assert path.read_bytes() == data
         return path, records, damages
 
@@ -52,16 +52,16 @@ def found(data: bytes) -> tuple[Path, list[Record], list[Damage]]:
 @pytest.mark.parametrize("how", DAMAGED)
 def test_a_reader_leaves_damage_out_and_warns(how: str, tmp_path: Path) -> None:
     data, numbers, why, left = DAMAGED[how]
-    (tmp_path / ROWS).write_bytes(data)
+    (tmp_path / ROWS_FILE).write_bytes(data)
     with pytest.warns(DamagedRecord, match=why) as told:
         assert read(tmp_path) == [RECORDS[i] for i in left]
     said = [str(warning.message) for warning in told]
-    assert all(text.startswith(f"{tmp_path / ROWS}:{n}: ") for text, n in zip(said, numbers, strict=True))
+    assert all(text.startswith(f"{tmp_path / ROWS_FILE}:{n}: ") for text, n in zip(said, numbers, strict=True))
     assert all(text.endswith("; left out (`--resume` measures it again)") for text in said)
 
 
 def test_whole_files_warn_of_nothing(tmp_path: Path) -> None:
-    (tmp_path / ROWS).write_bytes(WHOLE)
+    (tmp_path / ROWS_FILE).write_bytes(WHOLE)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert read(tmp_path) == RECORDS
@@ -95,24 +95,24 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines(at: int) -> None:
 @pytest.mark.parametrize("how", DAMAGED)
 def test_resuming_moves_damage_aside_and_leaves_good_lines_as_they_are(how: str, tmp_path: Path) -> None:
     data, numbers, _, left = DAMAGED[how]
-    (tmp_path / ROWS).write_bytes(data)
+    (tmp_path / ROWS_FILE).write_bytes(data)
     _, _, damages = found(data)
-    with Writer(tmp_path, resume=True) as writer:
+    with RunWriter(tmp_path, resume=True) as writer:
         assert len(writer.repairs) == len(numbers)
         for said, number in zip(writer.repairs, numbers, strict=True):
-            assert said.startswith(f"{tmp_path / ROWS}:{number}: ")
-            assert QUARANTINE in said
-        assert list(writer.done) == [KEYS[i] for i in left]
-        assert (tmp_path / ROWS).read_bytes() == b"".join(LINES[i] for i in left)
+            assert said.startswith(f"{tmp_path / ROWS_FILE}:{number}: ")
+            assert QUARANTINE_FILE in said
+        assert list(writer.statuses) == [KEYS[i] for i in left]
+        assert (tmp_path / ROWS_FILE).read_bytes() == b"".join(LINES[i] for i in left)
         writer.write(RECORDS[0])
-    entries = [json.loads(line) for line in (tmp_path / QUARANTINE).read_text().splitlines()]
-    assert [(e["file"], e["line"]) for e in entries] == [(ROWS, number) for number in numbers]
+    entries = [json.loads(line) for line in (tmp_path / QUARANTINE_FILE).read_text().splitlines()]
+    assert [(e["file"], e["line"]) for e in entries] == [(ROWS_FILE, number) for number in numbers]
     assert [e["text"] for e in entries] == [d.data.decode("utf-8", "backslashreplace") for d in damages]
-    assert [e["reason"] for e in entries] == [d.why for d in damages]
+    assert [e["reason"] for e in entries] == [d.reason for d in damages]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert {r.row.case_key for r in read(tmp_path)} == {KEYS[0], *(KEYS[i] for i in left)}
-    with Writer(tmp_path, resume=True) as writer:
+    with RunWriter(tmp_path, resume=True) as writer:
         assert writer.repairs == []
 
 
@@ -121,33 +121,33 @@ def test_after_a_repair_a_file_is_whole_and_takes_new_records(at: int, flip: int
     data = bytearray(WHOLE)
     data[at] ^= flip
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / ROWS).write_bytes(data)
-        left = read(Path(folder), damaged=lambda _: None)
-        with Writer(Path(folder), resume=True) as writer:
-            missing = [record for record in RECORDS if record.row.case_key not in writer.done]
+        (Path(folder) / ROWS_FILE).write_bytes(data)
+        left = read(Path(folder), on_damage=lambda _: None)
+        with RunWriter(Path(folder), resume=True) as writer:
+            missing = [record for record in RECORDS if record.row.case_key not in writer.statuses]
             for record in missing:
                 writer.write(record)
         assert missing
-        assert (Path(folder) / ROWS).read_bytes() == b"".join(r.to_line().encode() for r in [*left, *missing])
+        assert (Path(folder) / ROWS_FILE).read_bytes() == b"".join(r.to_line().encode() for r in [*left, *missing])
 
 
 def test_a_whole_run_is_not_touched(tmp_path: Path) -> None:
-    (tmp_path / ROWS).write_bytes(WHOLE)
-    before = (tmp_path / ROWS).stat()
-    with Writer(tmp_path, resume=True) as writer:
+    (tmp_path / ROWS_FILE).write_bytes(WHOLE)
+    before = (tmp_path / ROWS_FILE).stat()
+    with RunWriter(tmp_path, resume=True) as writer:
         assert writer.repairs == []
-    after = (tmp_path / ROWS).stat()
+    after = (tmp_path / ROWS_FILE).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert not (tmp_path / QUARANTINE).exists()
+    assert not (tmp_path / QUARANTINE_FILE).exists()
 
 
 def test_a_torn_end_is_cut_off_in_place_and_permissions_stay(tmp_path: Path) -> None:
-    torn, changed = tmp_path / ROWS, tmp_path / "rows-2.jsonl"
+    torn, changed = tmp_path / ROWS_FILE, tmp_path / "rows-2.jsonl"
     torn.write_bytes(WHOLE[:-2])
     changed.write_bytes(LINES[0] + b"x\n")
     changed.chmod(0o640)
     inode = torn.stat().st_ino
-    with Writer(tmp_path, resume=True) as writer:
+    with RunWriter(tmp_path, resume=True) as writer:
         assert len(writer.repairs) == 2
     assert torn.stat().st_ino == inode
     assert changed.stat().st_mode & 0o777 == 0o640
@@ -156,25 +156,25 @@ def test_a_torn_end_is_cut_off_in_place_and_permissions_stay(tmp_path: Path) -> 
 
 def test_a_later_repair_adds_to_the_quarantine(tmp_path: Path) -> None:
     for text in ("one\n", "two\n"):
-        with (tmp_path / ROWS).open("a") as file:
+        with (tmp_path / ROWS_FILE).open("a") as file:
             file.write(text)
-        Writer(tmp_path, resume=True).close()
-    entries = [json.loads(line) for line in (tmp_path / QUARANTINE).read_text().splitlines()]
+        RunWriter(tmp_path, resume=True).close()
+    entries = [json.loads(line) for line in (tmp_path / QUARANTINE_FILE).read_text().splitlines()]
     assert [e["text"] for e in entries] == ["one\n", "two\n"]
-    assert (tmp_path / ROWS).read_bytes() == b""
+    assert (tmp_path / ROWS_FILE).read_bytes() == b""
 
 
 @pytest.mark.parametrize("data", [WHOLE[:-2], LINES[0] + b"x\n" + LINES[1]])
 def test_damage_is_safe_aside_before_it_is_cut_out(
     data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / ROWS).write_bytes(data)
+    (tmp_path / ROWS_FILE).write_bytes(data)
     steps: list[str] = []
 
     def noted(name: str) -> Callable[..., None]:
         def step(*_: object) -> None:
             steps.append(name)
-            assert (tmp_path / ROWS).read_bytes() == data
+            assert (tmp_path / ROWS_FILE).read_bytes() == data
             if name != "append":
                 raise OSError("power cut")
 
@@ -183,32 +183,32 @@ def test_damage_is_safe_aside_before_it_is_cut_out(
     for name in ("append", "truncate", "replace"):
         monkeypatch.setattr(repairing.durable, name, noted(name))
     with pytest.raises(UsageError, match="power cut"):
-        Writer(tmp_path, resume=True)
+        RunWriter(tmp_path, resume=True)
     assert steps == ["append", "truncate" if data == WHOLE[:-2] else "replace"]
 
 
 def test_replacing_keeps_the_old_file_until_the_new_one_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / ROWS).write_bytes(WHOLE)
+    (tmp_path / ROWS_FILE).write_bytes(WHOLE)
     monkeypatch.setattr(durable.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("power cut")))
     with pytest.raises(OSError, match="power cut"):
-        durable.replace(tmp_path / ROWS, b"new")
-    assert (tmp_path / ROWS).read_bytes() == WHOLE
+        durable.replace(tmp_path / ROWS_FILE, b"new")
+    assert (tmp_path / ROWS_FILE).read_bytes() == WHOLE
 
 
 # -- newer versions ------------------------------------------------------------------------------------------------
 
 
 def test_newer_records_are_no_damage_and_nothing_is_altered(tmp_path: Path) -> None:
-    newer = Record(Row(schema=SCHEMA + 1)).to_line().encode()
-    told = rf":5: schema {SCHEMA + 1} is newer than this version reads \({SCHEMA}\); upgrade efficient-attn$"
-    for name, data in ((ROWS, LINES[0] + b"x\n"), ("rows-2.jsonl", WHOLE + newer + b"torn")):
+    newer = Record(Row(schema=SCHEMA_VERSION + 1)).to_line().encode()
+    told = rf":5: schema {SCHEMA_VERSION + 1} is newer than this version reads \({SCHEMA_VERSION}\); upgrade efficient-attn$"
+    for name, data in ((ROWS_FILE, LINES[0] + b"x\n"), ("rows-2.jsonl", WHOLE + newer + b"torn")):
         (tmp_path / name).write_bytes(data)
     with pytest.raises(UsageError, match=told), pytest.warns(DamagedRecord):
         read(tmp_path)
     with pytest.raises(UsageError, match=told):
-        Writer(tmp_path, resume=True)
-    assert (tmp_path / ROWS).read_bytes() == LINES[0] + b"x\n"
+        RunWriter(tmp_path, resume=True)
+    assert (tmp_path / ROWS_FILE).read_bytes() == LINES[0] + b"x\n"
     assert (tmp_path / "rows-2.jsonl").read_bytes() == WHOLE + newer + b"torn"
-    assert not (tmp_path / QUARANTINE).exists()
+    assert not (tmp_path / QUARANTINE_FILE).exists()

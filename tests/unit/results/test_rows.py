@@ -13,7 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attn.results.rows import COLUMNS, MIGRATIONS, SCHEMA, NewerSchemaError, Record, Row, finite
+from efficient_attn.results.rows import (
+    COLUMNS,
+    MIGRATIONS,
+    SCHEMA_VERSION,
+    NewerSchemaError,
+    Record,
+    Row,
+    finite_or_none,
+)
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -96,7 +104,7 @@ def test_numbers_that_are_not_finite_are_not_written(bad: float) -> None:
             record.to_line()
     with pytest.raises(ValueError, match="JSON compliant"):
         Record(Row(extra={"seconds": bad})).to_line()
-    assert finite(bad) is None
+    assert finite_or_none(bad) is None
 
 
 @pytest.mark.parametrize("extra", [None, [1], "text", {"times": [1.0, 2.0]}, {"inner": {"a": 1}}])
@@ -108,8 +116,8 @@ def test_what_a_task_adds_is_plain_values_or_no_row(extra: Any) -> None:
 
 
 def test_finite_keeps_numbers() -> None:
-    assert finite(0.0) == 0.0
-    assert finite(-1e300) == -1e300
+    assert finite_or_none(0.0) == 0.0
+    assert finite_or_none(-1e300) == -1e300
 
 
 def line(body: object) -> str:
@@ -123,8 +131,10 @@ def body(**changed: object) -> dict[str, Any]:
 
 
 def test_newer_schemas_are_refused_and_are_no_damage() -> None:
-    told = rf"^schema {SCHEMA + 1} is newer than this version reads \({SCHEMA}\); upgrade efficient-attn$"
-    for newer in (Record(Row(schema=SCHEMA + 1)).to_line(), line({"schema": SCHEMA + 1, "all": "new"})):
+    told = (
+        rf"^schema {SCHEMA_VERSION + 1} is newer than this version reads \({SCHEMA_VERSION}\); upgrade efficient-attn$"
+    )
+    for newer in (Record(Row(schema=SCHEMA_VERSION + 1)).to_line(), line({"schema": SCHEMA_VERSION + 1, "all": "new"})):
         with pytest.raises(NewerSchemaError, match=told):
             Record.from_line(newer)
 
@@ -149,7 +159,7 @@ def test_lines_that_are_no_rows_are_told(wrong: object, why: str) -> None:
 
 
 def test_every_older_schema_has_its_step() -> None:
-    assert sorted(MIGRATIONS) == list(range(1, SCHEMA))
+    assert sorted(MIGRATIONS) == list(range(1, SCHEMA_VERSION))
 
 
 # what each schema added to the one before it
@@ -174,7 +184,7 @@ def older(schema: int, **changed: object) -> dict[str, Any]:
 def test_schema_1_becomes_the_present_one(mode: str | None, cache: str | None) -> None:
     record = Record.from_line(line(older(1, mode=mode, variant="full", samples={"latency_ms": [[1.5]]})))
     assert record == Record(Row(mode=mode, variant="full", cache=cache, fill="full"), {"latency_ms": [[1.5]]})
-    assert record.row.schema == SCHEMA
+    assert record.row.schema == SCHEMA_VERSION
     assert Record.from_line(record.to_line()) == record
 
 

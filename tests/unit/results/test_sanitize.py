@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from efficient_attn.results.sanitize import clean, clean_all, clean_lines
+from efficient_attn.results.sanitize import sanitize_json, sanitize_line, sanitize_lines
 
 TEXTS = {
     "a b": "a b",
@@ -20,15 +20,15 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_what_cannot_be_shown_goes(text: str) -> None:
-    assert clean(text) == TEXTS[text]
-    clean(text).encode()
-    assert clean(clean(text)) == clean(text)
+    assert sanitize_line(text) == TEXTS[text]
+    sanitize_line(text).encode()
+    assert sanitize_line(sanitize_line(text)) == sanitize_line(text)
 
 
 def test_lines_and_tabs_stay_where_they_have_a_meaning() -> None:
-    assert clean_lines("a = 1\n\tb\x00\n") == "a = 1\n\tb\n"
+    assert sanitize_lines("a = 1\n\tb\x00\n") == "a = 1\n\tb\n"
 
 
 def test_all_texts_of_a_value_are_cleaned() -> None:
     value = {"a\x00": ["\udcff", 1, None, {"b": "c\x1b"}], "d": 1.5}
-    assert clean_all(value) == {"a": ["", 1, None, {"b": "c"}], "d": 1.5}
+    assert sanitize_json(value) == {"a": ["", 1, None, {"b": "c"}], "d": 1.5}

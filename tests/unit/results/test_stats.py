@@ -14,12 +14,12 @@ from efficient_attn.results.stats import (
     Mean,
     adjust_holm,
     classify_ratio,
+    estimate_exponent,
+    estimate_geometric_mean,
     estimate_mean,
+    estimate_paired_ratio,
     estimate_share,
-    estimate_typical,
-    exponent,
     median,
-    paired_ratio,
 )
 
 positive = st.floats(1e-6, 1e6)
@@ -31,7 +31,7 @@ def test_typical_covers_the_truth_as_often_as_it_says(rounds: int, confidence: f
     rng = np.random.default_rng(rounds)
     hits, runs = 0, 1500
     for _ in range(runs):
-        e = estimate_typical((5 * np.exp(rng.normal(0, 0.2, rounds))).tolist(), confidence=confidence)
+        e = estimate_geometric_mean((5 * np.exp(rng.normal(0, 0.2, rounds))).tolist(), confidence=confidence)
         assert e.low is not None
         assert e.high is not None
         hits += e.low <= 5 <= e.high
@@ -43,7 +43,7 @@ def test_exponent_covers_the_truth_as_often_as_it_says() -> None:
     lengths = [2.0**e for e in range(9, 15)]
     hits, runs = 0, 1500
     for _ in range(runs):
-        e = exponent(lengths, [3 * n**1.5 * math.exp(rng.normal(0, 0.1)) for n in lengths])
+        e = estimate_exponent(lengths, [3 * n**1.5 * math.exp(rng.normal(0, 0.1)) for n in lengths])
         assert e.low is not None
         assert e.high is not None
         hits += e.low <= 1.5 <= e.high
@@ -53,23 +53,23 @@ def test_exponent_covers_the_truth_as_often_as_it_says() -> None:
 @pytest.mark.parametrize("slope", [0.0, 0.5, 1.0, 2.0])
 def test_exponent_of_a_power_is_its_power(slope: float) -> None:
     lengths = [512.0, 1024.0, 4096.0, 16384.0]
-    e = exponent(lengths, [7 * n**slope for n in lengths])
+    e = estimate_exponent(lengths, [7 * n**slope for n in lengths])
     assert e == pytest.approx((slope, slope, slope), abs=1e-9)
 
 
 def test_exponent_of_two_lengths_has_no_interval() -> None:
-    assert exponent([10, 100], [1, 100]) == Estimate(pytest.approx(2.0), None, None)
+    assert estimate_exponent([10, 100], [1, 100]) == Estimate(pytest.approx(2.0), None, None)
 
 
 @pytest.mark.parametrize("lengths", [[], [8], [8, 8, 8]])
 def test_exponent_needs_different_lengths(lengths: list[float]) -> None:
     with pytest.raises(ValueError, match="at least two different lengths"):
-        exponent(lengths, [1.0] * len(lengths))
+        estimate_exponent(lengths, [1.0] * len(lengths))
 
 
 @given(st.lists(positive, min_size=2, max_size=12))
 def test_typical_lies_in_its_interval_and_among_its_values(values: list[float]) -> None:
-    e = estimate_typical(values)
+    e = estimate_geometric_mean(values)
     assert e.low is not None
     assert e.high is not None
     slack = 1 + 1e-9
@@ -81,43 +81,48 @@ def test_typical_lies_in_its_interval_and_among_its_values(values: list[float]) 
 
 @given(st.lists(positive, min_size=1, max_size=8), positive)
 def test_typical_scales_with_its_unit(values: list[float], unit: float) -> None:
-    assert estimate_typical([unit * x for x in values]).value == pytest.approx(
-        unit * estimate_typical(values).value, rel=1e-9
+    assert estimate_geometric_mean([unit * x for x in values]).value == pytest.approx(
+        unit * estimate_geometric_mean(values).value, rel=1e-9
     )
 
 
 def test_one_value_has_no_interval() -> None:
-    assert estimate_typical([3.0]) == Estimate(pytest.approx(3.0), None, None)
+    assert estimate_geometric_mean([3.0]) == Estimate(pytest.approx(3.0), None, None)
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [1.0, -1.0]])
 def test_typical_needs_positive_values(values: list[float]) -> None:
     with pytest.raises(ValueError, match="needs positive values"):
-        estimate_typical(values)
+        estimate_geometric_mean(values)
 
 
 @given(st.lists(st.tuples(positive, positive), min_size=1, max_size=8))
 def test_ratios_turn_over(pairs: list[tuple[float, float]]) -> None:
     top, bottom = zip(*pairs, strict=True)
-    assert paired_ratio(top, bottom).value == pytest.approx(1 / paired_ratio(bottom, top).value, rel=1e-9)
+    assert estimate_paired_ratio(top, bottom).value == pytest.approx(
+        1 / estimate_paired_ratio(bottom, top).value, rel=1e-9
+    )
 
 
 def test_pairing_takes_out_what_slowed_whole_rounds() -> None:
     rng = np.random.default_rng(0)
     weather = np.exp(rng.normal(0, 1, 10))
-    ratio = paired_ratio((2 * weather).tolist(), weather.tolist())
+    ratio = estimate_paired_ratio((2 * weather).tolist(), weather.tolist())
     assert ratio == pytest.approx((2, 2, 2))
-    apart = estimate_typical((2 * weather).tolist())
+    apart = estimate_geometric_mean((2 * weather).tolist())
     assert apart.high is not None
     assert apart.high > 3
 
 
 def test_rounds_of_one_series_only_are_left_out() -> None:
-    assert paired_ratio([2.0, 4.0, 100.0], [1.0, 2.0]).value == pytest.approx(2)
+    assert estimate_paired_ratio([2.0, 4.0, 100.0], [1.0, 2.0]).value == pytest.approx(2)
 
 
 def test_more_confidence_is_a_wider_interval() -> None:
-    wide, narrow = estimate_typical([1.0, 1.1, 0.9], confidence=0.99), estimate_typical([1.0, 1.1, 0.9], confidence=0.9)
+    wide, narrow = (
+        estimate_geometric_mean([1.0, 1.1, 0.9], confidence=0.99),
+        estimate_geometric_mean([1.0, 1.1, 0.9], confidence=0.9),
+    )
     assert (wide.low or 0) < (narrow.low or 0)
     assert (narrow.high or 0) < (wide.high or 0)
 
@@ -207,7 +212,7 @@ def test_noise_alone_is_hardly_ever_called_a_difference_and_five_percent_nearly_
     for effect in called:
         for _ in range(1000):
             rounds = np.exp(rng.normal(effect, 0.025, 12)).tolist()
-            found = paired_ratio(rounds, [1.0] * 12, confidence=0.99)
+            found = estimate_paired_ratio(rounds, [1.0] * 12, confidence=0.99)
             assert found.low is not None
             assert found.high is not None
             called[effect] += classify_ratio(found.low, found.high) in ("faster", "slower")

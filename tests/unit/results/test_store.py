@@ -13,21 +13,21 @@ import pytest
 
 from efficient_attn.errors import UsageError
 from efficient_attn.results import durable
-from efficient_attn.results.lock import HOLDER, LOCK
+from efficient_attn.results.lock import HOLDER_FILE, LOCK_FILE
 from efficient_attn.results.rows import Record, Row
-from efficient_attn.results.shards import list_shards, stem
-from efficient_attn.results.store import ROWS, RUN, StoreError, Writer, read, read_about
+from efficient_attn.results.shards import list_shards, strip_digest
+from efficient_attn.results.store import ROWS_FILE, RUN_FILE, RunWriter, StoreError, read, read_sessions
 
 
 def record(key: str, **cells: object) -> Record:
     return Record(Row(case_key=key, **cells), {"times": [1.0, 2.0]})  # pyright: ignore[reportArgumentType]
 
 
-def write(folder: Path, *keys: str, resume: bool = False, shard: str = ROWS) -> set[str]:
-    with Writer(folder, resume=resume, shard=shard) as writer:
+def write(folder: Path, *keys: str, resume: bool = False, shard: str = ROWS_FILE) -> set[str]:
+    with RunWriter(folder, resume=resume, shard=shard) as writer:
         for key in keys:
             writer.write(record(key))
-        return set(writer.done)
+        return set(writer.statuses)
 
 
 def keys(run: Path) -> list[str]:
@@ -37,36 +37,38 @@ def keys(run: Path) -> list[str]:
 def test_what_was_written_is_read_in_order(tmp_path: Path) -> None:
     write(tmp_path / "a" / "run", "x", "y")
     assert read(tmp_path / "a" / "run") == [record("x"), record("y")]
-    assert read(tmp_path / "a" / "run" / ROWS) == [record("x"), record("y")]
+    assert read(tmp_path / "a" / "run" / ROWS_FILE) == [record("x"), record("y")]
 
 
 def test_every_record_is_on_disk_when_write_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
-    with Writer(tmp_path / "run") as writer:
+    with RunWriter(tmp_path / "run") as writer:
         synced.clear()
         writer.write(record("x"))
-        assert synced == [(tmp_path / "run" / ROWS).stat().st_size] != [0]
+        assert synced == [(tmp_path / "run" / ROWS_FILE).stat().st_size] != [0]
         assert keys(tmp_path / "run") == ["x"]
 
 
 def test_new_names_are_synced_with_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     monkeypatch.setattr(durable, "sync_folder", synced.append)
-    with Writer(tmp_path / "a" / "run") as writer:
+    with RunWriter(tmp_path / "a" / "run") as writer:
         assert set(synced) == {tmp_path, tmp_path / "a", tmp_path / "a" / "run"}
         synced.clear()
-        writer.describe({"run_id": "one"})
+        writer.write_session({"run_id": "one"})
         assert synced == [tmp_path / "a" / "run"]
 
 
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "run", "x")
-    with pytest.raises(UsageError, match=rf"run: not empty \(holds {ROWS}\); choose another --out, or add --resume"):
-        Writer(tmp_path / "run")
+    with pytest.raises(
+        UsageError, match=rf"run: not empty \(holds {ROWS_FILE}\); choose another --out, or add --resume"
+    ):
+        RunWriter(tmp_path / "run")
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"not empty \(holds notes.txt\)"):
-        Writer(tmp_path)
+        RunWriter(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "run"], "not even a lock is left there"
     assert keys(tmp_path / "run") == ["x"]
 
@@ -84,17 +86,17 @@ def test_resuming_an_absent_or_empty_folder_starts_the_run(tmp_path: Path) -> No
 
 def test_resuming_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UsageError, match=rf"holds no run to resume \(no {ROWS}\)"):
-        Writer(tmp_path, resume=True)
+    with pytest.raises(UsageError, match=rf"holds no run to resume \(no {ROWS_FILE}\)"):
+        RunWriter(tmp_path, resume=True)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"file: cannot be written: .*; choose another --out"):
-        Writer(tmp_path / "file")
+        RunWriter(tmp_path / "file")
     with pytest.raises(UsageError, match="cannot be written"):
-        Writer(tmp_path / "file" / "below")
+        RunWriter(tmp_path / "file" / "below")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
@@ -102,7 +104,7 @@ def test_a_forbidden_folder_is_told() -> None:
     with tempfile.TemporaryDirectory() as name:  # not pytest's, which is closed to all but its owner
         Path(name).chmod(0o555)
         with _nobody(), pytest.raises(UsageError, match="cannot be written: Permission denied"):
-            Writer(Path(name) / "run")
+            RunWriter(Path(name) / "run")
 
 
 @contextmanager
@@ -132,37 +134,37 @@ def test_all_shards_are_read_by_name_the_default_one_first(tmp_path: Path) -> No
     write(tmp_path, "b", shard="rows-2.jsonl")
     write(tmp_path, "c", shard="rows_3.jsonl", resume=True)
     assert write(tmp_path, "a", resume=True) == {"a", "b", "c"}
-    assert [p.name for p in list_shards(tmp_path)] == [ROWS, "rows-2.jsonl", "rows_3.jsonl"]
+    assert [p.name for p in list_shards(tmp_path)] == [ROWS_FILE, "rows-2.jsonl", "rows_3.jsonl"]
     assert keys(tmp_path) == ["a", "b", "c"]
     assert keys(tmp_path / "rows-2.jsonl") == ["b"]
-    (tmp_path / ROWS).unlink()
+    (tmp_path / ROWS_FILE).unlink()
     assert keys(tmp_path) == ["b", "c"]
 
 
 def test_a_stem_is_what_stands_before_the_digest() -> None:
-    assert stem("suite/part/full/n8#abc") == "suite/part/full/n8"
-    assert stem("no digest") == "no digest"
-    assert stem("suite/part #2/full/n8#abc") == "suite/part #2/full/n8"
+    assert strip_digest("suite/part/full/n8#abc") == "suite/part/full/n8"
+    assert strip_digest("no digest") == "no digest"
+    assert strip_digest("suite/part #2/full/n8#abc") == "suite/part #2/full/n8"
 
 
 def test_the_latest_of_a_case_is_read_in_the_place_of_the_first(tmp_path: Path) -> None:
-    with Writer(tmp_path) as writer:
+    with RunWriter(tmp_path) as writer:
         for key, status in (("a#1", "ok"), ("b#1", "oom"), ("c#1", "ok"), ("a#2", "error"), ("b#1", "ok")):
             writer.write(record(key, status=status))
-        assert writer.done == {"a#2": "error", "b#1": "ok", "c#1": "ok"}
+        assert writer.statuses == {"a#2": "error", "b#1": "ok", "c#1": "ok"}
     expected = [record("a#2", status="error"), record("b#1", status="ok"), record("c#1", status="ok")]
     assert read(tmp_path) == expected
-    assert len((tmp_path / ROWS).read_text().splitlines()) == 5, "the file keeps all"
-    with Writer(tmp_path, resume=True) as writer:
-        assert writer.done == {"a#2": "error", "b#1": "ok", "c#1": "ok"}
+    assert len((tmp_path / ROWS_FILE).read_text().splitlines()) == 5, "the file keeps all"
+    with RunWriter(tmp_path, resume=True) as writer:
+        assert writer.statuses == {"a#2": "error", "b#1": "ok", "c#1": "ok"}
 
 
 def test_a_later_shard_supersedes_whenever_it_was_written(tmp_path: Path) -> None:
     write(tmp_path, "a#2", shard="rows-2.jsonl")
     write(tmp_path, "a#1", "b#1", resume=True)
     assert keys(tmp_path) == ["a#2", "b#1"]
-    with Writer(tmp_path, resume=True) as writer:
-        assert set(writer.done) == {"a#2", "b#1"}
+    with RunWriter(tmp_path, resume=True) as writer:
+        assert set(writer.statuses) == {"a#2", "b#1"}
 
 
 # -- the disk ------------------------------------------------------------------------------------------------------
@@ -193,9 +195,9 @@ def _full(after: int) -> Callable[[int, bytes], int]:
 def test_a_full_disk_keeps_what_was_written_and_is_told(
     room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Writer(tmp_path / "run") as writer:
+    with RunWriter(tmp_path / "run") as writer:
         writer.write(record("x"))
-        before = (tmp_path / "run" / ROWS).read_bytes()
+        before = (tmp_path / "run" / ROWS_FILE).read_bytes()
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", _full(room))
             with pytest.raises(StoreError) as caught:
@@ -203,8 +205,8 @@ def test_a_full_disk_keeps_what_was_written_and_is_told(
         kept = "No space left on device; what was written so far is kept; make room and go on with --resume"
         assert str(caught.value) == f"{tmp_path / 'run'}: {kept}"
         assert isinstance(caught.value, UsageError)
-        assert (tmp_path / "run" / ROWS).read_bytes() == before
-        assert set(writer.done) == {"x"}
+        assert (tmp_path / "run" / ROWS_FILE).read_bytes() == before
+        assert set(writer.statuses) == {"x"}
         writer.write(record("z"))
     assert keys(tmp_path / "run") == ["x", "z"]
 
@@ -213,12 +215,12 @@ def test_a_record_that_cannot_be_synced_does_not_count(tmp_path: Path, monkeypat
     def fails(file: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with Writer(tmp_path) as writer:
+    with RunWriter(tmp_path) as writer:
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", fails)
             with pytest.raises(StoreError, match="Input/output error; what was written"):
                 writer.write(record("x"))
-        assert writer.done == {}
+        assert writer.statuses == {}
     assert read(tmp_path) == []
 
 
@@ -226,30 +228,33 @@ def test_a_record_that_cannot_be_synced_does_not_count(tmp_path: Path, monkeypat
 
 
 def test_sessions_are_described_beside_earlier_ones(tmp_path: Path) -> None:
-    with Writer(tmp_path) as writer:
-        writer.describe({"run_id": "one", "threads": 1})
+    with RunWriter(tmp_path) as writer:
+        writer.write_session({"run_id": "one", "threads": 1})
         writer.write(record("x"))
-    with Writer(tmp_path, resume=True) as writer:
+    with RunWriter(tmp_path, resume=True) as writer:
         assert writer.sessions == [{"run_id": "one", "threads": 1}]
-        writer.describe({"run_id": "two", "threads": 2})
-        writer.describe({"run_id": "two", "threads": 2, "finished": "now"})
-    assert read_about(tmp_path) == [{"run_id": "one", "threads": 1}, {"run_id": "two", "threads": 2, "finished": "now"}]
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([LOCK, HOLDER, ROWS, RUN])
-    assert read_about(tmp_path / "absent") == []
+        writer.write_session({"run_id": "two", "threads": 2})
+        writer.write_session({"run_id": "two", "threads": 2, "finished": "now"})
+    assert read_sessions(tmp_path) == [
+        {"run_id": "one", "threads": 1},
+        {"run_id": "two", "threads": 2, "finished": "now"},
+    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([LOCK_FILE, HOLDER_FILE, ROWS_FILE, RUN_FILE])
+    assert read_sessions(tmp_path / "absent") == []
 
 
 def test_a_description_that_does_not_fit_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Writer(tmp_path) as writer:
-        writer.describe({"run_id": "one"})
+    with RunWriter(tmp_path) as writer:
+        writer.write_session({"run_id": "one"})
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", _full(5))
             with pytest.raises(StoreError, match="No space left"):
-                writer.describe({"run_id": "two"})
-    assert read_about(tmp_path) == [{"run_id": "one"}]
+                writer.write_session({"run_id": "two"})
+    assert read_sessions(tmp_path) == [{"run_id": "one"}]
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
 
 def test_a_damaged_description_is_told(tmp_path: Path) -> None:
-    (tmp_path / RUN).write_text("{")
-    with pytest.raises(UsageError, match=f"{RUN}: damaged"):
-        read_about(tmp_path)
+    (tmp_path / RUN_FILE).write_text("{")
+    with pytest.raises(UsageError, match=f"{RUN_FILE}: damaged"):
+        read_sessions(tmp_path)

@@ -19,9 +19,9 @@ from efficient_attn.bench.measuring.group import measure_group
 from efficient_attn.contract.decode_state import KVCache
 from efficient_attn.engines.local import LocalEngine
 from efficient_attn.instruments.roofline import CacheLevel, Roofline
-from efficient_attn.results.exchange import round_values
+from efficient_attn.results.exchange import list_round_values
 from efficient_attn.results.rows import Record, Row
-from efficient_attn.results.stats import paired_ratio
+from efficient_attn.results.stats import estimate_paired_ratio
 
 MODES = ("forward", "forward_backward", "decode", "prefill")
 
@@ -61,7 +61,7 @@ def test_speedups_are_paired_with_the_baselines_rounds() -> None:
 
     for other in (linear, window):
         found = (other.row.speedup, other.row.speedup_low, other.row.speedup_high)
-        assert found == pytest.approx(paired_ratio(round_values(full), round_values(other)))
+        assert found == pytest.approx(estimate_paired_ratio(list_round_values(full), list_round_values(other)))
 
 
 def _several_heads(order: Sequence[int]) -> list[Record]:
@@ -77,7 +77,7 @@ def test_of_several_key_value_heads_the_most_are_the_baseline(order: Sequence[in
     assert len(records) == 5
     for other in records.values():
         found = (other.row.speedup, other.row.speedup_low, other.row.speedup_high)
-        assert found == pytest.approx(paired_ratio(round_values(base), round_values(other)))
+        assert found == pytest.approx(estimate_paired_ratio(list_round_values(base), list_round_values(other)))
         assert found != (1, 1, 1)
 
 

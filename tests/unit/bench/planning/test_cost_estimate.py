@@ -22,7 +22,7 @@ from efficient_attn.bench.task import Guess
 from efficient_attn.contract.shapes import Sample, Shape
 from efficient_attn.instruments.roofline import Roofline
 from efficient_attn.results import store
-from efficient_attn.results.shards import stem
+from efficient_attn.results.shards import strip_digest
 
 RESULTS = Path(__file__).parents[4] / "results"
 BEST = Roofline(97e9, 35e9)  # what `ceiling` finds on one core of the machine of the published runs
@@ -38,8 +38,8 @@ def _forgotten() -> Iterator[None]:
 @cache
 def _published(suite: str) -> list[tuple[Case, Any]]:
     """Planned cases with their published rows, matched by the part of the key that people read."""
-    rows = {stem(record.row.case_key): record.row for record in store.read(RESULTS / suite)}
-    found = [(case, rows.get(stem(case.key))) for case in make_plan(load_suite(suite))]
+    rows = {strip_digest(record.row.case_key): record.row for record in store.read(RESULTS / suite)}
+    found = [(case, rows.get(strip_digest(case.key))) for case in make_plan(load_suite(suite))]
     return [(case, row) for case, row in found if row is not None and row.latency_ms]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from efficient_attn.bench.planning.experimental_design import choose_points, count_effects, list_sections
 from efficient_attn.errors import UsageError
-from efficient_attn.results.effects import encode_levels, is_estimable, list_steps
+from efficient_attn.results.effects import build_design_matrix, is_estimable, list_steps
 
 TWO: dict[str, list[Any]] = {name: [1, 2] for name in "abcdefg"}
 MIXED: dict[str, list[Any]] = {"heads": [4, 12, 32], "batch": [1, 3, 8], "dtype": ["float32", "bfloat16"]}
@@ -29,7 +29,7 @@ def _every(levels: dict[str, list[Any]]) -> list[dict[str, Any]]:
 def test_eight_points_of_four_factors_are_an_orthogonal_array(seed: int) -> None:
     four = {name: TWO[name] for name in "abcd"}
     points = choose_points(_every(four), four, 8, seed)
-    x = encode_levels(points, list_steps(four))[:, 1:] * 2 - 1
+    x = build_design_matrix(points, list_steps(four))[:, 1:] * 2 - 1
     assert (x.T @ x == 8 * np.eye(4)).all()
 
 

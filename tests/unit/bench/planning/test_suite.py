@@ -12,7 +12,7 @@ from efficient_attn import registry
 from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.bench.planning.suite import check_keys
 from efficient_attn.errors import UsageError
-from efficient_attn.resources import suite_names
+from efficient_attn.resources import list_suite_names
 
 HEAD = 'title = "T"\nmeasure = ["forward"]\n'
 TAIL = '[[variant]]\nname = "full"\n'
@@ -116,7 +116,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_suite(str(tmp_path / "nowhere.toml"))
 
 
-@pytest.mark.parametrize("name", suite_names())
+@pytest.mark.parametrize("name", list_suite_names())
 def test_built_in_suites_are_valid_and_have_a_title(name: str) -> None:
     with planted.undone():
         found = load_suite(name)

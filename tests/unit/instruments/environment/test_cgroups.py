@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trees import tree
 
-from efficient_attn.instruments.environment import available_memory, cgroups, machine
+from efficient_attn.instruments.environment import cgroups, find_available_memory, machine
 from efficient_attn.instruments.environment.readings import Unknown
 
 GIB = 2**30
@@ -39,28 +39,28 @@ V1 = {
 @pytest.mark.parametrize("files", [V1, V2], ids=["v1", "v2"])
 def test_the_strictest_group_counts(tmp_path: Path, files: dict[str, str]) -> None:
     tree(tmp_path, files | {"proc/meminfo": MEMINFO})
-    assert cgroups.cpu_quota(tmp_path) == 1.5
-    assert cgroups.memory_limit(tmp_path) == 6 * GIB
-    assert cgroups.memory_left(tmp_path) == 3 * GIB  # the cached files give way
-    assert available_memory(tmp_path) == 3 * GIB
+    assert cgroups.read_cpu_quota(tmp_path) == 1.5
+    assert cgroups.read_memory_limit(tmp_path) == 6 * GIB
+    assert cgroups.read_memory_left(tmp_path) == 3 * GIB  # the cached files give way
+    assert find_available_memory(tmp_path) == 3 * GIB
 
 
 def test_a_group_whose_folder_is_not_visible_leaves_those_above(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/../host/path", "sys/fs/cgroup/cgroup.controllers": "cpu memory"}
     tree(tmp_path, files | {"sys/fs/cgroup/memory.max": str(GIB), "sys/fs/cgroup/cpu.max": "50000"})
-    assert cgroups.memory_limit(tmp_path) == GIB
-    assert cgroups.cpu_quota(tmp_path) == 0.5
+    assert cgroups.read_memory_limit(tmp_path) == GIB
+    assert cgroups.read_cpu_quota(tmp_path) == 0.5
 
 
 def test_without_limits_the_machine_counts(tmp_path: Path) -> None:
     tree(tmp_path, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cgroup.controllers": "", "proc/meminfo": MEMINFO})
-    assert isinstance(cgroups.memory_limit(tmp_path), Unknown)
-    assert available_memory(tmp_path) == 8 * GIB
+    assert isinstance(cgroups.read_memory_limit(tmp_path), Unknown)
+    assert find_available_memory(tmp_path) == 8 * GIB
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="reads /proc")
 def test_available_memory_of_this_machine() -> None:
-    free, total = available_memory(), machine.memory_total()
+    free, total = find_available_memory(), machine.read_memory_total()
     assert free is not None
     assert total is not None
     assert 2**26 < free <= total

@@ -14,13 +14,21 @@ import pytest
 import torch
 from trees import tree
 
-from efficient_attn.instruments.environment import available_memory, cgroups, environment, gpu, load, machine, software
+from efficient_attn.instruments.environment import (
+    cgroups,
+    collect_environment,
+    find_available_memory,
+    gpu,
+    machine,
+    read_load_average,
+    software,
+)
 from efficient_attn.instruments.environment.readings import (
     Unknown,
     read_number,
     read_table,
     read_text,
-    resolve_unknowns,
+    split_unknowns,
     value_or_none,
 )
 
@@ -28,7 +36,7 @@ GIB = 2**30
 
 
 def test_the_environment_can_be_kept_and_names_what_matters() -> None:
-    found = environment()
+    found = collect_environment()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert found["torch"] == torch.__version__
     assert found["python"] == platform.python_version()
@@ -41,7 +49,7 @@ def test_the_environment_can_be_kept_and_names_what_matters() -> None:
 
 
 def test_what_is_not_known_is_none_with_its_reason() -> None:
-    found = environment()
+    found = collect_environment()
 
     def at(dotted: str) -> Any:
         value: Any = found
@@ -53,8 +61,8 @@ def test_what_is_not_known_is_none_with_its_reason() -> None:
 
 
 def test_the_machine_is_one_word_that_stays() -> None:
-    first = environment()["machine"]
-    assert first == environment()["machine"]
+    first = collect_environment()["machine"]
+    assert first == collect_environment()["machine"]
     assert first
     assert not any(c.isspace() for c in first)
 
@@ -62,7 +70,7 @@ def test_the_machine_is_one_word_that_stays() -> None:
 def test_the_report_can_show_it() -> None:
     from efficient_attn.report.sections.appendix import list_environments
 
-    shown = list_environments([("a run", environment())])
+    shown = list_environments([("a run", collect_environment())])
     assert shown is not None
     assert {"cpu", "torch", "blas", "topology.sockets"} <= {str(row[0].text) for row in shown.rows}
 
@@ -73,7 +81,7 @@ def test_variables_that_change_timings_are_kept(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("LD_PRELOAD_SECRET", "x")  # only begins like one that is kept
     monkeypatch.setenv("SECRET_TOKEN", "x")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    found = environment()["variables"]
+    found = collect_environment()["variables"]
     assert found["OMP_NUM_THREADS"] == "3"
     assert found["MALLOC_ARENA_MAX"] == "2"
     assert not {"MKL_NUM_THREADS", "LD_PRELOAD_SECRET", "SECRET_TOKEN"} & found.keys()
@@ -81,42 +89,42 @@ def test_variables_that_change_timings_are_kept(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_package_that_is_not_there_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "PACKAGES", ("no-such-package",))
-    assert environment()["packages"] == {"no-such-package": None}
+    assert collect_environment()["packages"] == {"no-such-package": None}
 
 
 def test_the_load_is_of_three_spans() -> None:
-    found = load()
+    found = read_load_average()
     assert found is None or (len(found) == 3 and min(found) >= 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
 def test_a_preloaded_allocator_is_seen() -> None:
-    assert software.runtime()["openmp"], "torch has loaded an OpenMP library"
-    assert software.runtime()["allocators"] == [] or os.environ.get("LD_PRELOAD")
+    assert software.describe_runtime()["openmp"], "torch has loaded an OpenMP library"
+    assert software.describe_runtime()["allocators"] == [] or os.environ.get("LD_PRELOAD")
 
 
 def test_nothing_needs_linux(tmp_path: Path) -> None:
     """Every question gives an answer, or a reason, on a system without any of its files."""
-    for facts in (machine.topology, machine.frequency, machine.virtualisation, machine.memory):
-        values, reasons = resolve_unknowns(facts(tmp_path))
+    for facts in (machine.read_topology, machine.read_frequency, machine.read_virtualisation, machine.read_memory):
+        values, reasons = split_unknowns(facts(tmp_path))
         assert values
         assert reasons
         assert json.dumps(values)
-    assert machine.cpu_name(tmp_path)
-    assert isinstance(software.runtime(tmp_path)["openmp"], Unknown)
-    assert isinstance(cgroups.cpu_quota(tmp_path), Unknown)
-    assert available_memory(tmp_path) is None
+    assert machine.read_cpu_name(tmp_path)
+    assert isinstance(software.describe_runtime(tmp_path)["openmp"], Unknown)
+    assert isinstance(cgroups.read_cpu_quota(tmp_path), Unknown)
+    assert find_available_memory(tmp_path) is None
 
 
 def test_sensors_that_cannot_be_asked_say_why() -> None:
-    found = gpu.sensors()
+    found = gpu.read_sensors()
     assert found.keys() == gpu.SENSORS.keys()
     if not torch.cuda.is_available():
         assert all(isinstance(value, Unknown) and "CUDA" in value.reason for value in found.values())
 
 
 def test_gpus_are_described_where_there_are_some() -> None:
-    for details in gpu.gpu_details():
+    for details in gpu.list_gpu_details():
         assert details["memory_bytes"] > GIB
         assert details["driver_version"]
 
@@ -125,7 +133,7 @@ def test_gpus_are_described_where_there_are_some() -> None:
 
 
 def test_facts_are_settled() -> None:
-    values, reasons = resolve_unknowns({"a": 1, "b": Unknown("why"), "c": {"d": Unknown("so"), "e": None}})
+    values, reasons = split_unknowns({"a": 1, "b": Unknown("why"), "c": {"d": Unknown("so"), "e": None}})
     assert values == {"a": 1, "b": None, "c": {"d": None, "e": None}}
     assert reasons == {"b": "why", "c.d": "so"}
 
@@ -163,7 +171,7 @@ def test_topology_of_two_sockets_with_two_threads_a_core(tmp_path: Path) -> None
         place = f"{CPU}/cpu0/cache/index{i}"
         files |= {f"{place}/level": level, f"{place}/type": kind, f"{place}/size": size}
     files[f"{CPU}/cpufreq/boost"] = "1"  # not a processor
-    found, reasons = resolve_unknowns(machine.topology(tree(tmp_path, files)))
+    found, reasons = split_unknowns(machine.read_topology(tree(tmp_path, files)))
     assert reasons == {}
     assert found == {
         "sockets": 2,
@@ -181,15 +189,15 @@ def test_copies_of_a_cache_are_counted_by_who_shares_one(tmp_path: Path) -> None
         for i, (level, kind) in enumerate([("1", "Data"), ("3", "Unified")]):
             place = f"{CPU}/cpu{cpu}/cache/index{i}"
             files |= {f"{place}/level": level, f"{place}/type": kind, f"{place}/shared_cpu_list": cores[i]}
-    assert machine.cache_copies(tree(tmp_path, files)) == {"L1d": 8, "L3": 2}
-    assert machine.cache_copies(tmp_path / "none") == {}
+    assert machine.count_cache_copies(tree(tmp_path, files)) == {"L1d": 8, "L3": 2}
+    assert machine.count_cache_copies(tmp_path / "none") == {}
 
 
 def test_frequency(tmp_path: Path) -> None:
     files = {f"{CPU}/cpu{i}/cpufreq/scaling_governor": name for i, name in enumerate(("powersave", "performance"))}
     files |= {f"{CPU}/cpu0/cpufreq/scaling_driver": "intel_pstate", f"{CPU}/cpu0/cpufreq/cpuinfo_max_freq": "3500000"}
     files |= {f"{CPU}/intel_pstate/no_turbo": "0", "proc/cpuinfo": "model name : A CPU\ncpu MHz\t\t: 2400.5"}
-    found = machine.frequency(tree(tmp_path, files))
+    found = machine.read_frequency(tree(tmp_path, files))
     assert found == {
         "governor": "performance+powersave",
         "driver": "intel_pstate",
@@ -197,7 +205,7 @@ def test_frequency(tmp_path: Path) -> None:
         "max_mhz": 3500.0,
         "mhz": 2400.5,
     }
-    assert machine.cpu_name(tmp_path) == "A CPU"
+    assert machine.read_cpu_name(tmp_path) == "A CPU"
 
 
 @pytest.mark.parametrize(
@@ -205,14 +213,14 @@ def test_frequency(tmp_path: Path) -> None:
     [("intel_pstate/no_turbo", "1", False), ("cpufreq/boost", "1", True), ("cpufreq/boost", "0", False)],
 )
 def test_turbo(tmp_path: Path, file: str, content: str, turbo: bool) -> None:
-    assert machine.turbo(tree(tmp_path, {f"{CPU}/{file}": content})) is turbo
+    assert machine.read_turbo(tree(tmp_path, {f"{CPU}/{file}": content})) is turbo
 
 
 @pytest.mark.parametrize(("flags", "virtual"), [("fpu vme hypervisor lm", True), ("fpu vme lm", False)])
 def test_virtualisation(tmp_path: Path, flags: str, virtual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     files = {"proc/cpuinfo": f"flags\t\t: {flags}", "sys/class/dmi/id/product_name": "KVM", "run/.containerenv": ""}
-    found = machine.virtualisation(tree(tmp_path, files))
+    found = machine.read_virtualisation(tree(tmp_path, files))
     assert found["hypervisor"] is virtual
     assert found["product"] == "KVM"
     assert found["container"] == "podman"
@@ -223,13 +231,13 @@ MEMINFO = "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\nSwapTotal: 2048 kB\n
 
 def test_memory(tmp_path: Path) -> None:
     files = {"proc/meminfo": MEMINFO, "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never"}
-    assert machine.memory(tree(tmp_path, files)) == {
+    assert machine.read_memory(tree(tmp_path, files)) == {
         "available_bytes": 8 * GIB,
         "swap_bytes": 2 * 2**20,
         "swap_free_bytes": 2**20,
         "huge_pages": "madvise",
     }
-    assert available_memory(tmp_path) == 8 * GIB
+    assert find_available_memory(tmp_path) == 8 * GIB
 
 
 # -- the source ----------------------------------------------------------------------------------------------------
@@ -252,7 +260,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_clean_checkout_has_no_digest(checkout: Path) -> None:
-    found = software.git()
+    found = software.describe_checkout()
     assert found is not None
     assert len(found["revision"]) == 40
     assert (found["changed"], found["digest"]) == (False, None)
@@ -262,7 +270,7 @@ def test_two_changed_states_are_told_apart(checkout: Path) -> None:
     digests = []
     for content in ("second", "third", "second"):
         tree(checkout, {"efficient_attn/software.py": content})
-        found = software.git()
+        found = software.describe_checkout()
         assert found is not None
         assert found["changed"] is True
         digests.append(found["digest"])
@@ -271,19 +279,19 @@ def test_two_changed_states_are_told_apart(checkout: Path) -> None:
 
 def test_a_new_source_file_counts_and_a_new_result_does_not(checkout: Path) -> None:
     tree(checkout, {"results/rows": "{}"})
-    assert software.git()["digest"] is None  # type: ignore[index]
+    assert software.describe_checkout()["digest"] is None  # type: ignore[index]
     tree(checkout, {"efficient_attn/new.py": "x"})
-    assert software.git()["digest"] is not None  # type: ignore[index]
+    assert software.describe_checkout()["digest"] is not None  # type: ignore[index]
 
 
 def test_outside_a_checkout_there_is_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "__file__", str(tmp_path / "software.py"))
-    assert environment()["git"] is None
+    assert collect_environment()["git"] is None
 
 
 def test_without_git_there_is_no_revision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert environment()["git"] is None
+    assert collect_environment()["git"] is None
 
 
 def test_programs_that_are_not_there_say_nothing() -> None:

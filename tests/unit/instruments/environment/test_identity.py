@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from trees import tree
 
-from efficient_attn.instruments.environment import environment, identity
-from efficient_attn.instruments.environment.identity import find_design, identify
-from efficient_attn.instruments.environment.readings import resolve_unknowns
+from efficient_attn.instruments.environment import collect_environment, identity
+from efficient_attn.instruments.environment.identity import find_design, identify_machine
+from efficient_attn.instruments.environment.readings import split_unknowns
 
 ZEN4 = {
     **{"vendor_id": "AuthenticAMD", "cpu family": "25", "model": "17", "model name": "AMD EPYC", "stepping": "1"},
@@ -34,7 +34,7 @@ def _machine(root: Path, about: dict[str, str], *, l1d: str = "32K") -> Path:
 
 
 def test_the_name_tells_maker_design_cores_and_memory(tmp_path: Path) -> None:
-    found = identify(root=_machine(tmp_path, ZEN4))
+    found = identify_machine(root=_machine(tmp_path, ZEN4))
     assert found["name"] == "AMD-Zen4-2c-24GiB"
     assert (found["vendor"], found["family"], found["model"], found["stepping"]) == ("AMD", 25, 17, 1)
     assert found["flags"] == ["avx", "avx2", "fma", "avx512f", "avx512_bf16"]
@@ -52,11 +52,11 @@ def test_the_name_tells_maker_design_cores_and_memory(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_well_known_has_a_name_too(tmp_path: Path, about: dict[str, str], name: str) -> None:
-    assert identify(root=_machine(tmp_path, about))["name"] == name
+    assert identify_machine(root=_machine(tmp_path, about))["name"] == name
 
 
 def test_gpus_belong_to_the_name(tmp_path: Path) -> None:
-    found = identify(["NVIDIA H100"], _machine(tmp_path, ZEN4))
+    found = identify_machine(["NVIDIA H100"], _machine(tmp_path, ZEN4))
     assert found["name"] == "AMD-Zen4-2c-24GiB-+NVIDIA_H100"
 
 
@@ -69,19 +69,19 @@ def test_gpus_belong_to_the_name(tmp_path: Path) -> None:
     ],
 )
 def test_the_digest_tells_two_of_one_name_apart(tmp_path: Path, changed: dict[str, str], l1d: str) -> None:
-    one = identify(root=_machine(tmp_path / "one", ZEN4))
-    two = identify(root=_machine(tmp_path / "two", ZEN4 | changed, l1d=l1d))
+    one = identify_machine(root=_machine(tmp_path / "one", ZEN4))
+    two = identify_machine(root=_machine(tmp_path / "two", ZEN4 | changed, l1d=l1d))
     assert one["digest"] != two["digest"]
 
 
 def test_the_digest_stays_from_day_to_day(tmp_path: Path) -> None:
-    one = identify(root=_machine(tmp_path / "one", ZEN4))
-    two = identify(root=_machine(tmp_path / "two", ZEN4 | {"cpu MHz": "3700.0", "microcode": "0x2"}))
+    one = identify_machine(root=_machine(tmp_path / "one", ZEN4))
+    two = identify_machine(root=_machine(tmp_path / "two", ZEN4 | {"cpu MHz": "3700.0", "microcode": "0x2"}))
     assert one["digest"] == two["digest"]
 
 
 def test_nothing_needs_linux(tmp_path: Path) -> None:
-    values, reasons = resolve_unknowns(identify(root=tmp_path))
+    values, reasons = split_unknowns(identify_machine(root=tmp_path))
     assert values["name"] == "Some-CPU-2c-24GiB"
     assert {"vendor", "family", "model", "stepping"} <= reasons.keys()
 
@@ -94,9 +94,9 @@ def test_designs() -> None:
 
 
 def test_rows_are_grouped_by_name_and_digest() -> None:
-    found = environment()
+    found = collect_environment()
     assert found["machine"] == f"{found['identity']['name']}#{found['identity']['digest']}"
 
 
 def test_the_machine_is_called_as_in_rows() -> None:
-    assert identity.name_machine() == environment()["machine"]
+    assert identity.name_machine() == collect_environment()["machine"]

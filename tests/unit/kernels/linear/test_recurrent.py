@@ -9,13 +9,13 @@ import efficient_attn as ea
 from efficient_attn.feature_maps import elu_plus_one
 from efficient_attn.kernels.linear import recurrent, scan, sums
 from efficient_attn.kernels.linear.linear_config import LinearConfig
-from efficient_attn.variants.linear.linear_attention import or_one
+from efficient_attn.variants.linear.linear_attention import replace_zero_by_one
 
 
 @pytest.mark.parametrize("weights", [None, "gates", "decays"])
 @pytest.mark.parametrize("divided", [True, False])
 def test_steps_are_the_scan(weights: str | None, divided: bool) -> None:
-    recipe = LinearConfig(elu_plus_one, or_one if divided else None, decays=weights == "decays")
+    recipe = LinearConfig(elu_plus_one, replace_zero_by_one if divided else None, decays=weights == "decays")
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(s, generator=g, dtype=torch.float64) for s in ((3, 2, 20, 4), (3, 20, 4), (3, 20, 5)))
     logs = {

@@ -12,9 +12,9 @@ from efficient_attn.feature_maps import FeatureMap, elu_plus_one
 from efficient_attn.kernels.linear import chunks, linear_config, scan, sums
 from efficient_attn.kernels.linear.linear_config import LinearConfig
 from efficient_attn.kernels.linear.sums import Sums
-from efficient_attn.variants.linear.linear_attention import or_one
+from efficient_attn.variants.linear.linear_attention import replace_zero_by_one
 
-RECIPE = LinearConfig(elu_plus_one, or_one)
+RECIPE = LinearConfig(elu_plus_one, replace_zero_by_one)
 
 
 def tensors(n: int, *, group: int = 2, graph: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,7 +26,7 @@ def tensors(n: int, *, group: int = 2, graph: bool = False) -> tuple[Tensor, Ten
 
 def plain(q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> Tensor:
     products = (elu_plus_one(q)[0] @ elu_plus_one(k)[0].mT[:, None]) * weights
-    return products @ v[:, None] / or_one(products.sum(-1, keepdim=True))
+    return products @ v[:, None] / replace_zero_by_one(products.sum(-1, keepdim=True))
 
 
 def _short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_the_state_before_is_left_alone() -> None:
 
 def test_zero_weights_give_zeros() -> None:
     q, k, v = tensors(5)
-    out, _ = scan.scan(LinearConfig(FeatureMap(torch.zeros_like), or_one), q, k, v, None, None)
+    out, _ = scan.scan(LinearConfig(FeatureMap(torch.zeros_like), replace_zero_by_one), q, k, v, None, None)
     assert not out.any()
 
 

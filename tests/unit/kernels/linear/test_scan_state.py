@@ -14,7 +14,7 @@ from efficient_attn.kernels.linear import scan
 from efficient_attn.kernels.linear.linear_config import LinearConfig
 from efficient_attn.kernels.linear.scan_state import compute_chunk_weights, compute_steady_weights
 from efficient_attn.kernels.linear.sums import Sums
-from efficient_attn.variants.linear.linear_attention import or_one
+from efficient_attn.variants.linear.linear_attention import replace_zero_by_one
 
 F64 = torch.float64
 
@@ -35,7 +35,7 @@ def test_steady_weights_are_those_of_any_logarithms(rate: float, count: int, siz
 @pytest.mark.parametrize("length", [1, 63, 65, 300])
 def test_a_scan_with_decays_is_that_of_the_same_weights(length: int, divided: bool) -> None:
     """Also after sums that came before, and by its gradients; not steady: the map says that it weighs keys."""
-    recipe = LinearConfig(elu_plus_one, or_one if divided else None, decays=True)
+    recipe = LinearConfig(elu_plus_one, replace_zero_by_one if divided else None, decays=True)
     other = replace(recipe, phi=replace(elu_plus_one, scaled=True))
     assert recipe.steady
     assert not other.steady
@@ -58,6 +58,9 @@ def test_a_scan_with_decays_is_that_of_the_same_weights(length: int, divided: bo
 
 def test_nothing_is_kept_for_a_division_that_nobody_makes() -> None:
     q, k, v = torch.ones(1, 1, 200, 4), torch.ones(1, 200, 4), torch.ones(1, 200, 4)
-    kept = [scan.scan(LinearConfig(scaled_identity, divisor), q, k, v, None, None)[1].z for divisor in (None, or_one)]
+    kept = [
+        scan.scan(LinearConfig(scaled_identity, divisor), q, k, v, None, None)[1].z
+        for divisor in (None, replace_zero_by_one)
+    ]
     assert kept[0].count_nonzero() == 0
     assert kept[1].count_nonzero() == 4

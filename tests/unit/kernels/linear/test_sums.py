@@ -10,9 +10,9 @@ import efficient_attn as ea
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
 from efficient_attn.kernels.linear import linear_config, sums
 from efficient_attn.kernels.linear.linear_config import LinearConfig
-from efficient_attn.variants.linear.linear_attention import away_from_zero, or_one
+from efficient_attn.variants.linear.linear_attention import away_from_zero, replace_zero_by_one
 
-RECIPE = LinearConfig(elu_plus_one, or_one)
+RECIPE = LinearConfig(elu_plus_one, replace_zero_by_one)
 
 
 def tensors(n: int, m: int, *, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,7 +13,7 @@ from efficient_attn.kernels.linear.linear_config import LinearConfig
 from efficient_attn.kernels.linear.scan_state import ScanState
 from efficient_attn.kernels.linear.sums import Sums
 from efficient_attn.kernels.native import cpp_scan as native
-from efficient_attn.variants.linear.linear_attention import or_one
+from efficient_attn.variants.linear.linear_attention import replace_zero_by_one
 
 REASON = native.why_no_native()
 needs_it = pytest.mark.skipif(REASON is not None, reason=REASON or "")
@@ -87,7 +87,10 @@ def test_tensors_may_lie_in_memory_as_they_like() -> None:
 @pytest.mark.parametrize("length", [1, 50, 5000])
 def test_the_scan_and_its_gradients_are_the_same(length: int) -> None:
     found = []
-    for recipe in (LinearConfig(elu_plus_one, or_one), LinearConfig(elu_plus_one, or_one, native=True)):
+    for recipe in (
+        LinearConfig(elu_plus_one, replace_zero_by_one),
+        LinearConfig(elu_plus_one, replace_zero_by_one, native=True),
+    ):
         q, k, v = (drawn(2, *s).requires_grad_() for s in ((3, length, 24), (length, 24), (length, 20)))
         kv, z = drawn(2, 24, 20).requires_grad_(), drawn(2, 24).abs().requires_grad_()
         valid = torch.arange(length).expand(2, length) % 5 != 2

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.instruments.memory import footprint
+from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.softmax import decode, sdpa
@@ -104,7 +104,7 @@ def test_parts_copy_no_keys(monkeypatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     q, k, v = _draw(batch=1, kv_heads=1, m=2 * LONG + 1)
     with torch.no_grad(), forced(decode.DECODE, "parts"):
-        peak = footprint(lambda: sdpa.attend_fused(q, k[:, :, :-2], v[:, :, :-2]), device="cpu").peak
+        peak = measure_footprint(lambda: sdpa.attend_fused(q, k[:, :, :-2], v[:, :, :-2]), device="cpu").peak
     assert peak is not None
     assert peak < k.nbytes / 4
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.instruments.memory import footprint
+from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.kernels.softmax import grouped
 
 SCALE = 0.3
@@ -90,7 +90,7 @@ def test_no_head_has_keys_of_its_own() -> None:
     def theirs(q: Tensor, k: Tensor, v: Tensor, allowed: None, causal: bool, _: float) -> Tensor:
         return plainly(q, k, v, allowed, causal)
 
-    ours, torchs = (footprint(lambda f=f: train(f), device="cpu").peak for f in (grouped.attend, theirs))
+    ours, torchs = (measure_footprint(lambda f=f: train(f), device="cpu").peak for f in (grouped.attend, theirs))
     assert ours is not None
     assert torchs is not None
     assert torchs > 60 * k.nbytes

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.instruments.memory import training_footprint
+from efficient_attn.instruments.memory import measure_training_footprint
 from efficient_attn.kernels.softmax import softcap_tiles
 
 B, H, G, D, E = 2, 4, 2, 5, 3
@@ -98,7 +98,7 @@ def test_memory_grows_with_the_length_alone(cap: float) -> None:
     def measure(n: int) -> int:
         q, k, v, grad = (torch.randn(1, 2, n, 16) for _ in range(4))
         leaves = q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), torch.zeros(1, 2, n, requires_grad=True)
-        peak = training_footprint(
+        peak = measure_training_footprint(
             lambda: softcap_tiles.attend(*leaves, None, cap=cap, scale=0.25, causal=True, start=0),
             lambda out: torch.autograd.grad(out, leaves, grad),
             device="cpu",

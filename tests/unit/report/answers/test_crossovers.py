@@ -21,7 +21,7 @@ from efficient_attn.report.answers.crossovers import (
     format_interpolation,
     split_curves,
 )
-from efficient_attn.units import TO
+from efficient_attn.units import INTERVAL_DASH
 
 NAN = float("nan")
 
@@ -36,8 +36,8 @@ def read(lengths: list[int], lows: list[float], highs: list[float]) -> Crossover
     ("lows", "highs", "kind", "said"),
     [
         ([1.1, 2.0, 3.0], [1.2, 2.1, 3.1], "always", "<=512"),
-        ([0.5, 1.2, 3.0], [0.6, 1.3, 3.1], "from", f"512{TO}1K"),
-        ([0.5, 0.9, 3.0], [0.6, 1.1, 3.1], "from", f"512{TO}2K"),
+        ([0.5, 1.2, 3.0], [0.6, 1.3, 3.1], "from", f"512{INTERVAL_DASH}1K"),
+        ([0.5, 0.9, 3.0], [0.6, 1.1, 3.1], "from", f"512{INTERVAL_DASH}2K"),
         ([0.9, 0.9, 3.0], [1.1, 1.1, 3.1], "from", "by 2K"),
         ([0.5, 0.6, 0.7], [0.6, 0.7, 0.8], "never", "none up to 2K"),
         ([0.5, 0.6, 0.9], [0.6, 0.7, 1.1], "undecided", "unclear up to 2K"),
@@ -55,7 +55,7 @@ def test_the_crossover_is_interpolated_in_logarithms() -> None:
     assert found
     assert (found.last_slower, found.first_faster) == (1024, 2048)
     assert found.estimate == pytest.approx(1024 * math.sqrt(2))
-    assert format_interpolation(found) == f"about 1448 (1381{TO}1519)"
+    assert format_interpolation(found) == f"about 1448 (1381{INTERVAL_DASH}1519)"
 
 
 def test_where_the_interval_leaves_the_measured_lengths_it_says_so() -> None:

@@ -15,7 +15,7 @@ from efficient_attn.report.claims.measurement import (
     average_measurements,
     fit_power,
 )
-from efficient_attn.results.differences import CERTAIN_ERROR
+from efficient_attn.results.differences import EXACT_DEGREES
 from efficient_attn.results.stats import Mean
 
 values, errors = st.floats(-3, 3), st.floats(0.001, 1)
@@ -113,6 +113,6 @@ def test_a_power_is_found_with_the_error_of_its_points(power: float, error: floa
 def test_a_line_through_counts_is_exact_and_through_single_times_unknown() -> None:
     counts = [Measurement.of_count(3.0 * n, ("a",)) for n in (1, 2, 4)]
     found = fit_power([1, 2, 4], counts)
-    assert (found.value, found.error_below, found.degrees) == (pytest.approx(1), 0, CERTAIN_ERROR)
+    assert (found.value, found.error_below, found.degrees) == (pytest.approx(1), 0, EXACT_DEGREES)
     lone = Measurement.of_mean(Mean(1.0, math.inf, 0), ("a",), log_scale=True, basis="x")
     assert fit_power([1, 2, 4], [*counts[:2], lone]).interval(0.05) is None

@@ -66,7 +66,7 @@ def test_what_was_fitted_to_one_budget_stands_together(tmp_path: Path) -> None:
     text = report(tmp_path, [faithful(v, error, n, budget=b) for v, (error, b) in fitted.items() for n in (5, 20)])
     errors = table(text, "Distance from exact attention")
     assert list(errors) == ["linear", "sliding_window:window=9", "strided:stride=9", "sliding_window:window=99"]
-    assert [line["Budget"] for line in errors.values()] == [units.NONE, "N/16", "N/16", "N/4"]
+    assert [line["Budget"] for line in errors.values()] == [units.EMPTY, "N/16", "N/16", "N/4"]
     assert table(text, "Weights")["sliding_window:window=99"]["Budget"] == "N/4"
 
 

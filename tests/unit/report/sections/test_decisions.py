@@ -10,7 +10,7 @@ import report_runs as runs
 from efficient_attn.report import approximation_errors, gather, page, select
 from efficient_attn.report.answers.decision_table import make_decision_tables
 from efficient_attn.report.sections import decisions
-from efficient_attn.units import TO
+from efficient_attn.units import INTERVAL_DASH
 
 
 def chapter(tmp_path: Path, *records: Any) -> Any:
@@ -41,7 +41,7 @@ def test_a_crossover_stands_below_its_bracket(tmp_path: Path) -> None:
             record.row.speedup, record.row.speedup_low, record.row.speedup_high = 0.5, 0.49, 0.51
     ((table,),) = [block.tables for block in chapter(tmp_path, records).blocks]
     cell = next(row[1] for row in table.rows if row[0].text == "linear")
-    assert cell.text == f"512{TO}1K"
+    assert cell.text == f"512{INTERVAL_DASH}1K"
     assert cell.subtext.startswith("about 6")
 
 

@@ -167,8 +167,8 @@ def test_a_step_by_key_value_heads(tmp_path: Path) -> None:
     found = table(text, caption)
     assert list(found["full"])[1:] == ["8 key-value heads", "2 key-value heads", "1 key-value head"]
     assert found["full"]["8 key-value heads"] == "4.00 ms, baseline"
-    assert found["full"]["2 key-value heads"].replace(units.TO, "-") == "1.60 ms, 2.50x (2.38-2.62) ▲"
-    assert found["linear"]["2 key-value heads"] == units.NONE
+    assert found["full"]["2 key-value heads"].replace(units.INTERVAL_DASH, "-") == "1.60 ms, 2.50x (2.38-2.62) ▲"
+    assert found["linear"]["2 key-value heads"] == units.EMPTY
     assert caption in page
 
 
@@ -185,7 +185,7 @@ def test_tokens_a_second_by_batch_size(tmp_path: Path) -> None:
     page, text = report(tmp_path, records)
     found = table(text, "Tokens a second by batch size, after a context of 1024")
     assert found == {
-        "linear": {"Variant": "linear", "Batch 1": "2.00 k", "Batch 4": units.NONE, "Batch 16": "32.0 k"},
+        "linear": {"Variant": "linear", "Batch 1": "2.00 k", "Batch 4": units.EMPTY, "Batch 16": "32.0 k"},
         "full": {"Variant": "full", "Batch 1": "1.00 k", "Batch 4": "2.00 k", "Batch 16": "4.00 k"},
     }
     assert "Tokens a second by batch size" in page

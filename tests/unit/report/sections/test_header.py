@@ -11,7 +11,7 @@ import report_runs as runs
 
 from efficient_attn.report import gather, page
 from efficient_attn.report.sections.header import compute_disturbed_share, describe_noise, summarise_rows
-from efficient_attn.results.frames import frame
+from efficient_attn.results.frames import make_frame
 
 QUICK = ["efficient-attn", "run", "quickstart", "--quick", "--out", "out"]
 
@@ -71,13 +71,13 @@ STARTED = {"readiness": {"warning": "other programs used 1.3 cores, load 2.10"}}
 
 def _rows(contaminated: int, **known: Any) -> Any:
     made = runs.row("full", mode="forward", seq_len=64, rounds=10, contaminated=contaminated, **known)
-    return frame([made, replace(made, case_key="lost", status="timeout", contaminated=10)])
+    return make_frame([made, replace(made, case_key="lost", status="timeout", contaminated=10)])
 
 
 def test_what_failed_counts_no_rounds() -> None:
     assert compute_disturbed_share(_rows(1)) == pytest.approx(0.1)
     assert compute_disturbed_share(_rows(1).assign(rounds=None)) is None
-    assert compute_disturbed_share(frame([])) is None
+    assert compute_disturbed_share(make_frame([])) is None
 
 
 @pytest.mark.parametrize(

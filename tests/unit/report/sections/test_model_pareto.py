@@ -78,8 +78,8 @@ def test_what_was_fitted_to_one_budget_stands_together(tmp_path: Path) -> None:
     block, _ = pictures(tmp_path, iter(records))
     assert block.tables[0].head[:2] == ("Variant", "Budget")
     assert [(line[0].text, line[1].text) for line in block.tables[0].rows] == [
-        ("full", units.NONE),
-        ("sliding_window:window=128", units.NONE),
+        ("full", units.EMPTY),
+        ("sliding_window:window=128", units.EMPTY),
         ("linear", "64"),
         ("strided:stride=8", "128"),
     ]

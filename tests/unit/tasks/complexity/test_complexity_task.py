@@ -17,8 +17,8 @@ from torch import Tensor
 from efficient_attn.bench.case import Case, as_json, group_cases
 from efficient_attn.errors import UsageError
 from efficient_attn.results.rows import Record
-from efficient_attn.results.shards import stem
-from efficient_attn.results.stats import Estimate, quantile_t
+from efficient_attn.results.shards import strip_digest
+from efficient_attn.results.stats import Estimate, t_quantile
 from efficient_attn.tasks.complexity.complexity_task import ComplexityKeys, GrowthClaim, compute_verdict, fit_exponent
 
 SUITE = """
@@ -103,7 +103,7 @@ def test_a_claim_of_a_whole_spec_goes_before_that_of_its_name() -> None:
 def test_a_layer_and_a_mechanism_of_one_name_are_two_cases() -> None:
     cases = planted.plan(SUITE)
     assert len({case.key for case in cases}) == len({case.digest for case in cases}) == len(cases) == 8
-    assert len({stem(case.key) for case in cases}) == len(cases)
+    assert len({strip_digest(case.key) for case in cases}) == len(cases)
     assert cases[0].key.startswith("trial/all/complexity-growing length/full:backend=dense/n32-b1-h1-kv1-d8/")
     assert cases[1].key.startswith("trial/all/complexity-layers-growing length/full:backend=dense/")
 
@@ -194,7 +194,7 @@ def test_a_bend_widens_the_interval() -> None:
 
 def test_of_two_sizes_the_rounds_own_exponents_decide() -> None:
     rounds = [[1.0, 2.0], [1.0, 4.0], [3.0, 12.0]]
-    found, half = fit_exponent([8, 16], rounds, 4), quantile_t(0.975, 2) * (1 / 3) ** 0.5 / 3**0.5
+    found, half = fit_exponent([8, 16], rounds, 4), t_quantile(0.975, 2) * (1 / 3) ** 0.5 / 3**0.5
     assert found == pytest.approx((5 / 3, 5 / 3 - half, 5 / 3 + half))
 
 

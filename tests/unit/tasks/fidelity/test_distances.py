@@ -15,7 +15,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.instruments.distance import relative_error
-from efficient_attn.instruments.memory import footprint
+from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.tasks.fidelity import distances, exact
 from efficient_attn.tasks.fidelity.distances import measure_distances
 
@@ -179,7 +179,7 @@ def test_what_weights_hold_does_not_grow_with_all_pairs(monkeypatch: pytest.Monk
     q, k, v = (torch.randn(1, 1, 1024, 8) for _ in range(3))
     mask, attn = ea.Mask(causal=True), ea.create("sliding_window:window=16")
     known = exact.ExactReference.compute(q, k, v, mask)
-    found = footprint(lambda: measure_distances(attn, q, k, v, mask, exact=known), device="cpu")
+    found = measure_footprint(lambda: measure_distances(attn, q, k, v, mask, exact=known), device="cpu")
     assert 0 < (found.peak or 0) < 4 * 1024**2  # one matrix of weights
 
 

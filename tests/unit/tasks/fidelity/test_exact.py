@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from efficient_attn.contract.mask import Mask
-from efficient_attn.instruments.memory import footprint
+from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.kernels.dense import expand_heads, softmax_attention
 from efficient_attn.tasks.fidelity import exact
 from efficient_attn.tasks.fidelity.exact import ExactReference
@@ -72,7 +72,7 @@ def test_what_it_holds_does_not_grow_with_all_pairs(monkeypatch: pytest.MonkeyPa
 
     def peak(n: int) -> int:
         inputs = draw(n, n, heads=3, kv_heads=1, batch=1)
-        return footprint(lambda: ExactReference.compute(*inputs, Mask(causal=True)), device="cpu").peak or 0
+        return measure_footprint(lambda: ExactReference.compute(*inputs, Mask(causal=True)), device="cpu").peak or 0
 
     short, long = peak(256), peak(1024)
     assert long < 8 * 1024**2  # one matrix of one head

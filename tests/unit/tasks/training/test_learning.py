@@ -24,7 +24,7 @@ from efficient_attn.bench.run import RunOutcome, run
 from efficient_attn.bench.task_registry import register_task
 from efficient_attn.errors import UsageError
 from efficient_attn.results import durable
-from efficient_attn.results.checkpoints import CHECKPOINTS
+from efficient_attn.results.checkpoints import CHECKPOINT_FOLDER
 from efficient_attn.results.rows import Record
 from efficient_attn.results.store import read
 from efficient_attn.tasks.problems.copying import COPYING
@@ -82,7 +82,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
         patch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
         register_task(make_task(NAMED))
         assert _run(folder).failed == 0
-    assert not (folder / CHECKPOINTS).exists()
+    assert not (folder / CHECKPOINT_FOLDER).exists()
     scratch.set_folder(None)
     return read(folder)
 
@@ -273,7 +273,7 @@ def test_no_room_for_a_checkpoint_ends_the_case_and_not_the_run(
     outcome = _run(tmp_path, text)
     assert outcome.statuses["error"] == 2
     reason = read(tmp_path)[0].row.reason or ""
-    assert f"{CHECKPOINTS}/" in reason
+    assert f"{CHECKPOINT_FOLDER}/" in reason
     assert "No space left on device; make room and go on with --resume --retry-failed" in reason
     assert "\n" not in reason
     full = False
@@ -295,9 +295,9 @@ def test_a_failed_case_keeps_its_checkpoint_until_it_is_tried_again(tmp_path: Pa
     register_task(make_task(replace(NAMED, draw=draw)))
     _run(tmp_path, text)
     assert [r.row.status for r in read(tmp_path)[:2]] == ["error", "ok"]
-    assert len(list((tmp_path / CHECKPOINTS).iterdir())) == 1
+    assert len(list((tmp_path / CHECKPOINT_FOLDER).iterdir())) == 1
     assert _run(tmp_path, text, resume=True, retry_failed=True).failed == 0
-    assert not (tmp_path / CHECKPOINTS).exists()
+    assert not (tmp_path / CHECKPOINT_FOLDER).exists()
     records = read(tmp_path)
     assert _told(records)[0][1] == _told(whole)[0][1]
     steps = sum(record.row.steps or 0 for record in records)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.variants.full.full import Full, Shaped
+from efficient_attn.variants.full.full import Full, FullWithOptions
 from efficient_attn.variants.full.softmax_attention import SoftmaxAttention
 
 HEADS, GROUPS, WIDTH, VALUE = 4, 2, 6, 5
@@ -132,7 +132,7 @@ def test_traits_and_backends_follow_the_options() -> None:
 def test_copies_are_the_same(spec: str) -> None:
     attn, (q, k, v) = make(spec), draw(4, 4)
     for twin in (copy.deepcopy(attn), pickle.loads(pickle.dumps(attn))):
-        assert type(twin) is Shaped
+        assert type(twin) is FullWithOptions
         torch.testing.assert_close(twin(q, k, v), attn(q, k, v), rtol=0, atol=0)
 
 

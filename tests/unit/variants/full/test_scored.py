@@ -69,8 +69,8 @@ def test_every_form_is_the_formula(spec: str, causal: bool) -> None:
 @pytest.mark.parametrize("spec", SCORES)
 def test_keys_are_turned_once_and_kept_so(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     attn, turned = make(spec), []
-    turn = type(attn).turn_keys
-    monkeypatch.setattr(type(attn), "turn_keys", lambda self, k: turned.append(k.shape[2]) or turn(self, k))
+    turn = type(attn).transform_keys
+    monkeypatch.setattr(type(attn), "transform_keys", lambda self, k: turned.append(k.shape[2]) or turn(self, k))
     q, k, v = draw(9, 9)
     state = attn.init_state(2, 9, torch.float64)
     rows = []

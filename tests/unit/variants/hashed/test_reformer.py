@@ -11,7 +11,7 @@ from written import Written
 
 import efficient_attn as ea
 from efficient_attn.contract.shapes import Shape
-from efficient_attn.instruments.memory import footprint, training_footprint
+from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.hashed import rounds as lsh_rounds
 from efficient_attn.kernels.hashed.lsh import sort_rounds
@@ -273,7 +273,7 @@ LONG = 1 << 14
 def test_forward_memory_is_the_output_and_less_than_as_much_again() -> None:
     attn, mask = reformer(width=64), ea.Mask(causal=True)
     q, v = torch.randn(2, 1, 4, LONG, 64)
-    peak = footprint(lambda: attn(q, q, v, mask), device="cpu").peak
+    peak = measure_footprint(lambda: attn(q, q, v, mask), device="cpu").peak
     assert peak is not None
     assert q.numel() * 4 < peak <= 2 * q.numel() * 4
 
@@ -283,7 +283,7 @@ def test_training_memory_is_six_outputs_at_most() -> None:
     """One of them the output, three the gradients."""
     attn, (gradient, q, v) = reformer(width=64), torch.randn(3, 1, 4, LONG, 64)
     leaves = [x.clone().requires_grad_() for x in (q, q, v)]
-    found = training_footprint(
+    found = measure_training_footprint(
         lambda: attn(*leaves), lambda out: torch.autograd.grad(out, leaves, gradient), device="cpu"
     )
     assert found.peak is not None
@@ -296,7 +296,7 @@ def test_long_chunks_take_memory_in_proportion() -> None:
     """Tiles of whole chunks, 8192 x 16384 pairs, would be 512 MiB."""
     attn = reformer(1, 8192, width=8)
     q = torch.randn(1, 1, 8192, 8)
-    peak = footprint(lambda: attn(q, q, q), device="cpu").peak
+    peak = measure_footprint(lambda: attn(q, q, q), device="cpu").peak
     assert peak is not None
     assert peak < 64 << 20
 

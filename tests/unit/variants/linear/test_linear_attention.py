@@ -10,7 +10,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.contract.mechanism import Attention
-from efficient_attn.instruments.memory import footprint, training_footprint
+from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint
 from efficient_attn.testing.tensor_comparison import assert_close
 
 LINEAR = [*ea.names(family="linear"), "random_feature:gated=true", "performer:kind=trigonometric"]
@@ -181,8 +181,8 @@ def peaks(spec: str, causal: bool, n: int) -> Tensor:
         return torch.autograd.grad(out, leaves, upstream)
 
     with torch.no_grad():
-        alone = footprint(forward, device="cpu").peak
-    both = training_footprint(forward, backward, device="cpu").peak
+        alone = measure_footprint(forward, device="cpu").peak
+    both = measure_training_footprint(forward, backward, device="cpu").peak
     assert alone is not None
     assert both is not None
     return torch.tensor([upstream.nbytes, alone, both])

@@ -14,17 +14,17 @@ from efficient_attn.feature_maps import FeatureMap
 from efficient_attn.testing import Subject, run_check
 from efficient_attn.testing.checks.long_decoding import gradients_through_steps
 from efficient_attn.variants.linear.random_features import (
-    KINDS,
+    FEATURE_KINDS,
     RELU_FLOOR,
-    Kind,
+    FeatureKind,
     draw_directions,
-    random_map,
-    softmax_map,
-    unit_map,
+    make_random_map,
+    make_softmax_map,
+    make_unit_map,
 )
 
 D, M, DRAWS = 16, 16, 2000
-ESTIMATES: tuple[Kind, ...] = ("positive", "trigonometric", "hyperbolic")
+ESTIMATES: tuple[FeatureKind, ...] = ("positive", "trigonometric", "hyperbolic")
 
 
 def pair(angle: float, length: float = 0.5) -> tuple[Tensor, Tensor]:
@@ -35,12 +35,12 @@ def pair(angle: float, length: float = 0.5) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def estimates(kind: Kind, angle: float, orthogonal: bool) -> Tensor:
+def estimates(kind: FeatureKind, angle: float, orthogonal: bool) -> Tensor:
     """phi(x).phi(y) over exp(x.y), once for each of many draws of M directions."""
     x, y = pair(angle)
     found = []
     for seed in range(DRAWS):
-        phi = random_map(kind, draw_directions(M, D, orthogonal=orthogonal, seed=seed))
+        phi = make_random_map(kind, draw_directions(M, D, orthogonal=orthogonal, seed=seed))
         (a, log_a), (b, log_b) = phi(x[None]), phi(y[None])
         assert log_a is not None
         assert log_b is not None
@@ -53,7 +53,7 @@ def estimates(kind: Kind, angle: float, orthogonal: bool) -> Tensor:
 @pytest.mark.parametrize("angle", [0.3, 1.5, 2.8])
 @pytest.mark.parametrize("orthogonal", [False, True])
 @pytest.mark.parametrize("kind", ESTIMATES)
-def test_no_estimate_is_biased(kind: Kind, orthogonal: bool, angle: float) -> None:
+def test_no_estimate_is_biased(kind: FeatureKind, orthogonal: bool, angle: float) -> None:
     found = estimates(kind, angle, orthogonal)
     assert abs(found.mean() - 1) < 4 * found.std() / DRAWS**0.5
 
@@ -62,7 +62,7 @@ def test_no_estimate_is_biased(kind: Kind, orthogonal: bool, angle: float) -> No
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("angle", [0.3, 1.5, 2.8])
 @pytest.mark.parametrize("kind", ["positive", "trigonometric"])
-def test_variances_are_those_of_theory(kind: Kind, angle: float) -> None:
+def test_variances_are_those_of_theory(kind: FeatureKind, angle: float) -> None:
     x, y = pair(angle)
     together, apart = (x + y).square().sum(), (x - y).square().sum()
     law = {"positive": together.exp() - 1, "trigonometric": apart.exp() * (1 - (-apart).exp()) ** 2 / 2}[kind] / M
@@ -86,15 +86,15 @@ def test_hyperbolic_features_vary_less_than_positive_ones_of_as_many_directions(
 def test_positive_features_are_positive_and_sines_are_not() -> None:
     x = torch.randn(50, D, dtype=torch.float64)
     directions = draw_directions(M, D, orthogonal=True, seed=0)
-    for kind in KINDS:
-        values, _ = random_map(kind, directions)(x)
+    for kind in FEATURE_KINDS:
+        values, _ = make_random_map(kind, directions)(x)
         assert bool((values > 0).all()) == (kind != "trigonometric"), kind
-        assert values.shape[-1] == random_map(kind, directions).width(D), kind
+        assert values.shape[-1] == make_random_map(kind, directions).width(D), kind
 
 
 def test_a_softmax_maps_products_estimate_exp_of_scaled_scores() -> None:
     x, y = pair(1.0, length=2.0)
-    phi = softmax_map("hyperbolic", draw_directions(200_000, D, orthogonal=True, seed=0))
+    phi = make_softmax_map("hyperbolic", draw_directions(200_000, D, orthogonal=True, seed=0))
     (a, log_a), (b, log_b) = phi(x[None]), phi(y[None])
     assert log_a is not None
     assert log_b is not None
@@ -103,7 +103,7 @@ def test_a_softmax_maps_products_estimate_exp_of_scaled_scores() -> None:
 
 
 def test_a_unit_map_does_not_see_lengths() -> None:
-    phi = unit_map(draw_directions(M, D, orthogonal=False, seed=0))
+    phi = make_unit_map(draw_directions(M, D, orthogonal=False, seed=0))
     x = torch.randn(5, D, dtype=torch.float64)
     torch.testing.assert_close(phi(x * 7)[0], phi(x)[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(phi(x)[0].square().sum(-1), torch.ones(5, dtype=torch.float64))
@@ -112,7 +112,7 @@ def test_a_unit_map_does_not_see_lengths() -> None:
 def test_relu_features_are_their_formula() -> None:
     x, directions = torch.randn(5, D, dtype=torch.float64), draw_directions(M, D, orthogonal=False, seed=0)
     want = ((x @ directions.double().mT).clamp(min=0) + RELU_FLOOR) / M**0.5
-    torch.testing.assert_close(random_map("relu", directions)(x)[0], want)
+    torch.testing.assert_close(make_random_map("relu", directions)(x)[0], want)
 
 
 def test_directions_are_gaussian_and_at_right_angles_within_a_block() -> None:
@@ -141,7 +141,7 @@ def test_bases_are_uniform_and_not_those_of_the_factorisation() -> None:
 @pytest.mark.parametrize("kind", ESTIMATES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("causal", [False, True])
-def test_large_inputs_leave_no_row_without_weight(kind: Kind, dtype: torch.dtype, causal: bool) -> None:
+def test_large_inputs_leave_no_row_without_weight(kind: FeatureKind, dtype: torch.dtype, causal: bool) -> None:
     """At scale 10 the features of a query and a key, each relative to its largest, share none that float32 can hold."""
     g = torch.Generator().manual_seed(1)
     q, k = (10 * torch.randn(1, 2, 2000, 64, generator=g).to(dtype) for _ in range(2))
@@ -177,9 +177,9 @@ def test_gates_hand_their_gradient_through_the_state() -> None:
 
 DIRECTIONS = draw_directions(12, 4, orthogonal=True, seed=0).double()
 MAPS = {
-    **{f"random {kind}": random_map(kind, DIRECTIONS) for kind in KINDS},
-    **{f"softmax {kind}": softmax_map(kind, DIRECTIONS) for kind in KINDS},
-    "unit": unit_map(DIRECTIONS),
+    **{f"random {kind}": make_random_map(kind, DIRECTIONS) for kind in FEATURE_KINDS},
+    **{f"softmax {kind}": make_softmax_map(kind, DIRECTIONS) for kind in FEATURE_KINDS},
+    "unit": make_unit_map(DIRECTIONS),
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.instruments.memory import footprint, training_footprint
+from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint
 from efficient_attn.kernels.autotuning.candidates import Tunable
 from efficient_attn.kernels.half_precision import HALF
 from efficient_attn.kernels.low_rank.projection import project
@@ -162,11 +162,11 @@ def test_memory_is_that_of_the_results() -> None:
     q, k, v = (torch.randn(1, 4, n, 64, requires_grad=True) for _ in range(3))
     output = q.numel() * 4
     with torch.no_grad():
-        peak = footprint(lambda: attn(q, k, v), device="cpu").peak
+        peak = measure_footprint(lambda: attn(q, k, v), device="cpu").peak
     assert peak is not None
     assert output < peak <= 1.2 * output
     sources, upstream = (q, k, v, *attn.parameters()), torch.randn_like(q)
-    step = training_footprint(
+    step = measure_training_footprint(
         lambda: attn(q, k, v), lambda out: torch.autograd.grad(out, sources, upstream), device="cpu"
     )
     assert step.peak is not None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import efficient_attn as ea
-from efficient_attn.instruments.memory import footprint, training_footprint
+from efficient_attn.instruments.memory import measure_footprint, measure_training_footprint
 from efficient_attn.testing.tensor_comparison import assert_close
 
 
@@ -121,8 +121,8 @@ def test_memory_is_that_of_the_results(n: int) -> None:
     q, k, v = (torch.randn(1, 4, n, 64, requires_grad=True) for _ in range(3))
     output, upstream = q.numel() * 4, torch.randn_like(q)
     with torch.no_grad():
-        peak = footprint(lambda: attn(q, k, v), device="cpu").peak
-    step = training_footprint(
+        peak = measure_footprint(lambda: attn(q, k, v), device="cpu").peak
+    step = measure_training_footprint(
         lambda: attn(q, k, v), lambda out: torch.autograd.grad(out, (q, k, v), upstream), device="cpu"
     )
     assert peak is not None

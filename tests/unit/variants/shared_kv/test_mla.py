@@ -124,14 +124,14 @@ def test_the_state_is_the_latents_and_nothing_else() -> None:
 
 
 def test_an_absorbed_step_makes_no_keys_or_values() -> None:
-    from efficient_attn.instruments.memory import footprint
+    from efficient_attn.instruments.memory import measure_footprint
 
     attn = ea.create("mla:latent_dim=64", dims=ea.Dims(heads=16, head_dim=32))
     latents, q = torch.randn(1, 1, 4096, 64), torch.randn(1, 16, 1, 32)
     with torch.no_grad():
-        peak = footprint(lambda: attn(q, latents, None), device="cpu").peak
+        peak = measure_footprint(lambda: attn(q, latents, None), device="cpu").peak
         expanded = ea.create("mla:latent_dim=64:backend=expanded", dims=ea.Dims(heads=16, head_dim=32))
-        more = footprint(lambda: expanded(q, latents, None), device="cpu").peak
+        more = measure_footprint(lambda: expanded(q, latents, None), device="cpu").peak
     assert peak is not None
     assert more is not None
     assert peak < 4 * 16 * 4096 * 4  # scores of 16 heads, a few times; a head's keys alone would be 2^19 bytes
