@@ -143,7 +143,7 @@ class RollingCache:
 
 def blank_before_start(state: Any, x: Tensor) -> Tensor:
     """New rows ``[B, heads, T, width]`` of a state, zero where its own rows have not begun."""
-    return x if state.starts is None else zero_invalid(x, state.starts.hidden(state.length, x.shape[2]))
+    return x if state.starts is None else zero_invalid(x, state.starts.valid_or_none(state.length, x.shape[2]))
 
 
 def _check_end(length: int, k: Tensor, max_len: int) -> int:

@@ -39,7 +39,7 @@ class Attention(nn.Module):
     _backend: str | None = None
     _dropout: float = 0.0
     _default_backend: str | None = None
-    accepted_calls: tuple[AcceptedCall, ...] = ()  # the last calls that passed the gate
+    accepted_calls: tuple[AcceptedCall, ...] = ()  # the last calls that passed the checks
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,16 +100,14 @@ class Attention(nn.Module):
         raise UnsupportedError(f"{self.label} has no decode state")
 
     def why_no_starts(self) -> str | None:
-        """Why rows of a decode state cannot begin late; None where `advance` heeds its state's ``starts`` (say by the
-        ``mask`` of a `KVCache`). Who overrides `advance` says it anew."""
+        """Why rows of a decode state cannot begin late; None where `advance` respects its state's ``starts``."""
         return "its steps know of no padding"
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         raise UnsupportedError(f"{self.label} cannot decode")
 
     def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
-        """Take T new keys and values, and inputs that belong to keys, into the state without asking for their outputs
-        (a prompt already read)."""
+        """Add T keys and values, and the inputs that belong to keys, to the state without computing outputs."""
         zero_queries, query_inputs = make_zero_queries(k, self.dims, self.traits.inputs)
         return advance_from_starts(self.advance, zero_queries, k, v, state, {**inputs, **query_inputs})[1]
 
@@ -296,7 +294,7 @@ class Attention(nn.Module):
         return draw_sample(shape, self.traits.inputs, generator=generator, dtype=dtype, device=device)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "admitted": ()}  # a copy has served no calls
+        return {**self.__dict__, "accepted_calls": ()}  # a copy has served no calls
 
     def extra_repr(self) -> str:
         return f"{self.label}, backend={self.backend}" + (f", dropout={self.dropout}" if self.dropout else "")

@@ -26,7 +26,7 @@ class RowStarts:
     last: int
 
     def valid(self, position: int, size: int) -> Tensor:
-        """``[B, size]`` bool, True where a row has begun, of the positions from ``at`` on."""
+        """``[B, size]`` bool, True where a row has begun, of the ``size`` positions from ``position`` on."""
         return torch.arange(position, position + size, device=self.first.device) >= self.first[:, None]
 
     def valid_or_none(self, position: int, size: int) -> Tensor | None:
@@ -84,7 +84,7 @@ def advance_from_starts(
 ) -> tuple[Tensor, Any]:
     """A step; of rows that have not begun queries, keys, values and outputs are zeros."""
     starts = getattr(state, "starts", None)
-    valid = None if starts is None else starts.hidden(state.length, q.shape[2])
+    valid = None if starts is None else starts.valid_or_none(state.length, q.shape[2])
     if valid is None:
         return advance(q, k, v, state, **inputs)
     blanked = {

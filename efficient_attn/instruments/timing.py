@@ -213,9 +213,8 @@ def _add_sample(
             after_sample()
             if single_thread and _is_parallel(elapsed, plan.cost.calls):
                 if was_parallel:
-                    raise GlobalStateChanged(
-                        f"{elapsed.cpu / elapsed.wall:.1f} processors worked at once for it, where one thread is asked for"
-                    )
+                    processors = f"{elapsed.cpu / elapsed.wall:.1f} processors"
+                    raise GlobalStateChanged(f"{processors} worked at once for it, where one thread is asked for")
                 was_parallel = True
                 continue
         except Exception as error:

@@ -38,13 +38,13 @@ RUN_FILE = "run.json"
 
 
 class StoreError(UsageError):
-    """The disk did not take a record: what was written before is kept, and the run can be gone on with."""
+    """A record could not be written; what was written before is kept, and the run can be resumed."""
 
 
 class RunWriter:
     """The one writer of a run's folder, and of one shard in it. Each record is one write and one fsync.
 
-    done: the status of every case that the folder holds, by its key. repairs: what was damaged, a sentence each.
+    statuses: the status of every case that the folder holds, by its key. repairs: what was damaged, a sentence each.
     """
 
     def __init__(self, folder: Path, *, resume: bool = False, shard: str = ROWS_FILE) -> None:

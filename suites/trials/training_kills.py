@@ -23,7 +23,7 @@ from typing import Any
 
 from processes import list_descendants, wait_until_gone
 
-from efficient_attn.results.checkpoints import CHECKPOINTS
+from efficient_attn.results.checkpoints import CHECKPOINT_FOLDER
 from efficient_attn.results.rows import Record
 from efficient_attn.results.shards import scan_lines
 
@@ -76,7 +76,7 @@ def run_and_kill(folder: Path, seconds: float | None, tally: TrainingKillTally) 
         process.wait()
     tally.kills += 1
     tally.orphans += len(wait_until_gone(children))
-    names = [path.name for path in (folder / "out" / CHECKPOINTS).glob("*")]
+    names = [path.name for path in (folder / "out" / CHECKPOINT_FOLDER).glob("*")]
     tally.in_training += bool(names)
     tally.torn += any(name.endswith(".tmp") for name in names)
     return False
@@ -101,7 +101,7 @@ def compare(folder: Path, undisturbed: dict[str, Any], tally: TrainingKillTally)
     tally.doubled += len(results) - len(rows)
     tally.lost += len(undisturbed.keys() - rows.keys())
     tally.altered += sum(rows[key] != undisturbed.get(key) for key in rows)
-    tally.leftover_checkpoints += (folder / "out" / CHECKPOINTS).exists()
+    tally.leftover_checkpoints += (folder / "out" / CHECKPOINT_FOLDER).exists()
     tally.complete += 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from shell import Command
 
 import efficient_attn as ea
-from efficient_attn.results.checkpoints import CHECKPOINTS
+from efficient_attn.results.checkpoints import CHECKPOINT_FOLDER
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def test_a_trial_ends_with_an_accuracy_and_leaves_no_checkpoint(command: Command
     assert (row["task"], row["variant"], row["status"]) == ("mqar", "sliding_window:window=32", "ok")
     assert 0 <= row["accuracy"] <= 1
     assert (row["steps"], row["train.budget"], row["train.batch"]) == (4, 4, 4)
-    assert not (tmp_path / "out" / CHECKPOINTS).exists()
+    assert not (tmp_path / "out" / CHECKPOINT_FOLDER).exists()
     (session,) = json.loads((tmp_path / "out" / "run.json").read_text())["sessions"]
     assert "--task mqar" in session["trial"]
 

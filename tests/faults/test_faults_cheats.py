@@ -26,7 +26,7 @@ SAYS = {  # what is said of it in a run; nothing of the one that is never wrong 
     "constant": "not the oracle's",
     "second": "not the oracle's",
     "not_a_number": "the output of the oracle holds values that are not finite",
-    "lazy": "the output is a Late, not a plain tensor",
+    "lazy": "the output is a LateTensor, not a plain tensor",
     "clock": "it replaced efficient_attn.instruments.timing.perf_counter by its own (cheats.py:",
     "thread": "",  # one of several, by how far it has come
     "short": "not the oracle's",
@@ -153,7 +153,7 @@ def test_a_memory_of_all_contents_is_of_no_use(monkeypatch: pytest.MonkeyPatch) 
             subject.reset(10)
             subject.run(10)
             subject.verify()
-        return len(w.attn.known)  # pyright: ignore
+        return len(w.attn.cache)  # pyright: ignore
 
     assert computed() >= 0.95 * 200
     _keep_inputs(monkeypatch)

@@ -108,7 +108,7 @@ def _command(installed: Path, cwd: Path, *arguments: str) -> Any:
 
 def test_the_built_in_suite_is_planned_elsewhere(installed: Path, tmp_path: Path) -> None:
     where = "import efficient_attn as ea; from efficient_attn import resources as s; "
-    where += "print(ea.__file__, s.suites_folder(), sep='|')"
+    where += "print(ea.__file__, s.find_suites_folder(), sep='|')"
     found = _run(sys.executable, "-c", where, cwd=tmp_path, PYTHONPATH=str(installed)).stdout.strip().split("|")
     assert found == [str(installed / "efficient_attn" / "__init__.py"), str(installed / "efficient_attn" / "suites")]
     cases = _command(installed, tmp_path, "plan", "quickstart")

@@ -89,12 +89,12 @@ def test_the_floor_is_what_eight_rounds_can_tell() -> None:
 
 def test_a_counter_that_errs_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"device": "cpu", "expected_bytes": 10, "measured_bytes": 20, "ok": False, "reason": None}
-    monkeypatch.setattr(doctor, "check_counter", lambda device: told)
+    monkeypatch.setattr(doctor, "verify_memory_counter", lambda device: told)
     assert doctor._check_memory_counter("cpu").level == "problem"
-    monkeypatch.setattr(doctor, "check_counter", lambda device: told | {"ok": None, "reason": "no counter"})
+    monkeypatch.setattr(doctor, "verify_memory_counter", lambda device: told | {"ok": None, "reason": "no counter"})
     assert doctor._check_memory_counter("cpu").level == "note"
 
 
 def test_a_coarse_clock_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "timer_resolution", lambda: 1e-3)
+    monkeypatch.setattr(doctor, "measure_timer_resolution", lambda: 1e-3)
     assert doctor._check_clock().level == "problem"

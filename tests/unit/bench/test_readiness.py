@@ -68,7 +68,7 @@ def test_a_hypervisor_is_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_memory_limit_is_told_and_too_little_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness.cgroups, "read_memory_limit", lambda: 24 * 2**30)
     assert "memory limit 24 GiB" in readiness.check_memory().said
-    monkeypatch.setattr(readiness, "available_memory", lambda: 2**28)
+    monkeypatch.setattr(readiness, "find_available_memory", lambda: 2**28)
     assert readiness.check_memory().level == "problem"
 
 
@@ -93,7 +93,7 @@ def test_other_programs(seen: dict[str, float], level: str, advice: str | None) 
 def _fine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness.machine, "count_usable_cores", lambda: 2)
     monkeypatch.setattr(readiness.cgroups, "read_cpu_quota", lambda: Unknown("none"))
-    monkeypatch.setattr(readiness, "available_memory", lambda: 2**33)
+    monkeypatch.setattr(readiness, "find_available_memory", lambda: 2**33)
     monkeypatch.setattr(readiness.machine, "read_frequency", lambda: FREQUENCY)
 
 
@@ -111,7 +111,7 @@ def test_a_machine_that_is_ready_gets_no_warning() -> None:
 
 @pytest.mark.usefixtures("_fine")
 def test_what_spoils_a_run_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "available_memory", lambda: 2**28)
+    monkeypatch.setattr(readiness, "find_available_memory", lambda: 2**28)
     monkeypatch.setattr(readiness.machine, "read_frequency", lambda: FREQUENCY | {"governor": "powersave"})
     warning = check_machine(_happened(others_cores=1.3, load=2.1), 4).warning or ""
     assert "\n" not in warning

@@ -238,8 +238,8 @@ def test_a_noisy_machine_is_said_at_the_start(
 ) -> None:
     seen = Disturbance(wall_s=1.0, own_cpu_s=1.0, others_cores=others_cores)
     monkeypatch.setattr("efficient_attn.instruments.disturbance.DisturbanceWatch.read_interval", lambda self: seen)
-    monkeypatch.setattr("efficient_attn.bench.readiness.available_memory", lambda: 2**33)
-    monkeypatch.setattr("efficient_attn.bench.readiness.machine.frequency", lambda: NO_FREQUENCY)
+    monkeypatch.setattr("efficient_attn.bench.readiness.find_available_memory", lambda: 2**33)
+    monkeypatch.setattr("efficient_attn.bench.readiness.machine.read_frequency", lambda: NO_FREQUENCY)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         _run(tmp_path)

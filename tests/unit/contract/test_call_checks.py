@@ -143,7 +143,7 @@ def test_a_geometry_is_judged_once() -> None:
         attn(*long)
         attn(*short, ea.Mask(causal=True))
     assert attn.judged == 3
-    assert copy.deepcopy(attn).accepted_calls == pickle.loads(pickle.dumps(attn)).admitted == ()
+    assert copy.deepcopy(attn).accepted_calls == pickle.loads(pickle.dumps(attn)).accepted_calls == ()
     for n in range(8, 20):
         attn(*tensors(n=n))
     assert len(attn.accepted_calls) == MAX_ACCEPTED_CALLS

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.slow
 
 CODE = """
 import resource, torch
-from efficient_attn.instruments.allocator import keep_pages
+from efficient_attn.instruments.allocator import retain_freed_pages
 if {keep}:
-    keep_pages()
+    retain_freed_pages()
 x = torch.ones(10 * 2**20)
 for _ in range(20):  # until no hole is a little too small
     x + 1

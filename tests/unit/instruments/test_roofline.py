@@ -134,7 +134,7 @@ def test_it_takes_about_a_second(rough: bool, longest: float, monkeypatch: pytes
     monkeypatch.setattr(roofline, "_measure_product", product)
     monkeypatch.setattr(roofline, "_measure_read", read)
     monkeypatch.setattr(roofline, "_list_caches", lambda device: {"L2": 2**20, "L3": 2**25})
-    monkeypatch.setattr(roofline, "caches", lambda: {"L2": 2**20, "L3": 2**25})
+    monkeypatch.setattr(roofline, "read_cache_sizes", lambda: {"L2": 2**20, "L3": 2**25})
     measure_roofline_rates("cpu", "float32", 1, rough=rough)
     assert longest / 10 < spent < longest
 
@@ -223,8 +223,8 @@ def test_no_cache_is_slower_than_what_lies_after_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_threads_fill_as_many_caches_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roofline, "caches", lambda: {"L1d": 1, "L1i": 1, "L2": 10, "L3": 100})
-    monkeypatch.setattr(roofline, "cache_copies", lambda: {"L1d": 8, "L2": 8, "L3": 2})
+    monkeypatch.setattr(roofline, "read_cache_sizes", lambda: {"L1d": 1, "L1i": 1, "L2": 10, "L3": 100})
+    monkeypatch.setattr(roofline, "count_cache_copies", lambda: {"L1d": 8, "L2": 8, "L3": 2})
     for threads, sizes in ((1, (10, 100)), (4, (40, 200))):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         assert tuple(roofline._list_caches("cpu").values()) == sizes

@@ -145,9 +145,8 @@ def test_every_subject_is_warmed_up_then_every_round_holds_every_pass(clock: Clo
 
 
 def test_samples_are_milliseconds_a_call(clock: Clock) -> None:
-    for found in _sat(clock, 0):
-        for i, name in enumerate(NAMES):
-            assert found.samples[name] == pytest.approx([i + 1.0] * 3)
+    for result in _sat(clock, 0):
+        assert all(result.samples[name] == pytest.approx([i + 1.0] * 3) for i, name in enumerate(NAMES))
 
 
 def test_the_order_is_shuffled_by_the_seed_alone(clock: Clock) -> None:
@@ -171,11 +170,8 @@ def test_a_subject_with_fewer_rounds_stops_and_the_others_go_on(clock: Clock) ->
 
 
 def test_what_takes_long_is_not_warmed_up(clock: Clock) -> None:
-    list(
-        run_rounds(
-            {"a": clock.subject(2, "a")}, {"a": RoundPlan(SampleCost(1, 2.0), 1)}, {"a": 1}, seed=0, device="cpu"
-        )
-    )
+    plans = {"a": RoundPlan(SampleCost(1, 2.0), 1)}
+    list(run_rounds({"a": clock.subject(2, "a")}, plans, {"a": 1}, seed=0, device="cpu"))
     assert _runs(clock) == ["a"]
 
 
@@ -244,7 +240,7 @@ def _waiting(clock: Clock, *waits: float) -> TimedCall:
 
 
 def test_a_pass_that_had_to_wait_is_kept_counted_and_repeated(clock: Clock) -> None:
-    first, second = _during(_waiting(clock, 0.0, 0.05), alone=True)
+    first, second = _during(_waiting(clock, 0.0, 0.05), single_thread=True)
     assert first.samples["a"] == pytest.approx([100, 150, 100, 100])
     assert first.disturbed == {"a": 1}
     assert second.samples["a"] == pytest.approx([100] * 3)
@@ -252,7 +248,7 @@ def test_a_pass_that_had_to_wait_is_kept_counted_and_repeated(clock: Clock) -> N
 
 
 def test_repeats_end_when_the_machine_is_never_quiet(clock: Clock) -> None:
-    first, _ = _during(_waiting(clock, *[0.05] * 100), alone=True)
+    first, _ = _during(_waiting(clock, *[0.05] * 100), single_thread=True)
     assert len(first.samples["a"]) == 3 + MAX_RETRIES
     assert first.disturbed["a"] == 3 + MAX_RETRIES
 
@@ -267,7 +263,7 @@ def test_what_is_checked_after_a_pass_can_end_it(clock: Clock) -> None:
     def meddled() -> None:
         raise ValueError("meddled")
 
-    first, second = _during(clock.subject(0.1, "a"), after=meddled)
+    first, second = _during(clock.subject(0.1, "a"), after_sample=meddled)
     assert str(first.errors["a"]) == "meddled"
     assert second.samples == {}
 
@@ -277,14 +273,10 @@ def test_what_is_checked_after_a_pass_can_end_it(clock: Clock) -> None:
 
 def test_one_pass_of_each_round_is_judged_and_which_one_is_drawn(clock: Clock) -> None:
     judged: list[int] = []
-
-    def subject() -> TimedCall:
-        timed = clock.subject(0.1, "a")
-        timed.verify = lambda: judged.append(len([name for name in clock.order if name == "a"]))
-        return timed
-
-    turn = RoundPlan(SampleCost(1, 0.1), 5)
-    rounds = run_rounds({"a": subject()}, {"a": turn}, {"a": 40}, seed=3, device="cpu")
+    timed = clock.subject(0.1, "a")
+    timed.verify = lambda: judged.append(len([name for name in clock.order if name == "a"]))
+    plans = {"a": RoundPlan(SampleCost(1, 0.1), 5)}
+    rounds = run_rounds({"a": timed}, plans, {"a": 40}, seed=3, device="cpu")
     assert [len(r.samples["a"]) for r in rounds] == [5] * 40
     passes = [(number - 2) % 5 for number in judged]  # after the one that warms it up
     assert len(passes) == 40
@@ -298,8 +290,8 @@ def test_what_is_judged_wrong_ends_without_that_pass(clock: Clock) -> None:
 
     timed = clock.subject(0.1, "a")
     timed.verify = refuse
-    turn = RoundPlan(SampleCost(1, 0.1), 1)
-    first, second = run_rounds({"a": timed}, {"a": turn}, {"a": 2}, seed=3, device="cpu")
+    plans = {"a": RoundPlan(SampleCost(1, 0.1), 1)}
+    first, second = run_rounds({"a": timed}, plans, {"a": 2}, seed=3, device="cpu")
     assert (str(first.errors["a"]), first.samples["a"]) == ("wrong", [])
     assert second.samples == {}
 
@@ -307,7 +299,7 @@ def test_what_is_judged_wrong_ends_without_that_pass(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("single_thread", "parallel_samples", "taken", "message"),
     [
-        (True, {1, 2, 3}, 2, "1.9 processors worked at once for it, where one thread is asked for"),
+        (True, {1, 2, 3}, 3, "1.9 processors worked at once for it, where one thread is asked for"),
         (True, {2}, 3, ""),  # another thread's processor time, accounted late: repeated, and not counted
         (False, {1, 2, 3}, 2, ""),
     ],
@@ -322,9 +314,7 @@ def test_threads_are_seen_where_one_is_asked_for(
         clock.pass_by(0.1 * count)
         clock.processor += 0.09 * count * (len(counts) in parallel_samples)
 
-    plan = RoundPlan(SampleCost(1, 0.1, warm_up_s=0.1), 1)
-    (result,) = run_rounds(
-        {"a": TimedCall(run)}, {"a": plan}, {"a": 1}, seed=0, device="cpu", single_thread=single_thread
-    )
+    plans, subjects = {"a": RoundPlan(SampleCost(1, 0.1), 1)}, {"a": TimedCall(run)}
+    (result,) = run_rounds(subjects, plans, {"a": 1}, seed=0, device="cpu", single_thread=single_thread)
     assert "".join(str(error) for error in result.errors.values()) == message
     assert (len(counts), len(result.samples["a"])) == (taken, 0 if message else 1)

@@ -9,7 +9,7 @@ import pytest
 
 from efficient_attn.errors import UsageError
 from efficient_attn.results import frames
-from efficient_attn.results.checkpoints import CHECKPOINTS
+from efficient_attn.results.checkpoints import CHECKPOINT_FOLDER
 from efficient_attn.results.compression import compress_rows
 from efficient_attn.results.exchange import read_run
 from efficient_attn.results.rows import Record, Row
@@ -42,10 +42,10 @@ def test_what_is_packed_reads_as_before(tmp_path: Path) -> None:
 
 def test_a_published_run_holds_no_checkpoints(tmp_path: Path) -> None:
     run = write(tmp_path, "a", "b")
-    (run / CHECKPOINTS).mkdir()
-    (run / CHECKPOINTS / "0123456789ab.safetensors").write_text("of a case that failed")
+    (run / CHECKPOINT_FOLDER).mkdir()
+    (run / CHECKPOINT_FOLDER / "0123456789ab.safetensors").write_text("of a case that failed")
     compress_rows(run)
-    assert not (run / CHECKPOINTS).exists()
+    assert not (run / CHECKPOINT_FOLDER).exists()
 
 
 def test_packing_twice_changes_nothing_and_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:

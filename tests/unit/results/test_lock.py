@@ -23,8 +23,8 @@ from efficient_attn.results.store import RunWriter, read
 HOLDS = """
 import subprocess, sys, time
 from pathlib import Path
-from efficient_attn.results.store import Writer
-with Writer(Path(sys.argv[1])):
+from efficient_attn.results.store import RunWriter
+with RunWriter(Path(sys.argv[1])):
     subprocess.Popen([sys.executable, "-c", "print('held', flush=True); input()"], close_fds=False)
     time.sleep(60)
 """

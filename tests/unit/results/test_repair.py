@@ -202,7 +202,8 @@ def test_replacing_keeps_the_old_file_until_the_new_one_is_whole(
 
 def test_newer_records_are_no_damage_and_nothing_is_altered(tmp_path: Path) -> None:
     newer = Record(Row(schema=SCHEMA_VERSION + 1)).to_line().encode()
-    told = rf":5: schema {SCHEMA_VERSION + 1} is newer than this version reads \({SCHEMA_VERSION}\); upgrade efficient-attn$"
+    reads = rf"this version reads \({SCHEMA_VERSION}\)"
+    told = rf":5: schema {SCHEMA_VERSION + 1} is newer than {reads}; upgrade efficient-attn$"
     for name, data in ((ROWS_FILE, LINES[0] + b"x\n"), ("rows-2.jsonl", WHOLE + newer + b"torn")):
         (tmp_path / name).write_bytes(data)
     with pytest.raises(UsageError, match=told), pytest.warns(DamagedRecord):

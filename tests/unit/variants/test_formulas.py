@@ -61,7 +61,7 @@ ENGINES: list[tuple[str, type, bool, Names]] = [
         "reformer:n_hashes=2:bucket_size=3",
         Reformer,
         True,
-        lambda attn, q, k: {"p": attn._rounds(k, ea.Mask()).visible_pairs(True).unflatten(0, q.shape[:2])},
+        lambda attn, q, k: {"p": attn._sort_rounds(k, ea.Mask()).visible_pairs(True).unflatten(0, q.shape[:2])},
     ),
 ]
 

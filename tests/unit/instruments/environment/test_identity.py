@@ -21,8 +21,8 @@ ARM = {"CPU implementer": "0x41", "CPU architecture": "8", "CPU part": "0xd40", 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(identity, "memory_total", lambda: 24 * 2**30 - 10**8)
-    monkeypatch.setattr(identity, "cpu_name", lambda root: "Some CPU")
+    monkeypatch.setattr(identity, "read_memory_total", lambda: 24 * 2**30 - 10**8)
+    monkeypatch.setattr(identity, "read_cpu_name", lambda root: "Some CPU")
 
 
 def _machine(root: Path, about: dict[str, str], *, l1d: str = "32K") -> Path:

@@ -81,9 +81,9 @@ def test_a_gate_has_its_gradient(lanes: int, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_is_long_wide_or_in_cpp_is_not_short() -> None:
     def short(spec: str, n: int, m: int, heads: int, *, causal: bool, start: int = 0) -> bool:
         attn = ea.create(spec, dims=ea.Dims(heads=heads, head_dim=64))
-        recipe = attn._recipe(start, 0, None)  # pyright: ignore
+        config = attn._make_config(start, 0, None)  # pyright: ignore
         q, k = torch.zeros(heads, 1, n, 64), torch.zeros(heads, m, 64)
-        return is_short(recipe, q, k, causal, weighted=attn.weighs_keys)
+        return is_short(config, q, k, causal, weighted=attn.weighs_keys)
 
     assert short("linear", MAX_LENGTH, MAX_LENGTH, 4, causal=False)
     assert not short("linear", MAX_LENGTH, MAX_LENGTH, 4, causal=True)

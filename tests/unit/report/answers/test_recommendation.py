@@ -234,7 +234,7 @@ def test_questions_about_published_cells_are_answered_right() -> None:
     spec.loader.exec_module(trial)
     named = [results / name for name in ("quickstart", "linear", "decode")]
     for found in trial.main(named, 60, 5).values():
-        assert found.asked == 30
-        assert found.right >= 0.9 * (found.asked - found.silent)
-        assert found.silent <= 6
+        assert found.questions == 30
+        assert found.right >= 0.9 * (found.questions - found.unanswered)
+        assert found.unanswered <= 6
         assert found.broken == 0

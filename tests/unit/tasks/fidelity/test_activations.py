@@ -52,7 +52,7 @@ def test_the_built_in_file_of_a_decoder_has_the_sizes_that_are_told_of_it() -> N
 
 
 def test_where_it_is_left_out_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activations, "suites_folder", lambda: tmp_path)
+    monkeypatch.setattr(activations, "find_suites_folder", lambda: tmp_path)
     command = "efficient_attn.integrations.capture --model smollm2 --layers 5,20 --seq-len 2048 --out smollm2.npz"
     with pytest.raises(ActivationsNotInstalled, match=rf"python -m {command}\).* --activations smollm2.npz"):
         Activations.find("smollm2")

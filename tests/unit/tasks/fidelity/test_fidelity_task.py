@@ -174,7 +174,7 @@ def test_what_is_expected_grows_with_pairs_in_time_and_not_in_memory() -> None:
 def test_activations_that_are_not_installed_are_skipped_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(activations, "suites_folder", lambda: tmp_path)
+    monkeypatch.setattr(activations, "find_suites_folder", lambda: tmp_path)
     text = planted.TINY.replace('"forward"', '"fidelity"')
     cases = planted.plan(text, variants=["full", "linear"], keys={"activations": "smollm2"})
     assert values_of(cases, "layer") == [5, 20]
