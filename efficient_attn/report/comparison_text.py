@@ -24,7 +24,7 @@ SELF_COMPARISON_NOTE = (
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """The schema in `docs/comparing.md`; keys are added, never renamed."""
+    """The schema in `docs/how-to/compare-runs.md`; keys are added, never renamed."""
     short, shared = _name_cases(comparison)
     return {
         "schema": SCHEMA_VERSION,

@@ -1,4 +1,4 @@
-"""Write docs/abilities.md: what each mechanism can be used with, found by trying it.
+"""Write docs/reference/torch-features.md: what each mechanism can be used with, found by trying it.
 
     python suites/trials/abilities.py [SPEC...]
 
@@ -21,7 +21,7 @@ import efficient_attn as ea
 from efficient_attn.testing import Check, Subject, run_check
 from efficient_attn.testing.checks import dropout, persistence
 
-PAGE = Path(__file__).parents[2] / "docs" / "abilities.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "torch-features.md"
 COMMAND = "python suites/trials/abilities.py"
 FAILURE_PREFIX = "fails: "
 OPTION_SPECS = (  # options whose code differs from that of the name alone

@@ -9,7 +9,7 @@ import pytest
 
 import efficient_attn as ea
 
-PAGE = Path(__file__).parents[2] / "docs" / "abilities.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "torch-features.md"
 
 
 def rows(text: str) -> dict[str, dict[str, str]]:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")] + sorted(
-    ROOT.glob("docs/*.md")
+    ROOT.glob("docs/**/*.md")
 )
 
 
@@ -55,7 +55,7 @@ def test_the_readmes_python_runs(tmp_path: Path) -> None:
     assert done.code == 0, done.err
 
 
-@pytest.mark.parametrize("document", ["masks.md", "decoding.md"])
+@pytest.mark.parametrize("document", ["reference/masks.md", "reference/decoding.md"])
 def test_a_documents_python_runs(document: str, tmp_path: Path) -> None:
     code = "\n".join(_blocks(ROOT / "docs" / document, "python"))  # later blocks go on from earlier ones
     (tmp_path / "use.py").write_text(code)
@@ -65,7 +65,7 @@ def test_a_documents_python_runs(document: str, tmp_path: Path) -> None:
 
 def test_the_notebook_runs(tmp_path: Path) -> None:
     """In a kernel of its own, from the first cell to the last; what is in git has no output that could be outdated."""
-    book = nbformat.read(ROOT / "docs/first_run.ipynb", as_version=4)
+    book = nbformat.read(ROOT / "docs/tutorial/first-run.ipynb", as_version=4)
     nbformat.validate(book)
     code = [cell for cell in book.cells if cell.cell_type == "code"]
     assert not [cell for cell in code if cell.outputs or cell.execution_count]
@@ -83,7 +83,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
 
 
 def test_the_docs_recommend_from_published_rows(tmp_path: Path) -> None:
-    (code,) = _blocks(ROOT / "docs/recommend.md", "python")
+    (code,) = _blocks(ROOT / "docs/how-to/choose-a-mechanism.md", "python")
     (tmp_path / "use.py").write_text(code)
     done = run(tmp_path / "use.py", cwd=ROOT)
     assert done.code == 0, done.err
@@ -97,14 +97,14 @@ def test_the_docs_swap_a_real_models_attention(tmp_path: Path) -> None:
         BUNDLED_MODELS["smollm2"].find()
     except NotInstalled as error:
         pytest.skip(str(error))
-    code = "\n".join(_blocks(ROOT / "docs/models.md", "python"))
+    code = "\n".join(_blocks(ROOT / "docs/how-to/evaluate-trained-models.md", "python"))
     (tmp_path / "use.py").write_text(code + "\nassert text.shape[1] == ids.shape[1] + 8\nassert kept > 0\n")
     done = run("use.py", cwd=tmp_path)
     assert done.code == 0, done.err
 
 
 def test_the_task_of_the_docs_runs(tmp_path: Path) -> None:
-    page = ROOT / "docs/add-a-task.md"
+    page = ROOT / "docs/tutorial/add-a-task.md"
     (task, reading), (suite,) = _blocks(page, "python"), _blocks(page, "toml")
     (tmp_path / "rounding.py").write_text(task)
     (tmp_path / "rounding.toml").write_text(suite)
@@ -117,7 +117,7 @@ def test_the_task_of_the_docs_runs(tmp_path: Path) -> None:
 
 
 def test_the_claims_of_the_docs_are_planned() -> None:
-    (suite,) = _blocks(ROOT / "docs/complexity.md", "toml")
+    (suite,) = _blocks(ROOT / "docs/concepts/growth.md", "toml")
     cases = planted.plan(suite)
     assert [(case.variant, case.group.of_blocks) for case in cases] == [
         *(("full", False), ("sliding_window:window=64", False)),
@@ -127,7 +127,7 @@ def test_the_claims_of_the_docs_are_planned() -> None:
 
 
 def test_the_problem_of_the_docs_is_learned(tmp_path: Path) -> None:
-    page = ROOT / "docs/learning.md"
+    page = ROOT / "docs/concepts/training-tasks.md"
     (problem,), (suite,) = _blocks(page, "python"), _blocks(page, "toml")
     (tmp_path / "greeting.py").write_text(problem)
     (tmp_path / "greeting.toml").write_text(suite)
@@ -143,7 +143,7 @@ def test_every_task_that_trains_is_in_the_docs() -> None:
     from efficient_attn.tasks import TABLE
 
     trained = [name for name, where in TABLE.items() if ".problem_table:" in where]
-    text = (ROOT / "docs/learning.md").read_text()
+    text = (ROOT / "docs/concepts/training-tasks.md").read_text()
     assert [name for name in trained if f"| `{name}` |" not in text] == []
     assert trained
 
@@ -151,7 +151,7 @@ def test_every_task_that_trains_is_in_the_docs() -> None:
 def test_the_masks_table_has_every_field() -> None:
     from efficient_attn.contract.mechanism import MASK_FIELDS
 
-    rows = [line for line in (ROOT / "docs/masks.md").read_text().splitlines() if line.startswith("| `")]
+    rows = [line for line in (ROOT / "docs/reference/masks.md").read_text().splitlines() if line.startswith("| `")]
     assert {name for row in rows for name in re.findall(r"`([a-z_]+)`", row.split(" | ")[0])} == MASK_FIELDS
 
 

@@ -52,7 +52,7 @@ NAMED_OTHERWISE = {
     "variants/test_formulas.py": "the formulas of all engines",
     "registry/test_readme_plugins.py": "README's own plug-ins",
     "report/test_large.py": "the report as a whole",
-    "test_abilities.py": "docs/abilities.md, and the trial that writes it",
+    "test_abilities.py": "docs/reference/torch-features.md, and the trial that writes it",
     "test_docs.py": "docs/ and README",
     "test_figures.py": "README's figures",
     "test_packaging.py": "what is installed",

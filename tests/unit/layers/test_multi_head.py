@@ -299,7 +299,7 @@ def test_tensors_that_do_not_fit() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["layers", "building"])
+@pytest.mark.parametrize("page", ["reference/layers", "how-to/build-models"])
 def test_the_documents_python_runs(page: str, tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / f"docs/{page}.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

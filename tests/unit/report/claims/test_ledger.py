@@ -130,7 +130,7 @@ def test_mistakes_are_told_in_one_line(rule: str, more: str, told: str, tmp_path
 
 
 def test_the_claim_of_the_docs_is_right(tmp_path: Path) -> None:
-    page = Path(__file__).parents[4] / "docs" / "claims.md"
+    page = Path(__file__).parents[4] / "docs" / "concepts" / "claims.md"
     (block,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
     (tmp_path / "mine.toml").write_text(block)
     assert list_wrong_hashes(read_source(tmp_path / "mine.toml")) == []
