@@ -1,7 +1,7 @@
-"""One string names a mechanism with its options everywhere: ``performer:n_features=256:kind=positive``.
+"""Specs: a mechanism's name with its options, written ``performer:n_features=256:kind=positive``.
 
-``a:x=1|b:y=2`` is a union of patterns. Nothing else takes such a string apart: `parse` gives a `Spec` or a `Union`, and
-for texts that come from elsewhere, as in old rows, `names_in` and `label_of` read without judging.
+``a:x=1|b:y=2`` is a union of patterns. `parse` reads the text once, where it enters the package; from there on a `Spec`
+or a `Union` is passed. `list_names` and `format_label` read labels of rows and reports without validating them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,22 @@ from typing import Any, ClassVar
 from .errors import UsageError
 
 
-@dataclass(frozen=True)
-class Spec:
-    """A mechanism's name, the options that were given for it, and the backend asked for, if any."""
+class _EqualByText:
+    """Equality and hash by the canonical text: a spec equals another one, or a string, with the same text."""
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == str(other) if isinstance(other, _EqualByText | str) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __format__(self, format_spec: str) -> str:
+        return format(str(self), format_spec)
+
+
+@dataclass(frozen=True, eq=False)
+class Spec(_EqualByText):
+    """A mechanism's name, its options, and its backend where one was chosen."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -49,7 +62,7 @@ class Spec:
         return (self.name,)
 
     def with_options(self, options: Mapping[str, Any], backend: str | None = None) -> Spec:
-        """The spec with what was given beside it. Raises `UsageError` for what is given twice."""
+        """The spec with further options. Raises `UsageError` for an option or a backend that it has already."""
         if self.backend and backend and self.backend != backend:
             raise UsageError(f"{self}: backend is given twice, as {self.backend!r} and {backend!r}")
         if duplicates := self.options.keys() & options.keys():
@@ -61,18 +74,18 @@ class Spec:
         return replace(self, backend=None)
 
     def matches(self, text: str) -> bool:
-        """Whether a text means this spec: all of it, in any order, or its name alone."""
-        return text == self.name or str(parse(text)) == str(self)
+        """Whether a text means this spec: the whole spec, with its options in any order, or its name alone."""
+        return text == self.name or parse(text) == self
 
     def __str__(self) -> str:
         """The spec in its canonical form: options in alphabetical order, the backend last."""
-        pairs = [f"{key}={_format_value(value)}" for key, value in sorted(self.options.items())]
+        pairs = [f"{key}={format_value(value)}" for key, value in sorted(self.options.items())]
         return ":".join([self.name, *pairs, *([f"backend={self.backend}"] if self.backend else [])])
 
 
-@dataclass(frozen=True)
-class Union:
-    """Patterns joined by "|", each with options of its own. A backend is asked of the whole, never in the string."""
+@dataclass(frozen=True, eq=False)
+class Union(_EqualByText):
+    """Patterns joined by "|", each with its own options. A backend belongs to the union as a whole, not to its text."""
 
     parts: tuple[Spec, ...]
     backend: ClassVar[None] = None
@@ -89,7 +102,7 @@ class Union:
         return tuple(part.name for part in self.parts)
 
     def with_options(self, options: Mapping[str, Any], backend: str | None = None) -> Union:
-        """Itself: what is given beside a union belongs to none of its parts, so it raises `UsageError`."""
+        """The union itself. Raises `UsageError` for options or a backend, which would belong to none of its parts."""
         if options or backend:
             raise UsageError(f"{self}: options of a union belong to its parts, in the string")
         return self
@@ -100,16 +113,21 @@ class Union:
 
     def matches(self, text: str) -> bool:
         """Whether a text means this union, in any order."""
-        return str(parse(text)) == str(self)
+        return parse(text) == self
 
     def __str__(self) -> str:
         """The union in its canonical form: its parts in alphabetical order."""
         return "|".join(sorted(str(part) for part in self.parts))
 
 
-def parse(text: str) -> Spec | Union:
-    """Read a spec or a union of several. Raises `UsageError` for what is neither."""
-    specs = parse_union(text)
+SpecLike = str | Spec | Union
+
+
+def parse(spec: SpecLike) -> Spec | Union:
+    """Read a spec or a union; what was parsed before is returned unchanged. Raises `UsageError` for other text."""
+    if not isinstance(spec, str):
+        return spec
+    specs = parse_union(spec)
     return specs[0] if len(specs) == 1 else Union(specs)
 
 
@@ -119,12 +137,12 @@ def parse_union(text: str) -> tuple[Spec, ...]:
 
 
 def list_names(label: str) -> tuple[str, ...]:
-    """The mechanisms' names in a label of a report: a spec, maybe with what tells it apart, ``gqa (kv_heads=2)``."""
+    """The mechanisms' names in a label of a report: a spec, maybe with a distinction, ``gqa (kv_heads=2)``."""
     return tuple(_split(part)[0].strip() for part in label.partition(" (")[0].split("|"))
 
 
 def format_label(variant: str, backend: str | None) -> str:
-    """A row's variant as a report shows it: with the backend that it asked for, where its text does not say so."""
+    """A row's variant as a report shows it: with the chosen backend, where the text does not contain it."""
     has_backend = any(pair.startswith("backend=") for part in variant.split("|") for pair in _split(part)[1:])
     return variant if has_backend or not backend else f"{variant}:backend={backend}"
 
@@ -134,5 +152,6 @@ def _split(part: str) -> list[str]:
     return part.strip().split(":")
 
 
-def _format_value(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """An option's value as a spec's text has it."""
     return value if isinstance(value, str) else json.dumps(value).replace("null", "none")

@@ -16,7 +16,7 @@ from ..errors import make_deprecated_alias
 from ..registry import create
 from ..results.rows import Row
 from ..results.sanitize import sanitize_line
-from ..spec import parse
+from ..spec import Spec, Union
 from .case_config import Group
 
 PROTOCOL = 4  # raise it when measuring changes so that old and new numbers should not stand side by side
@@ -28,7 +28,7 @@ class Case:
     its options were fitted to, if anything."""
 
     group: Group
-    variant: str
+    variant: Spec | Union
     kv_heads: int
     fingerprint: str
     options: str = "{}"
@@ -105,7 +105,7 @@ class Case:
         if self.budget is None:
             del content["budget"]
         # parts of a union in another order, or a default written out, are the same case
-        content["variant"] = "|".join(sorted(parse(self.variant).names))
+        content["variant"] = "|".join(sorted(self.variant.names))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def create(self, *, backend: str | None = None) -> Attention:
@@ -113,7 +113,7 @@ class Case:
         import torch
 
         attn = create(
-            str(parse(self.variant).without_backend()),
+            self.variant.without_backend(),
             dims=self.dims,
             seed=self.group.sampling.seed,
             backend=backend or self.backend,
@@ -131,7 +131,7 @@ class Case:
             baseline=group.baseline,
             seed=group.sampling.seed,
             case_key=self.key,
-            variant=self.variant,
+            variant=str(self.variant),
             backend=self.backend,
             family=self.family,
             options=self.options,

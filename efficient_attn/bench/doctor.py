@@ -18,6 +18,7 @@ from ..instruments.roofline import measure_roofline_rates, measure_timer_overhea
 from ..instruments.timing import MIN_SAMPLE_S
 from ..results.exchange import list_round_values
 from ..results.stats import MARGIN, Estimate, classify_ratio, estimate_paired_ratio, t_quantile
+from ..spec import Spec
 from .case_config import CaseConfig, Group, Sampling
 from .measuring.conditions import Conditions
 from .measuring.group import measure_group
@@ -156,8 +157,8 @@ def _measure_aa(device: str, threads: int | None, quick: bool) -> AANoise | str:
     cell = Group(
         suite="doctor", part="noise", task="noise", target=target, config=place, sampling=effort, baseline="full"
     )
-    backend = make_case(cell, "full", None).create().backend
-    twice = [make_case(cell, variant, None) for variant in ("full", f"full:backend={backend}")]
+    backend = make_case(cell, Spec("full"), None).create().backend
+    twice = [make_case(cell, Spec("full", backend=name), None) for name in (None, backend)]
     records = list(measure_group(cell, twice, Conditions(timeout_s=120)))
     if failed := next((r.row.reason for r in records if r.row.status != "ok"), None):
         return failed

@@ -173,7 +173,7 @@ def show_plan(cases: Sequence[Case]) -> None:
         c, p = case.group, case.group.config
         kv_heads = p.heads if case.kv_heads is None else case.kv_heads
         heads = f"{p.heads} x {p.head_dim}" if kv_heads == p.heads else f"{p.heads}/{kv_heads} x {p.head_dim}"
-        groups.setdefault((c.part, p.mode or c.task, p.device, p.dtype, heads, case.variant), []).append(case)
+        groups.setdefault((c.part, p.mode or c.task, p.device, p.dtype, heads, str(case.variant)), []).append(case)
     rows = []
     for group_facts, members in groups.items():
         lengths = sorted({c.group.config.seq_len for c in members})

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..contract.decode_state import state_bytes
+from ..spec import SpecLike
 from .bundled import LoadedModel
 from .haystacks import Haystack, Question
 from .state_cache import StateCache
@@ -66,7 +67,7 @@ class QuestionTokens:
         return len(self.prefix) + max(map(len, self.suffixes))
 
 
-def answer_questions(loaded_model: LoadedModel, spec: str, haystack: Haystack) -> HaystackResult:
+def answer_questions(loaded_model: LoadedModel, spec: SpecLike, haystack: Haystack) -> HaystackResult:
     """Let a model read a haystack with a mechanism in all layers, and answer its questions.
 
     An answer's likelihood is the product over its tokens. Raises `UnsupportedError` for a mechanism that cannot decode,
@@ -80,7 +81,7 @@ def answer_questions(loaded_model: LoadedModel, spec: str, haystack: Haystack) -
     with torch.inference_mode():
         with watch() as meter:
             model.base_model(tokens, past_key_values=cache, use_cache=True)  # without logits, which nobody asks for
-        meter.check(model, spec)
+        meter.check(model, str(spec))
         size = state_bytes(cache.states)
         batch_size = max(1, MAX_STATE_BYTES // size)
         scores: dict[int, list[float]] = {}

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..contract.decode_state import state_bytes
 from ..instruments.disturbance import DisturbanceWatch
 from ..instruments.memory import measure_footprint
+from ..spec import SpecLike
 from .bundled import LoadedModel, load
 from .segments import compare_with_own, cut_segment
 from .state_cache import StateCache
@@ -40,11 +41,11 @@ class SegmentModel:
         run_pass(loaded_model, own_spec, tokens)
         return cls(loaded_model=loaded_model, tokens=tokens, own_pass=run_pass(loaded_model, own_spec, tokens))
 
-    def run(self, spec: str) -> ForwardPass:
+    def run(self, spec: SpecLike) -> ForwardPass:
         """The segment with another mechanism."""
         return run_pass(self.loaded_model, spec, self.tokens)
 
-    def measure_memory(self, spec: str) -> int | None:
+    def measure_memory(self, spec: SpecLike) -> int | None:
         """The most bytes that a pass with a mechanism holds at once beyond the weights, states and logits included."""
         return measure_footprint(lambda: run_pass(self.loaded_model, spec, self.tokens, steps=0), device="cpu").peak
 
@@ -71,7 +72,7 @@ class ForwardPass:
     disturbance: str | None = None
 
 
-def run_pass(loaded_model: LoadedModel, spec: str, tokens: Tensor, *, steps: int = TIMED_STEPS) -> ForwardPass:
+def run_pass(loaded_model: LoadedModel, spec: SpecLike, tokens: Tensor, *, steps: int = TIMED_STEPS) -> ForwardPass:
     """Read the tokens ``[1, N]`` with a mechanism in all layers.
 
     A decoder takes them as its prompt, into states, and goes on for so many steps. Raises `UnsupportedError` for what
@@ -87,7 +88,7 @@ def run_pass(loaded_model: LoadedModel, spec: str, tokens: Tensor, *, steps: int
         output = model(tokens, **options)
         seconds = time.perf_counter() - start
         disturbance = disturbance_watch.read_interval().describe(torch.get_num_threads())
-    meter.check(model, spec)
+    meter.check(model, str(spec))
     fields: dict[str, Any] = {"seconds": seconds, "attention_s": meter.seconds, "calls": meter.calls.total()}
     fields["disturbance"] = disturbance
     if cache is None:

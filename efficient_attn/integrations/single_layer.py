@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..spec import SpecLike
 from .bundled import LoadedModel, load
 from .segments import compare_with_own, cut_segment
 from .texts import Text
@@ -43,7 +44,7 @@ class LayerSwap:
             hook.remove()
         return cls(loaded_model=loaded_model, tokens=tokens, layer=layer, own_out=out, previous_out=outputs[0])
 
-    def run(self, spec: str) -> Tensor:
+    def run(self, spec: SpecLike) -> Tensor:
         """The output with a mechanism in the one layer; what comes before it is not worked out again."""
         blocks = list_layers(self.loaded_model.model)
         with swapped(self.layer, spec), ExitStack() as stack:

@@ -27,7 +27,7 @@ from ..contract.shapes import Dims, Shape
 from ..errors import UnsupportedError, UsageError
 from ..patterns import Band
 from ..registry import create, names, rename_backend
-from ..spec import parse
+from ..spec import SpecLike, parse
 from ..variants.full.softmax_attention import SoftmaxAttention
 from ..variants.sparse.sparse_attention import SparseAttention
 from .model_masks import ModelMask, describe_mask
@@ -72,7 +72,7 @@ _listeners: list[Listener] = []
 _layer_specs: dict[int, str] = {}  # layers that have another mechanism for now
 
 
-def register(spec: str) -> str:
+def register(spec: SpecLike) -> str:
     """Enter a mechanism into transformers' tables of attentions and of masks; returns its name there.
 
     Without the second table transformers gives no mask at all, and so no causality. The name is ``efficient_attn:`` and
@@ -80,12 +80,12 @@ def register(spec: str) -> str:
     `UsageError` for a spec that does not exist, and `UnsupportedError` for a mechanism that needs more than queries,
     keys and values.
     """
-    spec = str(rename_backend(parse(spec)))
-    check_serves(create(spec, dims=PROBE))
-    name = PREFIX + spec
+    parsed = rename_backend(parse(spec))
+    check_serves(create(parsed, dims=PROBE))
+    name = f"{PREFIX}{parsed}"
     for word in OTHERS:
         name = name.replace(word, f"{word[0]}-{word[1:]}")
-    AttentionInterface.register(name, partial(attend, spec))
+    AttentionInterface.register(name, partial(attend, str(parsed)))
     AttentionMaskInterface.register(name, describe_mask)
     return name
 
@@ -148,7 +148,7 @@ def attend(
 
 
 @contextmanager
-def swapped(layer: int, spec: str) -> Iterator[None]:
+def swapped(layer: int, spec: SpecLike) -> Iterator[None]:
     """Have one layer run another mechanism than the rest of its model; the model has to run one of ours."""
     register(spec)
     _layer_specs[layer] = str(rename_backend(parse(spec)))

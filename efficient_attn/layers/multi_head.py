@@ -17,6 +17,7 @@ from ..contract.shapes import Dims, Shape
 from ..contract.traits import Input
 from ..errors import UnsupportedError, UsageError
 from ..registry import create
+from ..spec import SpecLike
 from .positions import Positions
 from .weights import make_projection
 
@@ -64,7 +65,7 @@ class MultiHeadAttention(nn.Module):
         d_model: int,
         heads: int,
         *,
-        variant: str | Attention = "full",
+        variant: SpecLike | Attention = "full",
         kv_heads: int | None = None,
         head_dim: int | None = None,
         value_dim: int | None = None,
@@ -245,7 +246,7 @@ def split_heads(x: Tensor, heads: int, *tail: int) -> Tensor:
     return x.unflatten(2, (heads, *tail)).movedim(2, 1)
 
 
-def _create(variant: str | Attention, dims: Dims, seed: int) -> Attention:
+def _create(variant: SpecLike | Attention, dims: Dims, seed: int) -> Attention:
     """The mechanism for these sizes; without kv_heads it is asked first how many it insists on."""
     if isinstance(variant, Attention):
         return variant

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..spec import Union, parse
+from ..spec import SpecLike, Union, parse
 from ..variants import Entry
 from .entries import entry_of
 from .factory import create
@@ -39,14 +39,15 @@ class Info:
     pattern: Pattern | None = None
 
 
-def info(variant: str, /, *, dims: Dims | None = None) -> Info:
+def info(variant: SpecLike, /, *, dims: Dims | None = None) -> Info:
     """Describe a mechanism with its options; creates it to ask it.
 
     Without dims for 1024 positions and heads of 64, eight of them where their number has to be known.
     """
     from ..patterns import Pattern
 
-    attn, spec = _create_for_description(variant, dims), parse(variant)
+    spec = parse(variant)
+    attn = _create_for_description(spec, dims)
     pattern, cls = getattr(attn, "pattern", None), type(attn)
     is_union = isinstance(spec, Union)
     entry = Entry("union", "", "sparse", "A union of patterns.") if is_union else entry_of(spec.name)
@@ -72,12 +73,12 @@ def effective_options(attn: Attention) -> dict[str, Any]:
     return dict(attn.origin.options)
 
 
-def _create_for_description(variant: str, dims: Dims | None) -> Attention:
+def _create_for_description(spec: SpecLike, dims: Dims | None) -> Attention:
     from ..contract.shapes import Dims
 
     try:
-        return create(variant, dims=dims or Dims(head_dim=64, max_len=1024))
+        return create(spec, dims=dims or Dims(head_dim=64, max_len=1024))
     except UsageError:
         if dims is not None:
             raise
-        return create(variant, dims=Dims(heads=8, head_dim=64, max_len=1024))
+        return create(spec, dims=Dims(heads=8, head_dim=64, max_len=1024))

@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, make_unknown_error
-from ..spec import Spec, Union, parse
+from ..spec import Spec, SpecLike, Union, parse
 from .entries import class_of
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ RESERVED = ("dims", "seed", "backend")  # parameters of `create` that every mech
 
 
 def create(
-    variant: str, /, *, dims: Dims | None = None, seed: int = 0, backend: str | None = None, **options: Any
+    variant: SpecLike, /, *, dims: Dims | None = None, seed: int = 0, backend: str | None = None, **options: Any
 ) -> Attention:
-    """Create a mechanism from its name, with options in the string, as keywords, or both.
+    """Create a mechanism from its spec, with options in the spec, as keywords, or both.
 
     ``create("sliding_window:window=256")``, ``create("sliding_window", window=256)``; ``a:x=1|b:y=2`` is a union of
     patterns. dims: what is known of the tensors. seed: for everything drawn at random. backend: one of the

@@ -20,6 +20,7 @@ from ..integrations.haystacks import N_ANSWERS, N_NEEDLES, Haystack, NeedleFamil
 from ..results.rows import Record, Row
 from ..results.section import Column, Section
 from ..results.stats import estimate_share
+from ..spec import SpecLike
 from .trained import EXACT_SPEC, GEMM_EFFICIENCY, check_axes
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def _load_haystacks(cell: Group) -> tuple[LoadedModel, tuple[Haystack, ...]]:
     return loaded_model, tuple(make_haystack(text, number, **options) for number in range(cell.sampling.rounds))
 
 
-def _answer_questions(cell: Group, spec: str) -> tuple[HaystackResult, ...]:
+def _answer_questions(cell: Group, spec: SpecLike) -> tuple[HaystackResult, ...]:
     from ..integrations.haystack_scoring import answer_questions
 
     loaded_model, haystacks = _load_haystacks(cell)

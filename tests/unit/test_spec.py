@@ -18,12 +18,14 @@ plain = st.builds(Spec, names, options)
 
 @given(specs)
 def test_text_and_back(spec: Spec) -> None:
-    assert Spec.parse(str(spec)) == spec
+    parsed = Spec.parse(str(spec))
+    assert (parsed.name, parsed.options, parsed.backend) == (spec.name, spec.options, spec.backend)
 
 
 @given(st.lists(specs, min_size=1, max_size=3))
 def test_unions_and_back(parts: list[Spec]) -> None:
-    assert parse_union("|".join(map(str, parts))) == tuple(parts)
+    parsed = parse_union("|".join(map(str, parts)))
+    assert [(s.name, s.options, s.backend) for s in parsed] == [(s.name, s.options, s.backend) for s in parts]
 
 
 @given(st.lists(plain, min_size=2, max_size=3))
@@ -41,9 +43,25 @@ def test_names_are_told_of_one_and_of_several_and_of_labels(parts: list[Spec], s
     assert list_names("|".join(map(str, parts)) + suffix) == spec.names
 
 
+@given(st.lists(plain, min_size=1, max_size=3))
+def test_a_spec_equals_its_text_and_is_not_parsed_again(parts: list[Spec]) -> None:
+    spec = parse("|".join(map(str, parts)))
+    assert parse(spec) is spec
+    assert spec == str(spec)
+    assert hash(spec) == hash(str(spec))
+    assert spec != f"{spec}x"
+    assert spec not in (None, 1)
+    assert f"{spec:>60}" == f"{spec!s:>60}"
+
+
+def test_typed_values_and_text_are_one_spec() -> None:
+    assert Spec("x", {"a": 3, "b": None}) == parse("x:b=none:a=3") != parse("x:b=none:a=4")
+
+
 @given(specs)
 def test_without_backend_all_else_stays(spec: Spec) -> None:
-    assert spec.without_backend() == Spec(spec.name, spec.options)
+    bare = spec.without_backend()
+    assert (bare.name, bare.options, bare.backend) == (spec.name, spec.options, None)
     assert str(spec).startswith(str(spec.without_backend()))
 
 
@@ -131,7 +149,7 @@ def test_typed_values_are_written_as_they_are_read(options: dict[str, object], t
 
 def test_backend_is_apart_and_last() -> None:
     spec = Spec.parse(" full:backend=dense:z=1 ")
-    assert spec == Spec("full", {"z": "1"}, "dense")
+    assert (spec.name, spec.options, spec.backend) == ("full", {"z": "1"}, "dense")
     assert str(spec) == "full:z=1:backend=dense"
 
 

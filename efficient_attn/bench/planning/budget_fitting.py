@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ...contract.budget import Budget, is_byte_budget
 from ...errors import UnsupportedError, UsageError
 from ...registry import class_of
-from ...spec import Spec, parse
+from ...spec import Spec, Union
 from ...units import size
 from ..case_config import Group
 from .case_factory import make_mechanism
@@ -16,8 +16,8 @@ BUDGET_TOLERANCE = 1.05  # of a budget of bytes: sums have a few numbers more th
 
 
 def fit_all(
-    cell: Group, specs: Sequence[str], kv_heads: int | None, budgets: Sequence[str | None]
-) -> Iterator[tuple[str, str | None]]:
+    cell: Group, specs: Sequence[Spec | Union], kv_heads: int | None, budgets: Sequence[str | None]
+) -> Iterator[tuple[Spec | Union, str | None]]:
     """The specs fitted to each of the budgets, with the budget; the cell's baseline is left as it is, once.
 
     Raises `UsageError` for mechanisms without a rule, options that the rule sets, and budgets that cannot be kept.
@@ -29,17 +29,17 @@ def fit_all(
             yield from ((_fit(cell, spec, kv_heads, budget), budget) for budget in budgets if budget is not None)
 
 
-def _fit(cell: Group, text: str, kv_heads: int | None, budget: str) -> str:
-    place, spec = cell.config, parse(text)
+def _fit(cell: Group, spec: Spec | Union, kv_heads: int | None, budget: str) -> Spec:
+    place = cell.config
     if not isinstance(spec, Spec):
-        raise UsageError(f"budget {budget}: {text} is a union, which has no rule of its own")
+        raise UsageError(f"budget {budget}: {spec} is a union, which has no rule of its own")
     heads = kv_heads or place.heads
     sizes = {"length": place.seq_len, "kv_heads": heads, "head_dim": place.head_dim}
     try:
         parsed_budget = Budget.parse(budget, **sizes, dtype=place.dtype, causal=place.causal)
-        fitted = str(spec.with_options(class_of(spec.name).fit(parsed_budget)))
+        fitted = spec.with_options(class_of(spec.name).fit(parsed_budget))
     except UnsupportedError as error:
-        raise UsageError(f"budget {budget}: {error}; leave {text} out, or name its options without a budget") from error
+        raise UsageError(f"budget {budget}: {error}; leave {spec} out, or name its options without a budget") from error
     except UsageError as error:
         raise UsageError(f"budget {budget}: {error}") from error
     if is_byte_budget(budget):
@@ -47,7 +47,7 @@ def _fit(cell: Group, text: str, kv_heads: int | None, budget: str) -> str:
     return fitted
 
 
-def _check_state(group: Group, fitted: str, kv_heads: int | None, budget: str) -> None:
+def _check_state(group: Group, fitted: Spec, kv_heads: int | None, budget: str) -> None:
     """Refuse a mechanism whose state is larger than the keys that a query reads."""
     import torch
 

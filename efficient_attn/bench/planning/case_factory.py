@@ -11,7 +11,7 @@ from ...contract.shapes import Dims
 from ...layers.multi_head import MultiHeadAttention
 from ...layers.named import baseline_options, check_layer, find_baseline
 from ...registry import class_of, create, effective_options, entry_of
-from ...spec import Spec, parse
+from ...spec import Spec, Union
 from ..case import Case
 from ..case_config import Group
 from ..sources import PACKAGE, digest, fingerprint, trace
@@ -19,7 +19,7 @@ from ..task import Task
 from ..task_registry import find_task
 
 
-def make_case(group: Group, variant: str, kv_heads: int | None, budget: str | None = None) -> Case:
+def make_case(group: Group, variant: Spec | Union, kv_heads: int | None, budget: str | None = None) -> Case:
     """The case of a variant in a cell. kv_heads: the cell's, if it says; else the mechanism's own, else heads.
     budget: what the variant was fitted to.
 
@@ -47,8 +47,8 @@ def make_case(group: Group, variant: str, kv_heads: int | None, budget: str | No
             family="baseline",
             fingerprint=digest(trace([Path(inspect.getsourcefile(cls) or PACKAGE)])) + fingerprint_task(task),
         )
-    spec, attn = parse(variant), make_mechanism(group, variant, kv_heads)
-    options = effective_options(attn) if isinstance(spec, Spec) else str(spec)
+    attn = make_mechanism(group, variant, kv_heads)
+    options = effective_options(attn) if isinstance(variant, Spec) else str(variant)
     around = digest(trace([Path(inspect.getsourcefile(MultiHeadAttention) or PACKAGE)])) if group.of_blocks else ""
     return Case(
         keys_model=task.keys,
@@ -56,14 +56,14 @@ def make_case(group: Group, variant: str, kv_heads: int | None, budget: str | No
         variant=variant,
         kv_heads=attn.kv_heads or kv_heads or group.config.heads,
         options=json.dumps(options, sort_keys=True, default=str),
-        backend=spec.backend,
-        family=entry_of(spec.names[0]).family,
-        fingerprint=fingerprint(*dict.fromkeys(map(class_of, spec.names))) + around + fingerprint_task(task),
+        backend=variant.backend,
+        family=entry_of(variant.names[0]).family,
+        fingerprint=fingerprint(*dict.fromkeys(map(class_of, variant.names))) + around + fingerprint_task(task),
         budget=budget,
     )
 
 
-def accepts_kv_heads(group: Group, variant: str, kv_heads: int | None) -> bool:
+def accepts_kv_heads(group: Group, variant: Spec | Union, kv_heads: int | None) -> bool:
     """Whether a variant runs with the cell's key-value heads, or insists on another number."""
     if not find_task(group.target).mechanisms:
         return True
@@ -74,11 +74,11 @@ def accepts_kv_heads(group: Group, variant: str, kv_heads: int | None) -> bool:
     return kv_heads is None or make_mechanism(group, variant, None).kv_heads in (None, kv_heads)
 
 
-def make_mechanism(group: Group, variant: str, kv_heads: int | None) -> Attention:
+def make_mechanism(group: Group, variant: Spec | Union, kv_heads: int | None) -> Attention:
     """A mechanism to ask about itself, on any backend."""
     config = group.config
     dims = Dims(heads=config.heads, head_dim=config.head_dim, max_len=config.max_len, kv_heads=kv_heads)
-    return create(str(parse(variant).without_backend()), dims=dims, seed=group.sampling.seed)
+    return create(variant.without_backend(), dims=dims, seed=group.sampling.seed)
 
 
 def fingerprint_task(task: Task) -> str:

@@ -12,7 +12,7 @@ from typing import Any, get_origin
 from ...errors import UsageError, make_unknown_error
 from ...layers.named import is_baseline
 from ...registry import rename_backend
-from ...spec import parse
+from ...spec import Spec, Union, format_value, parse
 from ..case import Case, group_cases
 from ..case_config import Sampling
 from ..task import Task
@@ -126,7 +126,7 @@ def _plan_part(
     blocks = _choose_variants(part.block, overrides.variants)
     grids = _make_grids(part, overrides)
     cases: list[Case] = []
-    unfit: dict[str, None] = {}
+    unfit: dict[Spec | Union, None] = {}
     for want in wanted:
         task = find_task(want.target)
         keys = {**want.keys, **_drop_foreign_keys(task, overrides.keys)}
@@ -152,10 +152,10 @@ def _plan_part(
             accepted = [s for s in named if not choosy or accepts_kv_heads(cell, s, kv_heads)]
             unfit |= dict.fromkeys(s for s in named if s not in accepted and not overrides.variants)
             budgets = grids[0]["budget"] if task.mechanisms else (None,)
-            fitted = fit_all(cell, accepted if task.mechanisms else [want.task], kv_heads, budgets)
+            fitted = fit_all(cell, accepted if task.mechanisms else [Spec(want.task)], kv_heads, budgets)
             cases += [make_case(cell, spec, kv_heads, budget) for spec, budget in fitted]
     if unfit:
-        message = f"left out of part {part.name!r}: {', '.join(unfit)}"
+        message = f"left out of part {part.name!r}: {', '.join(map(str, unfit))}"
         warnings.warn(f"--shape {overrides.shape}: {message}: other key-value heads than the model's", stacklevel=2)
     return _set_baselines(cases)
 
@@ -176,28 +176,29 @@ def _set_baselines(cases: Sequence[Case]) -> list[Case]:
     return [replace(case, group=replace(case.group, baseline_kv_heads=most[case.group])) for case in cases]
 
 
-def get_spec(variant: VariantTable) -> str:
-    """A suite's variant as the one string that names it, the backend by the name that it goes by today."""
-    return str(rename_backend(parse(variant.name).with_options(variant.options, variant.backend)))
+def get_spec(variant: VariantTable) -> Spec | Union:
+    """A suite's variant as a spec, its values as text, its backend under its present name."""
+    options = {name: format_value(value) for name, value in variant.options.items()}
+    return rename_backend(parse(variant.name).with_options(options, variant.backend))
 
 
-def _choose_variants(tables: Sequence[VariantTable] | None, wanted: Sequence[str]) -> list[str]:
+def _choose_variants(tables: Sequence[VariantTable] | None, wanted: Sequence[str]) -> list[Spec | Union]:
     """A part's variants or blocks; when some are asked for, those: by name as the suite has them, else as they are
     written."""
     specs = [get_spec(v) for v in tables or ()]
     if not wanted or tables is None:
         return specs
-    chosen: list[str] = []
+    chosen: list[Spec | Union] = []
     for text in wanted:
         spec = get_spec(VariantTable(name=text))
-        same = [s for s in specs if parse(s).matches(text) or s == spec]
+        same = [s for s in specs if s.matches(text) or s == spec]
         chosen += [s for s in (same or [spec]) if s not in chosen]
     return chosen
 
 
-def _find_baseline(part: SuitePart, specs: Sequence[str]) -> str | None:
+def _find_baseline(part: SuitePart, specs: Sequence[Spec | Union]) -> str | None:
     """The variant that others are compared with, by its spec or its name; None when the part does not run it."""
-    return next((s for s in specs if part.baseline and parse(s).matches(part.baseline)), None)
+    return next((str(s) for s in specs if part.baseline and s.matches(part.baseline)), None)
 
 
 def _check_tasks(loaded: LoadedSuite, names: Sequence[str]) -> None:
@@ -208,9 +209,8 @@ def _check_tasks(loaded: LoadedSuite, names: Sequence[str]) -> None:
 
 
 def _check_baselines(name: str, parts: Sequence[SuitePart]) -> None:
-    names = {
-        text for part in parts for v in (*(part.variant or ()), *(part.block or ())) for text in (v.name, get_spec(v))
-    }
+    variants = [v for part in parts for v in (*(part.variant or ()), *(part.block or ()))]
+    names = {text for v in variants for text in (v.name, str(get_spec(v)))}
     for part in parts:
         if part.baseline is not None and part.baseline not in names:
             raise make_unknown_error("baseline", part.baseline, names, where=name)

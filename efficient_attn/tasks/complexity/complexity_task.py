@@ -20,7 +20,7 @@ from ...errors import UsageError
 from ...results.rows import Record, Row
 from ...results.section import Section
 from ...results.stats import Estimate, estimate_exponent, estimate_mean
-from ...spec import parse
+from ...spec import SpecLike, parse
 from ...units import parse_size
 from .formulas import evaluate
 
@@ -78,9 +78,9 @@ class ComplexityKeys(Keys):
     tolerance: Annotated[float, Field(gt=0)] = 0.2
     claims: Annotated[dict[str, GrowthClaim], BeforeValidator(_restore_tables)] = Field(default_factory=dict)
 
-    def find_claim(self, variant: str) -> GrowthClaim | None:
+    def find_claim(self, variant: SpecLike) -> GrowthClaim | None:
         """Of a variant as it is written, else of its name."""
-        return self.claims.get(variant, self.claims.get(parse(variant).names[0]))
+        return self.claims.get(str(variant), self.claims.get(parse(variant).names[0]))
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:

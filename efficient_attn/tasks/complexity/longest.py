@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 from pydantic import BeforeValidator, Field
 
 from ...bench.case_config import CaseConfig, Group
@@ -123,10 +124,12 @@ def search(
 
 
 def _interpolate_length(measurements: list[tuple[int, int]], target_bytes: float, memory: int) -> float:
-    """Where so many bytes are reached, from lengths and what they took.
+    """The length at which so many bytes are expected, from the lengths and bytes measured so far.
 
-    Of one alone growth counts as quadratic. Beyond two a line is too far where growth bends up, and a power law where
-    there are bytes that do not grow: the nearer of them counts; between two, for the same reason, the later."""
+    From one measurement, by quadratic growth. Beyond two, by a line or a power law, whichever is nearer: the line goes
+    too far where growth bends upwards, the power law where some bytes do not grow. Between a length that fits and one
+    that does not, by the parabola through the three nearest measurements where there are three, else by the farther
+    of line and power law."""
     if len(measurements) < 2:
         (length, n_bytes), *_ = measurements
         return length * (target_bytes / n_bytes) ** 0.5
@@ -134,6 +137,12 @@ def _interpolate_length(measurements: list[tuple[int, int]], target_bytes: float
     (a, x), (b, y) = sorted(measurements[-2:]) if not (low and high) else (max(low), min(high))
     if y <= x:  # no growth
         return 2.0 * b if low else a / 2
+    if low and high and len(measurements) > 2:
+        nearest = sorted(measurements, key=lambda p: abs(p[1] - target_bytes))[:3]
+        lengths, n_bytes = zip(*nearest, strict=True)
+        roots = np.roots(np.polyfit(lengths, n_bytes, 2) - [0, 0, target_bytes])
+        if between := [float(root.real) for root in roots if abs(root.imag) < 1e-9 and a < root.real < b]:
+            return between[0]
     line = a + (b - a) * (target_bytes - x) / (y - x)
     power = a * (target_bytes / x) ** min(20.0, math.log(b / a) / math.log(y / x))
     return max(line, power) if low and high else min(line, power)
@@ -182,7 +191,7 @@ def make_model(case: Case, length: int) -> Encoder:
         heads=place.heads,
         kv_heads=case.kv_heads,
         layers=keys.layers[0],
-        attention=case.variant,
+        attention=str(case.variant),
         positions=None,
         max_len=length,
         checkpointed=keys.checkpointed[0],

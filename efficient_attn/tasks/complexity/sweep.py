@@ -26,7 +26,6 @@ from ...layers.multi_head import MultiHeadAttention
 from ...layers.named import find_baseline, make_layer
 from ...registry import create
 from ...results.stats import Estimate, estimate_geometric_mean, median
-from ...spec import parse
 from ...units import size as write_bytes
 from .formulas import evaluate
 
@@ -92,9 +91,7 @@ class SweepCall:
         else:
             width = point.width // point.heads
             dims = Dims(heads=point.heads, kv_heads=None, head_dim=width, value_dim=width, max_len=point.length)
-            attn = create(str(parse(case.variant)), dims=replace(dims, kv_heads=case.kv_heads), seed=seed).to(
-                **factory_options
-            )
+            attn = create(case.variant, dims=replace(dims, kv_heads=case.kv_heads), seed=seed).to(**factory_options)
             shape = Shape(
                 place.batch, point.heads, attn.kv_heads or point.heads, point.length, point.length, width, width
             )

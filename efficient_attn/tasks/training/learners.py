@@ -22,6 +22,7 @@ from ...models.objectives import IGNORED, predict_masked
 from ...models.seq2seq import Seq2Seq
 from ...models.stacks import Decoder, Encoder, EncoderDecoder
 from ...models.vision import MaskedPatches, VisionTransformer
+from ...spec import SpecLike, parse
 from .problem import Array, Batch, LearnKeys, Problem
 
 PARAMETER_TOLERANCE = 0.10  # by how much parameters may differ
@@ -142,7 +143,7 @@ def count_correct(logits: Tensor, targets: Tensor) -> tuple[EvaluationCounts, Te
 # -- models of one size ----------------------------------------------------------------------------------------------
 
 
-def make_learner(problem: Problem, keys: LearnKeys, variant: str, *, length: int, seed: int) -> Learner:
+def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length: int, seed: int) -> Learner:
     """The problem's model with a mechanism inside, or a baseline's; with as many parameters as the reference.
 
     Raises `UnsupportedError` where it cannot be within a tenth of that, and where the model cannot use the mechanism.
@@ -176,12 +177,12 @@ def _default_size(problem: Problem, keys: LearnKeys) -> int:
     return problem.recipe.d_model * (1 if keys.architecture == "recurrent" else 4)
 
 
-def _count_parameters(problem: Problem, keys: LearnKeys, variant: str, size: int | None, length: int) -> int:
+def _count_parameters(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int | None, length: int) -> int:
     model = _build_model(problem, keys, variant, size or _default_size(problem, keys), length, 0)
     return sum(count_parameters(model).values())
 
 
-def _build_model(problem: Problem, keys: LearnKeys, variant: str, size: int, length: int, seed: int) -> nn.Module:
+def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int, length: int, seed: int) -> nn.Module:
     recipe, inputs, outputs = problem.recipe, problem.inputs(keys), problem.outputs(keys)
     if keys.architecture == "recurrent":
         return _build_recurrent(problem, variant, size, inputs, outputs, seed)
@@ -191,7 +192,7 @@ def _build_model(problem: Problem, keys: LearnKeys, variant: str, size: int, len
         d_model=recipe.d_model,
         heads=recipe.heads,
         layers=keys.layers or recipe.layers,
-        attention=variant if recipe.model != "sequence" else "full",
+        attention=str(variant) if recipe.model != "sequence" else "full",
         hidden=size,
         positions=cast(Any, recipe.positions),
         convolution=recipe.convolution,
@@ -208,15 +209,17 @@ def _build_model(problem: Problem, keys: LearnKeys, variant: str, size: int, len
     if recipe.model == "vision":
         assert problem.image is not None
         return VisionTransformer(config, image=problem.image, patch=recipe.patch, classes=outputs)
-    return EncoderDecoder(config, source_vocab=inputs, target_vocab=outputs, cross=variant)
+    return EncoderDecoder(config, source_vocab=inputs, target_vocab=outputs, cross=str(variant))
 
 
-def _build_recurrent(problem: Problem, variant: str, width: int, inputs: int, outputs: int, seed: int) -> nn.Module:
+def _build_recurrent(
+    problem: Problem, variant: SpecLike, width: int, inputs: int, outputs: int, seed: int
+) -> nn.Module:
     """Recurrent sequence to sequence: through one vector where the variant is its recurrence, else with attention."""
     if problem.recipe.model != "sequence":
         raise UsageError(f"{problem.name}: architecture recurrent is for sequence to sequence only")
     sizes: dict[str, Any] = {"source_vocab": inputs, "target_vocab": outputs, "width": width, "seed": seed}
     if variant == "gru":
         return Seq2Seq(**sizes)
-    attention = "bahdanau" if variant.startswith("additive") else "luong"
-    return Seq2Seq(**sizes, attention=attention, variant=variant)
+    attention = "bahdanau" if parse(variant).names[0] == "additive" else "luong"
+    return Seq2Seq(**sizes, attention=attention, variant=str(variant))

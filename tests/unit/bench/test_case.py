@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from efficient_attn.errors import UnsupportedError
 from efficient_attn.results import store
 from efficient_attn.results.rows import COLUMNS
 from efficient_attn.results.shards import strip_digest
+from efficient_attn.spec import Spec
 
 CASE = planted.case()
 RESULTS = Path(__file__).parents[3] / "results"
@@ -68,7 +70,7 @@ def test_the_key_is_readable_and_stable() -> None:
         dataclasses.replace(CASE, options='{"x": 1}'),
         dataclasses.replace(CASE, backend="dense"),
         dataclasses.replace(CASE, kv_heads=1),
-        dataclasses.replace(CASE, variant="linear"),
+        dataclasses.replace(CASE, variant=Spec("linear")),
     ],
 )
 def test_the_digest_changes_with_everything_that_matters(other: Any) -> None:
@@ -95,7 +97,7 @@ def test_a_full_batch_is_called_as_it_was_before_there_was_anything_else(monkeyp
     monkeypatch.setattr(case_module, "PROTOCOL", 3)
     group = dataclasses.asdict(CASE.group) | {"keys": {"memory_budget": None, "peak_memory": False}}
     del group["target"], group["of_blocks"], group["config"]["fill"], group["config"]["segment"]
-    before = dataclasses.asdict(CASE) | {"group": group, "protocol": 3}
+    before = dataclasses.asdict(CASE) | {"variant": "full", "group": group, "protocol": 3}
     del before["budget"], before["keys_model"]
     assert hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()[:12] == CASE.digest
 
@@ -242,7 +244,7 @@ def test_published_cases_are_still_planned_by_their_names(suite: str) -> None:
 
 def test_a_layers_fingerprint_follows_the_layer() -> None:
     alone, inside, gru, lstm = (
-        make_case(dataclasses.replace(CASE.group, of_blocks=layer), variant, None)
+        make_case(dataclasses.replace(CASE.group, of_blocks=layer), Spec(variant), None)
         for variant, layer in (("full", False), ("full", True), ("gru", True), ("lstm", True))
     )
     assert inside.fingerprint.startswith(alone.fingerprint)
@@ -250,3 +252,18 @@ def test_a_layers_fingerprint_follows_the_layer() -> None:
     assert gru.fingerprint == lstm.fingerprint  # one file
     assert gru.digest != lstm.digest
     assert (gru.family, gru.kv_heads, gru.backend, gru.row().options) == ("baseline", 2, None, "{}")
+
+
+@pytest.mark.parametrize(
+    "variant", ["sliding_window:window=8", "sliding_window:window=8|strided:stride=4", "gqa:kv_heads=2"]
+)
+def test_a_case_never_parses_its_variant_again(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = planted.case(variant)
+
+    def refuse(text: str) -> Spec:
+        raise AssertionError(f"{text!r} was parsed again")
+
+    monkeypatch.setattr(Spec, "parse", refuse)
+    assert case.create().spec == case.row().variant == str(case.variant)
+    assert f"/{case.variant}/" in case.key
+    assert pickle.loads(pickle.dumps(case)).variant == case.variant
