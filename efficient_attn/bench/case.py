@@ -151,7 +151,7 @@ def group_cases(cases: Iterable[Case]) -> list[tuple[Group, list[Case]]]:
 
 def as_json(case: Case) -> dict[str, Any]:
     """A planned case for programs to read."""
-    fields = asdict(case) | {"variant": str(case.variant)}
+    fields: dict[str, Any] = {**asdict(case), "variant": str(case.variant)}
     group = fields.pop("group")
     del fields["keys_model"]
     config, sampling = group.pop("config"), group.pop("sampling")
