@@ -176,9 +176,21 @@ def test_the_readmes_mechanisms_run_in_a_suite(example: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_links_lead_somewhere(document: Path) -> None:
-    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text())
-    missing = [t for t in targets if not t.startswith("http") and not (document.parent / t).exists()]
-    assert not missing
+    targets = [t for t in re.findall(r"\]\(([^)\s]+)\)", document.read_text()) if not t.startswith("http")]
+    assert [t for t in targets if not (document.parent / t.partition("#")[0]).exists()] == []
+    to_headings = [(document.parent / path if path else document, anchor) for path, _, anchor in map(_split, targets)]
+    assert [(p.name, a) for p, a in to_headings if a and p.suffix == ".md" and a not in _anchors(p)] == []
+
+
+def _split(target: str) -> tuple[str, str, str]:
+    return target.partition("#")
+
+
+def _anchors(document: Path) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
