@@ -1,6 +1,6 @@
-"""Efficient attention mechanisms behind one signature, proved right, then measured honestly.
+"""Benchmark efficient-attention mechanisms against exact attention, with verified outputs.
 
-The public names, each imported when it is first used: importing this package imports neither torch nor pandas.
+Public names are imported when they are first used: importing this package imports neither torch nor pandas.
 """
 
 from __future__ import annotations

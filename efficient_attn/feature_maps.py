@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Mapped = tuple[Tensor, Tensor | None]  # features [.., F], and the logarithm [..] of what they are all multiplied by
+Mapped = tuple[Tensor, Tensor | None]  # features [.., F], and the logarithm [..] of their common factor
 
 
 def _keep_width(width: int) -> int:
@@ -21,17 +21,16 @@ def _keep_width(width: int) -> int:
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """phi, applied to queries and keys ``[.., L, D]`` alike, giving ``[.., L, width(D)]``.
+    """phi, applied to queries and keys ``[.., L, D]``, returning ``[.., L, width(D)]``.
 
-    scaled: phi returns a pair, features and the logarithm ``[.., L]`` of a factor of them all. The factor of a key is
-    never formed alone, only in proportion to the largest that a query sees; that of a query cancels. So exponentials
-    of any size are safe. positional: phi also takes the positions ``[L]``, as ``phi(x, at)``.
-    signed: products may be negative, so sums of them may come close to zero, and divisors are kept away from it.
-    exact: all sums are taken in float64, for products of either sign that nearly cancel.
-    back: the gradient by x, ``back(x, features, by_features, by_logarithm)``, of a map without parameters or positions,
-    where that is less work than autograd's. It may write over features and by_features; what is hidden has features
-    of zero and gets a gradient that counts for nothing. by_logarithm is None for queries.
-    A mechanism can be pickled if its map can: phi and width are functions of a module, or partials of them.
+    scaled: phi returns features and the logarithm ``[.., L]`` of their common factor. A key's factor is only formed
+    relative to the largest that a query sees, and a query's cancels, so that exponentials of any size are safe.
+    positional: phi also takes the positions ``[L]``, as ``phi(x, at)``. signed: products may be negative, so that sums
+    may be close to zero, and divisors are kept away from it. exact: all sums are in float64, for products of both signs
+    that nearly cancel. back: the gradient with respect to x, ``back(x, features, by_features, by_logarithm)``, for maps
+    without parameters or positions, where it is cheaper than autograd. It may overwrite features and by_features;
+    masked rows have zero features, and their gradients are ignored. by_logarithm is None for queries. A mechanism can
+    be pickled if phi and width are module-level functions or partials of them.
     """
 
     phi: Callable[..., Tensor | tuple[Tensor, Tensor]]
@@ -66,7 +65,7 @@ class _EluPlusOne(torch.autograd.Function):
         return grads[0] * output.clamp(max=1)
 
 
-# torch's own `apply` takes 50 microseconds to look for defaults and transforms, of which there are none here
+# torch's own `apply` takes 50 microseconds to check for defaults and transforms, which do not exist here
 _apply_elu: Any = super(torch.autograd.Function, _EluPlusOne).apply  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -76,7 +75,7 @@ def _compute_elu_plus_one(x: Tensor) -> Tensor:
 
 def _elu_plus_one(x: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # pyright: ignore[reportAttributeAccessIssue]
-        return F.elu(x) + 1  # torch's own, whose rules are known there
+        return F.elu(x) + 1  # torch's own op, whose transforms are known there
     return cast(Tensor, _apply_elu(x)) if x.requires_grad and torch.is_grad_enabled() else _compute_elu_plus_one(x)
 
 
@@ -104,13 +103,13 @@ def _scale_backward(x: Tensor, features: Tensor, by_features: Tensor, by_logarit
 scaled_identity = FeatureMap(scale, back=_scale_backward)
 
 
-BLOCK = 8  # coordinates whose products with the rest are formed at once
+BLOCK = 8  # components whose products with the rest are formed together
 
 
 def _expand_second_order(x: Tensor) -> Tensor:
-    """1, x and the products of its coordinates: those of a block with all from its own on, so hardly any comes twice.
+    """1, x and the products of its components: those of a block with all from its own on, so that few occur twice.
 
-    Products within a block do come twice, and squares once where they should count half: both by a factor 1/sqrt(2).
+    Products within a block occur twice, and squares once where they should count half: both by a factor 1/sqrt(2).
     """
     x, width = scale(x), x.shape[-1]
     parts = [torch.ones_like(x[..., :1]), x]

@@ -1,4 +1,4 @@
-"""The files that come with the package: suites, captured data and shapes of models."""
+"""Bundled files: suites, captured activations and model shapes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .errors import make_unknown_error
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The attention of a model that people know. kv_heads: None where heads share none. window: keys that a position
-    sees, where they are few; length: positions that it was trained for. source: where that is written."""
+    """The attention shape of a known model. kv_heads: None if heads share none. window: visible keys, if limited;
+    length: positions in training. source: where it is documented."""
 
     name: str
     heads: int
@@ -43,7 +43,7 @@ def list_suite_names() -> list[str]:
 
 
 def describe_suite(name: str) -> str:
-    """What a built-in suite is for, in its own words: its description, or else its title."""
+    """A built-in suite's description, or its title."""
     with (find_suites_folder() / f"{name}.toml").open("rb") as file:
         suite = tomllib.load(file)
     return str(suite.get("description") or suite.get("title") or "")
@@ -59,7 +59,7 @@ def list_model_shapes() -> tuple[ModelShape, ...]:
 
 
 def find_model_shape(name: str) -> ModelShape:
-    """The shape of a model by its name. Raises `UsageError` for one that is not known."""
+    """A model's shape by name. Raises `UsageError` for an unknown name."""
     shapes = {shape.name: shape for shape in list_model_shapes()}
     if name not in shapes:
         raise make_unknown_error("shape", name, list(shapes))

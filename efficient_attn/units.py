@@ -1,6 +1,6 @@
-"""Numbers and sizes, read and written: units that people know, and three significant digits.
+"""Parse and format numbers, sizes and times, with three significant digits.
 
-Light: nothing heavy is imported, so that the command line may use it; a frame's empty cells are known without pandas.
+Imports nothing heavy, so that the command line can use it; missing values are detected without pandas.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from .errors import UsageError
 
-EMPTY = "\u2013"  # what an empty cell shows
+EMPTY = "\u2013"  # how a missing value is shown
 INTERVAL_DASH = "\u2013"  # between the ends of an interval
 MICRO = "\u00b5"
 TIME_UNITS = (("s", 1e3), ("ms", 1.0), (f"{MICRO}s", 1e-3), ("ns", 1e-6))
@@ -37,10 +37,10 @@ def parse_size(text: str) -> int:
 
 
 def is_present(value: Any) -> bool:
-    """Whether a frame's cell holds something."""
+    """Whether a frame's value is not missing."""
     try:
-        return value is not None and bool(value == value)  # what is not a number equals nothing
-    except TypeError:  # pandas' NA does not say what it equals
+        return value is not None and bool(value == value)  # NaN is not equal to itself
+    except TypeError:  # pandas' NA cannot be compared
         return False
 
 
@@ -58,7 +58,7 @@ def number(value: Any) -> str:
 
 
 def duration(ms: Any, low: Any = None, high: Any = None) -> str:
-    """Milliseconds in the unit that fits, an interval's ends in the same unit: ``12.3 ms (12.1-12.6)``."""
+    """Milliseconds in a suitable unit, with the ends of an interval in the same unit: ``12.3 ms (12.1-12.6)``."""
     return _format_scaled(ms, TIME_UNITS, low, high)
 
 
@@ -68,7 +68,7 @@ def seconds(value: Any, low: Any = None, high: Any = None) -> str:
 
 
 def rough_duration(wall_s: float) -> str:
-    """``2 min 10 s``: what is expected, where more digits would promise more than is known."""
+    """``2 min 10 s``: an estimate, rounded to its precision."""
     if round(wall_s) < 60:
         return f"{max(1, round(wall_s))} s"
     minutes, remaining_s = divmod(round(wall_s / 10) * 10, 60)
@@ -86,12 +86,12 @@ def size(count: Any) -> str:
 
 
 def rough_size(count: float) -> str:
-    """``1.3 GiB``, ``5 MiB``: of what is expected."""
+    """``1.3 GiB``, ``5 MiB``: an estimate, rounded to its precision."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(1, round(count / 2**20))} MiB"
 
 
 def budget(count: Any) -> str:
-    """Bytes as people set them: ``16 GB`` where three decimal digits say it all, else in binary units."""
+    """Bytes of a budget: ``16 GB`` if three decimal digits are exact, otherwise in binary units."""
     unit, scale = next((u for u in DECIMAL_SIZE_UNITS if float(count) >= u[1]), ("B", 1.0))
     value = f"{float(count) / scale:.3g}"
     return f"{value} {unit}" if float(value) * scale == float(count) else size(count)
@@ -130,11 +130,11 @@ def exponent_interval(value: Any, low: Any = None, high: Any = None) -> str:
 
 
 def _format_two_decimals(value: float) -> str:
-    return f"{round(value, 2) + 0.0:.2f}"  # without the sum, what is hardly below zero would be -0.00
+    return f"{round(value, 2) + 0.0:.2f}"  # the sum turns -0.00 into 0.00
 
 
 def short_length(length: Any) -> str:
-    """A length as an axis shows it: 512, 1K, 2K, 1M; lengths that are no such multiple stay as they are."""
+    """A length as on an axis: 512, 1K, 2K, 1M; other lengths are unchanged."""
     length = int(length)
     for unit, scale in (("M", 1 << 20), ("K", 1 << 10)):
         if length >= scale and length % scale == 0:
@@ -156,7 +156,7 @@ FORMATTERS: Mapping[str, Callable[[Any], str]] = {
 
 
 def format_value(value: Any, unit: Unit) -> str:
-    """A value of a column, whatever it is: a number in its unit, text and truth as words."""
+    """A value of a column: a number in its unit, text, or a boolean as a word."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return value if isinstance(value, str) else FORMATTERS[unit](value)
@@ -165,7 +165,7 @@ def format_value(value: Any, unit: Unit) -> str:
 def _format_scaled(value: Any, units: Sequence[tuple[str, float]], low: Any = None, high: Any = None) -> str:
     if not is_present(value):
         return EMPTY
-    # 999.7 shows as 1000 in three digits, so that it belongs to the next unit already
+    # 999.7 rounds to 1000 with three digits, and belongs to the next unit
     unit, scale = next((u for u in units if abs(float(value)) >= 0.9995 * u[1]), units[-1])
     scaled_ends = (low / scale, high / scale) if is_present(low) and is_present(high) else (None, None)
     return f"{number(float(value) / scale)} {unit}{_format_interval(*scaled_ends)}"

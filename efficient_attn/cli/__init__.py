@@ -1,7 +1,7 @@
-"""The command line: parses, calls, prints; no logic of its own.
+"""The command line: it parses arguments, calls the library and prints; it has no logic of its own.
 
-Exit codes: 0 done, 1 done but cases or checks failed, NEW regressed or the machine is not ready, 2 bad usage,
-3 asked to fail when blind and it was, 130 interrupted, 143 terminated.
+Exit codes: 0 success; 1 a case or check failed, a regression was found, or the machine is not ready; 2 invalid usage; 3
+with ``--fail-if-blind``, if a case is blind; 130 interrupted; 143 terminated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .parser import make_parser
 from .signals import report_stop
 from .verbs import load_guarded_plugin
 
-# what torch's profiler and its allocator say on stderr is not for our readers; told before torch is imported
+# silences torch's profiler and allocator on stderr; set before torch is imported
 LOG_LEVELS = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 PACKAGE = Path(__file__).parents[1]
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for plugin in getattr(args, "plugin", ()):
                 load(plugin)
             code = args.call(args)
-        sys.stdout.flush()  # here, where a reader who has left can still be told from an error
+        sys.stdout.flush()  # flushed here, where a closed pipe can still be distinguished from other errors
         return code
     except (UsageError, UnsupportedError) as error:
         print(f"efficient-attn: {' '.join(str(error).split())}", file=sys.stderr)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _one_line_warnings() -> Iterator[None]:
-    """Our own warnings are sentences for people: shown as such, without the line of code that gave them."""
+    """Print our own warnings as plain sentences, without the line of code that raised them."""
     default_showwarning = warnings.showwarning
 
     def show(message: Any, category: type[Warning], filename: str, *rest: Any, **more: Any) -> None:

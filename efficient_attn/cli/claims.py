@@ -1,4 +1,4 @@
-"""The verb ``claims``: what published claims are worth, by the rows of runs."""
+"""The verb ``claims``: verdicts on published claims from the rows of runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ def claims(args: Namespace) -> int:
 
     if args.check:
         if args.run or args.claims:
-            raise UsageError("claims: --check reads files of claims alone, without RUN and --claims")
+            raise UsageError("claims: --check only reads claim files; leave out RUN and --claims")
         return _check_files(args)
     if not args.run:
         raise UsageError("claims: needs at least one run's folder, or --check FILE")
-    entries = ledger.load_ledger([Path(file) for file in args.claims])  # mistakes are told before runs are read
+    entries = ledger.load_ledger(
+        [Path(file) for file in args.claims]
+    )  # errors in claim files are reported before runs are read
     from ..report.claims import claims_text, evidence, verdicts
 
     rows = evidence.read_evidence([Path(run) for run in args.run])
@@ -36,7 +38,7 @@ def claims(args: Namespace) -> int:
 
 
 def _check_files(args: Namespace) -> int:
-    """Say of each claim which hash is right, and fail where one is not."""
+    """Print the correct hash of each claim, and fail if one is wrong."""
     from ..report.claims.ledger import check_task_columns, list_wrong_hashes, read_source
 
     sources, columns = {file: read_source(Path(file)) for file in args.check}, _list_task_columns()

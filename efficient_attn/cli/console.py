@@ -1,4 +1,4 @@
-"""What the command line prints: tables for people, plain lines where nobody watches."""
+"""Terminal output: tables on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 OUTCOMES = {"passed": "passed", "failed": "failed", "not_claimed": "does not apply"}
-ABILITY_COLUMNS = ("causal", "decode", "exact")  # what a mechanism can do, as `list` says it
-ASCII_REPLACEMENTS = str.maketrans({units.EMPTY: "-", units.MICRO: "u"})  # where a terminal knows ASCII only
+ABILITY_COLUMNS = ("causal", "decode", "exact")  # traits that `list` shows
+ASCII_REPLACEMENTS = str.maketrans({units.EMPTY: "-", units.MICRO: "u"})  # for terminals that only support ASCII
 
 
 def _make_console() -> Console:
-    # a pipe has no width: tables are then as wide as they need to be, so that nothing is cut
+    # a pipe has no width: tables are as wide as necessary, so that nothing is cut
     return Console(width=None if sys.stdout.isatty() else 200, highlight=False, emoji=False, markup=False)
 
 
@@ -63,9 +63,7 @@ def show_catalogue(
     print_table(
         "Mechanisms (exact: a softmax over the keys that are seen)", ["name", "family", *ABILITY_COLUMNS, ""], rows
     )
-    print_table(
-        "Suites (efficient-attn plan SUITE says how long one takes)", ["name", ""], [*map(list, suites.items())]
-    )
+    print_table("Suites (efficient-attn plan SUITE estimates the time)", ["name", ""], [*map(list, suites.items())])
     print_table(
         "Other libraries, with --plugin", ["name", "plug-in", "library"], [[p.name, p.plugin, p.library] for p in peers]
     )
@@ -95,18 +93,18 @@ def show_info(info: Info) -> None:
         print("\n".join(format_patterns(grids, plain=not _can_print(BLOCKS + BOX, sys.stdout))))
 
 
-# two of these beside each other, with their frames, fit 80 columns; a character is about twice as high as wide
+# two of these side by side, with frames, fit into 80 columns; a character is about twice as high as wide
 GRID_ROWS, GRID_COLUMNS = 16, 32
 BLOCKS, BOX = " \u2591\u2592\u2593\u2588", "\u250c\u2500\u2510\u2502\u2514\u2518"
 PLAIN_BLOCKS, PLAIN_BOX = " .:*#", "+-+|++"
-SHADE_LEGENDS = ("1/4", "1/2", "more", "all")  # what each but the blank stands for, at most
+SHADE_LEGENDS = ("1/4", "1/2", "more", "all")  # the largest share that each character stands for, except the blank
 
 
 def format_patterns(grids: Sequence[PatternGrid], *, plain: bool = False) -> list[str]:
-    """Grids beside each other, and what they keep. plain: in ASCII."""
+    """Pattern grids side by side, with the share of pairs that they keep. plain: in ASCII."""
     blocks = PLAIN_BLOCKS if plain else BLOCKS
     legend = ", ".join(f"{mark} {share}" for mark, share in zip(blocks[1:], SHADE_LEGENDS, strict=True))
-    lines = [f"pattern: queries down, keys across; kept of a cell: {legend}", ""]
+    lines = [f"pattern: queries down, keys across; share of pairs: {legend}", ""]
     parts_by_line = zip(*(_frame_grid(grid, blocks, PLAIN_BOX if plain else BOX) for grid in grids), strict=True)
     return [*lines, *("  ".join(parts).rstrip() for parts in parts_by_line)]
 
@@ -129,7 +127,7 @@ def _choose_shade(share: float) -> int:
 
 
 def format_kept_share(grid: PatternGrid) -> str:
-    """``keeps 23.5% of all pairs``, or of what causality leaves of them; "about" where only some were looked at."""
+    """``keeps 23.5% of all pairs``, or of causal pairs; with "about" if only a sample of queries was evaluated."""
     qualifier, scope = "" if grid.exact else "about ", "causal" if grid.geometry.causal else "all"
     return f"keeps {qualifier}{units.percent(grid.share)} of {scope} pairs"
 
@@ -143,7 +141,7 @@ def _can_print(text: str, stream: TextIO) -> bool:
 
 
 def _make_printable(text: str, stream: TextIO) -> str:
-    """The text with plain letters for what numbers and units are written with, where those cannot be printed."""
+    """Replace characters that the output encoding does not support, in numbers and units, by ASCII."""
     return text if _can_print(text, stream) else text.translate(ASCII_REPLACEMENTS)
 
 
@@ -155,7 +153,7 @@ def info_as_json(info: Info) -> dict[str, Any]:
 
 
 def _pattern_as_json(pattern: Pattern, directions: Sequence[bool]) -> dict[str, Any]:
-    """At the length that is drawn, which share of the pairs is kept in each direction."""
+    """The length that is drawn, and the share of pairs kept in each direction."""
     from ..patterns.rasterize import compute_share_grids
 
     grids = compute_share_grids(pattern, directions=directions, rows=GRID_ROWS, columns=GRID_COLUMNS)
@@ -184,9 +182,9 @@ def show_plan(cases: Sequence[Case]) -> None:
 
 
 def show_cost_estimate(wall_s: float, peak_bytes: int, *, absent: Mapping[str, str] | None = None) -> None:
-    """``about 2 min 10 s, peak memory about 1.3 GiB``; more digits would promise more than is known.
+    """``about 2 min 10 s, peak memory about 1.3 GiB``, rounded to the precision of the estimate.
 
-    absent: devices that are not here, with reasons; of these nothing is known.
+    absent: devices that this machine does not have, with reasons; they are not estimated.
     """
     if wall_s or not absent:
         print(f"about {units.rough_duration(wall_s)}, peak memory about {units.rough_size(peak_bytes)}")
@@ -244,7 +242,7 @@ def _format_case(record: Record) -> str:
 
 
 def show_checks(outcomes: Mapping[str, Sequence[Outcome]], traits: Mapping[str, Traits], seed: int) -> None:
-    """A table of checks, what to do about those that failed, and all in a line."""
+    """A table of checks, what to do about failures, and a summary line."""
     from ..testing import sum_up
 
     for name, results in outcomes.items():

@@ -1,4 +1,4 @@
-"""What verbs leave behind: JSON, files, and the lines that name them."""
+"""What verbs write: JSON, files, and the lines that name them."""
 
 from __future__ import annotations
 

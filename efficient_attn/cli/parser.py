@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from . import claims, mechanisms, plot, publish, recommend, runs, values, verbs
 
 AXES: dict[str, tuple[Callable[[str], Any], str]] = {
-    "seq_len": (values.length, "sequence lengths, say 1024 or 32K; context lengths when decoding"),
+    "seq_len": (values.length, "sequence lengths, such as 1024 or 32K; context lengths when decoding"),
     "causal": (values.boolean, "true, false or both"),
     "dtype": (values.dtype, "data types: float32, bf16, ..."),
     "device": (values.one_of("device", ("cpu", "cuda", "mps")), "devices"),
@@ -60,32 +60,34 @@ class _PrintVersion(argparse.Action):
 
 
 def make_parser() -> Parser:
-    parser = Parser(prog="efficient-attn", description="Attention mechanisms, proved right, then measured honestly.")
+    parser = Parser(
+        prog="efficient-attn", description="Benchmark efficient-attention mechanisms against exact attention."
+    )
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version and exit")
     subparsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
     parser.verbs = subparsers.choices  # type: ignore[assignment]
     _add_list_options(_add_verb(subparsers, "list", mechanisms.list_, "show every mechanism and suite"))
     _add_info_options(_add_verb(subparsers, "info", mechanisms.info, "describe a mechanism with its options"))
-    _add_check_options(_add_verb(subparsers, "check", mechanisms.check, "hold a mechanism to what it claims"))
-    _add_doctor_options(_add_verb(subparsers, "doctor", verbs.doctor, "say how well this machine can measure now"))
+    _add_check_options(_add_verb(subparsers, "check", mechanisms.check, "verify that a mechanism satisfies its traits"))
+    _add_doctor_options(
+        _add_verb(subparsers, "doctor", verbs.doctor, "check whether this machine is ready for measurements")
+    )
     _add_suite_options(
-        _add_verb(subparsers, "plan", verbs.plan, "show what a suite would run, and what that would take")
+        _add_verb(subparsers, "plan", verbs.plan, "show the cases of a suite, and estimate their time and memory")
     )
     _add_run_options(_add_verb(subparsers, "run", verbs.run, "run a suite and write its page"))
     _add_report_options(_add_verb(subparsers, "report", verbs.report, "make a page, a Markdown file and plots of runs"))
-    _add_compare_options(
-        _add_verb(subparsers, "compare", verbs.compare, "say what became faster or slower from one run to another")
-    )
-    _add_claims_options(_add_verb(subparsers, "claims", claims.claims, "hold published claims to what runs measured"))
+    _add_compare_options(_add_verb(subparsers, "compare", verbs.compare, "compare two runs and report regressions"))
+    _add_claims_options(_add_verb(subparsers, "claims", claims.claims, "test published claims against measured runs"))
     plot.add_options(_add_verb(subparsers, "plot", plot.plot, "draw a figure for a paper, or write its table in LaTeX"))
     publish.add_options(
         _add_verb(subparsers, "publish", publish.publish, "make a site of runs that people can put anywhere")
     )
     recommend.add_options(
-        _add_verb(subparsers, "recommend", recommend.recommend, "say which mechanism to take, by what runs measured")
+        _add_verb(subparsers, "recommend", recommend.recommend, "recommend a mechanism from measured runs")
     )
     runs.add_options(_add_verb(subparsers, "runs", runs.runs, "list local runs"), removes=False)
-    text = "take away what can be made again: pages, and what ended runs left to go on from"
+    text = "remove files that can be generated again: pages, and checkpoints of finished runs"
     runs.add_options(_add_verb(subparsers, "clean", runs.clean, text), removes=True)
     return parser
 
@@ -131,10 +133,10 @@ def _add_check_options(verb: argparse.ArgumentParser) -> None:
 
 
 def _add_doctor_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--quick", action="store_true", help="only what takes a moment")
+    verb.add_argument("--quick", action="store_true", help="only the fast checks")
     verb.add_argument("--strict", action="store_true", help="exit with 1 when it is not ready to measure")
     verb.add_argument("--threads", type=values.count, metavar="N", help="CPU threads to measure with")
-    verb.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to look at (default: cpu)")
+    verb.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device to check (default: cpu)")
 
 
 def _add_suite_options(verb: argparse.ArgumentParser) -> None:
@@ -154,36 +156,34 @@ def _add_suite_options(verb: argparse.ArgumentParser) -> None:
         type=values.key_value,
         action="append",
         metavar="KEY=VALUE",
-        help="a task's key, say activations=my.npz",
+        help="a key of a task, such as activations=my.npz",
     )
     verb.add_argument("--activations", metavar="FILE", help="captured q, k and v (.npz or .safetensors) for fidelity")
     verb.add_argument(
         "--model", type=values.list_of(str), metavar="A,B", help="trained models: smollm2, minilm, or a folder"
     )
-    verb.add_argument("--text", metavar="FILE", help="what models read (default: State of the Union addresses)")
+    verb.add_argument("--text", metavar="FILE", help="text that models read (default: State of the Union addresses)")
     verb.add_argument("--seed", type=values.seed, metavar="N", help="seed of all inputs")
     verb.add_argument(
-        "--memory-budget", type=values.size, metavar="SIZE", help="say the longest context whose state fits this: 16GB"
+        "--memory-budget", type=values.size, metavar="SIZE", help="report the longest context whose state fits: 16GB"
     )
-    verb.add_argument("--quick", action="store_true", help="two lengths and three rounds: a trial, not a result")
+    verb.add_argument("--quick", action="store_true", help="two lengths and three rounds: a quick try, not a result")
     verb.set_defaults(axes=tuple(AXES))
 
 
 def _add_run_options(verb: argparse.ArgumentParser) -> None:
     _add_suite_options(verb)
     verb.add_argument("--out", metavar="DIR", help="where the results go (default: results/local/SUITE-TIME)")
-    verb.add_argument("--resume", action="store_true", help="go on in a folder that holds part of the run")
+    verb.add_argument("--resume", action="store_true", help="resume a run in its folder")
     verb.add_argument("--retry-failed", action="store_true", help="with --resume: measure failed cases again")
-    verb.add_argument("--timeout", type=values.seconds, metavar="SECONDS", help="the most that one case may take")
-    verb.add_argument(
-        "--memory-limit", type=values.size, metavar="SIZE", help="the most memory that one case may take: 8GB, 512MiB"
-    )
+    verb.add_argument("--timeout", type=values.seconds, metavar="SECONDS", help="time limit of a case")
+    verb.add_argument("--memory-limit", type=values.size, metavar="SIZE", help="memory limit of a case: 8GB, 512MiB")
     verb.add_argument("--start-method", choices=("forkserver", "spawn"), help="how the processes that measure begin")
 
 
 def _add_report_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", metavar="RUN", nargs="+", help="a run's folder")
-    verb.add_argument("--out", metavar="DIR", help="where the report goes (default: the run's own folder)")
+    verb.add_argument("--out", metavar="DIR", help="where to write the report (default: the run's folder)")
     verb.add_argument(
         "--export",
         type=values.export,
@@ -192,7 +192,9 @@ def _add_report_options(verb: argparse.ArgumentParser) -> None:
         help="write only this file, for another tool: pytest-benchmark=FILE or github-action=FILE",
     )
     verb.add_argument(
-        "--published", action="store_true", help="RUN is a folder of runs: trim each to what git keeps, and list them"
+        "--published",
+        action="store_true",
+        help="RUN is a folder of runs: reduce each to what git stores, and list them",
     )
 
 
@@ -203,7 +205,7 @@ def _add_compare_options(verb: argparse.ArgumentParser) -> None:
         "--by",
         choices=("speedup", "latency"),
         default="speedup",
-        help="compare speedups over the cell's baseline (default), or times as they are",
+        help="compare speedups over the group's baseline (default), or latencies",
     )
     verb.add_argument("--confidence", type=values.confidence, default=0.95, metavar="P", help="of all cases (0.95)")
     verb.add_argument("--margin", type=values.share, default=0.02, metavar="X", help="differences to overlook (2%%)")
@@ -212,10 +214,10 @@ def _add_compare_options(verb: argparse.ArgumentParser) -> None:
         type=values.share,
         default=0.1,
         metavar="X",
-        help="what is surely within it is the same, what could not show it is blind (10%%)",
+        help="differences within it count as the same; cases that could not show it are blind (10%%)",
     )
     verb.add_argument("--drift", type=values.share, default=0.02, metavar="X", help="times' spread over runs (2%%)")
-    verb.add_argument("--across-machines", action="store_true", help="compare runs of unlike machines all the same")
+    verb.add_argument("--across-machines", action="store_true", help="compare runs of different machines anyway")
     verb.add_argument("--fail-on-regression", action="store_true", help="exit with 1 when a case is slower or broken")
     verb.add_argument(
         "--fail-if-blind", action="store_true", help="exit with 3 when a case could not have shown the tolerance"
@@ -228,8 +230,18 @@ def _add_compare_options(verb: argparse.ArgumentParser) -> None:
 def _add_claims_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder")
     verb.add_argument(
-        "--claims", metavar="FILE", nargs="+", action="extend", default=[], help="judge these instead of our ledger"
+        "--claims",
+        metavar="FILE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="test these claims instead of the built-in ones",
     )
     verb.add_argument(
-        "--check", metavar="FILE", nargs="+", action="extend", default=[], help="check files, and print right hashes"
+        "--check",
+        metavar="FILE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="check claim files, and print correct hashes",
     )

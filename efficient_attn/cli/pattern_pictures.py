@@ -13,11 +13,13 @@ from ..report.drawing.pattern_image import PatternImage, render_patterns
 from ..report.drawing.style import choose_colour_and_marker, name_mechanism
 from .console import format_kept_share
 
-MAX_CELLS = 256  # a side, at most: what a picture of two inches can show; shorter sequences have a cell a pair
+MAX_CELLS = (
+    256  # largest number of cells a side in a picture of two inches; shorter sequences have one cell for each pair
+)
 
 
 def render_portrait(mechanism: Info, file: Path) -> bytes:
-    """One mechanism, in each direction that it takes."""
+    """One mechanism, in each direction that it supports."""
     if mechanism.pattern is None:
         raise UsageError(f"info: {mechanism.spec} has no pattern to draw")
     images = [

@@ -24,8 +24,8 @@ FILTERS = (*NAME_FILTERS, *SIZE_FILTERS, "dtype", "mode", "causal")
 def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", metavar="RUN", nargs="+", help="a run's folder")
     verb.add_argument("--figure", choices=FIGURES, required=True, help="what it shows")
-    verb.add_argument("--format", choices=FORMATS, help="default: as --out ends, else pdf; tex is the table")
-    verb.add_argument("--out", type=Path, metavar="FILE", help="where it goes (default: FIGURE.FORMAT)")
+    verb.add_argument("--format", choices=FORMATS, help="default: the suffix of --out, else pdf; tex is the table")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="output file (default: FIGURE.FORMAT)")
     verb.add_argument("--width", type=values.inches, default=3.3, metavar="SIZE", help="3.3in, 84mm or 240pt (3.3in)")
     verb.add_argument(
         "--only",
@@ -35,7 +35,9 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="these mechanisms",
     )
-    verb.add_argument("--label", action="append", default=[], metavar="SPEC=NAME", help="what one is to be called")
+    verb.add_argument(
+        "--label", action="append", default=[], metavar="SPEC=NAME", help="name of a mechanism in the figure"
+    )
     verb.add_argument("--highlight", action="append", default=[], metavar="SPEC", help="all others are drawn in grey")
     verb.add_argument(
         "--against",
@@ -43,7 +45,9 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         default="time",
         help="of a front (default: time)",
     )
-    verb.add_argument("--bare", action="store_true", help="leave the place out of the picture: the caption has it")
+    verb.add_argument(
+        "--bare", action="store_true", help="omit the configuration from the picture; the caption names it"
+    )
     verb.add_argument(
         "--mode", choices=("forward", "forward_backward", "prefill", "decode"), help="default: the first of these"
     )
@@ -92,6 +96,6 @@ def _choose_file(args: Namespace) -> tuple[FileFormat, Path]:
     suffix = args.out.suffix.lower().removeprefix(".") if args.out else ""
     file_format = args.format or suffix or "pdf"
     if file_format not in FORMATS or (suffix and suffix != file_format):
-        message = f"plot: --out {args.out}: its ending has to be .{args.format or ', .'.join(FORMATS)}"
+        message = f"plot: --out {args.out}: the file name has to end in .{args.format or ', .'.join(FORMATS)}"
         raise UsageError(message)
     return cast("FileFormat", file_format), args.out or Path(f"{args.figure}.{file_format}")

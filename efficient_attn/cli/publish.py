@@ -13,16 +13,14 @@ from .output import print_json
 if TYPE_CHECKING:
     from ..report.site.site_data import MechanismDetails
 
-RESULTS = Path("results")  # whose published runs are taken where none is named
+RESULTS = Path("results")  # published runs, the default
 SITE = RESULTS / "site"
 PATTERN_CELLS = 32  # a side of a pattern's picture
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run", metavar="RUN", nargs="*", help="a run's folder (default: all of results/)")
-    verb.add_argument(
-        "--site", type=Path, default=SITE, metavar="DIR", help="where the site goes (default: results/site)"
-    )
+    verb.add_argument("--site", type=Path, default=SITE, metavar="DIR", help="output folder (default: results/site)")
 
 
 def publish(args: Namespace) -> int:
@@ -49,7 +47,7 @@ def _find_published() -> list[Path]:
 
 
 def _describe_mechanism(name: str) -> MechanismDetails:
-    """What a mechanism says of itself, with its options as they are by default."""
+    """A mechanism's description with its default options."""
     from ..patterns.rasterize import compute_share_grids
     from ..registry import info
     from ..report.site.pattern_svg import PatternDrawing

@@ -1,4 +1,4 @@
-"""What the command line does, from Python: run a suite, and ask its rows."""
+"""The command line from Python: run a suite, and use its rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_NOTEBOOK_ROWS = 30  # rows in a notebook
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder and what may be asked of it: `run` makes one, ``Run(Path("results/quickstart"))`` opens one."""
+    """A run's folder: `run` creates one, ``Run(Path("results/quickstart"))`` opens an existing one."""
 
     folder: Path
 
@@ -32,19 +32,20 @@ class Run:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """All rows, as `efficient_attn.load` gives them."""
+        """All rows, as returned by `efficient_attn.load`."""
         from ..results.frames import load
 
         return load(self.folder)
 
     def report(self, out: str | Path | None = None) -> Path:
-        """Write the page, its Markdown twin, plots and table; by default into the run's own folder. The page's path."""
+        """Write the page, its Markdown version, plots and table, by default into the run's folder. Returns the page's
+        path."""
         from ..report import write_report
 
         return write_report([self.folder], Path(out) if out else self.folder).page
 
     def claims(self) -> pd.DataFrame:
-        """Every published claim of our ledger, a row each, with what this run measured of it and the verdict."""
+        """All built-in claims, one row each, with this run's measured value and the verdict."""
         import pandas as pd
 
         from ..report.claims import claims_text, evidence, ledger, verdicts
@@ -53,8 +54,8 @@ class Run:
         return pd.DataFrame(claims_text.as_json(verdicts_of_claims))
 
     def recommend(self, **requirements: Any) -> Recommendation:
-        """The mechanisms that keep what is asked, the fastest first; keywords as of `questions.Question`.
-        `UsageError` for a run that times nothing, or nothing that was undisturbed."""
+        """The mechanisms that satisfy the requirements, the fastest first; keywords are the fields of
+        `requirements.Requirements`. Raises `UsageError` for a run without timings, or with disturbed timings only."""
         from ..report.answers.recommendation import RecommendationData, check_rows, recommend
         from ..report.answers.requirements import Requirements
         from ..report.gather import gather
@@ -88,15 +89,15 @@ def run(
     progress: Callable[[Any, int, int], Any] = lambda record, done, total: None,
     **axes: Any,
 ) -> Run:
-    """Run a suite, as ``efficient-attn run`` does, and get its folder to ask.
+    """Run a suite, as ``efficient-attn run`` does, and return its folder.
 
-    suite: a built-in suite's name, or a TOML file. out: where rows go, by default ``results/local/SUITE-TIME``; resume:
-    go on in it. variant, task, part: only these. seed, quick, shape: as on the command line. settings: keys of tasks.
-    progress: told each record, the cases done and those planned. All other keywords are axes, one value or several:
-    ``run("quickstart", seq_len=[512, 1024], device="cpu")``.
+    suite: name of a built-in suite, or a TOML file. out: folder for the rows, by default ``results/local/SUITE-TIME``;
+    resume: continue an existing one. variant, task, part: select some of the suite. seed, quick, shape: as on the
+    command line. settings: keys of tasks. progress: called with each record, the number of finished and of planned
+    cases. Other keywords are axes, with one value or several: ``run("quickstart", seq_len=[512, 1024], device="cpu")``.
 
-    Workers are processes of their own, which import the program's main module: a script calls this below ``if __name__
-    == "__main__":``. Raises `UsageError` for what does not exist, and for a folder that holds something else.
+    Workers are processes that import the program's main module: call this below ``if __name__ == "__main__":`` in
+    scripts. Raises `UsageError` for unknown names, and for a folder that contains something else.
     """
     from ..bench import run as running
     from ..bench.planning.plan import Overrides, make_plan
@@ -127,7 +128,7 @@ def run(
 
 
 def _check_axes(axes: dict[str, list[Any]]) -> dict[str, Any]:
-    """The axes as a suite would have them, with dtypes' short names; `UsageError` for what none could."""
+    """The axes as in a suite, with full names of dtypes. Raises `UsageError` for invalid ones."""
     from pydantic import ValidationError
 
     from ..bench.planning.suite_schema import AxesTable

@@ -1,4 +1,4 @@
-"""The verb ``recommend``: which mechanism to take at a place, by the rows of runs."""
+"""The verb ``recommend``: the fastest mechanisms that satisfy constraints, from the rows of runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import UsageError
 from . import values
 from .output import print_json
 
-RESULTS = Path("results")  # whose runs are asked where none is named
+RESULTS = Path("results")  # runs that are read by default
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -27,20 +27,22 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         "--mode",
         choices=("forward", "forward_backward", "prefill", "decode"),
         default="forward",
-        help="what is called: training is forward_backward (default: forward)",
+        help="mode; training is forward_backward (default: forward)",
     )
     verb.add_argument("--causal", action=argparse.BooleanOptionalAction, default=None, help="only such calls")
     verb.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="default: cpu")
     verb.add_argument("--kv-heads", type=values.count, metavar="N", help="the model's (default: as many as heads)")
     for name, text in (("heads", "heads"), ("head-dim", "a head's width"), ("batch", "rows"), ("threads", "threads")):
-        verb.add_argument(f"--{name}", type=values.count, metavar="N", help=f"{text} (default: what was measured most)")
+        verb.add_argument(
+            f"--{name}", type=values.count, metavar="N", help=f"{text} (default: the one with most measurements)"
+        )
     verb.add_argument("--dtype", type=values.dtype, metavar="DTYPE", help="default: as before")
     verb.add_argument("--shape", type=values.shape, metavar="MODEL", help="heads and width of a model: llama3-8b")
-    verb.add_argument("--machine", metavar="NAME", help="a part of its name (default: this one, if rows are of it)")
+    verb.add_argument("--machine", metavar="NAME", help="part of a machine's name (default: this one, if it has rows)")
     for name, kind, unit, text in (
         ("max-error", values.bound, "X", "of outputs, against exact attention"),
-        ("max-ppl-ratio", values.bound, "X", "perplexity over the model's own: 1.05"),
-        ("memory", values.size, "SIZE", "the most that a call may take: 2GB"),
+        ("max-ppl-ratio", values.bound, "X", "largest perplexity relative to the original model: 1.05"),
+        ("memory", values.size, "SIZE", "largest peak memory of a call: 2GB"),
         ("latency", values.milliseconds, "TIME", "the most: 50ms, 800us or 2s"),
     ):
         verb.add_argument(f"--{name}", type=kind, action=values.OnceAction, metavar=unit, help=text)
@@ -94,7 +96,7 @@ def recommend(args: Namespace) -> int:
 
 
 def _find_runs(named: list[str]) -> list[Path]:
-    """The runs that were named, or else all of the folder of results."""
+    """The named runs, or all runs in the folder of results."""
     if named:
         return [Path(run) for run in named]
     folders = sorted({file.parent for file in RESULTS.glob("*/rows.jsonl*")} | {*RESULTS.glob("local/*/")})

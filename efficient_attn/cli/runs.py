@@ -1,4 +1,4 @@
-"""The verbs ``runs`` and ``clean``: what lies in the folder of local runs, and what of it may go."""
+"""The verbs ``runs`` and ``clean``: list local runs, and remove files that can be generated again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_options(verb: argparse.ArgumentParser, *, removes: bool) -> None:
         "folder", metavar="DIR", nargs="?", type=Path, default=LOCAL_RUNS, help=f"of runs (default: {LOCAL_RUNS})"
     )
     if removes:
-        verb.add_argument("--dry-run", action="store_true", help="say what would go, and take nothing away")
+        verb.add_argument("--dry-run", action="store_true", help="only print what would be removed")
 
 
 def runs(args: Namespace) -> int:
@@ -44,7 +44,7 @@ def runs(args: Namespace) -> int:
 
 
 def clean(args: Namespace) -> int:
-    """Take away what can be made again: pages, plots, tables, and what ended runs left to go on from."""
+    """Remove what can be generated again: pages, plots, tables, and checkpoints of finished runs."""
     from ..report.run_folders import find_removable_files, list_runs, remove_derived_files
 
     removable = {}
@@ -61,5 +61,5 @@ def clean(args: Namespace) -> int:
     for folder, facts in removable.items():
         print(f"{folder}: {len(facts['files'])} files {outcome}, {units.size(facts['bytes'])}")
     total = units.size(sum(facts["bytes"] for facts in removable.values())) if removable else "nothing"
-    print(f"{total} {outcome}; rows stay, and `efficient-attn report RUN` makes pages again")
+    print(f"{total} {outcome}; rows are kept, and `efficient-attn report RUN` renders pages again")
     return 0

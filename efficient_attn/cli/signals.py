@@ -1,4 +1,4 @@
-"""Being stopped from outside: Ctrl-C and a polite kill end a run in the same way, with a code of their own each."""
+"""Interruption: SIGINT and SIGTERM end a run in the same way, each with its own exit code."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ INTERRUPTED, TERMINATED = 130, 143
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: what a scheduler or a container sends before it kills."""
+    """SIGTERM, which schedulers and containers send before they kill a process."""
 
 
 @contextmanager
 def interruptible_by_sigterm() -> Iterator[None]:
-    """Within it SIGTERM raises `Terminated`; not in other threads than the main one, which alone may say so."""
+    """Raise `Terminated` on SIGTERM in this context, in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -34,7 +34,7 @@ def interruptible_by_sigterm() -> Iterator[None]:
 
 
 def report_stop(stop: KeyboardInterrupt, remedy: str = "") -> int:
-    """Say that it was stopped, and what can be done; returns the exit code."""
+    """Print that the command was stopped, and how to continue; returns the exit code."""
     terminated = isinstance(stop, Terminated)
     cause = "terminated" if terminated else "interrupted"
     print(f"efficient-attn: {cause}{'; ' if remedy else ''}{remedy}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a run ends with in the terminal: tables of what was measured, and what may have disturbed it."""
+"""The summary that a run prints: tables of results, and disturbances."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .console import print_table
 
 
 def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
-    """The longest length of every mode, and fidelity averaged over layers. rows: a DataFrame; pandas types its columns
-    as almost anything. trial: what was changed in the suite, if anything."""
+    """Times at the longest length of every mode, and approximation errors averaged over layers. rows: a DataFrame
+    (untyped, because pandas' types are imprecise). trial: overrides of the suite, if any."""
     mark = " (trial)" if overrides else ""
     ok_rows = rows[rows.status == "ok"]
     swap_rows = ok_rows[ok_rows.task == "swap"]
@@ -52,7 +52,7 @@ def show_results(rows: Any, *, overrides: Sequence[str] = ()) -> None:
         columns = ["variant", "relative error", "cosine", "missed mass"]
         print_table(title, columns, cells, right=columns[1:])
     if overrides:
-        print(f"trial, not the suite as it is written: {', '.join(overrides)}")
+        print(f"overridden suite, not its standard settings: {', '.join(overrides)}")
 
 
 def _show_trained_scores(rows: Any, mark: str) -> None:
@@ -87,7 +87,8 @@ SWAP_COLUMNS = {
 
 
 def _show_swap(rows: Any, title: str) -> None:
-    """What swapping loses and saves, mean over segments, and over layers where they were swapped one at a time."""
+    """Change in perplexity and time with swapped attention: mean over segments, and over layers if swapped one at a
+    time."""
     measured = [name for name in SWAP_COLUMNS if name in rows and rows[name].notna().any()]
     means = rows.groupby("variant", sort=False)[measured].mean()
     cells = [[str(name), *map(units.number, row)] for name, row in zip(means.index, means.to_numpy(), strict=True)]
@@ -96,14 +97,14 @@ def _show_swap(rows: Any, title: str) -> None:
 
 
 def _show_retrieval(rows: Any, title: str) -> None:
-    """Shares of right answers by kind of needles and length, with their intervals."""
+    """Shares of correct answers by family of needles and length, with intervals."""
     settings = list(dict.fromkeys(zip(rows["retrieval.needles"], rows.seq_len, strict=True)))
     cells = []
     for variant, variant_rows in rows.groupby("variant", sort=False):
         row_by_key = {(r["retrieval.needles"], r.seq_len): r for _, r in variant_rows.iterrows()}
         cells.append([str(variant), *(_format_accuracy(row_by_key.get(setting)) for setting in settings)])
     columns = ["variant", *(f"{needles} {length}" for needles, length in settings)]
-    print_table(f"right answers, {title} (chance is 10%)", columns, cells, right=columns[1:])
+    print_table(f"correct answers, {title} (chance is 10%)", columns, cells, right=columns[1:])
 
 
 def _format_accuracy(row: Any) -> str:
@@ -118,7 +119,7 @@ DISTINGUISHING_COLUMNS += ("cache", "compiled", "cuda_graph")
 
 
 def _label_variants(rows: Any) -> list[str]:
-    """The variants, with what tells apart the rows of each, say ``gqa (kv_heads=2)``."""
+    """The variants, with a distinction where rows of one variant differ: ``gqa (kv_heads=2)``."""
     varies = rows.groupby("variant")[list(DISTINGUISHING_COLUMNS)].transform("nunique") > 1
     names = []
     for variant, index in zip(rows.variant, rows.index, strict=True):
@@ -130,7 +131,7 @@ def _label_variants(rows: Any) -> list[str]:
 
 
 def _format_speedup(row: Any) -> str:
-    """With its interval; the baseline's own has none."""
+    """A speedup with its interval; the baseline has none."""
     is_baseline = row.speedup_low == row.speedup_high if units.is_present(row.speedup_low) else True
     return units.ratio(row.speedup) if is_baseline else units.ratio(row.speedup, row.speedup_low, row.speedup_high)
 
@@ -140,12 +141,12 @@ def show_statuses(statuses: Counter[str]) -> None:
 
 
 def show_rounds(rows: Any) -> None:
-    """How many rounds were measured, and which share of them something else on the machine disturbed."""
+    """The number of measured rounds, and the share that other programs disturbed."""
     from ..report.sections.header import NOISY_SHARE, compute_disturbed_share
 
     share = compute_disturbed_share(rows)
     if share is None:
         return
-    message = f"{share:.0%} disturbed by something else on the machine" if share else "none disturbed"
+    message = f"{share:.0%} disturbed by other activity on the machine" if share else "none disturbed"
     noisy = "; too many to trust small differences: measure again when it is quiet" if share > NOISY_SHARE else ""
     print(f"rounds: {int(rows.rounds[rows.status == 'ok'].sum())}, {message}{noisy}")

@@ -1,4 +1,4 @@
-"""What the options' values may be: each kind reads a text, or says in one line why it does not fit."""
+"""Types of option values: each parses a text or raises an error of one line."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def share(text: str) -> float:
     value = _parse_float(text.removesuffix("%"))
     value = value / 100 if value is not None and text.endswith("%") else value
     if value is None or not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to below 1, such as 0.05 or 5%")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0 and below 1, such as 0.05 or 5%")
     return value
 
 
@@ -85,7 +85,7 @@ def length(text: str) -> int:
     """``16384`` or ``16K``, which is the same."""
     number, thousands = (text[:-1], 2**10) if text[-1:] in ("k", "K") else (text, 1)
     if not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1, such as 16384 or 16K")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1, such as 16384 or 16K")
     return int(number) * thousands
 
 
@@ -144,7 +144,7 @@ def shape(text: str) -> ModelShape:
 
 
 def key_value(text: str) -> tuple[str, Any]:
-    """``KEY=VALUE``, the value as TOML has it; several values with commas between them; any other text as it is."""
+    """``KEY=VALUE`` with a TOML value, several values separated by commas, or any other text."""
     name, mark, value = text.partition("=")
     if not mark or not name or not value:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
@@ -164,20 +164,20 @@ def export(text: str) -> tuple[str, Path]:
 
 
 def picture(text: str) -> Path:
-    """A file whose suffix says what kind of picture it is."""
+    """A file whose suffix is a picture format."""
     if Path(text).suffix.lower() not in (".png", ".svg", ".pdf"):
         raise argparse.ArgumentTypeError(f"{text!r} does not end in .png, .svg or .pdf")
     return Path(text)
 
 
 class OnceAction(argparse.Action):
-    """An option with one value, without a default: given twice it is refused, for nobody can tell which was meant."""
+    """An option with one value and no default, which may be given only once."""
 
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
         if getattr(namespace, self.dest, None) is not None:
-            raise argparse.ArgumentError(self, "given twice; give it once")
+            raise argparse.ArgumentError(self, "given twice; give it only once")
         setattr(namespace, self.dest, values)
 
 

@@ -1,4 +1,4 @@
-"""The verbs: each calls one thing and prints what came of it. Imports are late so that light verbs stay fast."""
+"""The verbs: each calls one function and prints its result. Imports are local, so that light verbs start fast."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _run(args: Namespace) -> int:
                 progress=on_progress,
             )
         except KeyboardInterrupt as stop:
-            return report_stop(stop, f"the rows so far are kept; go on with --resume --out {folder}")
+            return report_stop(stop, f"the rows so far are saved; continue with --resume --out {folder}")
     for message in outcome.repairs:
         print(f"efficient-attn: {message}", file=sys.stderr)
     from ..report import write_report
@@ -115,7 +115,7 @@ def _run(args: Namespace) -> int:
 
 
 def load_guarded_plugin(plugin: str) -> None:
-    """Import a plug-in after what measures has been sealed, as importing the run does."""
+    """Import a plug-in after the measuring functions were recorded, as importing the run does."""
     from ..bench import run  # noqa: F401
     from ..registry import load_plugin
 
@@ -131,7 +131,7 @@ def _make_plan(loaded: LoadedSuite, args: Namespace) -> list[Case]:
 def _read_overrides(args: Namespace) -> Overrides:
     from ..bench.planning.plan import Overrides
 
-    flag_keys = ("activations", "memory_budget", "model", "text")  # keys with flags of their own
+    flag_keys = ("activations", "memory_budget", "model", "text")  # keys with dedicated flags
     flags = {name: f"--{name.replace('_', '-')}" for name in flag_keys if getattr(args, name) is not None}
     keys = dict(args.set or ()) | {name: getattr(args, name) for name in flags}
     axes = {name: [value] for name, value in (args.shape.axes if args.shape else {}).items()}
@@ -139,7 +139,9 @@ def _read_overrides(args: Namespace) -> Overrides:
     values = {
         "shape": args.shape and args.shape.name,
         "tasks": args.task or (),
-        "parts": () if args.part is None else (args.part,),  # cut where names are known, as they may hold commas
+        "parts": ()
+        if args.part is None
+        else (args.part,),  # split where part names are known, because they may contain commas
         "variants": args.variant or (),
         "seed": args.seed,
         "quick": args.quick,
@@ -171,7 +173,7 @@ def report(args: Namespace) -> int:
 
 def _update_published(args: Namespace) -> int:
     if len(args.run) > 1 or args.out or args.export:
-        raise UsageError("report: --published takes one folder of runs, without --out and --export")
+        raise UsageError("report: --published takes one folder of runs, and neither --out nor --export")
     from ..report.published import update_published
 
     try:
@@ -188,7 +190,7 @@ def _export(args: Namespace) -> int:
     from ..results.exchange import EXPORTS
 
     if len(args.run) > 1 or args.out:
-        raise UsageError("report: --export takes one RUN, and writes to the file that it names, without --out")
+        raise UsageError("report: --export takes one RUN and writes to the file that it names; leave out --out")
     for name, file in args.export:
         write_file(file, to_json_text(EXPORTS[name](Path(args.run[0]))))
     if args.json:
@@ -204,7 +206,7 @@ def compare(args: Namespace) -> int:
     from ..results.exchange import read_run
 
     if args.out and Path(args.out).resolve() in (Path(args.base).resolve(), Path(args.new).resolve()):
-        raise UsageError(f"compare: --out {args.out} is one of the two that are compared; name another file")
+        raise UsageError(f"compare: --out {args.out} is one of the compared files; name another file")
     comparison = compare(
         read_run(Path(args.base)),
         read_run(Path(args.new)),

@@ -1,1 +1,1 @@
-"""Engines carry jobs out. They know no case: a job says on a small shared board what it is at."""
+"""Engines run jobs. They know nothing about cases: a job reports its progress on a small shared board."""

@@ -1,4 +1,4 @@
-"""A job, and all that passes between who wants it done, the engine that carries it out, and the worker."""
+"""A job, and the messages between its caller, the engine that runs it, and the worker."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..results.rows import Status
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a case may take: seconds in all, and bytes beyond an idle worker's. None: the suite's, the machine's."""
+    """Limits of a case: seconds, and bytes beyond an idle worker's. None: the limits of the suite or the machine."""
 
     timeout_s: float | None = None
     memory_bytes: int | None = None
 
 
 class StageBoard:
-    """Where a worker says what it is at, in memory that its parent sees even when the worker hangs."""
+    """Where a worker records its current stage, in shared memory that its parent can read even if the worker hangs."""
 
     def __init__(self, fields: MutableSequence[float]) -> None:
         self._fields = fields
 
     def set_stage(self, case: int, stage: int, seconds: float | None = None) -> None:
-        """Say which case is at which stage, and for how long at most."""
+        """Record the case, its stage and the time limit of the stage."""
         self._fields[:] = [case, stage, 0 if seconds is None else time.monotonic() + seconds]
 
     @property
@@ -49,7 +49,7 @@ class Job(Protocol):
 
 
 class WorkerDied(Exception):
-    """A worker ended before its work did: at which case and stage, and how."""
+    """A worker ended before its job finished: at which case and stage, and how."""
 
     def __init__(self, case: int, stage: int, status: Status, how: str) -> None:
         super().__init__(how)
@@ -59,7 +59,7 @@ class WorkerDied(Exception):
 
 @dataclass
 class EngineTimes:
-    """What a session's workers cost: their number, seconds until they ran, seconds that they worked."""
+    """The overhead of a session's workers: their number, seconds until they started, and seconds that they worked."""
 
     starts: int = 0
     starting_s: float = 0.0
@@ -67,7 +67,7 @@ class EngineTimes:
 
 
 class Engine(Protocol):
-    """Carries jobs out, one after another, and keeps account of what its workers cost."""
+    """Runs jobs one after another, and records the overhead of their workers."""
 
     account: EngineTimes
 
@@ -75,7 +75,7 @@ class Engine(Protocol):
     def name(self) -> str: ...
 
     def start(self) -> None:
-        """Get ready, if that takes time. Returns at once."""
+        """Prepare workers, if that takes time. Returns immediately."""
         ...
 
     def carry_out(self, job: Job) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""The local engine: a fresh process for every job, held to its limits, and gone when its parent goes."""
+"""The local engine: a new process for every job, with limits, which ends when its parent ends."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def choose_method() -> Method:
 class LocalEngine:
     """Workers on this machine, one at a time.
 
-    method: how they begin; ``inline`` runs jobs in this process, for debuggers: then nothing is limited and nothing
-    survives a crash. preload: modules that the fork server imports once, beside torch; it never runs a tensor op.
+    method: how they start; ``inline`` runs jobs in this process for debugging, without limits or crash safety. preload:
+    modules that the fork server imports once, in addition to torch; it never runs a tensor operation.
     """
 
     method: Method = field(default_factory=choose_method)
@@ -47,7 +47,7 @@ class LocalEngine:
         return self.method
 
     def start(self) -> None:
-        """Let the fork server begin to import, if it is not there yet. Returns at once."""
+        """Start the fork server if it is not running. Returns immediately."""
         if self.method == "forkserver":
             from multiprocessing.forkserver import ensure_running
 
@@ -101,7 +101,7 @@ class LocalEngine:
                     yield message
         finally:
             ours.close()
-            process.kill()  # has no effect on one that is gone
+            process.kill()  # no effect if it has ended
             process.join(10)
             process.close()
 
@@ -121,17 +121,17 @@ def _receive(connection: Connection, board: StageBoard) -> Any:
 
 def _explain_end(code: int | None, killed_before: int) -> tuple[Status, str]:
     if code is None or code >= 0:
-        return "crashed", f"the process ended by itself with exit code {code}"
+        return "crashed", f"the process exited with code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     if name == "SIGKILL" and _count_oom_kills() > killed_before:
         return "oom", "killed by the system, which had run out of memory"
     if name in ("SIGTERM", "SIGINT", "SIGHUP"):
-        return "interrupted", f"the process was told to stop from outside ({name})"
+        return "interrupted", f"the process was stopped from outside ({name})"
     return "crashed", f"killed by {name}"
 
 
 def _count_oom_kills() -> int:
-    """How many processes the system has killed for want of memory, where it counts them."""
+    """The number of processes killed by the system for lack of memory, where it is counted."""
     path = Path("/proc/vmstat")
     lines = path.read_text().splitlines() if path.is_file() else []
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

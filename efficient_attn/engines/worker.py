@@ -1,4 +1,4 @@
-"""A worker's side: tied to its parent's life, given what to load, held to its memory."""
+"""The worker's side: it ends with its parent, imports what it needs, and limits its memory."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ..instruments.allocator import retain_freed_pages
 from ..registry import load_plugin
 from .job import Job, StageBoard
 
-PDEATHSIG = 1  # prctl's name for "send me this signal when my parent dies"
+PDEATHSIG = 1  # prctl's number for the signal sent when the parent dies
 
 
 @dataclass(frozen=True)
 class WorkerReady:
-    """A worker's first word."""
+    """A worker's first message."""
 
 
 @dataclass(frozen=True)
 class WorkerFinished:
-    """A worker's last word: the seconds that it worked, and what went wrong with the job itself."""
+    """A worker's last message: the seconds that it worked, and the error of the job itself."""
 
     seconds: float
     error: str | None = None
@@ -47,24 +47,24 @@ def run_worker(job: Job, connection: Connection, fields: Any, to_load: tuple[str
         for plugin in to_load:
             load_plugin(plugin)
         job.run(StageBoard(fields), connection.send)
-    except Exception as problem:  # of the job itself: what a case raises is the case's result, and sent as such
+    except Exception as problem:  # of the job itself; exceptions of a case are sent as its result
         error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:500]
     connection.send(WorkerFinished(time.perf_counter() - start, error))
 
 
 def _prepare_process(trace: str) -> None:
-    """Tie the worker's life to its parent's, leave Ctrl-C to the parent, and have crashes say where they happened."""
+    """End with the parent, ignore Ctrl-C, which the parent handles, and print a traceback on crashes."""
     retain_freed_pages()
-    gc.freeze()  # collections then need not look through all of torch
+    gc.freeze()  # so that collections do not scan all of torch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
         _end_with_parent()
-        with suppress(OSError):  # not allowed everywhere; then the system chooses by itself whom to kill
+        with suppress(OSError):  # not permitted everywhere; the system then selects which process to kill
             Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    os.dup2(2, 1)  # what mechanisms print must not get between the results
+    os.dup2(2, 1)  # keeps the output of mechanisms apart from results
     where = open(trace, "w")  # noqa: SIM115  (faulthandler keeps it for the life of the process)
     faulthandler.enable(where, all_threads=False)
     if hasattr(faulthandler, "register"):
@@ -72,10 +72,10 @@ def _prepare_process(trace: str) -> None:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel send a signal that ends this process when the pipe from the parent closes.
+    """Have the kernel end this process with a signal when the pipe from the parent closes.
 
-    A fork server outlives the parent for as long as its workers live, and a thread that waits for the pipe does not run
-    while C code keeps the interpreter's lock: neither would end a worker that hangs there.
+    A fork server lives as long as its workers, and a thread waiting for the pipe does not run while C code holds the
+    interpreter's lock, so neither would end a worker that hangs there.
     """
     import fcntl
 
@@ -93,7 +93,7 @@ def _leave_with_parent() -> None:
 
 
 def limit_memory(allowed: int | None) -> None:
-    """Let allocations beyond so many bytes fail from here on. Only Linux holds a process to that."""
+    """Let allocations beyond a number of bytes fail from now on. Only Linux enforces it."""
     if allowed is None or sys.platform != "linux":
         return
     import resource

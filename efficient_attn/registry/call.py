@@ -1,4 +1,4 @@
-"""The one-liner: attention as a function call, for mechanisms that hold no learned parameters."""
+"""Attention as a single function call, for mechanisms without learned parameters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ def attention(
     backend: str | None = None,
     **options: Any,
 ) -> Tensor:
-    """Attend with a mechanism by name, like ``scaled_dot_product_attention``. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``.
+    """Compute attention with a mechanism by name, like ``scaled_dot_product_attention``.
 
-    Causal attention is aligned bottom-right, and ``cu_seqlens`` packs sequences into one row (see `Mask`). Raises
-    `UnsupportedError` for mechanisms with learned parameters, which have to be created and trained, and for dropout
-    that a mechanism does not have, and `UsageError` for names and options that do not exist.
+    q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``. Causal attention is aligned bottom-right, and ``cu_seqlens`` packs
+    sequences into one row (see `Mask`). Raises `UnsupportedError` for mechanisms with learned parameters, which have to
+    be created and trained, and for dropout if the mechanism does not support it, and `UsageError` for unknown names and
+    options.
     """
     if mask is not None and (is_causal or cu_seqlens is not None):
         raise UsageError(f"attention: give either {'is_causal' if is_causal else 'cu_seqlens'} or a mask")

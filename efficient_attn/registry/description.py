@@ -1,4 +1,4 @@
-"""What there is to know of a mechanism before running it: the instance is made, and asked."""
+"""The description of a mechanism, from an instance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Info:
-    """What there is to know of a mechanism before running it. pattern: which pairs it keeps, if it is sparse."""
+    """The description of a mechanism. pattern: which pairs it keeps, if it is sparse."""
 
     name: str
     family: str
@@ -40,9 +40,9 @@ class Info:
 
 
 def info(variant: SpecLike, /, *, dims: Dims | None = None) -> Info:
-    """Describe a mechanism with its options; creates it to ask it.
+    """Describe a mechanism with its options, from an instance.
 
-    Without dims for 1024 positions and heads of 64, eight of them where their number has to be known.
+    Without dims, for 1024 positions and heads of width 64, with eight heads where their number is needed.
     """
     from ..patterns import Pattern
 

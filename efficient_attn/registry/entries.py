@@ -1,4 +1,4 @@
-"""Who is there: the catalogue, what plug-ins register, and what other packages advertise by entry points."""
+"""The known mechanisms: the catalogue, those of plug-ins, and those of other packages' entry points."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..variants import CATALOGUE, FAMILIES, Entry
 if TYPE_CHECKING:
     from ..contract.mechanism import Attention
 
-GROUP = "efficient_attn.variants"  # the entry-point group of packages that bring mechanisms of their own
+GROUP = "efficient_attn.variants"  # the entry-point group for mechanisms of other packages
 
 _registrations: dict[str, tuple[Entry, type[Attention]]] = {}
 _loaded_plugins: dict[str, None] = {}  # in the order in which they were loaded
@@ -27,9 +27,9 @@ A = TypeVar("A", bound="type[Attention]")
 
 
 def register(name: str, *, family: str, sentence: str = "") -> Callable[[A], A]:
-    """Class decorator that enters a mechanism under a name. Without a sentence, its docstring's first line serves.
+    """Class decorator that registers a mechanism under a name. The sentence defaults to the docstring's first line.
 
-    Raises `UsageError` for a name that is taken or a family that does not exist.
+    Raises `UsageError` for a name that exists or an unknown family.
     """
     if family not in FAMILIES:
         raise make_unknown_error("family", family, FAMILIES, where=f"register({name!r})")
@@ -37,7 +37,7 @@ def register(name: str, *, family: str, sentence: str = "") -> Callable[[A], A]:
     def add_entry(cls: A) -> A:
         target = f"{cls.__module__}:{cls.__qualname__}"
         if name in _collect_entries() and _collect_entries()[name].target != target:
-            raise UsageError(f"register: the name {name!r} is taken by {_collect_entries()[name].target}")
+            raise UsageError(f"register: the name {name!r} is already used by {_collect_entries()[name].target}")
         if not name.replace("_", "").isalnum() or not name[0].isalpha():
             raise UsageError(f"register: a name is letters, digits and underscores, not {name!r}")
         first_line = (inspect.getdoc(cls) or "").partition("\n")[0]
@@ -53,14 +53,14 @@ def names(*, family: str | None = None) -> list[str]:
 
 
 def catalogue(*, family: str | None = None) -> list[Entry]:
-    """Every mechanism's entry; nothing is imported for it."""
+    """Every mechanism's entry, without imports."""
     if family is not None and family not in FAMILIES:
         raise make_unknown_error("family", family, FAMILIES)
     return [e for e in _collect_entries().values() if family in (None, e.family)]
 
 
 def entry_of(name: str) -> Entry:
-    """The entry of a name; `UsageError` names the nearest when there is none."""
+    """The entry of a name. Raises `UsageError` with the nearest name if there is none."""
     entries = _collect_entries()
     if name not in entries:
         raise make_unknown_error("mechanism", name, entries)
@@ -68,7 +68,7 @@ def entry_of(name: str) -> Entry:
 
 
 def class_of(name: str) -> type[Attention]:
-    """The class of a name; imports its module. Raises `UsageError` where there is none or an entry point fails."""
+    """The class of a name, imported. Raises `UsageError` for an unknown name or a failing entry point."""
     entry = entry_of(name)
     if name in _registrations:
         return _registrations[name][1]
@@ -103,7 +103,7 @@ def load_plugin(target: str) -> list[str]:
 
 
 def plugins() -> tuple[str, ...]:
-    """What `load_plugin` has loaded, for a worker process to load as well."""
+    """The plug-ins loaded by `load_plugin`, for worker processes to load as well."""
     return tuple(_loaded_plugins)
 
 

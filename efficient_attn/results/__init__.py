@@ -1,1 +1,1 @@
-"""Rows, where they are kept, and the frames made of them. No torch from here on."""
+"""Rows, their files, and data frames of them. Nothing here imports torch."""

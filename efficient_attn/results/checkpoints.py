@@ -1,4 +1,4 @@
-"""What unfinished cases keep in a run's folder, to go on from: gone once they have their rows, and once published."""
+"""Checkpoints of unfinished cases in a run's folder, removed when the cases have rows and when a run is published."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ def digest_of(case_key: str) -> str:
 
 
 def is_resumable(status: Status) -> bool:
-    """Whether a case that ended so would, tried again, go on from where it was. What was invalid would be so again."""
+    """Whether a case with this status would continue from its checkpoint when run again. Invalid ones would not."""
     return status not in (*NO_FAILURE, "invalid")
 
 
 def clear(folder: Path, kept_digests: Collection[str] = (), *, digest: str | None = None) -> None:
-    """Take away the checkpoints in a run's folder but those of the digests ``kept``; with ``digest`` that one alone.
+    """Remove the checkpoints in a run's folder, except those with the digests ``kept``, or only that of ``digest``.
 
-    A folder that is empty goes with them. What is not ours stays, and so does what the disk does not let go of, which
-    costs room alone.
+    An empty folder is removed too. Other files stay, and so do files that cannot be removed.
     """
     checkpoint_folder = folder / CHECKPOINT_FOLDER
     if checkpoint_folder.is_symlink() or not checkpoint_folder.is_dir():

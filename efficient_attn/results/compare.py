@@ -1,6 +1,7 @@
-"""Two runs side by side: case by case faster, slower, the same or inconclusive, what broke, and what can be ruled out.
+"""Compare two runs case by case: faster, slower, the same, inconclusive or broken, and which differences can be ruled
+out.
 
-Ratios are time in BASE / time in NEW: above 1 NEW is faster. All verdicts of a comparison hold together.
+Ratios are time in BASE / time in NEW: above 1 NEW is faster. Verdicts have a family-wise confidence.
 """
 
 from __future__ import annotations
@@ -31,21 +32,20 @@ CHANGE_KINDS: tuple[ChangeKind, ...] = (
     "fixed",
     "inconclusive",
     "same",
-)  # what matters most first
+)  # most important first
 DRIFT = 0.02  # relative standard deviation of one measurement between two runs on one machine
-TOLERANCE = 0.1  # what is surely within is the same; what cannot show as much is blind
+TOLERANCE = 0.1  # differences within it count as the same; cases that could not show it are blind
 DETECTION_POWER = 0.95  # of the differences that a case could show, it shows so many
 SINGLE_ROUND_REASON = "a single round gives no interval"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What became of one case. by: what was compared, the speedup over the cell's baseline or the latency itself.
+    """The result of one case. by: what was compared, the speedup over the group's baseline or the latency.
 
-    base_speedup, new_speedup: over the same baseline, where there is one. least: the smallest difference that it could
-    have shown (0.07: 7%), None for none. slower_by_at_most: of this case alone. blind: nothing was found, and nothing
-    as large as the tolerance could have been. base_bytes, new_bytes: the peaks of memory, where they differ by more
-    than the margin.
+    base_speedup, new_speedup: over the same baseline, if there is one. least: the smallest detectable difference (0.07:
+    7%), or None. slower_by_at_most: of this case. blind: no difference was detected, and one of the tolerance could
+    have been missed. base_bytes, new_bytes: peak memory, where it differs by more than the margin.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two runs compared. unlike: what differs between their machines, in words; nothing when they are alike.
+    """The comparison of two runs. unlike: differences between their machines, as text.
 
     itself: whether both are the same measurements.
     """
@@ -102,10 +102,10 @@ class Comparison:
 
     @property
     def slower_by_at_most(self) -> float | None:
-        """How much slower any case may have become that is not blind; None where all are.
+        """The largest slowdown that is not ruled out, over all cases that are not blind; None if all are.
 
-        With ``confidence``, and no correction for their number: the bound is the largest of all, so that it fails only
-        where the bound of the slowest case does.
+        With ``confidence``, without a correction for their number: the bound is the largest of all, so that it only
+        fails if the bound of the slowest case does.
         """
         return max((c.slower_by_at_most for c in self.changes if c.slower_by_at_most is not None), default=None)
 
@@ -121,17 +121,19 @@ def compare(
     drift: float = DRIFT,
     across_machines: bool = False,
 ) -> Comparison:
-    """Compare every case that both runs hold. ``confidence`` is that of all verdicts together (Holm).
+    """Compare every case that both runs have. ``confidence`` is the family-wise confidence (Holm).
 
-    Raises `UsageError` when the runs share no case, are of unlike machines and ``across_machines`` is not set, or when
+    Raises `UsageError` if the runs share no case, if their machines differ and ``across_machines`` is not set, or if
     the tolerance is below the margin.
     """
     if tolerance < margin:
-        raise UsageError(f"--tolerance {tolerance:g} is below --margin {margin:g}: what is overlooked cannot be shown")
+        raise UsageError(
+            f"--tolerance {tolerance:g} is below --margin {margin:g}: differences below the margin are ignored"
+        )
     machine_differences = list_machine_differences(base, new)
     if machine_differences and not across_machines:
         raise UsageError(
-            f"unlike machines: {'; '.join(machine_differences)}; add --across-machines to compare all the same"
+            f"different machines: {'; '.join(machine_differences)}; add --across-machines to compare anyway"
         )
     base_cases, new_cases = pair_with_baselines(base.records), pair_with_baselines(new.records)
     shared_names = [name for name in base_cases if name in new_cases]
@@ -172,7 +174,7 @@ def compare(
 
 
 def list_machine_differences(base: ImportedRun, new: ImportedRun) -> tuple[str, ...]:
-    """What is not the same in all sessions of both runs; a run that does not say counts as ``unknown``."""
+    """What differs between any sessions of the two runs; a missing value counts as ``unknown``."""
     differences = []
     for name in MACHINE_FIELDS:
         texts = [sorted({str(_read_field(e, name)) for e in run.environments or [{}]}) for run in (base, new)]
@@ -192,7 +194,7 @@ def _read_field(environment: Mapping[str, Any], name: str) -> Any:
 
 @dataclass(frozen=True)
 class _TimedCase:
-    """A case that both runs timed: how much they differ, and why that says nothing, if so."""
+    """A case that both runs timed: its difference, and the reason if it cannot be judged."""
 
     name: str
     old: PairedRecord
@@ -215,10 +217,10 @@ def _measure_case(name: str, old: PairedRecord, new: PairedRecord, by: Quantity,
 
 
 def _list_changes(timed: Sequence[_TimedCase], confidence: float, margin: float, tolerance: float) -> list[Change]:
-    """The verdicts, which hold together.
+    """The verdicts, with a family-wise confidence.
 
-    A difference that counts is called at the risk that Holm's procedure allows it; all else is held against its
-    interval at the risk that each case would have if none were called.
+    A difference is reported at the risk that Holm's procedure assigns to it; all other cases are judged by the interval
+    at the risk that each would have if none were reported.
     """
     valid_cases = [case for case in timed if case.invalid_reason is None]
     count = max(1, len(valid_cases))
@@ -256,7 +258,7 @@ def _describe(case: _TimedCase, margin: float) -> dict[str, Any]:
 def _classify(
     mean: Mean, low: float, high: float, confidence: float, margin: float, tolerance: float
 ) -> dict[str, Any]:
-    """The verdict of an interval, the smallest difference that it could show, and what slowdown it rules out."""
+    """The verdict of an interval, its smallest detectable difference, and the slowdown that it rules out."""
     kind = classify_ratio(low, high, margin=margin, tolerance=tolerance)
     detectable = math.log(high / low) / 2 + t_quantile(DETECTION_POWER, mean.degrees) * mean.error
     fields: dict[str, Any] = {"kind": kind, "least": _clipped_exp(detectable) - 1}
@@ -267,4 +269,4 @@ def _classify(
 
 
 def _clipped_exp(x: float) -> float:
-    return math.exp(max(-700.0, min(700.0, x)))  # two wild rounds may claim more than a float holds
+    return math.exp(max(-700.0, min(700.0, x)))  # two rounds with extreme values may overflow

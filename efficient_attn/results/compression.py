@@ -1,4 +1,4 @@
-"""Rows of a finished run made small, for git: every line stays, byte for byte."""
+"""Compress the rows of a finished run for git, without changing a byte of any line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .store import check_no_links
 
 
 def compress_rows(folder: Path) -> list[Path]:
-    """Compress a run's files of rows; returns them. A plain one goes when its compressed one was read back the same,
-    and what unfinished cases kept goes with it: nothing goes on here.
+    """Compress a run's row files and return them. Plain files are removed once the compressed ones were read back, and
+    so are checkpoints: a compressed run is not resumed.
 
-    `UsageError` for a run that is being written, for what `check_whole` refuses, and for a compressed file that holds
-    something else.
+    Raises `UsageError` for a run that is being written, for what `check_whole` refuses, and for a compressed file with
+    other contents.
     """
     check_no_links(folder)
     lock = FolderLock(folder)
@@ -45,6 +45,6 @@ def _compress_shard(path: Path) -> Path:
     if not compressed.exists():
         durable.replace(compressed, gzip.compress(data, mtime=0))  # the same bytes for the same rows, whenever
     if gzip.decompress(compressed.read_bytes()) != data:
-        raise UsageError(f"{compressed}: holds other rows than {path.name}; keep one of the two")
+        raise UsageError(f"{compressed}: contains other rows than {path.name}; keep one of the two")
     path.unlink()
     return compressed

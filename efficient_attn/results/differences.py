@@ -18,17 +18,15 @@ from .stats import Mean, estimate_mean
 
 Quantity = Literal["speedup", "latency"]
 EXACT_DEGREES = 10**6  # degrees of freedom of an error that is known, not estimated
-MAX_DISTURBED_SHARE = (
-    0.5  # of the rounds: when more of them were disturbed, in either run, the times are about something else
-)
+MAX_DISTURBED_SHARE = 0.5  # largest share of disturbed rounds in either run; above it times are not compared
 MAX_DISTURBED_DIFFERENCE = (
-    0.25  # of the rounds: when more of one run's were disturbed than of the other's, their times say nothing
+    0.25  # largest difference between the runs' shares of disturbed rounds; above it times are not compared
 )
 
 
 @dataclass(frozen=True)
 class PairedRecord:
-    """A case of one run, with its cell's baseline as that was measured beside it."""
+    """A case of one run, with the baseline of its group measured in the same session."""
 
     record: Record
     baseline: Record | None
@@ -48,10 +46,10 @@ class PairedRecord:
 
 
 def pair_with_baselines(records: Iterable[Record]) -> dict[str, PairedRecord]:
-    """Cases by name. Only what one session measured in one cell was measured side by side.
+    """Cases by name. Only what one session measured in one group was interleaved.
 
-    The baseline is the row whose speedup over itself is exactly 1: it says what the samples were paired with, where
-    a suite's file says what was meant, and each of its parts may mean another.
+    The baseline is the row whose speedup over itself is exactly 1: it is what samples were paired with, whereas the
+    suite file only names a variant, and each part may name another.
     """
     latest_records = select_latest(records)
     baselines: dict[tuple[str, str | None], list[Record]] = defaultdict(list)
@@ -89,7 +87,7 @@ def measure_difference(old: PairedRecord, new: PairedRecord, by: Quantity, drift
 
 
 def _share_baseline(old: PairedRecord, new: PairedRecord) -> bool:
-    """Whether both were timed beside a baseline, of one mechanism, its key-value heads included."""
+    """Whether both have a baseline of the same mechanism with the same number of key-value heads."""
     if old.baseline is None or new.baseline is None:
         return False
     before, after = old.baseline.row, new.baseline.row
@@ -97,7 +95,7 @@ def _share_baseline(old: PairedRecord, new: PairedRecord) -> bool:
 
 
 def subtract_means(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:
-    """The difference of two means, with Welch's degrees of freedom. drift: a known error of either's."""
+    """The difference of two means, with Welch's degrees of freedom. drift: a known error of each."""
     difference = a.value - b.value
     if not (a.degrees and b.degrees):
         return Mean(difference, math.inf, 0)
@@ -114,7 +112,7 @@ def estimate_mean_log(record: Record) -> Mean:
 
 
 def _estimate_from_summary(record: Record) -> Mean:
-    """The logarithm of the arithmetic mean: all that can be had where one of two runs kept no rounds."""
+    """The logarithm of the arithmetic mean, for runs without rounds."""
     values = list_round_values(record)
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
     mean, stddev, rounds = record.samples.get("summary") or (statistics.fmean(values), spread, len(values))
@@ -129,7 +127,7 @@ def _estimate_log_speedup(pair: PairedRecord) -> Mean:
 
 
 def estimate_log_ratio(numerator: Record, denominator: Record) -> Mean:
-    """The mean of log(one / other) over the rounds that both have, which a session measured in one cell."""
+    """The mean of log(one / other) over common rounds, measured by one session in one group."""
     rounds, other_rounds = list_rounds(numerator), list_rounds(denominator)
     shared = [key for key in rounds if key in other_rounds]
     if not shared:
@@ -140,7 +138,7 @@ def estimate_log_ratio(numerator: Record, denominator: Record) -> Mean:
 
 
 def list_rounds(record: Record) -> dict[tuple[int, int], float]:
-    """Round values by process and their place in it, so that a variant with fewer rounds still finds its partners."""
+    """Round values by process and position in it, so that a variant with fewer rounds can still be paired."""
     values, counts = list_round_values(record), Counter[int]()
     rounds = {}
     for process, value in zip(record.samples.get("process") or [0] * len(values), values, strict=False):
@@ -153,10 +151,9 @@ def list_rounds(record: Record) -> dict[tuple[int, int], float]:
 
 
 def describe_disturbance(old: PairedRecord, new: PairedRecord, by: Quantity) -> str | None:
-    """Why the times of a case, or of the baseline that they are held against, say nothing of its code; None where they
-    do.
+    """Why the times of a case, or of its baseline, cannot be compared; None if they can.
 
-    What else ran on the machine does not slow all mechanisms alike, so that no pairing takes it out.
+    Other programs do not slow all mechanisms alike, so that pairing does not cancel it.
     """
     reason = _describe_disturbed_rounds(old.record.row, new.record.row)
     if reason is None and by == "speedup" and old.baseline and new.baseline:

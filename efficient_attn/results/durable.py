@@ -1,6 +1,6 @@
-"""Files that survive a crash: what these functions wrote is on the disk, whole, when they return.
+"""Files that survive a crash: when these functions return, the data are on the disk, complete.
 
-No name that lies ready is written through: a folder may be somebody else's, and a link in it may lead anywhere.
+Existing names are never written through: the folder may belong to somebody else, and a link in it may lead anywhere.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ import secrets
 import shutil
 from pathlib import Path
 
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows knows no such thing
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # does not exist on Windows
 _WRITE = os.O_WRONLY | _NOFOLLOW | getattr(os, "O_BINARY", 0)
 _APPEND = _WRITE | os.O_APPEND | os.O_CREAT
 _CREATE = _WRITE | os.O_CREAT | os.O_EXCL
 
 
 def open_nofollow(path: str, flags: int) -> int:
-    """An opener for `open`: the file of that name, never what a link of that name leads to."""
+    """An opener for `open` that does not follow links."""
     return os.open(path, flags | _NOFOLLOW, 0o644)
 
 
 def open_to_append(path: Path) -> int:
-    """A file that takes data at its end only, created where there was none."""
+    """A file open for appending, created if necessary."""
     file = os.open(path, _APPEND, 0o644)
     sync_folder(path.parent)
     return file
 
 
 def append(file: int, data: bytes) -> None:
-    """Add the data and sync. On an error none of it stays, so that a file of lines remains one."""
+    """Append the data and sync. On an error none of it stays, so that a file of lines remains valid."""
     size = os.fstat(file).st_size
     try:
         _write(file, data)
@@ -40,11 +40,13 @@ def append(file: int, data: bytes) -> None:
 
 
 def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Put the data in the file's place: whoever reads meets the old or the new, never a part.
+    """Replace a file's contents: readers see the old or the new contents, never a part.
 
-    A link gives way to the file; what it led to stays as it was. sync: not for what can be made again.
+    A link is replaced by the file; its target is unchanged. sync: False for files that can be generated again.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # a name that nobody can have laid ready
+    temporary = path.with_name(
+        f".{path.name}.{secrets.token_hex(8)}.tmp"
+    )  # a random name, which nobody can have prepared
     file = os.open(temporary, _CREATE, 0o644)
     try:
         try:
@@ -55,7 +57,7 @@ def replace(path: Path, data: bytes, *, sync: bool = True) -> None:
             shutil.copymode(path, temporary)
         os.replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # on a full disk it would take the last room
+        temporary.unlink(missing_ok=True)  # on a full disk it would use the last space
         raise
     if sync:
         sync_folder(path.parent)
@@ -80,14 +82,14 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder last: a new file's own fsync does not promise that its name is there."""
+    """Sync a folder: the fsync of a new file does not guarantee that its name is stored."""
     if os.name == "nt":  # folders cannot be opened there
         return
     file = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(file)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # what some network file systems answer, which know no such request
+        if error.errno != errno.EINVAL:  # the errors of some network file systems, which do not support it
             raise
     finally:
         os.close(file)
@@ -95,7 +97,7 @@ def sync_folder(folder: Path) -> None:
 
 def _write(file: int, data: bytes, *, sync: bool = True) -> None:
     remaining = memoryview(data)
-    while remaining:  # a system may take less than it was given
+    while remaining:  # a system may write less than requested
         remaining = remaining[os.write(file, remaining) :]
     if sync:
         os.fsync(file)

@@ -1,4 +1,4 @@
-"""Main effects: what each factor does to a value, told from few points at which all factors vary at once."""
+"""Main effects: the effect of each factor on a value, from a few points at which all factors vary."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ DesignPoint = Mapping[str, Any]
 
 
 class EffectStep(NamedTuple):
-    """From a factor's lowest level to its highest; of words, from the first to another."""
+    """From a factor's lowest level to its highest; for categorical factors, from the first level to another."""
 
     factor: str
     low: Any
     high: Any
 
     def share(self, value: Any) -> float:
-        """How much of the step a value has taken: 0 at its low end, 1 at its high one, by factors in between."""
+        """The share of the step that a value has taken: 0 at its low end, 1 at its high end, logarithmic in between."""
         if is_number(self.high):
             return math.log(value / self.low) / math.log(self.high / self.low)
         return float(value == self.high)
@@ -33,7 +33,7 @@ def is_number(value: Any) -> bool:
 
 
 def list_steps(levels: Levels) -> list[EffectStep]:
-    """The steps of all factors that vary: one for numbers, for words one to each level after the first."""
+    """The steps of all factors that vary: one for a numeric factor, one for each further level of a categorical one."""
     steps: list[EffectStep] = []
     for factor, values in levels.items():
         low, *higher = values
@@ -47,17 +47,18 @@ def build_design_matrix(points: Sequence[DesignPoint], steps: Sequence[EffectSte
 
 
 def is_estimable(points: Sequence[DesignPoint], steps: Sequence[EffectStep]) -> bool:
-    """Whether these points tell the effects of all steps from each other."""
+    """Whether these points can separate the effects of all steps."""
     return len(points) > len(steps) and int(np.linalg.matrix_rank(build_design_matrix(points, steps))) == len(steps) + 1
 
 
 def fit_effects(
     points: Sequence[DesignPoint], values: Sequence[float], steps: Sequence[EffectStep], *, confidence: float = 0.95
 ) -> dict[EffectStep, Estimate] | None:
-    """By which factor each step multiplies a positive value, all else equal: least squares on logarithms, t-intervals.
+    """The factor by which each step multiplies a positive value, all else equal: least squares on logarithms,
+    t-intervals.
 
-    None where the points cannot tell the steps apart. Where several factors together do more or less than each of them
-    (an interaction), that is part of what is left over, and so of the intervals. No intervals without points to spare.
+    None if the points cannot separate the steps. Interactions are part of the residuals, and so of the intervals. There
+    are no intervals without residual degrees of freedom.
     """
     if not is_estimable(points, steps):
         return None

@@ -18,13 +18,17 @@ from .shards import strip_digest as stem_of
 from .stats import median
 from .store import read, read_sessions
 
-UNMEASURED_STATUSES = ("skipped", "interrupted")  # says nothing about the case: as if it were not there
-MACHINE_FIELDS = ("machine", "torch", "threads_default")  # of an environment: what two runs must share to be compared
+UNMEASURED_STATUSES = ("skipped", "interrupted")  # statuses without information about the case, which are ignored
+MACHINE_FIELDS = (
+    "machine",
+    "torch",
+    "threads_default",
+)  # parts of the environment that two runs have to share to be compared
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedRun:
-    """What was measured: what to call it, its records, and the environments of the sessions that wrote them."""
+    """Measured cases: a name, their records, and the environments of the sessions that wrote them."""
 
     name: str
     records: Sequence[Record]
@@ -49,18 +53,18 @@ def record_stem(record: Record) -> str:
 
 
 def name_group(record: Record) -> str:
-    """What all variants of a cell share of their stem: all but the mechanism and its number of key-value heads."""
+    """The part of a key that all variants of a group share: everything but the mechanism and its key-value heads."""
     prefix, _, suffix = record_stem(record).rpartition(f"/{record.row.variant}/")
     return f"{prefix}/{re.sub(r'-kv[0-9]+(?=-d[0-9])', '', suffix, count=1)}"
 
 
 def select_latest(records: Iterable[Record]) -> dict[str, Record]:
-    """The last word on every case that was measured, by stem."""
+    """The latest record of every measured case, by stem."""
     return {record_stem(record): record for record in records if record.row.status not in UNMEASURED_STATUSES}
 
 
 def list_round_values(record: Record) -> list[float]:
-    """Milliseconds a call, one value a round: the `middle` of its passes. None of them where there are no samples."""
+    """Milliseconds a call, one value for each round: the median of its samples. Empty without samples."""
     return [median(samples) for samples in record.samples.get("latency_ms") or () if samples]
 
 
@@ -70,8 +74,8 @@ def list_round_values(record: Record) -> list[float]:
 def from_pytest_benchmark(path: Path) -> ImportedRun:
     """The benchmarks of a pytest-benchmark JSON file.
 
-    Rounds come from ``stats.data``, which is there after ``--benchmark-save-data``; without it the sample called
-    ``summary`` holds all that is known: mean and standard deviation in ms, and the number of rounds.
+    Rounds come from ``stats.data``, which exists after ``--benchmark-save-data``; without it the samples have
+    ``summary``: mean and standard deviation in ms, and the number of rounds.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -91,21 +95,22 @@ def _import_benchmark(benchmark: Mapping[str, Any]) -> Record:
     row = Row(**row_fields | {"latency_ms": stats["median"] * 1e3})
     samples: dict[str, Any] = {"summary": [stats["mean"] * 1e3, stats["stddev"] * 1e3, stats["rounds"]]}
     times = stats.get("data") or []
-    if times and min(times) > 0:  # a coarse clock may have seen no time pass
+    if times and min(times) > 0:  # a coarse clock may have measured zero
         samples["latency_ms"] = [[seconds * 1e3] for seconds in times]
         samples["process"] = extra.get("process")
     return Record(row, samples)
 
 
 def _read_environment(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Our own environment where we wrote the file; else the processor, for a runner's host name says nothing."""
+    """Our environment if we wrote the file, else the processor, because a CI runner's host name is meaningless."""
     cpu = info.get("cpu") or {}
     name = cpu.get("brand_raw") or info.get("machine") or "unknown"
     return dict(info.get("efficient_attn") or {"machine": f"{name} x{cpu.get('count', '?')}".replace(" ", "-")})
 
 
 def to_pytest_benchmark(folder: Path) -> dict[str, Any]:
-    """A run as pytest-benchmark saves it: a benchmark a timed case, its group the cell, its rounds' values as data."""
+    """A run in pytest-benchmark's format: one benchmark for each timed case, grouped by benchmark group, with the
+    rounds' values as data."""
     run = read_run(folder)
     session = (read_sessions(folder) or [{}])[-1]
     environment = session.get("environment") or {}
@@ -121,7 +126,7 @@ def to_pytest_benchmark(folder: Path) -> dict[str, Any]:
         "commit_info": {"id": git.get("revision"), "dirty": git.get("changed"), "project": "efficient-attn"},
         "benchmarks": [_export_record(record) for record in _list_timed(run)],
         "datetime": session.get("started"),
-        "version": "5.0.0",  # the version of pytest-benchmark whose layout this is
+        "version": "5.0.0",  # the version of pytest-benchmark with this format
     }
 
 
@@ -144,7 +149,7 @@ def _export_record(record: Record) -> dict[str, Any]:
 
 
 def _compute_stats(data: list[float], iterations: int) -> dict[str, Any]:
-    """All the numbers that pytest-benchmark keeps of its rounds, in seconds."""
+    """The statistics that pytest-benchmark stores for its rounds, in seconds."""
     mean, ordered = statistics.fmean(data), sorted(data)
     stddev = statistics.stdev(data) if len(data) > 1 else 0.0
     q1, q2, q3 = statistics.quantiles(data, method="inclusive") if len(data) > 1 else data * 3

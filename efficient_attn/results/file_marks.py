@@ -1,4 +1,4 @@
-"""Which files may be written over: our own, which say so; never a run's rows, and nobody else's files."""
+"""Which files may be overwritten: only those that this package wrote, and never a run's rows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from . import durable
 from .shards import list_shards
 from .store import is_run_file_name
 
-MARK = "Made by efficient-attn"  # stands in every file that we make and may replace
+MARK = "Made by efficient-attn"  # in every file that we write and may replace
 
-# how files are known that have no room for it, or had none in earlier versions
+# how files without the mark, or from earlier versions, are recognized
 KNOWN_FORMATS = (
     re.compile(rb"run_id,suite,case_key,variant,"),  # rows.csv
     re.compile(rb"# .*^## All rows$", re.MULTILINE | re.DOTALL),  # report.md
@@ -30,25 +30,25 @@ def add_mark(text: str, form: str) -> str:
 
 
 def is_marked(path: Path) -> bool:
-    """Whether a file says that we made it."""
+    """Whether a file contains our mark."""
     return MARK.encode() in path.read_bytes()
 
 
 def is_generated(path: Path) -> bool:
-    """Whether we made a file, by its mark or by its form."""
+    """Whether we wrote a file, by its mark or its format."""
     data = path.read_bytes()
     return MARK.encode() in data or any(form.match(data) for form in KNOWN_FORMATS)
 
 
 def is_run_file(path: Path) -> bool:
-    """Whether this is, or would be, one of the files that a run lives on."""
+    """Whether this is, or would be, one of a run's own files."""
     return is_run_file_name(path) and bool(list_shards(path.parent))
 
 
 def check_writable(path: Path) -> None:
     """`UsageError` unless the file is absent or ours to replace."""
     if is_run_file(path):
-        raise UsageError(f"{path}: one of a run's own files, which are never written over; name another file")
+        raise UsageError(f"{path}: one of a run's own files, which are never overwritten; name another file")
     try:
         kind = path.lstat().st_mode
     except FileNotFoundError:
@@ -57,17 +57,17 @@ def check_writable(path: Path) -> None:
         kind_name = "a link" if stat.S_ISLNK(kind) else "a folder" if stat.S_ISDIR(kind) else "not a plain file"
         raise UsageError(f"{path}: cannot be written: {kind_name}; name another file")
     if not is_generated(path):
-        raise UsageError(f"{path}: there already, and not made by efficient-attn; move it away, or name another file")
+        raise UsageError(f"{path}: exists, and was not written by efficient-attn; move it away, or name another file")
 
 
 def check_folder(path: Path) -> None:
     """`UsageError` where files for this folder would land in another one."""
     if path.is_symlink():
-        raise UsageError(f"{path}: a link, and nothing is written through one; move it away, or choose another folder")
+        raise UsageError(f"{path}: a link; nothing is written through links; move it away, or choose another folder")
 
 
 def write_derived(path: Path, data: bytes) -> None:
-    """Write a file that can be made again, where it is `check_free`. `UsageError` where that cannot be."""
+    """Write a file that can be generated again, if `check_free` allows it. Raises `UsageError` otherwise."""
     try:
         check_writable(path)
         path.parent.mkdir(parents=True, exist_ok=True)

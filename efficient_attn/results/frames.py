@@ -1,4 +1,4 @@
-"""Rows as one pandas DataFrame, and what older ones did not say but their run knows."""
+"""Rows as one pandas DataFrame, with older rows completed from their run."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from .rows import Record, Row, Value
 from .shards import Damage, warn_of_damage
 from .store import find_rows_path, read, read_sessions
 
-# a column's type follows from the row's annotation; whole numbers and truth values keep theirs beside empty cells
+# column types follow from the row's annotations; integers and booleans are nullable
 _PANDAS_DTYPES = {"str": "string", "Status": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
 COLUMN_DTYPES = {f.name: _PANDAS_DTYPES[str(f.type).split(" ")[0]] for f in fields(Row) if f.name != "extra"}
 
 
 def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pd.DataFrame:
-    """The rows of one or more runs (folders, or their ``rows.jsonl``) as one DataFrame with the columns of `Row`,
-    and in place of ``extra`` a column ``task.name`` for each value that a task added.
+    """The rows of one or more runs (folders, or their ``rows.jsonl``) as one DataFrame with the columns of `Row`;
+    instead of ``extra`` a column ``task.name`` for each value that a task added.
 
-    Cells that do not apply are empty. Of a case that was measured again only the latest row is there. Records that are
-    damaged are left out with a `DamagedRecord` warning. Raises `UsageError` for a folder without a run.
+    Columns that do not apply are empty. If a case was measured again, only its latest row is included. Damaged records
+    are skipped with a `DamagedRecord` warning. Raises `UsageError` for a folder without a run.
     """
     run_paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     return make_frame(record.row for path in run_paths for record in read_records(Path(path)))
 
 
 def read_records(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_damage) -> list[Record]:
-    """A run's records as `store.read` gives them, each with the baseline of its part where the run knows of one.
+    """A run's records from `store.read`, each with the baseline of its part if the run has one.
 
-    Rows said it from schema 5 on. Of older ones it is the variant that was paired with itself in their part, else the
-    suite's, as long as the part has it.
+    Rows contain it from schema 5 on. In older ones it is the variant that was paired with itself in their part, else
+    the suite's, if the part has it.
     """
     records = read(run, on_damage=on_damage)
     rows_without_baseline = [record.row for record in records if record.row.baseline is None]
@@ -74,7 +74,7 @@ class DamagedDescription(UserWarning):
 
 
 def make_frame(rows: Iterable[Row]) -> pd.DataFrame:
-    """Rows as a DataFrame, every column of its fixed type even where all cells are empty; then what tasks added."""
+    """Rows as a DataFrame with fixed column types, even for empty columns, followed by the columns of tasks."""
     rows = list(rows)
     fixed = pd.DataFrame([vars(row) for row in rows], columns=list(COLUMN_DTYPES)).astype(COLUMN_DTYPES)
     task_columns = dict.fromkeys(name_column(row, name) for row in rows for name in row.extra)
@@ -86,7 +86,7 @@ def make_frame(rows: Iterable[Row]) -> pd.DataFrame:
 
 
 def name_column(row: Row, name: str) -> str:
-    """What a column of a task is called among all: several tasks may share one, whose name has a dot already."""
+    """The full name of a task's column; a name that several tasks share contains a dot already."""
     return name if "." in name else f"{row.task}.{name}"
 
 
@@ -100,7 +100,7 @@ def _make_column(values: Sequence[Value]) -> pd.Series:
 
 
 def _value_type(value: Value) -> type:
-    """What a value is; whole numbers that 64 bits do not hold count as floats."""
+    """The type of a value; integers beyond 64 bits count as floats."""
     if isinstance(value, int) and not isinstance(value, bool):
         return int if abs(value) < 2**63 else float
     return next(kind for kind in (bool, float, str) if isinstance(value, kind))

@@ -1,4 +1,4 @@
-"""One writer a folder: a lock of the operating system's, which ends with its process however that ends."""
+"""One writer for each folder: a lock of the operating system, which ends with its process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..errors import UsageError
 from . import durable
 
 LOCK_FILE = "lock"
-HOLDER_FILE = "lock.json"  # who holds it: beside it, because on Windows a locked file cannot be read
+HOLDER_FILE = "lock.json"  # the owner, in a separate file, because on Windows a locked file cannot be read
 
 
 class FolderLock:
-    """Held from its making to `release`. Its files may stay after that; without a lock they mean nothing."""
+    """Held from creation to `release`. Its files may remain; without the lock they have no effect."""
 
     def __init__(self, folder: Path) -> None:
         """Raises `UsageError` naming the holder when the folder is in use, `OSError` when it cannot be locked."""
@@ -48,7 +48,7 @@ def _write_holder(folder: Path) -> None:
 
 
 def _read_holder(folder: Path) -> str:
-    """Who holds the lock, as far as its text says: the holder may be about to write it."""
+    """The owner of the lock according to its file, which it may be about to write."""
     try:
         holder = json.loads((folder / HOLDER_FILE).read_text(encoding="utf-8"))
         return f"process {holder['pid']} on host {holder['host']} since {holder['since']}"

@@ -1,7 +1,7 @@
-"""What machines are called whose runs are older than their identity: named by what ``run.json`` knows of them.
+"""Names for machines of runs that are older than machine identities, from their ``run.json``.
 
-Since then a machine's name ends in the digest of its identity, ``AMD-Zen4-2c-24GiB#6b1f0c``. Before, it was what the
-processor calls itself, and two kinds were called alike.
+A present name ends in a digest of the identity, ``AMD-Zen4-2c-24GiB#6b1f0c``. Before, it was the processor's own name,
+which different designs shared.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ TOPOLOGY_FIELDS = ("sockets", "physical_cores", "threads_per_core", "cache_bytes
 
 
 def rename_machine(session: dict[str, Any]) -> dict[str, Any]:
-    """The session, its environment's ``machine`` with a name that tells it from others; as it is where it has one, or
-    does not say enough for one."""
+    """The session, with a name for its environment's ``machine`` that distinguishes it from others; unchanged if it has
+    one, or if its environment is not sufficient."""
     environment = _as_dict(session.get("environment"))
     topology, machine = _as_dict(environment.get("topology")), environment.get("machine")
     if "identity" in environment or not topology or not isinstance(machine, str):
@@ -35,7 +35,7 @@ def rename_machine(session: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_machine_names(sessions: Iterable[dict[str, Any]]) -> dict[tuple[Any, Any], str]:
-    """By a session's run_id and the name that its rows have: the name that `rename` gives the machine."""
+    """The names from `rename_machine`, by a session's run_id and the name in its rows."""
     pairs = [
         (s.get("run_id"), _as_dict(s.get("environment")), _as_dict(rename_machine(s).get("environment")))
         for s in sessions

@@ -1,4 +1,4 @@
-"""Trials: sessions that ran something else than their suite says, in fewer rounds or of other lengths, say."""
+"""Overridden runs: sessions that changed their suite, for example with fewer rounds or other lengths."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
-OVERRIDES_KEY = "trial"  # of a session in run.json: what was overridden, as the command line has it; empty for none
-# what the command line may say without changing what is measured
+OVERRIDES_KEY = "trial"  # of a session in run.json: its overrides, as on the command line; empty for none
+# options that do not change what is measured
 IGNORED_FLAGS = (
     "--out",
     "--plugin",
@@ -22,7 +22,7 @@ IGNORED_FLAGS = (
 
 
 def list_overrides(session: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a session changed in its suite, ``("--quick", "--seq-len 64,128")``; of an older one by its command."""
+    """The overrides of a session, ``("--quick", "--seq-len 64,128")``; of an older one, from its command."""
     overrides = session.get(OVERRIDES_KEY)
     if isinstance(overrides, list):
         return tuple(map(str, overrides))
@@ -32,12 +32,12 @@ def list_overrides(session: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def gather_overrides(sessions: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What any session of a run changed, each change once."""
+    """The overrides of all sessions of a run, each once."""
     return tuple(dict.fromkeys(override for session in sessions for override in list_overrides(session)))
 
 
 def _read_options(words: list[str]) -> Iterable[str]:
-    """The options, each with its value, less those that change nothing."""
+    """The options with their values, without those that change nothing."""
     starts = [index for index, word in enumerate(words) if word.startswith("--")]
     for start, end in pairwise([*starts, len(words)]):
         flag, _, value = words[start].partition("=")

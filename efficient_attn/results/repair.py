@@ -1,4 +1,4 @@
-"""Repairing a run before it goes on: damaged lines move to a file of their own, good ones stay byte for byte."""
+"""Repair a run before it is resumed: damaged lines move to their own file, good ones stay byte for byte."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ QUARANTINE_FILE = "quarantine.jsonl"
 
 
 def repair(folder: Path, paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
-    """The good records of a folder's shards, in order, and a sentence for each damaged line that was moved.
+    """The good records of a folder's shards in order, and a description of each damaged line that was moved.
 
-    All shards are read before one is touched: a newer version's records stop it, and then nothing was altered. Damage
-    is safe in the quarantine before it is cut out, so that a crash in between loses nothing.
+    All shards are read before one is changed: records of a newer version stop it, and nothing is altered. Damage is
+    stored in the quarantine before it is cut out, so that a crash in between loses nothing.
     """
     lines_by_path = {path: list(scan_lines(path)) for path in paths}
     damages = [content for lines in lines_by_path.values() for _, content in lines if isinstance(content, Damage)]
@@ -44,7 +44,7 @@ def _format_damage(damage: Damage) -> str:
 
 
 def _remove_damage(path: Path, lines: Sequence[tuple[bytes, Record | Damage]]) -> None:
-    """Leave the good lines: a torn end is cut off in place, anything else takes a new file."""
+    """Keep the good lines: a truncated end is cut off in place, anything else is written to a new file."""
     intact = [data for data, content in lines if isinstance(content, Record)]
     if all(content.torn for _, content in lines if isinstance(content, Damage)):
         durable.truncate(path, sum(map(len, intact)))

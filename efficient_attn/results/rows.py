@@ -17,7 +17,7 @@ SCHEMA_VERSION = 8
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 NO_FAILURE = ("ok", "skipped", "unsupported")
 
-Value: TypeAlias = float | int | str | bool | None  # of what a task adds
+Value: TypeAlias = float | int | str | bool | None  # added by a task
 
 
 @dataclass(kw_only=True)
@@ -135,41 +135,41 @@ _RECORD_KEYS = {*COLUMNS, "samples"}
 
 
 def _migrate_to_2(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 2 added what measuring in several processes needs; until then everything was timed warm."""
+    """Schema 2 added columns for measuring in several processes; before, everything was timed warm."""
     added = ("cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j")
     cache = None if body.get("mode") is None else "warm"
     return body | dict.fromkeys(added) | {"cache": cache, "schema": 2}
 
 
 def _migrate_to_3(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 3 counts rows whose weights nearly cancel; until then no mechanism had weights of either sign."""
+    """Schema 3 counts rows whose weights nearly cancel; before, no mechanism had weights of both signs."""
     return body | {"clamped_rows": None, "schema": 3}
 
 
 def _migrate_to_4(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 4 added what decoding is judged by; until then the bytes moved were among the samples only."""
+    """Schema 4 added columns for decoding; before, the bytes moved were in the samples only."""
     added = ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context")
     return body | dict.fromkeys(added) | {"schema": 4}
 
 
 def _migrate_to_5(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 5 says the part of the suite, which was in the key only, and the baseline; and tasks add values."""
+    """Schema 5 added the part of the suite, which was in the key only, the baseline, and values of tasks."""
     part = str(body.get("case_key") or "").split("/")[1:2]
     return body | {"part": part[0] if part else None, "baseline": None, "extra": {}, "schema": 5}
 
 
 def _migrate_to_6(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 6 says how full a batch is, at which length a result was proved, and where its bytes are read from."""
+    """Schema 6 added the fill of a batch, the length of verification, and the memory level that bytes are read from."""
     return body | {"gate_len": None, "read_from": None, "fill": "full", "schema": 6}
 
 
 def _migrate_to_7(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 7 says which forms of kernels were chosen; until then none were."""
+    """Schema 7 added the selected kernels; before, there were none."""
     return body | {"choices": None, "schema": 7}
 
 
 def _migrate_to_8(body: dict[str, Any]) -> dict[str, Any]:
-    """Schema 8 says to which budget a mechanism was fitted; until then there was none."""
+    """Schema 8 added the budget that a mechanism was fitted to; before, there was none."""
     return body | {"budget": None, "schema": 8}
 
 
@@ -187,14 +187,14 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = dict(enumera
 
 
 class NewerSchemaError(ValueError):
-    """A record that a later version wrote: nothing is wrong with it, and nothing here may touch it."""
+    """A record of a later version: it is valid, and must not be changed here."""
 
 
 @dataclass
 class Record:
-    """A row with its raw samples: ``samples`` maps a name to numbers (times in ms, one list a round).
+    """A row with its raw samples: ``samples`` maps a name to numbers (times in ms, one list for each round).
 
-    The row's texts lose what cannot be shown: they come from plug-ins, from exceptions, from files' names.
+    Texts, which come from plug-ins, exceptions and file names, are sanitized.
     """
 
     row: Row
@@ -204,7 +204,7 @@ class Record:
         _clean_texts(self.row)
 
     def to_line(self) -> str:
-        """One line of JSON, ending in a checksum of the rest. Numbers that are not finite are refused, not written."""
+        """One line of JSON that ends in a checksum of the rest. Numbers that are not finite are refused."""
         _clean_texts(self.row)
         body = {name: getattr(self.row, name) for name in COLUMNS} | {"samples": self.samples}
         _check_extra(self.row.extra)
@@ -213,7 +213,7 @@ class Record:
 
     @classmethod
     def from_line(cls, line: str) -> Record:
-        """Read a line back, an older schema's too. `ValueError` says what is wrong with it: broken, altered, newer."""
+        """Read a line, also of an older schema. Raises `ValueError` for broken, altered or newer lines."""
         text, separator, crc = line.rstrip("\n").rpartition(',"crc":')
         if not separator or crc[-1:] != "}" or not (crc.isascii() and crc[:-1].isdecimal()):
             raise ValueError("not a complete record")
@@ -233,7 +233,7 @@ def _clean_texts(row: Row) -> None:
         text = getattr(row, name)
         if isinstance(text, str) and not text.isprintable():
             setattr(row, name, sanitize_line(text))
-    if isinstance(row.extra, dict) and row.extra:  # what else it may be is refused later
+    if isinstance(row.extra, dict) and row.extra:  # other types are refused later
         row.extra = {_clean_value(name): _clean_value(value) for name, value in row.extra.items()}
 
 
@@ -242,16 +242,16 @@ def _clean_value(value: Any) -> Any:
 
 
 def _to_python_number(value: Any) -> int | float:
-    """NumPy's numbers, which plug-ins count with, as Python's. `TypeError` for anything else."""
+    """Convert NumPy numbers, which plug-ins use, to Python numbers. Raises `TypeError` for other types."""
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):
         return float(value)
-    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be kept in a row")
+    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be stored in a row")
 
 
 def _check_extra(extra: Any) -> None:
-    """`ValueError` for what could not be columns."""
+    """Raise `ValueError` for names and values that cannot be columns."""
     if not isinstance(extra, dict):
         raise ValueError(f"extra is not a table of names and values, but {extra!r}")
     for name, value in extra.items():

@@ -1,4 +1,4 @@
-"""Text as it may be shown: no control characters, no halves of characters, nothing that cannot be seen."""
+"""Sanitize text for display: no control characters, no lone surrogates, no invisible characters."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _SPACE = re.compile("[\t\n\v\f\r\x85\u2028\u2029]+")
 
 
 def sanitize_line(text: str) -> str:
-    """The text in one line, without control characters, what turns its direction round or has no width, and lone
-    surrogates, which no encoding takes."""
+    """The text in one line, without control characters, direction overrides, characters of zero width, and lone
+    surrogates, which cannot be encoded."""
     if text.isprintable():
         return text
-    # of what is not printable only spaces of another width stay
+    # of the characters that are not printable only other spaces are kept
     return "".join(c for c in _SPACE.sub(" ", text) if c.isprintable() or unicodedata.category(c) == "Zs")
 
 

@@ -1,4 +1,5 @@
-"""A section of the report as data: what a task says of its rows, kept in run.json, so that any reader can draw it."""
+"""A section of the report as data: a task's description of its rows, stored in run.json so that any reader can render
+it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from ..units import Unit as Unit  # how a column's values are written; "time" is in ms, as in all of a row's own columns
+from ..units import Unit as Unit  # the format of a column's values; "time" is in ms, like all times in a row
 
 PlotKind = Literal["line", "points", "bars"]
 
@@ -27,12 +28,11 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Title, sentences, a table's columns, and a plot of ``y`` over ``x``, both names of columns in `ea.load`.
+    """Title, sentences, table columns, and a plot of ``y`` over ``x``, both column names of `ea.load`.
 
-    name: lower case letters, digits and underscores, unique among sections; its anchor on the page. task: whose rows
-    it shows. layout: ``plain`` draws just what stands here; the report has layouts of its own for the sections of
-    built-in tasks. suite, part: whose rows it shows alone, where it is about one part of a suite. Raises ValueError for
-    another name.
+    name: lower case letters, digits and underscores, unique among sections; also the anchor on the page. task: whose
+    rows it shows. layout: ``plain`` renders only these fields; the report has its own layouts for the sections of
+    built-in tasks. suite, part: restrict it to rows of one part of a suite. Raises ValueError for invalid names.
     """
 
     name: str
@@ -56,9 +56,10 @@ class Section:
 
     @classmethod
     def from_json(cls, data: Any) -> Section:
-        """Read what `as_json` wrote. Raises ValueError for what is no section.
+        """Read what `as_json` wrote. Raises ValueError for anything else.
 
-        Of a later version, keys are left out, an unknown unit is a plain number's, and an unknown kind a line.
+        In sections of later versions unknown keys are ignored, an unknown unit becomes a plain number, and an unknown
+        kind a line.
         """
         try:
             values = _select_fields(cls, data)
@@ -80,7 +81,7 @@ def _read_column(data: Any) -> Column:
 
 
 def _select_fields(kind: type, data: Any) -> dict[str, Any]:
-    """What a class knows of a table's keys."""
+    """The keys of a table that a class has as fields."""
     if not isinstance(data, Mapping):
         raise ValueError(f"expected a table of keys, got {data!r}")
     return {f.name: data[f.name] for f in fields(kind) if f.name in data}

@@ -1,6 +1,6 @@
-"""A run's rows on disk: files of a record a line, read line by line, damaged lines kept apart from the rest.
+"""A run's rows on disk: files with one record a line, read line by line, with damaged lines separated.
 
-Published runs hold them compressed (``rows.jsonl.gz``): read alike, and never written to.
+Published runs are compressed (``rows.jsonl.gz``): read in the same way, never written to.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DamagedRecord(UserWarning):
 
 @dataclass(frozen=True)
 class Damage:
-    """A line that is no whole record. torn: the file ends in the middle of it, as a killed process leaves it."""
+    """A line that is not a complete record. torn: the file ends within it, because the writing process was killed."""
 
     path: Path
     line: int
@@ -43,13 +43,13 @@ class Damage:
 
 
 def warn_of_damage(damage: Damage) -> None:
-    """Tell a reader what was left out."""
+    """Warn about a skipped line."""
     remedy = "" if damage.path.suffix == COMPRESSED_SUFFIX else " (`--resume` measures it again)"
     warnings.warn(f"{damage}; left out{remedy}", DamagedRecord, stacklevel=3)
 
 
 def list_shards(run: Path) -> list[Path]:
-    """A run's files of rows by name, ``rows.jsonl`` first: what a later one holds is later. ``run`` may be one file."""
+    """A run's row files by name, ``rows.jsonl`` first; records in later files are later. ``run`` may be one file."""
     if is_shard(run) and run.is_file():
         return [run]
     matches = ((ROWS_FILE_PATTERN.fullmatch(path.name), path) for path in run.glob("rows*"))
@@ -63,7 +63,7 @@ def is_shard(path: Path) -> bool:
 
 
 def scan_lines(path: Path) -> Iterator[tuple[bytes, Record | Damage]]:
-    """Each line as it stands, with the record or the damage that it is. `UsageError` for a newer version's."""
+    """Each line, as a record or as damage. Raises `UsageError` for records of a newer version."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == COMPRESSED_SUFFIX else path.open("rb") as lines:
@@ -87,5 +87,5 @@ def _read_line(path: Path, number: int, data: bytes) -> Record | Damage:
 
 
 def strip_digest(case_key: str) -> str:
-    """What a case is called whatever its sources were: the key without its digest."""
-    return DIGEST_SUFFIX.sub("", case_key)  # a part's name may hold a "#" too
+    """The key of a case without its digest, which depends on sources."""
+    return DIGEST_SUFFIX.sub("", case_key)  # the name of a part may contain "#" too

@@ -1,4 +1,4 @@
-"""What may be said of repeated measurements: means with intervals, paired ratios, verdicts, growth exponents."""
+"""Statistics of repeated measurements: means with intervals, paired ratios, verdicts, growth exponents."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 RatioVerdict = Literal["faster", "slower", "same", "inconclusive"]
-MARGIN = 0.02  # differences of up to 2% are nobody's business
+MARGIN = 0.02  # differences below 2% are ignored
 
 
 class Estimate(NamedTuple):
-    """A value with its confidence interval; both ends None where one measurement cannot give any."""
+    """A value with its confidence interval; low and high are None if a single measurement gives none."""
 
     value: float
     low: float | None = None
@@ -29,7 +29,7 @@ class Estimate(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """A mean with its standard error and its degrees of freedom; 0 degrees: no error is known."""
+    """A mean with its standard error and degrees of freedom; 0 degrees: the error is unknown."""
 
     value: float
     error: float
@@ -43,7 +43,7 @@ class Mean(NamedTuple):
 
     @property
     def p_value(self) -> float:
-        """How often chance alone would take a mean as far from 0 as this one, or farther."""
+        """The two-sided p-value of the mean against 0."""
         if self.degrees < 1:
             return 1.0
         if self.error == 0:
@@ -52,10 +52,10 @@ class Mean(NamedTuple):
 
 
 def estimate_mean(values: Sequence[float], groups: Sequence[int] | None = None) -> Mean:
-    """The mean of one value a round, and how far it may be off. groups: the process that measured each round.
+    """The mean of one value for each round, and its error. groups: the process that measured each round.
 
-    A neighbour's load comes and goes over seconds, so rounds of one process resemble each other more than rounds of
-    different ones. Where the data show that, the error is that of the processes' means, with their few degrees.
+    The load of neighbors comes and goes over seconds, so that rounds of one process are more similar than rounds of
+    different ones. Where the data show that, the error is that of the processes' means, with their degrees of freedom.
     """
     x = np.asarray(values, dtype=float)
     n, center = len(x), float(x.mean())
@@ -73,9 +73,9 @@ def estimate_mean(values: Sequence[float], groups: Sequence[int] | None = None) 
 def estimate_geometric_mean(
     values: Sequence[float], groups: Sequence[int] | None = None, *, confidence: float = 0.95
 ) -> Estimate:
-    """The geometric mean of positive values (one a round), with Student's t-interval over their logarithms.
+    """The geometric mean of positive values (one for each round), with Student's t-interval over their logarithms.
 
-    Logarithms, because what disturbs a timing multiplies it. Raises ValueError for none, or for values not positive.
+    Disturbances multiply a time, hence logarithms. Raises ValueError for no values, or values that are not positive.
     """
     if not len(values) or min(values) <= 0:
         raise ValueError("typical: needs positive values")
@@ -91,20 +91,20 @@ def estimate_paired_ratio(
     *,
     confidence: float = 0.95,
 ) -> Estimate:
-    """The ratio top / bottom of two series measured side by side, round by round, with its interval.
+    """The ratio top / bottom of two series measured in the same rounds, with its interval.
 
-    Pairing takes out whatever slowed a whole round. Rounds that only one series has are left out.
+    Pairing cancels what slowed a whole round. Rounds that only one series has are ignored.
     """
     ratios = [a / b for a, b in zip(numerator, denominator, strict=False)]
     return estimate_geometric_mean(ratios, None if groups is None else groups[: len(ratios)], confidence=confidence)
 
 
 def classify_ratio(low: float, high: float, *, margin: float = MARGIN, tolerance: float | None = None) -> RatioVerdict:
-    """What an interval of the ratio old / new time allows to say: above 1 the new one is faster.
+    """The verdict from an interval of the ratio old / new time: above 1 the new one is faster.
 
-    A difference is called when the interval leaves out 1 and its middle lies beyond the margin; sameness when all of
-    the interval lies within the tolerance, or where there is none within the margin. Noise widens the interval, and so
-    makes a verdict inconclusive, not wrong.
+    A difference requires that the interval excludes 1 and its center lies beyond the margin; ``same`` that the whole
+    interval lies within the tolerance, or the margin if there is none. Noise widens the interval and makes a verdict
+    inconclusive, not wrong.
     """
     low, high = math.log(low), math.log(high)
     if (low > 0 or high < 0) and abs(low + high) / 2 > math.log1p(margin):
@@ -114,10 +114,10 @@ def classify_ratio(low: float, high: float, *, margin: float = MARGIN, tolerance
 
 
 def estimate_share(hits: int, count: int, *, confidence: float = 0.95) -> Estimate:
-    """The share of hits among independent trials, with Wilson's interval (1927), which holds for few trials and for
-    shares of 0 and 1 too. Raises ValueError where nothing was tried."""
+    """The share of hits among independent trials, with Wilson's interval (1927), which is valid for few trials and for
+    shares of 0 and 1. Raises ValueError without trials."""
     if not count:
-        raise ValueError("share_of: needs a trial")
+        raise ValueError("estimate_share: needs at least one trial")
     z = statistics.NormalDist().inv_cdf(0.5 + confidence / 2)
     share, shrink = hits / count, 1 + z * z / count
     middle = (share + z * z / (2 * count)) / shrink
@@ -126,10 +126,10 @@ def estimate_share(hits: int, count: int, *, confidence: float = 0.95) -> Estima
 
 
 def adjust_holm(p_values: Sequence[float], risk: float) -> list[float]:
-    """The risk at which Holm's procedure judges each of several claims, so that all together hold but for ``risk``.
+    """The risk at which Holm's procedure tests each of several claims for a family-wise error rate of ``risk``.
 
-    The smallest p-value stands against risk / m, the next against risk / (m - 1), until one is not below its own; that
-    one and all after it are judged at risk / m, and their intervals hold together.
+    The smallest p-value is compared with risk / m, the next with risk / (m - 1), until one is not below its own; that
+    one and all after it are tested at risk / m, and their intervals hold simultaneously.
     """
     count = len(p_values)
     adjusted = [risk / max(1, count)] * count
@@ -161,14 +161,14 @@ def median(values: Sequence[float]) -> float:
 
 
 def t_cdf(value: float, degrees: float) -> float:
-    """The share of Student's t-distribution that lies below a value."""
-    from scipy.special import stdtr  # scipy.stats would take most of a second to import
+    """The cumulative distribution function of Student's t-distribution."""
+    from scipy.special import stdtr  # importing scipy.stats would take most of a second
 
     return float(stdtr(degrees, value))
 
 
 def t_quantile(share: float, degrees: float) -> float:
-    """The value below which that share of Student's t-distribution lies."""
-    from scipy.special import stdtrit  # scipy.stats would take most of a second to import
+    """The quantile of Student's t-distribution."""
+    from scipy.special import stdtrit  # importing scipy.stats would take most of a second
 
     return float(stdtrit(degrees, share))

@@ -1,8 +1,8 @@
-"""A run's folder: rows as JSON lines, written so that what was written stays, and the environment beside them.
+"""A run's folder: rows as JSON lines, written durably, and the environment.
 
-``run.json`` says what ran, where and how; ``rows*.jsonl`` hold a record a line. A record is never written over: a later
-one of the same case supersedes it, and only damage is ever moved out (see `repair`). A published run, whose rows are
-compressed, is read only.
+``run.json`` describes what ran, where and how; ``rows*.jsonl`` contain one record a line. A record is never
+overwritten: a later one of the same case supersedes it, and only damage is ever removed (see `repair`). A published
+run, with compressed rows, is read only.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class StoreError(UsageError):
 
 
 class RunWriter:
-    """The one writer of a run's folder, and of one shard in it. Each record is one write and one fsync.
+    """The only writer of a run's folder and of one shard in it. Each record is one write and one fsync.
 
-    statuses: the status of every case that the folder holds, by its key. repairs: what was damaged, a sentence each.
+    statuses: the status of every case in the folder, by its key. repairs: descriptions of repaired damage.
     """
 
     def __init__(self, folder: Path, *, resume: bool = False, shard: str = ROWS_FILE) -> None:
-        """Open a folder that is new or empty, or with ``resume`` one that holds a run already, which is repaired."""
+        """Open a new or empty folder, or with ``resume`` one that contains a run, which is repaired."""
         self.folder = folder
         self.statuses: dict[str, Status] = {}
         self.repairs: list[str] = []
@@ -56,7 +56,7 @@ class RunWriter:
         try:
             durable.make_folder(folder)
             check_no_links(folder)
-            if not (folder / LOCK_FILE).exists():  # a folder that is not ours gets nothing, not even a lock
+            if not (folder / LOCK_FILE).exists():  # other folders get nothing, not even a lock
                 _check_run_folder(folder, resume)
             self._lock = FolderLock(folder)
             try:
@@ -69,21 +69,21 @@ class RunWriter:
             raise UsageError(f"{folder}: cannot be written: {error.strerror or error}; choose another --out") from error
 
     def _open(self, shard: Path) -> int:
-        """Take up what the folder holds already, then the shard for writing."""
+        """Read the existing records, then open the shard for writing."""
         records, self.repairs = repair(self.folder, list_shards(self.folder))
         for record in records:
             self._mark_done(record)
         return durable.open_to_append(shard)
 
     def write(self, record: Record) -> None:
-        """Keep the record; it is on the disk when this returns. `StoreError` when the disk does not take it."""
+        """Append the record; it is on the disk when this returns. Raises `StoreError` if it cannot be written."""
         line = record.to_line().encode()
         with self._storing():
             durable.append(self._file, line)
         self._mark_done(record)
 
     def write_session(self, session: dict[str, Any]) -> None:
-        """Keep what ran and where: beside those of earlier sessions, in place of this one's."""
+        """Store what ran and where: appended to earlier sessions, replacing this session's entry."""
         earlier = [s for s in _read_raw_sessions(self.folder) if s.get("run_id") != session.get("run_id")]
         text = json.dumps({"sessions": [*earlier, session]}, indent=2, allow_nan=False) + "\n"
         with self._storing():
@@ -91,7 +91,7 @@ class RunWriter:
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
-        """What is known of the sessions that wrote here so far."""
+        """The sessions that have written here so far."""
         return read_sessions(self.folder)
 
     def close(self) -> None:
@@ -121,14 +121,14 @@ class RunWriter:
             yield
         except OSError as error:
             message = f"{self.folder}: {error.strerror or error}"
-            remedy = "what was written so far is kept; make room and go on with --resume"
+            remedy = "what was written so far is saved; free some space and continue with --resume"
             raise StoreError(f"{message}; {remedy}") from error
 
 
 def read(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_damage) -> list[Record]:
-    """A run's records (a folder's, or one shard's): of each case the latest, in the place of its first.
+    """The records of a run (a folder, or one shard): the latest of each case, in the position of its first.
 
-    damaged: told of each line that was left out because it is broken or altered; else a `DamagedRecord` warning is.
+    on_damage: called with each damaged line that was skipped; by default a `DamagedRecord` warning.
     """
     names = _find_machine_names(find_rows_path(run).parent)
     latest: dict[str, Record] = {}
@@ -148,11 +148,11 @@ def read_sessions(folder: Path) -> list[dict[str, Any]]:
 
 
 def _find_machine_names(folder: Path) -> dict[tuple[Any, Any], str]:
-    """What the machines of older rows are called now."""
+    """The present names of the machines in older rows."""
     try:
         return find_machine_names(_read_raw_sessions(folder))
     except UsageError as error:
-        warnings.warn(f"{error}; machines keep the names that their rows hold", DamagedRecord, stacklevel=3)
+        warnings.warn(f"{error}; machines keep the names in their rows", DamagedRecord, stacklevel=3)
         return {}
 
 
@@ -168,7 +168,7 @@ def _read_raw_sessions(folder: Path) -> list[dict[str, Any]]:
 
 
 def find_rows_path(run: Path) -> Path:
-    """Where a run's rows begin; `UsageError` when the folder holds none."""
+    """Where a run's rows begin. Raises `UsageError` if the folder has none."""
     shard_paths = list_shards(run)
     if not shard_paths:
         raise UsageError(f"{run}: no run here (no {ROWS_FILE})")
@@ -183,20 +183,20 @@ def is_run_file_name(path: Path) -> bool:
 
 
 def check_no_links(folder: Path) -> None:
-    """`UsageError` where a run's own file would be written somewhere else."""
+    """Raise `UsageError` if a run's own file is a link to somewhere else."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink() and is_run_file_name(path):
-            reason = "a link, and nothing is written through one"
+            reason = "a link; nothing is written through links"
             raise UsageError(f"{path}: {reason}; put the file itself there, or choose another folder")
 
 
 def _check_run_folder(folder: Path, resume: bool) -> None:
-    """Whether this folder may be written to: a new one, or a run that is to be gone on with."""
+    """Check that this folder may be written to: a new one, or a run to be resumed."""
     names = sorted(path.name for path in folder.iterdir() if path.name not in (LOCK_FILE, HOLDER_FILE))
     if names and not resume:
-        raise UsageError(f"{folder}: not empty (holds {names[0]}); choose another --out, or add --resume")
+        raise UsageError(f"{folder}: not empty (contains {names[0]}); choose another --out, or add --resume")
     if names and not list_shards(folder):
-        raise UsageError(f"{folder}: holds no run to resume (no {ROWS_FILE}); choose another --out")
+        raise UsageError(f"{folder}: contains no run to resume (no {ROWS_FILE}); choose another --out")
     if compressed := [path for path in list_shards(folder) if path.suffix == COMPRESSED_SUFFIX]:
         reason = f"published, its rows are compressed ({compressed[0].name})"
         raise UsageError(f"{folder}: {reason}; choose another --out, or unpack them first: gzip -d {compressed[0]}")

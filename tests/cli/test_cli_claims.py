@@ -78,7 +78,7 @@ def test_mistakes_end_with_2_and_one_line(rule: str, told: str, folder: Path, co
     ("words", "told"),
     [
         ((), "needs at least one run's folder"),
-        (("run", "--check", "mine.toml"), "without RUN"),
+        (("run", "--check", "mine.toml"), "leave out RUN"),
         (("nothing", "--claims", "mine.toml"), "nothing"),
         (("run", "--claims", "none.toml"), "none.toml: No such file"),
     ],

@@ -33,8 +33,8 @@ def test_a_figure_and_its_table(command: Command, tmp_path: Path) -> None:
         (["--figure", "sped"], "did you mean 'speed'"),
         (["--figure", "speed", "--width", "3"], "is not a width such as 3.3in"),
         (["--figure", "speed", "--width", "90in"], "the width must be 1.5 to 20 inches"),
-        (["--figure", "speed", "--out", "speed.jpg"], "its ending has to be .pdf"),
-        (["--figure", "speed", "--out", "speed.png", "--format", "tex"], "its ending has to be .tex"),
+        (["--figure", "speed", "--out", "speed.jpg"], "the file name has to end in .pdf"),
+        (["--figure", "speed", "--out", "speed.png", "--format", "tex"], "the file name has to end in .tex"),
         (["--figure", "speed", "--only", "liner"], "did you mean 'linear'"),
         (["--figure", "memory", "--label", "linear=full"], "two mechanisms have the name"),
         (["--figure", "speed", "--mode", "prefill"], "no row has mode prefill; the rows have"),
@@ -57,5 +57,5 @@ def test_nobody_elses_file_is_written_over(command: Command, tmp_path: Path) -> 
     theirs.write_text("mine")
     done = command("plot", RESULTS / "quickstart_zen4", "--figure", "speed", "--out", theirs)
     assert done.code == 2
-    assert "not made by efficient-attn" in done.err
+    assert "not written by efficient-attn" in done.err
     assert theirs.read_text() == "mine"

@@ -90,7 +90,7 @@ def test_a_name_that_is_taken_is_refused(command: Any, tmp_path: Path) -> None:
     (tmp_path / "my_attn.py").write_text(MECHANISM.replace("zz_mine", "linear"))
     done = command("list", "--plugin", "my_attn.py")
     assert done.code == 2
-    assert "the name 'linear' is taken" in done.err
+    assert "the name 'linear' is already used" in done.err
 
 
 def test_a_plugin_given_twice_is_loaded_once(command: Any, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_all_runs_of_results_become_a_site_and_foreign_files_stop_it(here: Path,
     (site / "CNAME").write_text("example.org")
     stopped = command("publish")
     assert (stopped.code, stopped.out) == (2, "")
-    told = "results/site: holds CNAME, not made by efficient-attn; move it away, or choose another --site"
+    told = "results/site: holds CNAME, not written by efficient-attn; move it away, or choose another --site"
     assert stopped.err == f"efficient-attn: {told}\n"
 
 

@@ -41,7 +41,7 @@ def test_where_nothing_can_be_said_it_names_the_runs_that_would(command: Command
         (["--min-accuracy", "mqar=.9", "--min-accuracy", "mqar=.8"], "names a task twice"),
         (["--min-accuracy", "spelling=.9"], "unknown task of --min-accuracy 'spelling'"),
         (["--machine", "Cray"], "unknown machine 'Cray'"),
-        (["--max-error", ".1", "--max-error", ".2"], "argument --max-error: given twice; give it once"),
+        (["--max-error", ".1", "--max-error", ".2"], "argument --max-error: given twice; give it only once"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(asked: list[str], says: str, command: Command) -> None:

@@ -41,7 +41,8 @@ def test_a_run_of_less_than_its_suite_is_a_trial_wherever_it_is_told(finished: F
         assert said in (finished.folder / name).read_text()
     assert "forward, length 128 (trial)\n" in finished.done.out
     assert (
-        "trial, not the suite as it is written: --quick, --variant full,linear, --seq-len 64,128" in finished.done.out
+        "overridden suite, not its standard settings: --quick, --variant full,linear, --seq-len 64,128"
+        in finished.done.out
     )
 
 

@@ -105,7 +105,7 @@ def test_a_signal_in_the_middle_of_a_case(sent: signal.Signals, folder: Path) ->
     assert len(ea.load(folder / "out")) == 4
     code, word = ENDS[sent]
     assert returned == code
-    told = [f"efficient-attn: {word}; the rows so far are kept; go on with --resume --out out"] if word else []
+    told = [f"efficient-attn: {word}; the rows so far are saved; continue with --resume --out out"] if word else []
     rest = [line for line in err.splitlines() if line not in acknowledged and "not ready to measure" not in line]
     assert rest == told
     (folder / "hold").unlink()

@@ -47,7 +47,7 @@ def test_no_room_is_one_line_and_the_run_goes_on_once_there_is(tmp_path: Path) -
     arguments = ("run", "tiny.toml", "--out", "out", "--resume")
     done = _limited(tmp_path, 4500, *arguments)  # a row takes 1.5 to 2 KB, so that one does not fit whole
     assert done.returncode == 2, done.stderr
-    told = "File too large; what was written so far is kept; make room and go on with --resume"
+    told = "File too large; what was written so far is saved; free some space and continue with --resume"
     assert done.stderr.splitlines()[-1] == f"efficient-attn: out: {told}"
     assert "Traceback" not in done.stderr
     path = tmp_path / "out" / "rows.jsonl"
@@ -68,7 +68,7 @@ def test_a_device_without_room(tmp_path: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, writer._file)
     # what cannot be cut is told of too: a device has no length
-    with pytest.raises(StoreError, match=rf"^{tmp_path}: .*; what was written so far is kept; make room"):
+    with pytest.raises(StoreError, match=rf"^{tmp_path}: .*; what was written so far is saved; make room"):
         writer.write(Record(Row(case_key="x")))
     os.close(full)
     writer.close()

@@ -62,7 +62,7 @@ def test_a_trial_says_so_in_every_table(capsys: Capture) -> None:
     text = _printed(capsys)
     assert "forward, length 128 (trial)\n" in text
     assert "(predicting zero has error 1) (trial)\n" in text
-    assert text.endswith("trial, not the suite as it is written: --quick, --seq-len 128\n")
+    assert text.endswith("overridden suite, not its standard settings: --quick, --seq-len 128\n")
     summary.show_results(rows)
     assert "trial" not in _printed(capsys)
 
@@ -107,8 +107,8 @@ def test_statuses_are_counted(capsys: Capture) -> None:
     ("contaminated", "says"),
     [
         (0, "rounds: 40, none disturbed\n"),
-        (3, "rounds: 40, 8% disturbed by something else on the machine\n"),
-        (30, "rounds: 40, 75% disturbed by something else on the machine; too many to trust small differences"),
+        (3, "rounds: 40, 8% disturbed by other activity on the machine\n"),
+        (30, "rounds: 40, 75% disturbed by other activity on the machine; too many to trust small differences"),
     ],
 )
 def test_disturbed_rounds_are_told(contaminated: int, says: str, capsys: Capture) -> None:
@@ -189,7 +189,7 @@ def test_what_was_found_is_shown_by_needles_and_length(capsys: Capture) -> None:
     rows = [row("full", "single", 0.4), row("full", "multi_key", 0.1), row("linear", "single", 0.2), skipped]
     summary.show_results(_rows(*rows))
     title, head, *lines = [line for line in _printed(capsys).splitlines() if line.strip("- ")]
-    assert title == "right answers, tiny:mine@1 (chance is 10%)"
+    assert title == "correct answers, tiny:mine@1 (chance is 10%)"
     assert head.split("  ")[0] == "variant"
     assert "single 1024" in head
     shown = {line.split()[0]: line.split()[1:] for line in lines}

@@ -66,5 +66,5 @@ def test_a_bound_given_twice_is_refused(twice: str, capsys: pytest.CaptureFixtur
     assert make_parser().parse_args([*once, *twice.split()]).verb == "recommend"
     with pytest.raises(SystemExit, match="2"):
         make_parser().parse_args([*once, *twice.split(), *twice.split()])
-    said = f"efficient-attn recommend: argument {twice.split()[0]}: given twice; give it once\n"
+    said = f"efficient-attn recommend: argument {twice.split()[0]}: given twice; give it only once\n"
     assert capsys.readouterr().err == said

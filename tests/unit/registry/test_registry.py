@@ -245,7 +245,7 @@ class TestRegister:
         assert "mine_too" in ea.names(family="full")
 
     def test_a_taken_name_is_refused(self) -> None:
-        with pytest.raises(ea.UsageError, match=r"the name 'full' is taken by efficient_attn\..*\.full:Full"):
+        with pytest.raises(ea.UsageError, match=r"the name 'full' is already used by efficient_attn\..*\.full:Full"):
             ea.register("full", family="full")(SoftmaxAttention)
 
     @pytest.mark.parametrize("name", ["a-b", "a:b", "a|b", "1a", "_a", "a b"])
@@ -279,7 +279,7 @@ class TestPlugin:
         assert ea.load_plugin(path) == ea.load_plugin(path) == ["mine"]
 
     def test_a_built_in_name_is_not_overridden(self, tmp_path: Path) -> None:
-        with pytest.raises(ea.UsageError, match="the name 'linear' is taken"):
+        with pytest.raises(ea.UsageError, match="the name 'linear' is already used"):
             ea.load_plugin(plugin(tmp_path, "linear"))
 
     def test_missing_and_broken_files_are_told(self, tmp_path: Path) -> None:

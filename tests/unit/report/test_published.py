@@ -136,8 +136,8 @@ def _break(folder: Path, how: str) -> None:
     [
         ("unfinished", "speed: has not finished; go on with it first"),
         ("damaged", r"rows.jsonl:\d+: cut off.*; repair the run first"),
-        ("README.md", "README.md: there already, and not made by efficient-attn"),
-        ("speed/rows.csv", "rows.csv: there already, and not made by efficient-attn"),
+        ("README.md", "README.md: exists, and was not written by efficient-attn"),
+        ("speed/rows.csv", "rows.csv: exists, and was not written by efficient-attn"),
     ],
 )
 def test_what_cannot_be_published_is_told_and_left(how: str, told: str, folder: Path) -> None:

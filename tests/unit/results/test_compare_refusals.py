@@ -22,7 +22,7 @@ from efficient_attn.results.compare import compare
 def test_unlike_machines_are_refused_unless_asked_for(name: str, value: Any, says: str) -> None:
     records = [record("linear", 64, steady(2))]
     sides = run(records, "a"), run(records, "b", **{name: value})
-    with pytest.raises(UsageError, match=f"unlike machines: {says}; add --across-machines"):
+    with pytest.raises(UsageError, match=f"different machines: {says}; add --across-machines"):
         compare(*sides)
     assert compare(*sides, across_machines=True).unlike == (says,)
 

@@ -65,7 +65,7 @@ def test_a_stop_in_between_loses_nothing(tmp_path: Path) -> None:
     compress_rows(run)
     assert not (run / "rows.jsonl").exists()
     (run / "rows.jsonl").write_bytes(rows.splitlines(keepends=True)[0])
-    with pytest.raises(UsageError, match=r"rows.jsonl.gz: holds other rows than rows.jsonl; keep one of the two"):
+    with pytest.raises(UsageError, match=r"rows.jsonl.gz: contains other rows than rows.jsonl; keep one of the two"):
         compress_rows(run)
     assert (run / "rows.jsonl").exists()
 

@@ -42,7 +42,7 @@ def test_our_own_files_are_replaced(what: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", THEIRS)
 def test_other_peoples_files_stay(what: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(THEIRS[what])
-    with pytest.raises(UsageError, match=r"file: there already, and not made by efficient-attn; move it away"):
+    with pytest.raises(UsageError, match=r"file: exists, and was not written by efficient-attn; move it away"):
         file_marks.write_derived(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_text() == THEIRS[what]
 

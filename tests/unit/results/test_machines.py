@@ -101,11 +101,11 @@ def test_a_row_of_an_unknown_session_keeps_its_name(tmp_path: Path) -> None:
 def test_rows_are_read_beside_a_damaged_description(tmp_path: Path) -> None:
     folder = _write(tmp_path / "a", 49152)
     (folder / RUN_FILE).write_text('{"sessions": [3]}')
-    with pytest.warns(DamagedRecord, match="machines keep the names that their rows hold"):
+    with pytest.warns(DamagedRecord, match="machines keep the names in their rows"):
         assert {found.row.machine for found in read(folder)} == {OLD}
 
 
 def test_a_comparison_of_two_kinds_says_so(tmp_path: Path) -> None:
     zen5, zen4 = (read_run(_write(tmp_path / name, l1d)) for name, l1d in (("a", 49152), ("b", 32768)))
-    with pytest.raises(UsageError, match=r"unlike machines: machine AMD-Zen5-2c-24GiB#.* AMD-Zen4-2c-24GiB#"):
+    with pytest.raises(UsageError, match=r"different machines: machine AMD-Zen5-2c-24GiB#.* AMD-Zen4-2c-24GiB#"):
         compare(zen5, zen4)

@@ -63,11 +63,11 @@ def test_new_names_are_synced_with_their_folders(tmp_path: Path, monkeypatch: py
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "run", "x")
     with pytest.raises(
-        UsageError, match=rf"run: not empty \(holds {ROWS_FILE}\); choose another --out, or add --resume"
+        UsageError, match=rf"run: not empty \(contains {ROWS_FILE}\); choose another --out, or add --resume"
     ):
         RunWriter(tmp_path / "run")
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UsageError, match=r"not empty \(holds notes.txt\)"):
+    with pytest.raises(UsageError, match=r"not empty \(contains notes.txt\)"):
         RunWriter(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt", "run"], "not even a lock is left there"
     assert keys(tmp_path / "run") == ["x"]
@@ -86,7 +86,7 @@ def test_resuming_an_absent_or_empty_folder_starts_the_run(tmp_path: Path) -> No
 
 def test_resuming_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UsageError, match=rf"holds no run to resume \(no {ROWS_FILE}\)"):
+    with pytest.raises(UsageError, match=rf"contains no run to resume \(no {ROWS_FILE}\)"):
         RunWriter(tmp_path, resume=True)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -202,7 +202,7 @@ def test_a_full_disk_keeps_what_was_written_and_is_told(
             patched.setattr(os, "write", _full(room))
             with pytest.raises(StoreError) as caught:
                 writer.write(record("y"))
-        kept = "No space left on device; what was written so far is kept; make room and go on with --resume"
+        kept = "No space left on device; what was written so far is saved; free some space and continue with --resume"
         assert str(caught.value) == f"{tmp_path / 'run'}: {kept}"
         assert isinstance(caught.value, UsageError)
         assert (tmp_path / "run" / ROWS_FILE).read_bytes() == before

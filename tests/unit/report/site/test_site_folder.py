@@ -162,7 +162,7 @@ def _unlisted(site: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (_foreign, "holds mine.txt, not made by efficient-attn"),
+        (_foreign, "holds mine.txt, not written by efficient-attn"),
         (_changed, "holds index.html, changed since it was published"),
         (_linked, "holds link, not made by"),
         (_damaged, "damaged"),

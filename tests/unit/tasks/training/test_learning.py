@@ -274,7 +274,7 @@ def test_no_room_for_a_checkpoint_ends_the_case_and_not_the_run(
     assert outcome.statuses["error"] == 2
     reason = read(tmp_path)[0].row.reason or ""
     assert f"{CHECKPOINT_FOLDER}/" in reason
-    assert "No space left on device; make room and go on with --resume --retry-failed" in reason
+    assert "No space left on device; free some space and continue with --resume --retry-failed" in reason
     assert "\n" not in reason
     full = False
     assert _run(tmp_path, text, resume=True, retry_failed=True).failed == 0

@@ -126,7 +126,7 @@ def test_a_disk_without_room_is_one_line_and_leaves_the_checkpoint_before(
         tiny.train(path, given=OFTEN).run()
     assert str(told.value) == (
         f"{path}: no checkpoint can be written: No space left on device; "
-        "make room and go on with --resume --retry-failed"
+        "free some space and continue with --resume --retry-failed"
     )
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
