@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     number = commit_number(config.rootpath) if given == "commit" else given
     if not str(number).isdigit():
-        raise pytest.UsageError(f"--sample takes `commit` or a number of at least 0 and {SAMPLES - 1}, not {given!r}")
+        raise pytest.UsageError(f"--sample takes `commit` or a number from 0 to {SAMPLES - 1}, not {given!r}")
     config.option.sample = int(number) % SAMPLES
 
 

@@ -1,1 +1,1 @@
-"""From a suite to rows: suite, plan, case, gate, measure."""
+"""From a suite to rows: suite, plan, case, verification, measurement."""

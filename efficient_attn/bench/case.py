@@ -1,4 +1,4 @@
-"""The case: one mechanism in one cell of a plan, all that it takes to run it again, and the key that names it."""
+"""The case: one mechanism in one group of a plan, everything needed to run it again, and its key."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..results.sanitize import sanitize_line
 from ..spec import Spec, Union
 from .case_config import Group
 
-PROTOCOL = 4  # raise it when measuring changes so that old and new numbers should not stand side by side
+PROTOCOL = 4  # increase it when measuring changes so that old and new results should not be compared
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One mechanism in a cell. options: all of them, as JSON. fingerprint: of the sources that it runs. budget: what
-    its options were fitted to, if anything."""
+    """One mechanism in a group. options: all of them, as JSON. fingerprint: of its source files. budget: what its
+    options were fitted to, if anything."""
 
     group: Group
     variant: Spec | Union
@@ -42,7 +42,7 @@ class Case:
     @property
     def dims(self) -> Dims:
         config = self.group.config
-        value_dim = config.head_dim if config.mode else None  # captured values have widths of their own
+        value_dim = config.head_dim if config.mode else None  # captured values have their own widths
         sizes = {"head_dim": config.head_dim, "value_dim": value_dim, "max_len": config.max_len}
         return Dims(heads=config.heads, kv_heads=self.kv_heads, **sizes)
 
@@ -62,7 +62,7 @@ class Case:
 
     @property
     def keys(self) -> Any:
-        """The task's keys in this group, as an instance of the task's own model."""
+        """The task's keys in this group, as an instance of the task's model."""
         assert self.keys_model is not None, "a worker sets keys_model, as classes of plug-ins cannot be pickled"
         return self.keys_model(**dict(self.group.keys))
 
@@ -71,7 +71,7 @@ class Case:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether the others of its cell are compared with it."""
+        """Whether it is the baseline of its group."""
         return self.variant == self.group.baseline and self.group.baseline_kv_heads in (None, self.kv_heads)
 
     @property
@@ -109,7 +109,8 @@ class Case:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def create(self, *, backend: str | None = None) -> Attention:
-        """The mechanism of this case, on its device and in its dtype; with ``backend`` its oracle, say."""
+        """The mechanism of this case, on its device and in its dtype; ``backend="dense"`` gives its reference
+        implementation."""
         import torch
 
         attn = create(
@@ -121,7 +122,7 @@ class Case:
         return attn.to(device=self.group.config.device, dtype=getattr(torch, self.group.config.dtype))
 
     def row(self) -> Row:
-        """The row with everything known before measuring."""
+        """The row with everything that is known before measuring."""
         group, row_columns = self.group, {f.name for f in fields(Row)}
         return Row(
             **{name: value for name, value in asdict(group.config).items() if name in row_columns},
@@ -142,7 +143,7 @@ class Case:
 
 
 def group_cases(cases: Iterable[Case]) -> list[tuple[Group, list[Case]]]:
-    """Cases grouped by the cell in which they are compared, in the plan's order."""
+    """Cases by group, in the order of the plan."""
     groups: dict[Group, list[Case]] = {}
     for case in cases:
         groups.setdefault(case.group, []).append(case)

@@ -1,4 +1,4 @@
-"""Where and how hard: the place in which mechanisms are compared, the effort spent there, and a cell of both."""
+"""What is measured and how precisely: the configuration, the sampling plan, and the group that combines both."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MIN_LENGTH_DIVISOR = 4  # where rows' lengths are drawn, none is shorter than th
 
 @dataclass(frozen=True, kw_only=True)
 class CaseConfig:
-    """One shape, dtype, device, mode and number of threads, on given inputs. layer: of a model that was captured.
-    segment: of the text that a model reads.
+    """One shape, dtype, device, mode and number of threads, with given inputs. layer: of a captured model. segment: of
+    the text that a model reads.
 
-    mode: None for tasks that time nothing. max_len: the longest length that mechanisms are made for.
-    fill: how much of a batch is no padding: its rows are ``full``, ``half`` full, or of ``drawn`` lengths; ``packed``
-    are rows of the same drawn lengths, one after another without padding.
+    mode: None for tasks without timings. max_len: the longest length that mechanisms are created for. fill: the padding
+    of a batch: rows are ``full``, ``half`` full, of ``drawn`` lengths, or ``packed``, which are the same drawn lengths
+    concatenated without padding.
     """
 
     seq_len: int
@@ -53,8 +53,8 @@ class CaseConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How hard a cell is measured: rounds and processes, at which half width of the intervals it is enough, and what a
-    variant may take. seed: of all that is drawn."""
+    """The sampling plan of a group: rounds and processes, the half width of intervals that is sufficient, and the time
+    budget of a variant. seed: of everything random."""
 
     rounds: int = 8
     max_rounds: int = 24
@@ -66,11 +66,12 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A place in one part of a suite, for one task, with its effort. All its variants are measured together.
+    """A configuration in one part of a suite, for one task, with its sampling plan. All its variants are measured
+    together.
 
-    target: where the task is found. baseline: the variant that others are compared with; baseline_kv_heads: in which
-    of its cases, where it has several. keys: the values of the task's keys, as pairs. of_blocks: whether its variants
-    name layers, x to x, with those mechanisms inside, instead of mechanisms.
+    target: the module of the task. baseline: the variant that others are compared with; baseline_kv_heads: its number
+    of key-value heads, if it has several cases. keys: the values of the task's keys, as pairs. of_blocks: whether its
+    variants are layers (x to x) instead of mechanisms.
     """
 
     suite: str

@@ -1,4 +1,4 @@
-"""How well this machine can measure at the moment, and what would help."""
+"""Check how well this machine can measure at the moment, and what would help."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from .readiness import (
 )
 from .task import Task
 
-ROUNDS = 8  # of an ordinary run, for which the noise floor is given
-DTYPE = {"cuda": "bfloat16"}  # of the trials; elsewhere float32
+ROUNDS = 8  # of an ordinary run, for which the noise floor is reported
+DTYPE = {"cuda": "bfloat16"}  # in noise measurements; elsewhere float32
 # a call timed against itself, as calls are timed in any run
 NOISE = Task(name="noise", words=(), plan=lambda asked: (), judge=prepare_case, guess=estimate_call, work=Workload)
 
 
 def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "cpu") -> Diagnosis:
-    """Look at the machine and try it: about 6 seconds, with ``quick`` 3. threads: as many as will be measured with."""
+    """Check the machine: about 6 seconds, with ``quick`` 3. threads: the number to be measured with."""
     count = threads or torch.get_num_threads()
     findings = [check_threads(count), check_frequency(), check_virtualisation(), check_memory(), _check_clock()]
     if device == "cuda":
@@ -68,7 +68,7 @@ def _check_gpu() -> Finding:
         topic="gpu",
         said=f"{names[0]}: {message or 'no sensors'}",
         level="note" if untold else "ok",
-        advice=f"clock, power and temperature are not told: {untold}" if untold else None,
+        advice=f"clock, power and temperature are not available: {untold}" if untold else None,
         numbers={name: value_or_none(value) for name, value in now.items()},
     )
 
@@ -81,9 +81,9 @@ def _check_clock() -> Finding:
     coarse = max(overhead, resolution) > MIN_SAMPLE_S / 1000
     return Finding(
         topic="clock",
-        said=f"reading it takes {overhead * 1e9:.0f} ns, its steps are {resolution * 1e9:.0f} ns",
+        said=f"reading it takes {overhead * 1e9:.0f} ns, its resolution is {resolution * 1e9:.0f} ns",
         level="problem" if coarse else "ok",
-        advice="the clock is too coarse for passes of 2 ms: check the system's clock source" if coarse else None,
+        advice="the clock is too coarse for samples of 2 ms: check the system's clock source" if coarse else None,
         numbers={"overhead_s": overhead, "resolution_s": resolution},
     )
 
@@ -100,7 +100,7 @@ def _check_memory_counter(device: str) -> Finding:
 
 
 def _check_roofline(device: str, threads: int) -> Iterator[Finding]:
-    """The machine's best rates, and what else it was doing while they were measured."""
+    """The machine's highest rates, and other activity while they were measured."""
     watch = DisturbanceWatch()
     best = measure_roofline_rates(device, DTYPE.get(device, "float32"), threads)
     disturbance = watch.read_interval()
@@ -119,7 +119,7 @@ class AANoise(NamedTuple):
 
     @property
     def floor(self) -> float:
-        """The smallest difference that an ordinary run can tell from none, as a share."""
+        """The smallest difference that is significant in an ordinary run, as a share."""
         return max(MARGIN, math.expm1(t_quantile(0.975, ROUNDS - 1) * self.spread / math.sqrt(ROUNDS)))
 
 
@@ -133,10 +133,12 @@ def _check_noise(device: str, threads: int | None, quick: bool) -> Finding:
     alarm = classify_ratio(low, high) in ("faster", "slower")
     loud = noise.floor > 0.1
     advice = "measure at a quieter time, or with more rounds" if alarm or loud else None
-    message = f"the same twice: ratio {ratio:.3f} ({low:.3f} to {high:.3f}), a round's spread {noise.spread:.1%}"
+    message = (
+        f"the same twice: ratio {ratio:.3f} ({low:.3f} to {high:.3f}), standard deviation of a round {noise.spread:.1%}"
+    )
     return Finding(
         topic="noise",
-        said=f"{message}; differences below {noise.floor:.1%} cannot be told from noise here",
+        said=f"{message}; differences below {noise.floor:.1%} are not significant here",
         level="problem" if alarm or loud else "ok",
         advice=advice,
         numbers={"ratio": ratio, "low": low, "high": high, "round_spread": noise.spread, "floor": noise.floor},
@@ -144,7 +146,7 @@ def _check_noise(device: str, threads: int | None, quick: bool) -> Finding:
 
 
 def _measure_aa(device: str, threads: int | None, quick: bool) -> AANoise | str:
-    """Exact attention against itself, measured as every cell is; or why that failed."""
+    """Exact attention compared with itself, measured like every group; or why that failed."""
     rounds, processes = (6, 2) if quick else (16, 4)
     # fmt: off
     place = CaseConfig(

@@ -1,4 +1,4 @@
-"""Whether the machine is ready to measure, as far as the system says: looks that take no time."""
+"""Whether the machine is ready to measure, from information that is available immediately."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..instruments.environment import cgroups, find_available_memory, machine, s
 from ..instruments.environment.readings import value_or_none
 
 Level = Literal["ok", "note", "problem"]
-GOOD_GOVERNORS = (None, "performance")  # None: virtual machines often do not tell
+GOOD_GOVERNORS = (None, "performance")  # None: virtual machines often do not report it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at. note: worth knowing; problem: it spoils measurements. numbers: in SI units."""
+    """The result of one check. note: worth knowing; problem: makes measurements unreliable. numbers: in SI units."""
 
     topic: str
     said: str
@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All findings; healthy when none of them is a problem."""
+    """All findings; healthy if none is a problem."""
 
     findings: tuple[Finding, ...]
 
@@ -38,13 +38,13 @@ class Diagnosis:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do, the problems' first."""
+        """What to do, for problems first."""
         ordered = sorted(self.findings, key=lambda f: f.level != "problem")
         return tuple(f.advice for f in ordered if f.advice)
 
     @property
     def warning(self) -> str | None:
-        """What spoils measurements, in one line; None where nothing does. A governor that saves power counts too."""
+        """What makes measurements unreliable, in one line, or None. A power-saving governor counts too."""
         wrong = [f for f in self.findings if f.level == "problem" or f.numbers.get("governor") not in GOOD_GOVERNORS]
         return "; ".join(f.said if f.topic == "quiet" else f.advice or f.said for f in wrong) or None
 
@@ -65,9 +65,9 @@ class Diagnosis:
 
 
 def check_machine(disturbance: Disturbance | None, threads: int | None) -> Diagnosis:
-    """All looks that take no time, for the start of a run. seen: while its ceilings were measured, if they were.
+    """The immediate checks at the start of a run. seen: the disturbance while the machine was measured.
 
-    threads: as many as it measures with on the processor; None where it does not.
+    threads: those of measurements on the processor; None if there are none.
     """
     findings = [check_frequency(), check_memory()]
     findings += [check_threads(threads)] if threads else []
@@ -99,7 +99,7 @@ def check_threads(count: int) -> Finding:
 def check_frequency() -> Finding:
     facts = machine.read_frequency()
     governor, turbo = value_or_none(facts["governor"]), value_or_none(facts["turbo"])
-    message = f"governor {governor or 'not told'}, turbo {_format_bool(turbo)}"
+    message = f"governor {governor or 'not reported'}, turbo {_format_bool(turbo)}"
     advice = None
     if governor not in (None, "performance"):
         advice = f"governor is {governor}: set performance (cpupower frequency-set -g performance)"
@@ -146,7 +146,7 @@ def _format_gib(size: int | None) -> str:
 
 
 def check_load(disturbance: Disturbance, threads: int | None) -> Finding:
-    """What else the machine was doing. threads: those of what was measured meanwhile; with one, it should not wait."""
+    """Other activity on the machine. threads: of the measurement meanwhile; a single one should not have to wait."""
     reason = disturbance.describe(threads)
     busy = disturbance.others_cores is not None and disturbance.others_cores > MAX_OTHERS_CORES
     advice = (

@@ -1,4 +1,4 @@
-"""A run: the plan carried out cell by cell, every record kept as soon as its cell is measured."""
+"""A run: measure a plan group by group, and store every record as soon as its group is measured."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from .planning.suite import LoadedSuite
 from .readiness import check_machine
 from .task_registry import find_task
 
-MEMORY_SHARE = 0.9  # of the memory that is free: what a worker may take where nobody says otherwise
+MEMORY_SHARE = 0.9  # default memory limit of a worker, relative to the available memory
 SAME_IN_FOLDER = ("machine", "torch")  # what must not differ between the sessions of one folder
 
 
 class StaleCases(UserWarning):
-    """Cases that have changed since they were measured, or whose sources have."""
+    """Cases that changed since they were measured, or whose sources did."""
 
 
 class NoisyMachine(UserWarning):
-    """What would spoil a run's measurements, seen at its start."""
+    """Conditions at the start of a run that make its measurements unreliable."""
 
 
 @dataclass
 class RunOutcome:
-    """How a run ended: its folder, how many of the planned cases have which status, earlier sessions included."""
+    """The outcome of a run: its folder, and the number of planned cases by status, earlier sessions included."""
 
     folder: Path
     statuses: Counter[str]
@@ -85,14 +85,13 @@ def run(
     start_method: Method | None = None,
     progress: Callable[[Record, int, int], Any] = lambda record, done, total: None,
 ) -> RunOutcome:
-    """Measure the cases into a folder. With ``resume``, only those that the folder does not hold yet.
+    """Measure the cases into a folder. With ``resume``, only those that the folder does not contain.
 
-    retry_failed: those that failed as well. overridden: what was changed in the suite, in words; such a run is told as
-    a trial. progress: called with each record, the cases done and the cases planned. A
-    cell whose cases are timed in turns is measured whole even when some are there already, because speedups are paired;
-    what was written stays as it is.
+    retry_failed: also those that failed. overridden: changes of the suite, as text. progress: called with each record,
+    the number of finished and of planned cases. A group whose cases are timed interleaved is measured as a whole even
+    if some of its rows exist, because speedups are paired; existing rows stay unchanged.
     """
-    integrity.restore()  # a plug-in's own clock or statistics are a matter of its cases, in their workers
+    integrity.restore()  # a plug-in's replaced clock or statistics affect its own cases, in their workers
     with RunWriter(folder, resume=resume) as writer:
         wanted = {c.key for c in cases if _list_missing(writer.statuses.get(c.key), retry_failed)}
         missing = [
@@ -119,22 +118,22 @@ def run(
 
 
 def _choose_cases(cell: Group, members: Sequence[Case], wanted: Set[str]) -> list[Case]:
-    """Those cases of a cell that have to run, for what is wanted of it to be measured."""
+    """The cases of a group that have to run in order to measure the requested ones."""
     candidates = [case for case in members if case.key in wanted]
     return list(members) if candidates and find_task(cell.target).work else candidates
 
 
 def _warn_of_stale(writer: RunWriter, wanted: set[str]) -> None:
-    """Say which cases are measured again because they, or what they run, have changed since."""
+    """Warn about cases that are measured again because they, or their sources, changed."""
     before = {strip_digest(key) for key in writer.statuses}
     if count := sum(strip_digest(key) in before and key not in writer.statuses for key in wanted):
         cases = "1 case was" if count == 1 else f"{count} cases were"
-        message = f"{writer.folder}: {cases} measured from other sources, or in another way; measured again"
+        message = f"{writer.folder}: {cases} measured from other sources or settings; measured again"
         warnings.warn(message, StaleCases, stacklevel=3)
 
 
 def _list_sections(loaded: LoadedSuite) -> list[Section]:
-    """What the suite's tasks and designs say about their rows, so that a reader needs none of them."""
+    """The sections of the suite's tasks and designs, so that readers do not need them."""
     targets = dict.fromkeys(want.target for part in loaded.task_keys for want in part)
     of_tasks = [section for target in targets for section in find_task(target).sections]
     return [*of_tasks, *list_sections(loaded.name, loaded.suite)]
@@ -145,7 +144,7 @@ def _list_missing(status: str | None, retry_failed: bool) -> bool:
 
 
 class _Session:
-    """A session of a run: what ``run.json`` says about it, from its beginning to its end."""
+    """A session of a run: its entry in ``run.json``, from beginning to end."""
 
     def __init__(self, loaded: LoadedSuite, writer: RunWriter, method: Method | None) -> None:
         now = dt.datetime.now(dt.UTC)
@@ -169,7 +168,7 @@ class _Session:
         self._timeout_s = loaded.suite.timeout_s
 
     def begin(self, planned: Sequence[Group], limits: Limits) -> Conditions:
-        """Say what will run, look at the machine, and settle how cells are measured."""
+        """Record what will run, measure the machine, and fix the conditions of measuring."""
         _check_same_machine(self.writer.folder, self.about["environment"])
         self.writer.write_session(self.about)
         free = find_available_memory()
@@ -205,7 +204,7 @@ class _Session:
         return choices
 
     def _check_machine(self, planned: Sequence[Group]) -> None:
-        """Say at the start, rather than when hours have passed, that this is no moment to measure."""
+        """Warn at the start, instead of after hours, if the machine is not ready."""
         default = self.about["environment"]["threads_default"]
         threads = max((c.config.threads or default for c in planned if c.config.device == "cpu"), default=None)
         disturbance = next((Disturbance(**check["seen"]) for check in self.about["checks"] if "seen" in check), None)
@@ -230,7 +229,7 @@ class _Session:
 
 
 def _inspect(device: str, planned: Sequence[Group], conditions: Conditions) -> dict[str, Any]:
-    """Is memory counted right here, and how fast could anything be? The ceilings are left with the conditions."""
+    """Check the memory counter and measure the machine's highest rates, which are stored in the conditions."""
     if reason := describe_absence(device):
         return {"device": device, "skipped": reason}
     settings = sorted(
@@ -240,7 +239,7 @@ def _inspect(device: str, planned: Sequence[Group], conditions: Conditions) -> d
     try:
         facts |= measure_roofline(device, settings, conditions, "before")
     except WorkerDied as death:
-        facts["failed"] = death.how  # a machine that cannot be looked at can still measure
+        facts["failed"] = death.how  # a machine whose rates cannot be measured can still be used
     return facts | {"ceilings": list_rooflines(device, conditions)}
 
 
@@ -258,7 +257,7 @@ def _inspect_again(check: dict[str, Any], conditions: Conditions) -> dict[str, A
 
 
 def _check_same_machine(folder: Path, now: dict[str, Any]) -> None:
-    """Refuse to go on with a run of another machine: its numbers and ours would stand side by side."""
+    """Refuse to resume a run of another machine, because its results would be mixed with ours."""
     for session in read_sessions(folder):
         before = session.get("environment", {})
         for name in SAME_IN_FOLDER:

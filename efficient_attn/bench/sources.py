@@ -1,11 +1,10 @@
-"""The sources of a mechanism: every file whose change may change what it computes. A digest of them names its cases.
+"""The sources of a mechanism: every file whose change may change its results. Their digest is part of its cases.
 
-They are read, not run: from the files of a class and of its bases, along every import (at the top, inside functions,
-lazy tables, strings that name modules) to other files of this package, and to the C++ that they build. An
-``__init__`` counts, but leads only to the homes of the names that are asked of it: whoever counts pairs with
-`patterns.counting` does not depend on drawn blocks. Files that find mechanisms by name are sources of none, or every
-new mechanism would make all rows stale. Of other people's code a plug-in's own package counts, and single files
-beside it; libraries never do.
+They are read, not run: from the files of a class and its bases, along every import (at the top, inside functions, in
+lazy tables, in strings that name modules) to other files of this package, and to C++ sources. An ``__init__`` counts,
+but only leads to the modules of the names imported from it: `patterns.counting` does not depend on drawn blocks. Files
+that find mechanisms by name are sources of none, or every new mechanism would invalidate all rows. Of foreign code a
+plug-in's own package counts, and single files next to it; libraries never do.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from ..variants import CATALOGUE
 
 PACKAGE = Path(__file__).resolve().parents[1]
 FINDERS = ("__init__.py", "variants/__init__.py", "registry*.py")  # they lead to a mechanism by its name only
-LIBRARIES = {*sys.stdlib_module_names, "torch"}  # whose classes are bases of everything
+LIBRARIES = {*sys.stdlib_module_names, "torch"}  # modules whose classes are bases of everything
 ALL = "*"
 
 
 class Import(NamedTuple):
-    """``name`` (or nothing) of a module, called ``bound`` in the file; level: the dots before the module."""
+    """``name`` (or nothing) of a module, bound as ``bound`` in the file; level: the leading dots of the module."""
 
     level: int
     module: str
@@ -43,7 +42,7 @@ class Import(NamedTuple):
 
 
 class SourceName(NamedTuple):
-    """A file and what is wanted of it: a name, `ALL` of it, or nothing but that it is read on the way."""
+    """A file and the names imported from it: a name, `ALL`, or nothing if it is only read on the way."""
 
     file: Path
     name: str
@@ -51,7 +50,8 @@ class SourceName(NamedTuple):
 
 @dataclass
 class ModuleSource:
-    """What one file says. read: names read off a name, `ALL` where it is used as it is. calls: function, its text."""
+    """The contents of one file. read: attributes read from a name, `ALL` where it is used as a whole. calls: the text
+    of functions."""
 
     imports: list[Import] = field(default_factory=list)
     read: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -61,12 +61,12 @@ class ModuleSource:
 
 @cache
 def fingerprint(*classes: type[Attention]) -> str:
-    """Twelve hexadecimal digits that move with any source of a mechanism, wherever its files lie."""
+    """Twelve hexadecimal digits that change with any source of a mechanism, wherever its files are."""
     return digest(sources(*classes))
 
 
 def sources(*classes: type[Attention]) -> tuple[Path, ...]:
-    """The files that a mechanism is made of, sorted; those of a union's parts together."""
+    """The files of a mechanism, sorted; of a union, those of all parts."""
     return tuple(sorted({file for cls in classes for file in trace(_list_own_files(cls))}))
 
 
@@ -77,7 +77,7 @@ def _list_own_files(cls: type[Attention]) -> list[Path]:
 
 
 def digest(files: Iterable[Path]) -> str:
-    """Of what files hold, whatever they are called and in whatever order."""
+    """A digest of the contents of files, independent of their names and order."""
     contents = sorted(hashlib.sha256(_read_content(file)).digest() for file in files)
     return hashlib.sha256(b"".join(contents)).hexdigest()[:12]
 
@@ -89,7 +89,7 @@ def _read_content(file: Path) -> bytes:
 
 
 def trace(starts: Iterable[Path], package: Path = PACKAGE) -> tuple[Path, ...]:
-    """All files that some files lead to, themselves included. The first one's own package is followed as ours is."""
+    """All files reachable from the given ones, themselves included. The package of the first is followed like ours."""
     todo = [SourceName(file, ALL) for file in starts]
     packages = frozenset({package, _find_top(todo[0].file)})
     visited: set[SourceName] = set()
@@ -102,7 +102,7 @@ def trace(starts: Iterable[Path], package: Path = PACKAGE) -> tuple[Path, ...]:
 
 
 def _find_top(file: Path) -> Path:
-    """The outermost package that a file lies in; the file's folder where it lies in none."""
+    """The outermost package of a file, or its folder if it is in none."""
     folder = file.parent
     while (folder.parent / "__init__.py").is_file():
         folder = folder.parent
@@ -114,7 +114,7 @@ def _find_top(file: Path) -> Path:
 
 @cache
 def _follow(asked: SourceName, packages: frozenset[Path]) -> set[SourceName]:
-    """What is asked of other files because something is asked of this one."""
+    """The names that this file needs from other files."""
     file, name = asked
     names = {SourceName(init, "") for folder in packages for init in _list_packages(file, folder)}
     if file.suffix != ".py":
@@ -129,13 +129,13 @@ def _follow(asked: SourceName, packages: frozenset[Path]) -> set[SourceName]:
 
 
 def _is_finder(file: Path, packages: frozenset[Path]) -> bool:
-    """Whether a file of ours, or of a copy of ours, finds mechanisms by name."""
+    """Whether a file of this package, or of a copy of it, finds mechanisms by name."""
     ours = [p for p in packages if p.name == PACKAGE.name and file.is_relative_to(p)]
     return any(fnmatch(file.relative_to(package).as_posix(), name) for package in ours for name in FINDERS)
 
 
 def _select_imports(source: ModuleSource, asked: SourceName, finds: bool) -> list[Import]:
-    """The imports of a file that are needed for what is asked of it."""
+    """The imports of a file that are needed for the names requested from it."""
     homes = [home for name, home in source.lazy_names.items() if asked.name in (name, ALL)]
     if finds:
         return homes
@@ -145,7 +145,7 @@ def _select_imports(source: ModuleSource, asked: SourceName, finds: bool) -> lis
 
 
 def _list_packages(file: Path, package: Path) -> Iterator[Path]:
-    """The files that Python runs before it runs this one of a package."""
+    """The ``__init__`` files that Python runs before a file of a package."""
     if file.is_relative_to(package):
         folders = [f for f in file.parents if f.is_relative_to(package)]
         yield from (init for f in folders if (init := f / "__init__.py").is_file())
@@ -154,7 +154,7 @@ def _list_packages(file: Path, package: Path) -> Iterator[Path]:
 def _resolve_import(
     imported: Import, file: Path, source: ModuleSource, packages: frozenset[Path]
 ) -> Iterator[SourceName]:
-    """The file that an import leads to, once for each name that is wanted of it; none for a library's."""
+    """The file that an import leads to, once for each requested name; none for a library's."""
     base = _find_base(imported, file, packages)
     inner = _find_module(base / imported.name) if base and imported.name else None
     target = inner or (_find_module(base) if base else None)
@@ -187,7 +187,7 @@ def _find_module(base: Path) -> Path | None:
 
 
 def _resolve_calls(source: ModuleSource, file: Path, packages: frozenset[Path]) -> Iterator[SourceName]:
-    """What calls name by a text: the C++ beside the module of the function, and mechanisms that are created."""
+    """Files that calls refer to by text: C++ sources in the function's folder, and mechanisms that are created."""
     bound = {i.bound: i for i in source.imports if i.bound}
     for root, function, text in source.calls:
         if root in bound:
@@ -233,7 +233,7 @@ def _read(file: Path) -> ModuleSource:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below one, but nothing that only type checkers read."""
+    """Every node below one, except code that only type checkers read."""
     todo = [node]
     while todo:
         node = todo.pop()
@@ -245,7 +245,7 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _read_dotted_name(text: str) -> list[Import]:
-    """The module that a text like ``efficient_attn.kernels.dense:widen`` names; what is not there leads nowhere."""
+    """The module of a text such as ``efficient_attn.kernels.dense:widen``; other texts lead nowhere."""
     match = re.fullmatch(r"([A-Za-z_]\w*(?:\.\w+)+)(?::\w+)?", text)
     return [Import(0, match[1])] if match else []
 
@@ -268,7 +268,7 @@ def _read_call(function: ast.expr) -> tuple[str, str]:
 
 
 def _read_text(node: ast.expr) -> str:
-    """A text as far as it is written out: ``.write`` of ``f"{__name__}.write"``, ``linear:`` of ``f"linear:{x}"``."""
+    """The constant part of a text: ``.write`` of ``f"{__name__}.write"``, ``linear:`` of ``f"linear:{x}"``."""
     parts = node.values if isinstance(node, ast.JoinedStr) else [node]
     if len(parts) > 1 and isinstance(parts[0], ast.FormattedValue):
         parts = parts[1:] if ast.unparse(parts[0].value) in ("__name__", "__package__") else []
@@ -277,7 +277,7 @@ def _read_text(node: ast.expr) -> str:
 
 
 def _read_lazy_table(tree: ast.Module) -> dict[str, Import]:
-    """The dictionaries of an ``__init__`` that say in which of its modules a name is: ``{"Mask": "contract.mask"}``."""
+    """The dictionaries of an ``__init__`` from names to modules: ``{"Mask": "contract.mask"}``."""
     tables = [node.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)]
     pairs = [(key, value) for table in tables for key, value in zip(table.keys, table.values, strict=True)]
     texts = [(k.value, v.value) for k, v in pairs if isinstance(k, ast.Constant) and isinstance(v, ast.Constant)]

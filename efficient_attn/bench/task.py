@@ -1,4 +1,4 @@
-"""A task: what mechanisms are judged by, as a value. bench/ knows tasks only through this."""
+"""A task, by which mechanisms are evaluated, as a value. bench/ accesses tasks only through it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 
 class Keys(BaseModel):
-    """A task's keys of a suite's part. A field with ``exclude=True`` does not tell one case from another."""
+    """A task's keys in a part of a suite. A field with ``exclude=True`` is not part of a case's identity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Guess(NamedTuple):
-    """What a case costs: seconds a call, bytes of its inputs, bytes that a call (in decoding, its state) takes.
+    """The estimated cost of a case: seconds a call, bytes of its inputs, and bytes that a call (in decoding, its state)
+    needs.
 
     compile_s: seconds before the first call, in every worker.
     """
@@ -41,14 +42,15 @@ class Guess(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """words: of a suite's ``measure`` that ask for it. plan: the cells, each with its number of key-value heads.
+    """words: the names in a suite's ``measure`` that select it. plan: the groups, each with its number of key-value
+    heads.
 
-    judge: in a worker, takes a case to its record, or, where it is timed in turns with others, to a pace; it says
-    what it is at. work: what is timed then. guess: the cost, given the machine's rates. mechanisms: whether it takes
-    variants. blocks: whether it takes layers too, baselines among them; it then plans cells of them where
-    `Asked.blocks` says that there are any. home: a function of its file, where ``plan`` is none. columns: what it
-    adds to rows (`Row.extra`, ``task.column`` in frames), with a sentence each; a name that has a dot is whole, and
-    one that ends in ``*`` stands for all that begin like it.
+    judge: evaluates a case in a worker and returns its record, or calibrates it if it is timed interleaved with others;
+    it reports its stages. work: what is timed then. guess: the cost, from the machine's rates. mechanisms: whether it
+    uses variants. blocks: whether it also evaluates layers, including baselines; it then plans groups of them if
+    `TaskRequest.blocks` is set. home: a function of its file, if ``plan`` is not. columns: what it adds to rows
+    (`Row.extra`, ``task.column`` in frames), each with a sentence; a name with a dot is complete, and one that ends in
+    ``*`` is a prefix.
     """
 
     name: str
@@ -70,5 +72,5 @@ class Task:
         return self.home or self.plan
 
     def declares(self, name: str) -> bool:
-        """Whether a column is among those that it adds."""
+        """Whether a column is one of those that it adds."""
         return any(fnmatchcase(name, column) for column in self.columns)

@@ -1,4 +1,4 @@
-"""Tasks by name: the built-in table, which is given from above, other packages' entry points, and plug-ins' own."""
+"""Tasks by name: the built-in table, other packages' entry points, and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from importlib.metadata import entry_points
 from ..errors import UsageError, make_unknown_error
 from .task import Task
 
-GROUP = "efficient_attn.tasks"  # the entry-point group of packages that bring tasks of their own
+GROUP = "efficient_attn.tasks"  # the entry-point group for tasks of other packages
 TaskTable = Mapping[str, str]  # a task's name to ``module:attribute``; of a plug-in's task, to its name
 
 _registered: dict[str, Task] = {}
 
 
 def register_task(task: Task) -> Task:
-    """Enter a plug-in's task under its name. Raises `UsageError` for a name that another module has taken."""
+    """Register a plug-in's task under its name. Raises `UsageError` for a name that another module uses."""
     other = _registered.get(task.name)
     if other is not None and other.source.__module__ != task.source.__module__:
-        raise UsageError(f"register_task: the name {task.name!r} is taken by {other.source.__module__}")
+        raise UsageError(f"register_task: the name {task.name!r} is already used by {other.source.__module__}")
     _registered[task.name] = task
     return task
 
 
 def list_tasks(built_in: TaskTable) -> dict[str, str]:
-    """Every task's name, and where it is found. Nothing is imported. `UsageError` for a name that is taken twice."""
+    """Every task's name and location, without imports. Raises `UsageError` for duplicate names."""
     targets = dict(built_in)
     for names, origin in (
         (_list_entry_points(), "an entry point"),
         ({name: name for name in _registered}, "a plug-in"),
     ):
         if repeated := names.keys() & targets.keys():
-            raise UsageError(f"the task {min(repeated)!r} of {origin} has a name that is taken")
+            raise UsageError(f"the name of the task {min(repeated)!r} of {origin} is already used")
         targets |= names
     return targets
 
@@ -53,12 +53,13 @@ def find_task(target: str) -> Task:
 
 
 def find_words(words: Iterable[str], table: TaskTable, *, where: str = "measure") -> dict[str, tuple[str, ...]]:
-    """By the task's name, in the table's order, those of the words that ask for it. `UsageError` for unknown ones."""
+    """The names in ``measure`` that select each task, by the task's name, in the table's order. Raises `UsageError` for
+    unknown names."""
     remaining_words: list[str] = list(words)
     owners: dict[str, str] = {}
     for name, target in table.items():
         if all(word in owners for word in remaining_words):
-            break  # what stands later is not even imported
+            break  # later tasks are not imported
         owners |= {word: name for word in find_task(target).words if word not in owners}
     for place, word in enumerate(remaining_words):
         if word not in owners:

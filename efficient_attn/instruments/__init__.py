@@ -1,1 +1,1 @@
-"""What measures: they know no case."""
+"""Instruments for measuring, independent of cases."""

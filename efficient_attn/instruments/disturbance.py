@@ -1,4 +1,4 @@
-"""What else the machine was doing while something was measured."""
+"""Other activity on the machine during a measurement."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from .environment import cgroups, read_load_average
 from .environment.readings import ROOT, read_number, read_table, value_or_none
 from .timing import DISTURBED_RATIO
 
-MIN_COUNTED_S = 0.2  # seconds; the kernel counts in ticks of 10 ms, which say too little of a shorter time
-MAX_OTHERS_CORES = 0.25  # processors that others may take on average
-MAX_STEAL_SHARE = 0.02  # share of the wanted processor time that the hypervisor may keep
+MIN_COUNTED_S = 0.2  # seconds; the kernel counts in ticks of 10 ms, too coarse for a shorter time
+MAX_OTHERS_CORES = 0.25  # processors that other programs may use on average
+MAX_STEAL_SHARE = 0.02  # share of the requested processor time that the hypervisor may take away
 
 
 @dataclass(frozen=True, kw_only=True)
 class Disturbance:
     """A span of time; None for what the system does not count, or not finely enough.
 
-    wall_s, own_cpu_s: seconds that passed, and that this process computed on all its threads. others_cores: processors
-    that all other programs took on average. steal_share: of the time in which processors wanted to work, the share that
-    the hypervisor gave to someone else. throttled: times that a quota or heat held processors back. load: the average
-    of the last minute.
+    wall_s, own_cpu_s: elapsed seconds, and processor seconds of this process over all threads. others_cores: processors
+    used by all other programs, on average. steal_share: the share of runnable time that the hypervisor gave to others.
+    throttled: how often a quota or heat throttled processors. load: the average of the last minute.
     """
 
     wall_s: float
@@ -34,15 +33,15 @@ class Disturbance:
     load: float | None = None
 
     def describe(self, threads: int | None = None) -> str | None:
-        """Why these measurements should not be trusted; None when nothing speaks against them.
+        """Why these measurements should not be trusted; None if nothing speaks against them.
 
-        threads: those that the measured code uses; with one, it should have computed all the time.
+        threads: of the measured code; a single one should have computed all the time.
         """
         reasons = []
         if self.others_cores is not None and self.others_cores > MAX_OTHERS_CORES:
             reasons.append(f"other programs used {self.others_cores:.1f} cores")
         if self.steal_share is not None and self.steal_share > MAX_STEAL_SHARE:
-            reasons.append(f"the hypervisor kept {self.steal_share:.0%} of the processor time")
+            reasons.append(f"the hypervisor took away {self.steal_share:.0%} of the processor time")
         if self.throttled:
             reasons.append(f"the processor was throttled {self.throttled} times")
         if threads == 1 and self.own_cpu_s > 0 and self.wall_s / self.own_cpu_s > DISTURBED_RATIO:
@@ -64,14 +63,14 @@ class _Counters:
 
 
 class DisturbanceWatch:
-    """Looks at the counters when it is made, and again at every `lap`: about 0.1 ms each time on a small machine."""
+    """Reads the counters when it is created, and at every `read_interval`: about 0.1 ms each on a small machine."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
         self._last = _read_counters(root)
 
     def read_interval(self) -> Disturbance:
-        """What happened since the last lap, or since the watch was made."""
+        """The disturbance since the last call, or since the watch was created."""
         before, self._last = self._last, _read_counters(self._root)
         return _compute_disturbance(before, self._last)
 
@@ -110,7 +109,7 @@ def _read_counters(root: Path) -> _Counters:
 
 
 def _read_processor_ticks(root: Path) -> tuple[int | None, int | None]:
-    """Ticks in which processors worked, for anyone, and in which the hypervisor kept them waiting."""
+    """Ticks in which processors worked, for any program, and in which the hypervisor kept them waiting."""
     counts = (value_or_none(read_table(root / "proc/stat")) or {}).get("cpu")
     if counts is None:
         return None, None

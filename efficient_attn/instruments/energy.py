@@ -1,4 +1,4 @@
-"""Energy of a GPU's calls, by the counter that NVML keeps: millijoules since the driver was loaded."""
+"""Energy of a GPU's calls, from NVML's counter of millijoules since the driver was loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EnergyMeter(Protocol):
 
 
 def find_meter(device: str) -> EnergyMeter | None:
-    """The device's energy counter; None where there is none, or NVML's Python package is not installed."""
+    """The device's energy counter; None without one, or if NVML's Python package is not installed."""
     if device != "cuda":
         return None
     try:
@@ -35,7 +35,7 @@ def _find_uuid() -> str:
 
 
 def _make_nvml_meter(nvml: Any, uuid: str) -> EnergyMeter | None:
-    """By the device's own number: NVML counts devices that this process may not see."""
+    """By the device's own number: NVML also counts devices that are not visible to this process."""
     try:
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -48,9 +48,9 @@ def _make_nvml_meter(nvml: Any, uuid: str) -> EnergyMeter | None:
 def measure_joules_per_call(
     subject: TimedCall, calls: int, read: EnergyMeter, *, device: str, clock: Callable[[], float] = time.perf_counter
 ) -> float | None:
-    """The mean over passes repeated for half a second and more, with nothing between them.
+    """The mean over samples repeated for at least half a second, with nothing between them.
 
-    None for a subject that cannot run for so long without being set up anew, as in decoding.
+    None for a subject that cannot run that long without being set up again, as in decoding.
     """
     subject.reset(calls)
     synchronize(device)

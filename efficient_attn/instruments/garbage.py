@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def garbage_collection_disabled() -> Iterator[None]:
-    """Collect now and not again before the end: it takes time, and releases what others left behind."""
+    """Collect garbage now, and disable collection until the end: it takes time, and frees what others left behind."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

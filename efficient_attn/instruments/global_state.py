@@ -1,4 +1,4 @@
-"""A watch over what all mechanisms of a process share: threads, dtypes, random numbers, inputs, the clock."""
+"""Watch the global state of a process: threads, dtypes, random numbers, inputs, the clock."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from . import integrity
 
 
 class GlobalStateChanged(Exception):
-    """A mechanism changed what is not its own."""
+    """A mechanism changed global state."""
 
 
 @dataclass(frozen=True)
 class GlobalSetting:
-    """Something that holds for the whole process. say: what was done to it, of its value before and now."""
+    """A setting of the whole process. say: describes a change from the value before to the present one."""
 
     read: Callable[[], Any]
     write: Callable[[Any], object]
@@ -28,7 +28,7 @@ class GlobalSetting:
 
 
 def _describe_switch(label: str) -> Callable[[Any, Any], str]:
-    return lambda before, after: f"it turned {label} {'on' if after else 'off'} and left them so"
+    return lambda before, after: f"it turned {label} {'on' if after else 'off'} and did not restore it"
 
 
 def _describe_change(label: str) -> Callable[[Any, Any], str]:
@@ -39,12 +39,14 @@ _TINY = torch.tensor(1e-40)
 
 
 def _flushes_denormals() -> bool:
-    """Whether numbers too small to be normal become zero; torch tells nobody."""
+    """Whether denormal numbers are flushed to zero, which torch does not report."""
     return not bool((_TINY * 1).item())
 
 
 def _set_niceness(value: int) -> None:
-    with suppress(PermissionError):  # who made itself nicer may not go back unless it is root; it is told in any case
+    with suppress(
+        PermissionError
+    ):  # a lowered priority may not be restorable without root; the change is reported anyway
         os.setpriority(os.PRIO_PROCESS, 0, value)
 
 
@@ -93,7 +95,7 @@ class GlobalState:
         integrity.restore()
 
     def describe_change(self) -> str | None:
-        """What differs now, in words; None when nothing does."""
+        """A description of what differs now; None without changes."""
         if reason := integrity.describe_replacement():
             return reason
         current = GlobalState.capture()
@@ -101,15 +103,15 @@ class GlobalState:
             if a != b:
                 return setting.describe(a, b)
         if not torch.equal(current.random, self.random):
-            return "it drew from torch's global random numbers, so results depend on what ran before"
+            return "it used torch's global random number generator, so that results depend on earlier calls"
         return None
 
 
 @contextmanager
 def watch_global_state(tensors: Sequence[Tensor] = ()) -> Iterator[None]:
-    """Raise `Meddled` when what runs inside changed the process's settings or wrote into these tensors.
+    """Raise `GlobalStateChanged` if code in this context changes global settings or writes into these tensors.
 
-    The settings are put back in any case, so that the mechanisms that follow are not touched.
+    The settings are restored in any case, so that later mechanisms are not affected.
     """
     before, versions = GlobalState.capture(), [t._version for t in tensors]
     try:

@@ -1,7 +1,8 @@
-"""What measures and judges, as it was before any plug-in came: seen to be the same after each pass, and put back.
+"""Integrity of the measuring functions: recorded before any plug-in is loaded, compared after each sample, and
+restored.
 
-`close` remembers our functions, classes and their methods, and what of ``time`` and torch they rely on. It is called
-when the modules that measure are imported; plug-ins are imported later.
+`record_integrity` records our functions, classes and methods, and those of ``time`` and torch that they use. It is
+called when the measuring modules are imported; plug-ins are imported later.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ TENSOR_METHODS = (
 
 
 class SealedPart(NamedTuple):
-    """A name of a module or a class, its owner's names as they are now, what it stood for, and that function's code."""
+    """A name of a module or class, the owner's present namespace, the recorded object, and its code."""
 
     owner: Any
     name: str
@@ -48,7 +49,7 @@ _sealed_parts: dict[tuple[int, str], SealedPart] = {}
 
 
 def record_integrity() -> None:
-    """Remember what is there now, and was not remembered before."""
+    """Record what exists now and was not recorded before."""
     torch_modules = (torch.autograd, ("grad",)), (torch.cuda, ("synchronize",))
     for owner, names in ((time, CLOCK_FUNCTIONS), (torch, TORCH_FUNCTIONS), (Tensor, TENSOR_METHODS), *torch_modules):
         for name in names:
@@ -59,16 +60,16 @@ def record_integrity() -> None:
 
 
 def describe_replacement() -> str | None:
-    """What stands for something else now, and whose it is; None when all is as it was."""
+    """What was replaced, and by what; None if nothing was."""
     for owner, name, names, value, code in _sealed_parts.values():
-        current = names.get(name, value)  # what a class inherits is not among its own names
+        current = names.get(name, value)  # inherited attributes are not in the class's own namespace
         if current is not value or (code and current.__code__ is not code):
             return f"it replaced {_describe(owner)}.{name} by its own ({_describe_origin(current)})"
     return None
 
 
 def restore() -> None:
-    """Put back what was replaced."""
+    """Restore what was replaced."""
     for owner, name, names, value, code in _sealed_parts.values():
         if names.get(name, value) is not value:
             setattr(owner, name, value)
@@ -77,7 +78,7 @@ def restore() -> None:
 
 
 def _list_members(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
-    """A module's functions and classes, and what those classes define."""
+    """A module's functions and classes, and the methods of those classes."""
     for name, value in list(vars(module).items()):
         if callable(value):
             yield module, name, value

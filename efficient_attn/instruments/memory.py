@@ -1,4 +1,4 @@
-"""What a call holds in memory, counted from the allocator's own events."""
+"""The memory of a call, counted from the allocator's events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .garbage import garbage_collection_disabled
 
 MARK_EVENT = "efficient_attn::mark"
 FUSED_KERNELS = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention", "mkldnn")
-COUNTED_DEVICES = ("cpu", "cuda")  # devices whose allocator can be asked
+COUNTED_DEVICES = ("cpu", "cuda")  # devices whose allocator has counters
 
 Mark = Callable[[], None]
 Steps = Callable[[Mark], None]
@@ -23,11 +23,11 @@ Steps = Callable[[Mark], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Bytes above what existed before the call; None with the reason where the device cannot tell.
+    """Bytes above what existed before the call; None with the reason if the device cannot count.
 
-    peak: the most that was held at once. retained: still held when the call has ended. output: what goes with its
-    result, views of inputs are nothing. saved: kept between forward and backward beyond the output. workspace: the
-    rest of the peak. kernels: the fused kernels that ran, by torch's names.
+    peak: the maximum. retained: still allocated after the call. output: the storage of its result; views of inputs have
+    none. saved: kept between forward and backward, without the output. workspace: the rest of the peak. kernels: the
+    fused kernels that ran, by torch's names.
     """
 
     peak: int | None = None
@@ -40,10 +40,10 @@ class Footprint:
 
 
 def measure_footprint(call: Callable[[], Any], *, device: str) -> Footprint:
-    """The memory of one warm call. Its first call, not counted, warms it up.
+    """The memory of one warm call, after an uncounted first call.
 
-    On the CPU every allocation and release that torch reports, added up in order: resident memory would count pages
-    that the process keeps anyway and miss those it reuses. On CUDA the allocator's own counters.
+    On the CPU every allocation and release that torch reports is summed in order; resident memory would count pages
+    that the process keeps anyway, and miss those that it reuses. On CUDA the allocator's counters are used.
     """
 
     def steps(mark: Mark) -> None:
@@ -51,7 +51,7 @@ def measure_footprint(call: Callable[[], Any], *, device: str) -> Footprint:
         mark()
         result = call()
         mark()
-        del result  # what is released now was the result's
+        del result  # what is released from here on belonged to the result
         mark()
 
     if device not in COUNTED_DEVICES:
@@ -64,9 +64,10 @@ def measure_footprint(call: Callable[[], Any], *, device: str) -> Footprint:
 def measure_training_footprint(
     forward: Callable[[], Tensor], backward: Callable[[Tensor], Any], *, device: str
 ) -> Footprint:
-    """The memory of one warm training step: ``backward(forward())``, which gives the gradients. A step goes before it.
+    """The memory of one warm training step, ``backward(forward())``, which returns the gradients, after an uncounted
+    step.
 
-    retained is then the gradients; they are part of the workspace, as they come after what was saved.
+    retained are the gradients; they are part of the workspace, because they are allocated after the saved tensors.
     """
 
     def steps(mark: Mark) -> None:
@@ -91,7 +92,7 @@ def measure_training_footprint(
 
 
 def verify_memory_counter(device: str, *, size: int = 64 * 2**20) -> dict[str, Any]:
-    """Whether one known allocation of ``size`` bytes is counted right: ``ok``, None where the device cannot tell."""
+    """Whether one allocation of ``size`` bytes is counted correctly: ``ok`` is None if the device cannot count."""
     measured = measure_footprint(lambda: torch.empty(size, dtype=torch.uint8, device=device), device=device)
     is_correct = measured.peak == measured.retained == measured.output == size
     return {
@@ -111,9 +112,10 @@ def _make_unknown_footprint(device: str) -> Footprint:
 
 
 def _trace_steps(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, ...]]:
-    """Run steps that set marks: the peak after the first mark, what was held at the others, the kernels that ran.
+    """Run steps that set marks: the peak after the first mark, what was allocated at the others, and the kernels that
+    ran.
 
-    The warm-up runs under the same trace: what the measured call releases of it is then known by its size.
+    The warm-up runs in the same trace, so that the sizes of tensors that the measured call releases are known.
     """
     counters = _MemoryCounters()
     with (
@@ -133,10 +135,10 @@ def _record_mark() -> None:
 
 
 def _sum_events(events: list[Any]) -> tuple[int, list[int]]:
-    """The peak and what was held at each mark after the first, from the trace of a CPU."""
+    """The peak, and what was allocated at each mark after the first, from a trace on the CPU."""
     ordered = sorted((e for e in events if e.name() in ("[memory]", MARK_EVENT)), key=lambda e: e.start_ns())
     start = next(i for i, e in enumerate(ordered) if e.name() == MARK_EVENT)
-    allocated = list(accumulate(e.nbytes() for e in ordered[start:]))  # a mark's own bytes are 0
+    allocated = list(accumulate(e.nbytes() for e in ordered[start:]))  # the mark's own allocation has 0 bytes
     return max(allocated), [
         total for total, e in zip(allocated, ordered[start:], strict=True) if e.name() == MARK_EVENT
     ][1:]

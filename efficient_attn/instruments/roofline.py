@@ -1,4 +1,4 @@
-"""What the machine can do at best: the rates that a measurement is held against, and what the clock itself costs."""
+"""The roofline: the machine's highest rates, which measurements are compared with, and the overhead of the clock."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .environment import find_available_memory
 from .environment.machine import count_cache_copies, read_cache_sizes
 from .timing import synchronize
 
-GEMM_S = 0.02  # seconds that one product should take: far above a launch, far below a change of the clock
-PROBE_ROWS = 256  # rows of the first product, from which the size is found
+GEMM_S = 0.02  # seconds of one product: far longer than a launch, far shorter than a change of the clock frequency
+PROBE_ROWS = 256  # rows of the first product, from which the size is derived
 MAX_ROWS = {"cpu": 8192, "cuda": 16384}  # rows of the last one
 SKINNY_SIDE = 64  # the short side of skinny products: a head's width
 BUFFER_BYTES = 256 * 2**20  # bytes read to measure bandwidth, or more where the caches are large
 GEMM_REPEATS = 7  # of the products that were fastest
 MEMORY_REPEATS = 3  # of each call that reads
 CACHE_REPEATS = 30  # reads of a small cache: short, and easily disturbed
-CACHE_READ_BYTES = 2**30  # bytes that each call reads from a cache in all, so that large ones are read fewer times
+CACHE_READ_BYTES = 2**30  # total bytes that each call reads from a cache, so that large ones are read fewer times
 N_FINALISTS = 3  # products that are timed again and again, of all that were tried
 
 
 class MeasuredRate(NamedTuple):
-    """The highest rate of several ways, and by which: a library or a call, and its shape or size."""
+    """The highest of several rates, and what reached it: a library or a call, with its shape or size."""
 
     rate: float
     by: str
@@ -47,9 +47,9 @@ class CacheLevel:
 
 @dataclass(frozen=True)
 class Roofline:
-    """The best rates found: floating-point operations a second of a matrix product, bytes a second from memory.
+    """The highest measured rates: floating-point operations a second in a matrix product, bytes a second from memory.
 
-    gemm_by, read_by: which library and shape, and which call, that was. caches: the larger ones, smallest first.
+    gemm_by, read_by: the library and shape, and the call, that reached them. caches: the larger ones, smallest first.
     """
 
     gemm_flops_per_s: float
@@ -59,7 +59,7 @@ class Roofline:
     caches: tuple[CacheLevel, ...] = ()
 
     def estimate_read_seconds(self, size: int, *, cold: bool = False) -> float:
-        """The least time to read so many bytes: what the caches can hold at their rates, the rest from memory.
+        """The shortest time to read so many bytes: as many as fit from the caches, the rest from memory.
 
         cold: all from memory.
         """
@@ -70,7 +70,7 @@ class Roofline:
         return seconds + size / self.bytes_per_s
 
     def find_memory_level(self, size: int, *, cold: bool = False) -> str:
-        """Where so many bytes lie when they are read again and again: a cache's name, or ``memory``."""
+        """Where so many bytes are if they are read repeatedly: a cache's name, or ``memory``."""
         for cache in () if cold else self.caches:
             if size <= cache.size:
                 return cache.name
@@ -79,9 +79,9 @@ class Roofline:
 
 
 def measure_roofline_rates(device: str, dtype: str, threads: int | None = None, *, rough: bool = False) -> Roofline:
-    """Measure the rates, for about half a second. threads: as many as the measured code uses, else torch's own.
+    """Measure the rates, for about half a second. threads: those of the measured code, by default torch's.
 
-    rough: torch's own square product and memory alone, for a tenth of that, and perhaps 20% off.
+    rough: only torch's square product and memory, in a tenth of the time, and up to 20% off.
     """
     torch_dtype = getattr(torch, dtype)
     is_half = device == "cpu" and torch_dtype.itemsize < 4  # often computed in float32 there, and slower
@@ -97,7 +97,7 @@ def measure_roofline_rates(device: str, dtype: str, threads: int | None = None, 
 
 
 def merge_rooflines(rooflines: Sequence[Roofline]) -> Roofline:
-    """The best of several looks at one machine."""
+    """The highest rates of several measurements of one machine."""
     best_gemm = max(rooflines, key=lambda roofline: roofline.gemm_flops_per_s)
     best_read = max(rooflines, key=lambda roofline: roofline.bytes_per_s)
     fastest: dict[str, CacheLevel] = {}
@@ -108,7 +108,7 @@ def merge_rooflines(rooflines: Sequence[Roofline]) -> Roofline:
 
 
 def compute_spread(rooflines: Sequence[Roofline]) -> dict[str, float]:
-    """How far each rate's lowest look lies below its highest, as a share."""
+    """How far the lowest measurement of each rate lies below its highest, as a share."""
     rates: dict[str, list[float]] = {}
     for roofline in rooflines:
         values = {"gemm": roofline.gemm_flops_per_s, "memory": roofline.bytes_per_s}
@@ -120,12 +120,12 @@ def compute_spread(rooflines: Sequence[Roofline]) -> dict[str, float]:
 def compute_roofline_share(
     flops: float, bytes_moved: int, seconds: float, roofline: Roofline, *, cold: bool = False
 ) -> float:
-    """The roofline share: the least time that the machine allows for this work over the time that it took."""
+    """The roofline share: the shortest time that the machine allows for this work, over the measured time."""
     return max(flops / roofline.gemm_flops_per_s, roofline.estimate_read_seconds(bytes_moved, cold=cold)) / seconds
 
 
 def measure_timer_overhead() -> float:
-    """Seconds that reading the clock adds to what is timed: the least of many."""
+    """Seconds that reading the clock adds to a measurement: the smallest of many."""
     clock = time.perf_counter
     return min(-(clock() - clock()) for _ in range(2000))
 
@@ -173,7 +173,7 @@ def _find_size(device: str, dtype: torch.dtype) -> int:
 
 
 def _list_libraries(device: str, dtype: torch.dtype) -> list[str]:
-    """torch's own product, of its BLAS for float32 on CPUs; and oneDNN's, as kernels call it, in both layouts."""
+    """torch's own product (its BLAS for float32 on CPUs), and oneDNN's, as kernels call it, in both layouts."""
     has_pointwise = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     has_onednn = device == "cpu" and dtype != torch.float64 and has_pointwise
     return ["torch.mm", *(["oneDNN", "oneDNN (transposed)"] if has_onednn else [])]
@@ -199,14 +199,14 @@ def _measure_product(library: str, shape: ProductShape, repeats: int, device: st
 
 
 def _measure_memory_read(device: str, repeats: int, min_size: int) -> MeasuredRate:
-    """The best rate of reading a buffer that no cache holds; off the CPU, of a copy, which reads and writes."""
+    """The highest rate of reading a buffer larger than all caches; except on the CPU, of copying it."""
     size = max(min_size, 2 * max(read_cache_sizes().values(), default=0)) if device == "cpu" else 4 * min_size
     available = torch.cuda.mem_get_info()[0] if device == "cuda" else find_available_memory()
     return _measure_read(device, size if available is None else min(size, available // 8), repeats)
 
 
 def _measure_cache_reads(device: str, lowest_rate: float) -> tuple[CacheLevel, ...]:
-    """The caches beyond a core's first, each read at parts of its size. None is slower than what lies after it."""
+    """The caches beyond a core's first level, each read at parts of its size. None is slower than the next level."""
     caches: list[CacheLevel] = []
     for name, size in sorted(_list_caches(device).items(), key=lambda item: -item[1]):
         best = max(_measure_read(device, size // part, _count_reads(size // part)) for part in (2, 4, 8))
@@ -220,7 +220,7 @@ def _count_reads(size: int) -> int:
 
 
 def _list_caches(device: str) -> dict[str, int]:
-    """Bytes of each larger cache, of as many of them as threads can fill."""
+    """Bytes of each larger cache, over as many of them as the threads can use."""
     if device == "cuda":
         return {"L2": torch.cuda.get_device_properties(0).L2_cache_size}
     copies, threads = count_cache_copies(), torch.get_num_threads()
@@ -233,8 +233,8 @@ def _list_caches(device: str) -> dict[str, int]:
 
 
 def _measure_read(device: str, size: int, repeats: int) -> MeasuredRate:
-    """The best rate at which a buffer is read, of several calls that do little else; off the CPU, at which it is copied
-    to another that shares its size."""
+    """The highest rate at which several simple calls read a buffer; except on the CPU, at which it is copied to another
+    that shares its size."""
     if device == "cpu":
         x = torch.ones(size // 4)
         calls: dict[str, Callable[[], object]] = {"sum": x.sum, "max": x.max, "dot": lambda: torch.dot(x, x)}

@@ -1,7 +1,7 @@
-"""Timing: all mechanisms of a cell in interleaved, shuffled passes, so that a slow moment hits them all alike.
+"""Timing: interleaved samples of all mechanisms of a group in random order, so that a slow moment affects all of them.
 
-A *pass* repeats a call for some milliseconds; a *round* holds the passes of all mechanisms in a shuffled order and
-gives one value each, their median; a *sitting* is the rounds that one process measures.
+A sample repeats a call for some milliseconds. A round has samples of all mechanisms in random order, and gives one
+value for each, their median. A process run is the rounds that one process measures.
 """
 
 from __future__ import annotations
@@ -18,24 +18,27 @@ import torch
 from .garbage import garbage_collection_disabled
 from .global_state import GlobalStateChanged
 
-SAMPLES_PER_ROUND = 3  # passes of a mechanism in a round, at least, unless the budget does not allow it
+SAMPLES_PER_ROUND = 3  # least number of samples of a mechanism in a round, unless the budget does not allow it
 MAX_SAMPLES_PER_ROUND = 15
-MIN_SAMPLE_S = 0.002  # a pass repeats a fast call until it takes this long, far above the timer's own cost
-MIN_ROUND_S = 0.25  # rounds of fast cells get more passes until they take this long: shorter ones see one moment only
-SELF_WARMING_S = 1.0  # a call that takes this long needs no other one to warm it up
-DISTURBED_RATIO = 1.05  # wall over processor time, from which on something else has used this processor
-MAX_RETRIES = 2  # passes that are repeated in a round for each mechanism, at most
+MIN_SAMPLE_S = 0.002  # a sample repeats a fast call until it takes this long, far longer than reading the clock
+MIN_ROUND_S = (
+    0.25  # rounds of fast groups get more samples until they take this long, so that they span more than one moment
+)
+SELF_WARMING_S = 1.0  # a call that takes this long needs no separate warm-up
+DISTURBED_RATIO = 1.05  # wall time over processor time from which another program has used this processor
+MAX_RETRIES = 2  # largest number of repeated samples of a mechanism in a round
 MAX_PARALLEL_REPEATS = 3  # of a sample in which more than the one requested thread seems to have worked
 PARALLEL_RATIO = 1.25  # processor over wall time, from which on more than one thread has worked, if for
-MIN_CHECKED_S = 0.001  # so many seconds of the pass at least
+MIN_CHECKED_S = 0.001  # least seconds of a sample for this test
 
 
 @dataclass
 class TimedCall:
-    """Something to time. run(count) makes least <= count <= limit calls; reset(count), untimed, goes before each pass.
+    """Something to time. run(count) makes min_calls <= count <= max_calls calls; reset(count), untimed, runs before
+    each sample.
 
-    judge, untimed too, goes after a pass of each round that is drawn: it raises where a call was not what it should be.
-    forget goes after the others: nothing that a pass gave is held until the next one.
+    verify, untimed, runs after one random sample in each round and raises an exception for a wrong result. release runs
+    after the others: results of a sample are not kept until the next one.
     """
 
     run: Callable[[int], None]
@@ -48,7 +51,7 @@ class TimedCall:
 
 @dataclass(frozen=True)
 class SampleCost:
-    """How fast a subject is: calls a pass, the seconds that these take, and those that setting them up takes."""
+    """The speed of a subject: calls in a sample, the seconds that they take, and those of setting them up."""
 
     calls: int
     calls_s: float
@@ -60,7 +63,7 @@ class SampleCost:
 
     @property
     def warm_up_s(self) -> float:
-        """What making it warm costs in each process."""
+        """Seconds of warming it up in each process."""
         return self.sample_s if self.calls_s < SELF_WARMING_S else 0.0
 
 
@@ -72,13 +75,13 @@ class RoundPlan:
     samples: int
 
     def count_affordable_rounds(self, left_s: float) -> int:
-        """Rounds of one more sitting that fit into so many seconds."""
+        """The number of rounds in another process run that fit into so many seconds."""
         return max(0, int((left_s - self.cost.warm_up_s) / (self.samples * self.cost.sample_s)))
 
 
 @dataclass
 class RoundSamples:
-    """Milliseconds a call by subject, one number a pass; how many passes waited for the processor; what failed."""
+    """Milliseconds a call by subject, one number for each sample; the number of disturbed samples; exceptions."""
 
     samples: dict[str, list[float]] = field(default_factory=dict)
     disturbed: dict[str, int] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class RoundSamples:
 
 
 class TooSlow(Exception):
-    """One call alone takes longer than the budget."""
+    """A single call takes longer than the budget."""
 
 
 def time_first_call(subject: TimedCall, *, budget_s: float, device: str) -> float:
@@ -98,13 +101,13 @@ def time_first_call(subject: TimedCall, *, budget_s: float, device: str) -> floa
 
 
 def calibrate(subject: TimedCall, *, budget_s: float, device: str) -> SampleCost:
-    """Find out how many calls make a pass. The subject is warm already."""
+    """Determine the number of calls in a sample, for a subject that was warmed up."""
     start = perf_counter()
     call_s = _time_sample(subject, 1, device).wall
     reset_s = perf_counter() - start - call_s
     if call_s < budget_s / 4 and call_s < SELF_WARMING_S:
         call_s = min(call_s, _time_sample(subject, 1, device).wall)
-    call_s = max(call_s, 1e-7)  # a coarse clock may see nothing at all
+    call_s = max(call_s, 1e-7)  # a coarse clock may measure zero
     calls = max(subject.min_calls, min(math.ceil(MIN_SAMPLE_S / call_s), subject.max_calls))
     return SampleCost(calls, call_s * calls, reset_s)
 
@@ -112,7 +115,7 @@ def calibrate(subject: TimedCall, *, budget_s: float, device: str) -> SampleCost
 def plan_samples(
     costs: Mapping[str, SampleCost], *, rounds: int, processes: int, budget_s: float
 ) -> dict[str, RoundPlan]:
-    """Every subject's part in a round, so that rounds are long enough and each one's own budget holds."""
+    """Each subject's samples in a round, so that rounds are long enough and each budget is kept."""
     round_s = sum(cost.sample_s for cost in costs.values())
     target = (
         min(MAX_SAMPLES_PER_ROUND, max(SAMPLES_PER_ROUND, math.ceil(MIN_ROUND_S / round_s)))
@@ -137,11 +140,12 @@ def run_rounds(
     on_turn: Callable[[str], None] = lambda name: None,
     after_sample: Callable[[], None] = lambda: None,
 ) -> Iterator[RoundSamples]:
-    """Warm every subject up and take the rounds, each in an order shuffled anew from the seed.
+    """Warm up every subject and measure the rounds, each in a new random order from the seed.
 
-    rounds: how many each one takes part in. alone: one thread of a CPU, where wall time beyond processor time means
-    that something else ran; such passes are kept, counted and repeated. at: told whose turn it is. after: called
-    after every pass. A subject that raises, or after which ``after`` does, drops out and the others go on.
+    rounds: how many each subject takes part in. single_thread: on one CPU thread, wall time beyond processor time means
+    that another program ran; such samples are kept, counted and repeated. on_turn: called with the subject of each
+    sample. after_sample: called after every sample. A subject that raises an exception, or for which ``after_sample``
+    does, drops out and the others continue.
     """
     order_rng, verify_rng, dropped = random.Random(seed), random.Random(seed + 1), set()
     with garbage_collection_disabled():
@@ -215,7 +219,7 @@ def _add_sample(
             if single_thread and _is_parallel(elapsed, plan.cost.calls):
                 if n_parallel == MAX_PARALLEL_REPEATS:
                     processors = f"{elapsed.cpu / elapsed.wall:.1f} processors"
-                    raise GlobalStateChanged(f"{processors} worked at once for it, where one thread is asked for")
+                    raise GlobalStateChanged(f"{processors} worked at once for it, where one thread is requested")
                 n_parallel += 1
                 continue
         except Exception as error:
@@ -252,7 +256,7 @@ def _time_sample(subject: TimedCall, calls: int, device: str) -> Elapsed:
 
 
 def synchronize(device: str) -> None:
-    """Wait until the device has done what it was told."""
+    """Wait until the device has finished."""
     if device == "cuda":
         torch.cuda.synchronize()
     elif device == "mps":

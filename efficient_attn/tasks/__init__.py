@@ -1,6 +1,6 @@
-"""Tasks: what mechanisms are judged by, a file each. This table is all that a new one needs besides its file.
+"""Tasks by which mechanisms are evaluated, a file each. Besides its file a new one only needs an entry in this table.
 
-For authors of tasks in files of their own, everything that a task is made of can be imported from here.
+Authors of tasks in their own files can import everything that a task consists of from here.
 """
 
 import warnings

@@ -1,8 +1,8 @@
-"""Retrieval: what a trained model still finds in a long text with each mechanism in place of its attention.
+"""Retrieval: whether a trained model with each mechanism still finds facts in a long text.
 
-Sentences are hidden in real text at even depths, and each is asked for: which of ten answers is the most likely? A
-round is a haystack. Where the model itself, with exact attention, hardly answers better than chance, nothing is learned
-from others: they are skipped.
+Sentences (needles) are placed in real text at even depths, with a question about each: which of ten answers is the most
+likely? A round is one text. If the original model, with exact attention, hardly exceeds chance, other mechanisms are
+skipped.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from ..integrations.haystack_scoring import HaystackResult
 
 MIN_TOKENS = 512  # tokens of a haystack: ten needles, and text between them
-DEPTHS = (10, 30, 50, 70, 90)  # per cent: the middles of the parts of a haystack by which answers are told apart
-MIN_CHANCE_RATIO = 2  # times chance that the model's own answers must surely be better than
+DEPTHS = (10, 30, 50, 70, 90)  # per cent: the centers of the parts of a text for which accuracy is reported
+MIN_CHANCE_RATIO = 2  # times chance that the original model has to exceed significantly
 TOKENS_PER_QUESTION = 16  # of a question, about
 
 
 class RetrievalKeys(Keys):
     """model: ``smollm2``, or a folder with a decoder that transformers can load. text: ``sotu``, or a text file.
 
-    needles: ``single``, each about another thing; ``multi_key``, which differ in their key alone; ``variables``, of
-    which one leads to another; ``words``, lists of which the most frequent word is asked for.
+    needles: ``single``, each about another subject; ``multi_key``, which differ only in their key; ``variables``, of
+    which one refers to another; ``words``, lists whose most frequent word is the answer.
     """
 
     model: tuple[str, ...] = ("smollm2",)
@@ -48,7 +48,7 @@ class RetrievalKeys(Keys):
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
-    """A cell for each model, kind of needles and length, with all of its haystacks."""
+    """A group for each model, family of needles and length, with all of its texts."""
     from ..integrations.model_info import describe_model
     from ..integrations.texts import Text
 
@@ -58,15 +58,15 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
         model, length = describe_model(name), point["seq_len"]
         model.check_length(length)
         if model.kind != "decoder":
-            raise UsageError(f"--model {name}: it is an encoder, which does not go on with a text; give a decoder")
+            raise UsageError(f"--model {name}: it is an encoder, which cannot continue a text; give a decoder")
         if length < MIN_TOKENS:
-            raise UsageError(f"{request.task}: seq_len {length} has no room for needles; give at least {MIN_TOKENS}")
+            raise UsageError(f"{request.task}: seq_len {length} is too short for needles; give at least {MIN_TOKENS}")
         if (
             n_long_documents := sum(len(d) >= length for d in text.documents)
         ) < request.sampling.rounds:  # a token is a letter or more
             raise UsageError(
                 f"--text {keys.text}: at most {n_long_documents} of its documents have {length} tokens, and each of "
-                f"{request.sampling.rounds} rounds takes another one"
+                f"{request.sampling.rounds} rounds needs another one"
             )
         sizes: dict[str, Any] = {"heads": model.heads, "head_dim": model.head_dim, "causal": True}
         sizes |= {"max_len": model.positions, "inputs": f"{model.label}:{text.label}:{needles}"}
@@ -77,7 +77,7 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
-    """The answers to all haystacks of a cell, or why nobody asks for them."""
+    """The answers to all texts of a group, or why they are skipped."""
     from ..integrations.model_info import NotInstalled
 
     row.extra = {"needles": case.keys.needles[0], "chance": 1 / N_ANSWERS}
@@ -93,22 +93,22 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 
 
 def find_skip_reason(results: Sequence[HaystackResult]) -> str | None:
-    """Why nothing is learned where the model itself answers like this; None where something is."""
+    """Why the original model's answers make others meaningless; None if they do not."""
     outcomes = [answer.is_right for result in results for answer in result.answers]
     chance, accuracy = 1 / N_ANSWERS, estimate_share(sum(outcomes), len(outcomes))
     if (accuracy.low or 0.0) > MIN_CHANCE_RATIO * chance:
         return None
     value, low, high, by_chance = (f"{share:.0%}" for share in (*accuracy, chance))
     answers = f"{EXACT_SPEC} answers {value} of {len(outcomes)} questions ({low} to {high})"
-    return f"says nothing here: {answers}, chance is {by_chance}"
+    return f"the original model does not exceed chance: {answers}, chance is {by_chance}"
 
 
 def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
-    """What was answered, as the row's columns, and each question among the samples."""
+    """The answers as the row's columns, with each question among the samples."""
     answers = [(number, answer) for number, result in enumerate(results) for answer in result.answers]
     outcomes = [answer.is_right for _, answer in answers]
     accuracy = estimate_share(sum(outcomes), len(outcomes))
-    row.metric, row.accuracy = "share of right answers", accuracy.value
+    row.metric, row.accuracy = "share of correct answers", accuracy.value
     row.state_bytes = max(result.bytes for result in results)
     row.extra |= {"questions": len(outcomes), "accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
     row.extra["margin"] = sum(answer.margin for _, answer in answers) / len(answers)
@@ -128,7 +128,7 @@ def _fill_row(row: Row, results: Sequence[HaystackResult]) -> Record:
 
 @lru_cache(maxsize=1)
 def _load_haystacks(cell: Group) -> tuple[LoadedModel, tuple[Haystack, ...]]:
-    """The model and the haystacks of a cell, which all of its cases in this worker share."""
+    """The model and the texts of a group, which all of its cases in this worker share."""
     from ..integrations.bundled import load
     from ..integrations.texts import Text
 
@@ -151,12 +151,12 @@ def _answer_questions(cell: Group, spec: SpecLike) -> tuple[HaystackResult, ...]
 
 @lru_cache(maxsize=1)
 def _answer_with_exact_attention(cell: Group) -> tuple[HaystackResult, ...]:
-    """The answers of the model as it is, by which the others' are judged; asked once in a worker."""
+    """The answers of the original model, computed once in a worker."""
     return _answer_questions(cell, EXACT_SPEC)
 
 
 def guess(case: Case, best: Roofline) -> Guess:
-    """Of each haystack a pass without logits, and its questions on copies of the states; of memory those copies."""
+    """For each text a pass without logits, and its questions on copies of the states; memory for those copies."""
     from ..bench.planning.cost_estimate import CALLS
     from ..integrations.model_info import describe_model
 
@@ -180,13 +180,13 @@ RETRIEVAL = Task(
     judge=judge,
     guess=guess,
     columns={
-        "needles": "their kind: single, multi_key, variables or words",
+        "needles": "family of needles: single, multi_key, variables or words",
         "questions": "how many were asked",
-        "chance": "the share that is right where nothing was read",
-        "accuracy_low": "the lower end of the 95% interval of the share of right answers",
+        "chance": "accuracy of guessing",
+        "accuracy_low": "lower end of the 95% interval of the accuracy",
         "accuracy_high": "the upper end",
-        "margin": "nats by which right answers are more likely than the best wrong one, mean",
-        **{f"depth_{depth}": f"share of right answers where the needle lies around {depth}%" for depth in DEPTHS},
+        "margin": "mean log-likelihood of correct answers minus that of the best wrong ones, nats",
+        **{f"depth_{depth}": f"accuracy for needles around a depth of {depth}%" for depth in DEPTHS},
     },
     sections=(
         Section(

@@ -1,4 +1,4 @@
-"""Speed and memory: what a call of each mechanism costs, timed in turns with its baseline."""
+"""Speed and memory: the cost of a call of each mechanism, timed interleaved with its baseline."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ AXES = ("threads", "batch", "heads", "kv_heads", "head_dim", "causal", "cache", 
 
 
 class SpeedKeys(Keys):
-    """memory_budget: a size such as ``16GB``, for which decode rows say the longest context whose state fits it.
+    """memory_budget: a size such as ``16GB``, for which decode rows report the longest context whose state fits.
 
-    peak_memory: whether a call's bytes are counted; ``measure`` says so.
+    peak_memory: whether a call's bytes are counted, which ``measure`` sets.
     """
 
     memory_budget: Annotated[int, BeforeValidator(lambda value: parse_size(str(value)))] | None = None
@@ -37,18 +37,18 @@ class SpeedKeys(Keys):
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
-    """A cell for each mode and combination of the axes."""
+    """A group for each mode and combination of the axes."""
     longest = max(request.grid["seq_len"])
     for mode, point in product(
         (word for word in request.words if word in MODES), request.grid.combine(*AXES, "seq_len")
     ):
         point, is_stepwise = dict(point), mode in ("decode", "prefill")
         if is_stepwise and point["fill"] != "full":
-            raise UsageError(f"{mode}: rows take one step at a time, so fill can only be full, not {point['fill']}")
+            raise UsageError(f"{mode}: rows decode one step at a time, so fill can only be full, not {point['fill']}")
         if is_stepwise and request.grid.points is not None and len(request.grid["causal"]) > 1:
             raise UsageError(f"{mode}: causal by nature, so a design cannot vary causal")
         if is_stepwise and not point["causal"] and len(request.grid["causal"]) > 1:
-            continue  # decoding is causal by nature: one of the two is enough
+            continue  # decoding is always causal: one of the two is enough
         point["causal"], kv_heads = point["causal"] or is_stepwise, point.pop("kv_heads")
         decode, counts_memory = mode == "decode", mode in ("forward", "forward_backward")
         place = CaseConfig(mode=mode, max_len=longest + (MAX_DECODE_STEPS if decode else 0), **point)
@@ -63,7 +63,7 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record | PreparedCase:
-    """Prove a case right, count its memory, find its pace."""
+    """Verify a case, count its memory, and calibrate it."""
     from ..bench.measuring.preparation import prepare_case
 
     keys = case.keys

@@ -1,7 +1,7 @@
-"""Swap: a trained model with each mechanism in place of its attention, its weights as they are: what is lost, and what
-the same pass costs.
+"""Swap: a trained model with each mechanism instead of its attention, with unchanged weights: the change of its loss,
+and the time of the same pass.
 
-A segment of text is a round: a cell, in which the model reads it as it is and then with every mechanism.
+A round is a segment of text: a group, in which the original model reads it, and then the model with every mechanism.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 class SwapKeys(Keys):
     """model: ``smollm2``, ``minilm``, or a folder that transformers can load. text: ``sotu``, or a text file.
 
-    scope: ``all`` layers have the mechanism, and passes are timed; or each ``layer`` alone in turn, the others as they
-    are, and nothing is timed.
+    scope: ``all`` layers have the mechanism, and passes are timed; or one ``layer`` at a time, without timing.
     """
 
     scope: tuple[Literal["all", "layer"], ...] = ("all",)
@@ -39,7 +38,7 @@ class SwapKeys(Keys):
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
-    """A cell for each model, length and segment; and, where layers are swapped alone, for each of them."""
+    """A group for each model, length and segment, and with ``scope = "layer"`` for each layer."""
     from ..integrations.model_info import describe_model
     from ..integrations.texts import Text
 
@@ -58,7 +57,7 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
-    """Read a segment with the case's mechanism, and compare with what the model itself made of it."""
+    """Read a segment with the case's mechanism, and compare with the original model."""
     from ..integrations.model_info import NotInstalled
 
     try:
@@ -79,7 +78,7 @@ def _measure_all_layers(case: Case, row: Row) -> Record:
     row.tokens_per_s, row.state_bytes = case.group.config.seq_len / result.seconds, result.bytes
     row.rounds, row.processes, row.contaminated = 1, 1, int(result.disturbance is not None)
     row.parameters = segment_model.loaded_model.sizes.parameters
-    if not case.group.config.segment:  # one segment's passes are as large as another's
+    if not case.group.config.segment:  # the passes of all segments have the same size
         row.peak_memory_bytes = segment_model.measure_memory(case.variant)
     metrics = segment_model.compare(result)
     _fill_row(row, metrics, case)
@@ -99,7 +98,7 @@ def _measure_one_layer(case: Case, row: Row) -> Record:
 
 
 def _fill_row(row: Row, metrics: dict[str, float | None], case: Case) -> None:
-    """What was lost, as the row's columns."""
+    """The differences as the row's columns."""
     available = {name: value for name, value in metrics.items() if value is not None}
     row.metric = "nats a token" if "loss" in available else "relative error of hidden rows"
     row.loss = finite_or_none(available.get("loss", available.get("hidden_error", math.nan)))
@@ -109,7 +108,7 @@ def _fill_row(row: Row, metrics: dict[str, float | None], case: Case) -> None:
 
 @lru_cache(maxsize=1)
 def _load_segment_model(cell: Group) -> SegmentModel:
-    """The model and the segment of a cell, which all of its cases in this worker share."""
+    """The model and the segment of a group, which all of its cases in this worker share."""
     from ..integrations.model_swap import SegmentModel
 
     keys = dict(cell.keys)
@@ -118,7 +117,7 @@ def _load_segment_model(cell: Group) -> SegmentModel:
 
 @lru_cache(maxsize=1)
 def _load_layer_swap(cell: Group) -> LayerSwap:
-    """The same for a cell about one layer."""
+    """The same for a group of one layer."""
     from ..integrations.single_layer import LayerSwap
 
     keys, place = dict(cell.keys), cell.config
@@ -127,7 +126,7 @@ def _load_layer_swap(cell: Group) -> LayerSwap:
 
 
 def guess(case: Case, best: Roofline) -> Guess:
-    """The model's products, attention's pairs, and the losses; of memory the weights and two passes' logits."""
+    """The model's products, attention's pairs, and the losses; memory for the weights and two passes' logits."""
     from ..bench.planning.cost_estimate import CALLS
     from ..integrations.model_info import describe_model
 
@@ -151,13 +150,13 @@ SWAP = Task(
         "loss": "nats a token of the text",
         "loss_early": "of the first 512 positions",
         "loss_later": "of the positions from 512 on",
-        "divergence": "KL(the model's own || swapped), mean over positions, nats",
+        "divergence": "KL(original || swapped), mean over positions, nats",
         "divergence_p99": "its 99th percentile over positions",
         "agreement": "share of positions at which both have the same first choice",
         "hidden_error": "of an encoder's last hidden rows, ratio of Frobenius norms",
-        "embedding_cosine": "between mean hidden rows, the model's own and swapped",
+        "embedding_cosine": "between mean hidden states of the original and the swapped model",
         "similarity_rank": "Spearman's correlation of similarities between stretches of 32 positions",
-        "attention_share": "of the pass' time inside the mechanism",
+        "attention_share": "share of the pass spent in attention",
         "step_ms": "a decode step after the segment, the median of 8",
     },
     sections=(

@@ -1,4 +1,4 @@
-"""What tasks about trained models share: how models are run here, and how fast."""
+"""What tasks with trained models share: how models run, and how fast."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from ..bench.planning.request import TaskRequest
 from ..errors import UsageError
 
 GEMM_EFFICIENCY = 0.5  # of a matrix product's rate that a model's layers reach, attention included
-EXACT_SPEC = "full"  # what a model's own attention is here: exact, over all keys
+EXACT_SPEC = "full"  # the original model's attention: exact, over all keys
 
 
 def check_axes(request: TaskRequest) -> None:
-    """Refuse what models are not run with here, rather than tell of it in a row."""
+    """Refuse axes that models do not support, instead of producing failing rows."""
     if request.sampling.seed:
         raise UsageError(f"{request.task}: layers have their own seeds, so seed must be 0, not {request.sampling.seed}")
     for axis, supported in (("device", "cpu"), ("dtype", "float32"), ("batch", 1)):

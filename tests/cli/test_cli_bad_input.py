@@ -59,7 +59,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "budget of a suite": ("run @budget.toml --out out", ("budget.toml: memory_budget", "'lots'", "8GB")),
     "budget without decoding": (
         "run @fine.toml --memory-budget 1GB --out out",
-        ("--memory-budget", "measures nothing that takes this key"),
+        ("--memory-budget", "has no task with this key"),
     ),
     "start method": (
         "run quickstart --start-method forkservr --out out",
@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "model": ("run swap --model smollm3 --out out", ("--model smollm3", "smollm2", "nor a folder")),
     "model without weights": ("plan swap --model .", ("--model .", "has no config (config.json)")),
     "model's positions": ("run swap --model minilm --seq-len 600 --out out", ("512 positions", "600 is too long")),
-    "model without a task": ("run @fine.toml --model minilm --out out", ("--model", "measures nothing that takes")),
+    "model without a task": ("run @fine.toml --model minilm --out out", ("--model", "has no task with this key")),
     "text": ("run swap --text gone.txt --out out", ("--text gone.txt", "no such file", "sotu")),
     "text that is none": ("run swap --text @binary.toml --out out", ("binary.toml", "no text in UTF-8")),
     "scope": ("run swap --set scope=layers --out out", ("--set: scope", "'layers'", "did you mean 'layer'?")),

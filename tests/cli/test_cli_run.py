@@ -126,7 +126,7 @@ def test_failed_cases_are_exit_code_1_and_what_cannot_be_is_none(command: Comman
     options = ("--plugin", "mine.py", "--variant", "full,zz_wrong", "--seq-len", "8")
     done = command("run", "tiny.toml", *options)  # without --out: results/local/SUITE-TIME
     assert done.code == 1, done.err
-    assert re.search(r"forward zz_wrong n=8: invalid \(the output is not the oracle's", done.err)
+    assert re.search(r"forward zz_wrong n=8: invalid \(the output differs from the reference", done.err)
     (folder,) = (tmp_path / "results" / "local").iterdir()
     assert re.fullmatch(r"tiny-\d{8}-\d{6}", folder.name)
     rows = ea.load(folder)

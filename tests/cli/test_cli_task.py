@@ -123,7 +123,7 @@ def test_it_is_planned_and_can_be_resumed(world: tuple[Path, Done]) -> None:
     assert (again.code, (folder / "out" / "rows.jsonl").read_bytes()) == (0, before)
     (folder / "sort.py").write_text(SORT + "# changed\n")
     stale = run("run", "sorting.toml", "--out", "out", "--resume", "--set", "descending=true", cwd=folder)
-    assert "3 cases were measured from other sources, or in another way; measured again" in stale.err
+    assert "3 cases were measured from other sources or settings; measured again" in stale.err
     assert (folder / "out" / "rows.jsonl").read_bytes().startswith(before)
     (folder / "sort.py").write_text(SORT)
 
@@ -133,11 +133,11 @@ def test_it_is_planned_and_can_be_resumed(world: tuple[Path, Done]) -> None:
     [
         (
             ("--set", "lenghts=1,2"),
-            "measures nothing that takes this key; did you mean 'lengths'?",
+            "has no task with this key; did you mean 'lengths'?",
         ),
         (("--set", "lengths=many"), "lengths.0: Input should be a valid integer"),
         (("--set", "lengths"), "'lengths' is not KEY=VALUE"),
-        (("--activations", "mine.npz"), "--activations: the suite sorting measures nothing that takes this key"),
+        (("--activations", "mine.npz"), "--activations: the suite sorting has no task with this key"),
     ],
 )
 def test_a_wrong_key_is_one_line(world: tuple[Path, Done], arguments: tuple[str, ...], says: str) -> None:

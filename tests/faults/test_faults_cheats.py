@@ -19,18 +19,18 @@ from efficient_attn.instruments import integrity
 from efficient_attn.instruments.global_state import GlobalStateChanged, watch_global_state
 
 SAYS = {  # what is said of it in a run; nothing of the one that is never wrong and gains nothing
-    "pointer": "not the oracle's",
-    "version": "not the oracle's",
-    "corner": "not the oracle's",
+    "pointer": "differs from the reference",
+    "version": "differs from the reference",
+    "corner": "differs from the reference",
     "contents": "",
-    "constant": "not the oracle's",
-    "second": "not the oracle's",
-    "not_a_number": "the output of the oracle holds values that are not finite",
+    "constant": "differs from the reference",
+    "second": "differs from the reference",
+    "not_a_number": "the output of the reference implementation has values that are not finite",
     "lazy": "the output is a LateTensor, not a plain tensor",
     "clock": "it replaced efficient_attn.instruments.timing.perf_counter by its own (cheats.py:",
     "thread": "",  # one of several, by how far it has come
-    "short": "not the oracle's",
-    "half": "not the oracle's",
+    "short": "differs from the reference",
+    "half": "differs from the reference",
     "numpy": "",  # the oracle sees what was written, or the inputs are not what they were
     "sixty": "it wrote into its input v",
 }

@@ -68,7 +68,7 @@ def test_a_device_without_room(tmp_path: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, writer._file)
     # what cannot be cut is told of too: a device has no length
-    with pytest.raises(StoreError, match=rf"^{tmp_path}: .*; what was written so far is saved; make room"):
+    with pytest.raises(StoreError, match=rf"^{tmp_path}: .*; what was written so far is saved; free some"):
         writer.write(Record(Row(case_key="x")))
     os.close(full)
     writer.close()

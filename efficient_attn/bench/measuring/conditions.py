@@ -1,4 +1,4 @@
-"""The conditions under which a session measures its cells, whatever they are."""
+"""The conditions under which a session measures its groups."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ PRELOAD = ("efficient_attn.bench.measuring.jobs",)  # all that measures, importe
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """timeout_s: what a case may take in all. memory_bytes: what it may take beyond an idle worker; available_bytes:
-    what all of a cell's cases may take together. choices: between forms of kernels. ceilings: the highest so far;
-    looks: each time that the machine was looked at, and when in the run that was. folder: the run's.
-    """
+    """timeout_s: time limit of a case. memory_bytes: its memory limit beyond an idle worker; available_bytes: for all
+    cases of a group together. choices: selected kernels. ceilings: the highest rooflines so far; looks: each
+    measurement of the machine, with its time in the run. folder: the run's."""
 
     timeout_s: float = 600.0
     memory_bytes: int | None = None

@@ -17,7 +17,7 @@ def make_failure(case: Case, status: Status, reason: str) -> Record:
 
 
 def make_worker_failure(case: Case, death: WorkerDied, conditions: Conditions) -> Record:
-    """The record of a case that took its worker with it."""
+    """The record of a case whose worker ended with it."""
     if death.case < 0:
         return make_failure(case, death.status, f"its worker could not start: {death.how}")
     reason = f"{death.how}, while {STAGES[death.stage]}"

@@ -1,4 +1,4 @@
-"""One cell measured: its cases taken to their task, those that are timed in turns, then a record for every case."""
+"""Measure one group: prepare its cases, time them interleaved, and yield a record for every case."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .process_runs import ProcessRuns, TimedCase
 def measure_group(group: Group, cases: Sequence[Case], conditions: Conditions) -> Iterator[Record]:
     """Exactly one record for every case, in order, each as soon as it and all before it are known.
 
-    A case that fails becomes a row that says why; the others go on.
+    A case that fails becomes a row with the reason; the others continue.
     """
     if reason := describe_absence(group.config.device):
         yield from (make_failure(case, "skipped", reason) for case in cases)
@@ -44,7 +44,7 @@ def measure_group(group: Group, cases: Sequence[Case], conditions: Conditions) -
 def _time_cases(
     cases: Sequence[Case], prepared: Mapping[str, tuple[PreparedCase, float]], conditions: Conditions
 ) -> dict[str, Record]:
-    """The records of a cell's cases that have a pace: they are timed in turns."""
+    """The records of a group's calibrated cases, which are timed interleaved."""
     cell, effort = cases[0].group, cases[0].group.sampling
     paces = {key: prepared_case.pace for key, (prepared_case, _) in prepared.items()}
     takes = plan_samples(paces, rounds=effort.rounds, processes=effort.processes, budget_s=effort.budget_s)
@@ -62,8 +62,8 @@ def _prepare_all(
 ) -> Iterator[tuple[str, PreparedCase | Record, float]]:
     """Every case by its key, prepared or failed, with the seconds that it took.
 
-    A worker that dies takes only one case with it: the one that it was at, if that one kills a worker of its own too,
-    or hangs. Otherwise an earlier one did the damage, and this one goes on.
+    A worker that dies fails only one case: the current one, if it kills its own worker again, or hangs. Otherwise an
+    earlier case did the damage, and the current one continues.
     """
     waiting, solo = list(cases), False
     while waiting:

@@ -1,9 +1,9 @@
-"""Inputs that change before every pass, behind storage that stays.
+"""Inputs whose contents change before every sample, in unchanged storage.
 
-What was drawn once lies in a pool, row after row, and each call of a pass gets tensors that begin at another row of it:
-so no two calls of a pass see the same contents. Before a pass the pool is written anew, its first rows and the rest
-each from a drawn row on: so contents do not come back, though corners do, for whoever goes by those. Pointers, shapes,
-strides and version counters stay, and a row stays whole.
+Random rows are stored in a pool, and each call of a sample gets tensors that begin at another row: no two calls of a
+sample see the same contents. Before a sample the pool is rewritten, its first rows and the rest each starting from a
+random row, so that contents do not repeat, though corners do, against caches keyed by them. Pointers, shapes, strides
+and version counters stay the same, and rows stay whole.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ...contract.mechanism import Attention
 from ...contract.shapes import Sample, Shape
 from ..case import Case
 
-MAX_INPUT_SETS = 256  # calls of a pass that see contents of their own; those after them begin again
-MIN_INPUT_SETS = 3  # where a pass is one call, the next one gets other tensors
+MAX_INPUT_SETS = 256  # calls of a sample with distinct contents; further calls start again
+MIN_INPUT_SETS = 3  # where a sample is a single call, the next sample gets other tensors
 MAX_CORNER_ROWS = 2  # rows with which a pool may begin
 CACHE_LINE_BYTES = 64  # bytes: tensors begin where a line of the cache does
 MIN_ROWS = 256  # rows of a head that are drawn even for a call over one
 
 
 def draw_inputs(case: Case, attn: Attention, shape: Shape) -> Sample:
-    """Inputs of a shape, a pure function of the seed and the sizes: all mechanisms of a cell get the same queries."""
+    """Inputs of a shape, a pure function of the seed and the sizes: all mechanisms of a group get the same queries."""
     sizes = (
         f"{case.group.sampling.seed} {shape.batch} {shape.heads} {shape.n} {shape.m} {shape.head_dim} {shape.value_dim}"
     )
@@ -57,16 +57,17 @@ class RowPool:
         self.write(0, 0, 0)
 
     def write(self, first: int, rest: int, cut: int) -> None:
-        """Let the pool's rows before ``cut`` be the drawn ones from one on, and the others those from another on.
+        """Set the rows before ``cut`` to the random rows from one index on, and the others to those from another index
+        on.
 
-        Written past the version counters, which tell nobody.
+        Writes past the version counters.
         """
         self.stretches = (0, cut, first), (cut, len(self.memory), rest)
         for target, drawn in self._list_regions():
             target.data.copy_(drawn)
 
     def is_intact(self) -> bool:
-        """Whether the pool still holds what was put there."""
+        """Whether the pool still contains what was written."""
         return all(torch.equal(current, drawn) for current, drawn in self._list_regions())
 
     def _list_regions(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -81,12 +82,12 @@ class RowPool:
 
 
 class ChangingInputs:
-    """What the calls of each pass get: samples of ``n`` queries and ``m`` keys, out of pools that change."""
+    """The inputs of the calls of each sample: ``n`` queries and ``m`` keys, from pools that change."""
 
     def __init__(self, drawn: Sample, n: int, m: int, *, sides: Mapping[str, str], seed: int, sets: int) -> None:
         self.random, self.sets = random.Random(seed), sets
         lengths = {"q": n, "k": m, "v": m} | {name: n if side == "query" else m for name, side in sides.items()}
-        self.names: dict[str, int] = {}  # what was one tensor stays one
+        self.names: dict[str, int] = {}  # a tensor shared by two inputs stays shared
         self.pools: dict[int, RowPool] = {}
         for name, x in {"q": drawn.q, "k": drawn.k, "v": drawn.v, **drawn.inputs}.items():
             if x is not None:
@@ -97,7 +98,7 @@ class ChangingInputs:
         ]
 
     def change(self, calls: int) -> list[Sample]:
-        """New contents, and what each of so many calls gets, in drawn order."""
+        """Write new contents, and return the inputs of the calls, in random order."""
         corner = self.random.choice(self.corners)
         for key, pool in self.pools.items():
             pool.write(corner[key], self._draw(len(pool.drawn)), self.random.randint(*pool.edge))
@@ -112,7 +113,7 @@ class ChangingInputs:
         return Sample(by_name.pop("q"), by_name.pop("k"), by_name.pop("v", None), by_name)
 
     def find_modified(self) -> str | None:
-        """The name of an input whose contents are not what they were made."""
+        """The name of an input whose contents were modified."""
         return next((name for name, key in self.names.items() if not self.pools[key].is_intact()), None)
 
     def find_owner(self, x: Tensor) -> str | None:
@@ -141,5 +142,5 @@ def make_inputs(
 
 
 def list_tensors(sample: Sample) -> Sequence[Tensor]:
-    """All that a sample holds."""
+    """All tensors of a sample."""
     return tuple(x for x in (sample.q, sample.k, sample.v, *sample.inputs.values()) if x is not None)

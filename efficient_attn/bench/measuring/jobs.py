@@ -1,4 +1,4 @@
-"""What workers do: take a cell's cases to their task, sit through rounds of what is timed, look at the machine."""
+"""Worker jobs: prepare a group's cases, measure rounds, and measure the machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .workload import Workload
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What a worker tells about one case, by its place among the job's cases, with the seconds that it took."""
+    """A worker's message about one case, by its index in the job, with the seconds that it took."""
 
     case: int
     outcome: PreparedCase | Record
@@ -45,7 +45,7 @@ class CaseResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareCases:
-    """Take each case to where it can be timed, or to the record that says why not. Tells an `Of` for each."""
+    """Prepare each case for timing, or make the record that explains why not. Sends a `CaseResult` for each."""
 
     group: Group
     cases: tuple[Case, ...]
@@ -84,14 +84,14 @@ class PrepareCases:
             return end_failed(row, error)
         try:
             Record(outcome.row, outcome.samples).to_line()
-        except (TypeError, ValueError) as error:  # what cannot be kept ends this case, not the run
+        except (TypeError, ValueError) as error:  # what cannot be stored fails this case, not the run
             return end_failed(case.row(), error)
         return outcome
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """One round of a sitting, by the case's place among the job's cases."""
+    """One round of a process run, by the case's index in the job."""
 
     samples: Mapping[int, list[float]]
     waited: Mapping[int, int]
@@ -100,7 +100,7 @@ class RoundResult:
 
 @dataclass(frozen=True)
 class ProcessRunEnd:
-    """The end of a sitting: why its numbers may be disturbed, if they may, and what was seen of it."""
+    """The end of a process run: reasons why its times may be disturbed, and the observed disturbance."""
 
     disturbance: str | None
     observations: dict[str, Any]
@@ -110,7 +110,7 @@ class ProcessRunEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureRounds:
-    """Measure some rounds of prepared cases together. Tells a `Sat` for each round, then `Ended`."""
+    """Measure some rounds of prepared cases together. Sends a `RoundResult` for each round, then `ProcessRunEnd`."""
 
     group: Group
     cases: tuple[Case, ...]
@@ -127,7 +127,7 @@ class MeasureRounds:
         kernel_choices.apply_choices(self.choices)
         task = find_task(self.group.target)
         make = task.work
-        assert make is not None  # only what is timed sits
+        assert make is not None  # only timed cases take part
         limit_memory(self.memory_bytes)
         works: list[Workload] = []
         for place, case in enumerate(self.cases):
@@ -177,9 +177,9 @@ class MeasureRounds:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectMachine:
-    """Look at the machine: how fast could anything be? canary: and does the memory counter tell the truth?
+    """Measure the machine's highest rates. canary: also check the memory counter.
 
-    Tells what was counted, a ceiling for each of the settings, and last what else the machine did meanwhile.
+    Sends the counted bytes, a roofline for each setting, and the disturbance meanwhile.
     """
 
     device: str
@@ -203,7 +203,9 @@ def _by_index(by_name: Mapping[str, Any]) -> dict[int, Any]:
 
 
 def _set_threads(group: Group) -> int:
-    default = _default_threads()  # asked first: where jobs share a process, what one sets is not the next one's default
+    default = (
+        _default_threads()
+    )  # read first: where jobs share a process, a job's settings must not become the next one's default
     torch.set_num_threads(group.config.threads or default)
     return torch.get_num_threads()
 
@@ -238,7 +240,7 @@ def explain_failure(error: BaseException) -> tuple[Status, str]:
 
 
 def end_failed(row: Row, error: BaseException) -> Record:
-    """The record of a case that raised; what its task has added goes with it."""
+    """The record of a case that raised an exception, with the values that its task added."""
     row.status, row.reason = explain_failure(error)
     row.extra = {}
     if row.device == "cuda" and row.status == "oom":
@@ -246,4 +248,4 @@ def end_failed(row: Row, error: BaseException) -> Record:
     return Record(row)
 
 
-integrity.record_integrity()  # whoever runs a job has imported this module before any plug-in
+integrity.record_integrity()  # every job imports this module before any plug-in: records what must not change

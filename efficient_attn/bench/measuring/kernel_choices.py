@@ -22,7 +22,7 @@ Choices: TypeAlias = dict[int, Tables]  # by threads
 
 @dataclass(frozen=True, kw_only=True)
 class AutotuneKernels:
-    """Find or make the tables of timings for each number of threads. Tells pairs of both."""
+    """Load or measure the tables of timings for each number of threads. Sends pairs of both."""
 
     threads: tuple[int | None, ...]
 
@@ -36,16 +36,15 @@ class AutotuneKernels:
 
 
 def autotune(engine: Engine, threads: Iterable[int | None], sessions: Sequence[Mapping[str, Any]]) -> Choices:
-    """The tables of a session: those of earlier ``sessions`` of its folder, so that all of a run's rows agree, or else
-    those of this machine. None where a worker died of it: rules then decide.
-    """
+    """The tables of a session: those of earlier ``sessions`` in its folder, so that all rows of a run agree, or else
+    this machine's. None if a worker died; rules then decide."""
     tables_by_threads = {
         count: table for session in sessions for count, table in read_choices(session.get("choices", {})).items()
     }
     try:
         settled = dict(engine.carry_out(AutotuneKernels(threads=tuple(dict.fromkeys(threads)))))
     except WorkerDied as death:
-        reason = f"by rule: nothing could be timed ({death.how})"
+        reason = f"by rule: timing failed ({death.how})"
         settled = {
             count: dict.fromkeys((c.name for c in TUNABLES), TimingTable(source=reason)) for count in threads if count
         }
@@ -59,7 +58,7 @@ def apply_choices(choices: Choices) -> None:
 
 
 def choices_as_json(choices: Choices) -> dict[str, Any]:
-    """The tables as ``run.json`` keeps them: by threads, then contest."""
+    """The tables as stored in ``run.json``: by threads, then selection."""
     return {
         str(count): {
             name: {
@@ -74,7 +73,7 @@ def choices_as_json(choices: Choices) -> dict[str, Any]:
 
 
 def read_choices(stored: Mapping[str, Any]) -> Choices:
-    """What `as_json` wrote."""
+    """Read what `choices_as_json` wrote."""
     return {
         int(count): {
             name: TimingTable(
@@ -89,7 +88,7 @@ def read_choices(stored: Mapping[str, Any]) -> Choices:
 
 
 def check_choices(threads: int) -> Finding:
-    """By what forms of kernels are chosen on this machine; times them first where nobody has."""
+    """How kernels are selected on this machine; measures missing timings."""
     tables = autotuner.find_tables(TUNABLES, threads)
     seconds = sum(table.seconds for table in tables.values())
     numbers = {"threads": threads, "seconds": seconds, "sources": {n: t.source for n, t in tables.items()}}
@@ -98,5 +97,5 @@ def check_choices(threads: int) -> Finding:
         return Finding(topic="choices", said="; ".join(odd), level="note", numbers=numbers)
     points = sum(len(table.timings) for table in tables.values())
     message = f"forms of {', '.join(tables)} timed at {points} points in {seconds:.1f} s"
-    message += f"; {'; '.join(odd)}" if odd else f", kept in {cache.folder()}"
+    message += f"; {'; '.join(odd)}" if odd else f", stored in {cache.folder()}"
     return Finding(topic="choices", said=message, level="note" if odd else "ok", numbers=numbers)

@@ -1,4 +1,4 @@
-"""What is compared with the oracle: outputs, steps and gradients, on some rows where all are too many."""
+"""Compare outputs, steps and gradients with the reference implementation, on some rows where all are too many."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from .padded_rows import select_rows
 from .workload import Workload, make_leaves
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2, "float16": 5e-3}  # relative Frobenius error
-ROWS = 32  # query rows a place at which a long output is compared
-MAX_PAIRS_PER_ROUND = 2**22  # pairs of all heads that the oracle may work out in every round
+ROWS = 32  # query rows at each position where a long output is compared
+MAX_PAIRS_PER_ROUND = 2**22  # pairs of all heads that the reference may compute in every round
 
 
 class InvalidResult(Exception):
-    """The output is not the oracle's."""
+    """The output differs from the reference output."""
 
 
 def supports_rows(w: Workload) -> bool:
-    """Whether some rows can be asked for alone, so that the oracle is cheap at any length."""
+    """Whether single rows can be computed, so that the reference is cheap at any length."""
     return w.attn.traits.rows_alone
 
 
 def dense_pairs(w: Workload) -> int:
-    """Query-key pairs of all heads that the oracle works out for a call."""
+    """Query-key pairs of all heads that the reference computes for a call."""
     return w.shape.batch * w.shape.heads * w.attn.dense_pairs(w.shape.n, w.shape.m)
 
 
@@ -39,10 +39,10 @@ def dense_pairs(w: Workload) -> int:
 
 
 def check_call(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = MAX_PAIRS_PER_ROUND) -> float:
-    """The error of what a call gave for a sample, on rows at its start, in its middle and at its end; else `Invalid`.
+    """The error of a call's result, on rows at its start, middle and end. Raises `InvalidResult`.
 
-    The queries' gradients are compared on the same rows. Where rows cannot be taken alone, all are compared while the
-    oracle works out at most so many pairs; above that, with what a new instance gives for copies of the same inputs.
+    The gradients of queries are compared on the same rows. Where single rows cannot be computed, all rows are compared
+    while the reference computes at most ``most`` pairs; above that, with a new instance on copies of the inputs.
     """
     out = _check_shape(w, results[0].detach())
     if supports_rows(w):
@@ -55,7 +55,7 @@ def check_call(w: Workload, sample: Sample, results: Sequence[Tensor], *, most: 
 
 
 def list_rows(n: int) -> list[slice]:
-    """Some rows at the start, in the middle and at the end, none of them twice."""
+    """Some rows at the start, in the middle and at the end, without repetition."""
     middle = max(ROWS, n // 2 - ROWS // 2)
     end = max(middle + ROWS, n - ROWS)
     return [slice(start, min(start + ROWS, n)) for start in (0, middle, end) if start < n]
@@ -81,7 +81,7 @@ def _call_reference(w: Workload, sample: Sample, mask: Mask) -> Tensor:
 
 
 def _copies(sample: Sample) -> Sample:
-    """The same contents elsewhere; what was one tensor stays one."""
+    """Copies of the inputs; a tensor shared by two inputs stays shared."""
     made = {id(x): x.clone() for x in list_tensors(sample)}
     q, k, v, inputs = sample
     return Sample(
@@ -90,7 +90,7 @@ def _copies(sample: Sample) -> Sample:
 
 
 def check_step(w: Workload, context: Sample, tokens: Sequence[Sample], out: Tensor) -> float:
-    """The error of the last of some steps after a context against the row that the oracle gives; else `Invalid`."""
+    """The error of the last of some steps after a context against the reference row. Raises `InvalidResult`."""
     sides, last = w.attn.traits.inputs, tokens[-1]
     with torch.no_grad():
         k, v = (_join([getattr(sample, name) for sample in (context, *tokens)]) for name in ("k", "v"))
@@ -113,11 +113,11 @@ def _join(parts: Sequence[Values]) -> Values:
 def check_gradients(
     w: Workload, sample: Sample, results: Sequence[Tensor], *, most: int = MAX_PAIRS_PER_ROUND
 ) -> float:
-    """The error of all gradients of a call: against the oracle's where those are affordable; else `Invalid`.
+    """The error of all gradients of a call against the reference, where affordable. Raises `InvalidResult`.
 
-    Above ``most`` pairs, and where rows can be taken alone, one more call gets a larger gradient for some rows: by that
-    much, as the oracle works out from these rows, its gradients must differ. Where they cannot be taken alone, they
-    are compared with what a new instance gives for copies of the same inputs.
+    Above ``most`` pairs, where single rows can be computed, one more call gets a larger output gradient for some rows,
+    and the change of its gradients is compared with the reference for these rows. Otherwise the gradients are compared
+    with those of a new instance on copies of the inputs.
     """
     if dense_pairs(w) <= most:
         return _check_all(w, results, _deterministic(w, w.oracle, sample))
@@ -127,7 +127,7 @@ def check_gradients(
 
 
 def _deterministic(w: Workload, other: Attention, sample: Sample) -> tuple[Tensor, ...]:
-    """What another mechanism gives in the workload's place."""
+    """The result of another mechanism in the workload's place."""
     attn, call = w.attn, w.call
     try:
         w.attn = w.call = other
@@ -149,7 +149,7 @@ def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor]) ->
         more[:, :, rows.row] = upstream[:, :, rows.row]
         count += rows.row.stop - rows.row.start
         parts.append(rows)
-    scale = math.sqrt(w.shape.n / count)  # so that what the rows add is no less than what there is
+    scale = math.sqrt(w.shape.n / count)  # so that the contribution of the rows is at least as large as the rest
     more *= scale
     sources = [*list_tensors(leaves), *w.oracle.parameters()]
     wants = [torch.zeros_like(x) for x in sources]
@@ -161,7 +161,7 @@ def _check_difference(w: Workload, sample: Sample, results: Sequence[Tensor]) ->
             want += slope
     other = w.forward_backward(sample, upstream + more)
     return max(
-        check_same(w, new - old, want, "what some rows add to a gradient")
+        check_same(w, new - old, want, "the contribution of some rows to a gradient")
         for old, new, want in zip(results[1:], other[1:], wants, strict=True)
     )
 
@@ -178,21 +178,22 @@ def _check_shape(w: Workload, out: Tensor) -> Tensor:
 
 
 def check_same(w: Workload, out: Tensor, oracle: Tensor, label: str = "the output") -> float:
-    """The error of a result, if it has the oracle's shape and dtype and is near enough to it; else `Invalid`."""
+    """The error of a result with the reference's shape and dtype. Raises `InvalidResult` if it differs or the error is
+    too large."""
     if out.shape != oracle.shape or out.dtype != oracle.dtype:
         raise InvalidResult(
-            f"{label} is {out.dtype} {list(out.shape)}, the oracle's {oracle.dtype} {list(oracle.shape)}"
+            f"{label} is {out.dtype} {list(out.shape)}, the reference's {oracle.dtype} {list(oracle.shape)}"
         )
     if not torch.isfinite(oracle).all():
-        raise InvalidResult(f"{label} of the oracle holds values that are not finite")
+        raise InvalidResult(f"{label} of the reference implementation has values that are not finite")
     if not torch.isfinite(out).all():
-        raise InvalidResult(f"{label} holds values that are not finite")
+        raise InvalidResult(f"{label} has values that are not finite")
     return check_error(relative_error(out, oracle), w.case.group.config.dtype, label)
 
 
 def check_error(error: float, dtype: str, label: str = "the output") -> float:
-    """The error, if it is one that the dtype allows; else `Invalid`."""
+    """The error, if the dtype's tolerance allows it. Raises `InvalidResult` otherwise."""
     limit = TOLERANCE[dtype]
     if not error <= limit:  # nor may it be no number
-        raise InvalidResult(f"{label} is not the oracle's: relative error {error:.2e}, allowed {limit:.0e}")
+        raise InvalidResult(f"{label} differs from the reference: relative error {error:.2e}, allowed {limit:.0e}")
     return error

@@ -1,4 +1,4 @@
-"""The mask of a batch whose rows are not full, and what its oracle is asked about a few of their positions."""
+"""The mask of a batch with padding, and the rows on which it is verified."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..case import Case
 
 
 class CheckedRows(NamedTuple):
-    """Some query rows of a call, by their place in its output, with all keys that they may have to do with."""
+    """Some query rows of a call, by their index in its output, with all keys that they may depend on."""
 
     row: slice
     sample: Sample
@@ -29,13 +29,13 @@ def make_mask(case: Case, shape: Shape) -> Mask:
         return Mask(causal=place.causal)
     if place.fill == "packed":
         ends = [end * shape.n // whole for end in accumulate(case.row_lengths, initial=0)]
-        return Mask(causal=place.causal, cu_seqlens=torch.tensor(ends))  # read by the host, so it lies there
+        return Mask(causal=place.causal, cu_seqlens=torch.tensor(ends))  # on the host, which reads it
     lengths = torch.tensor([-(-length * shape.n // whole) for length in case.row_lengths], device=place.device)
     return Mask(causal=place.causal, key_lengths=lengths, query_lengths=lengths)
 
 
 def select_rows(sample: Sample, mask: Mask, place: slice, sides: Mapping[str, Input]) -> CheckedRows:
-    """The rows at a place, alone; of packed sequences those that belong to the first one there."""
+    """The rows at a position; of packed sequences, those of the first one there."""
     if mask.cu_seqlens is None:
         cut_sample = _slice_mask(sample, place, slice(None), sides)
         return CheckedRows(place, cut_sample, mask.rows(place, sample.q.shape[2], sample.k.shape[2]))

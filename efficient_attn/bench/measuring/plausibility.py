@@ -1,4 +1,4 @@
-"""What the machine allows: its ceilings, looked at before, during and after a run, and times held against them."""
+"""Compare times with the roofline, which is measured before, during and after a run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..case_config import CaseConfig
 from .conditions import Conditions, Setting
 from .jobs import InspectMachine
 
-MAX_ROOFLINE_SHARE = 1.25  # times the highest ceiling measured: what no error of the ceiling explains
-MAX_RECHECKS = 3  # looks that are taken before a case is refused, for all cases of a setting together
+MAX_ROOFLINE_SHARE = 1.25  # times the highest measured roofline: more than any error of the roofline explains
+MAX_RECHECKS = 3  # further measurements of the machine before a case is refused, for all cases of a setting together
 LIMIT_S = 300.0
 
 
 def measure_roofline(
     device: str, settings: Sequence[tuple[str, int | None]], conditions: Conditions, when: str
 ) -> dict[str, Any]:
-    """Look at the machine for each dtype and number of threads; the highest rates are left with the conditions.
+    """Measure the machine for each dtype and number of threads; the highest rates are stored in the conditions.
 
-    Returns what was ``seen`` of the machine meanwhile, and what the memory's counter said (``canary``), which is asked
-    ``before`` the run. Raises `Died` like every job.
+    Returns the disturbance meanwhile, and the result of the memory check (``canary``), which is made before the run.
+    Raises `WorkerDied` like every job.
     """
     facts: dict[str, Any] = {}
     job = InspectMachine(device=device, settings=tuple(settings), limit_s=LIMIT_S, canary=when == "before")
@@ -40,14 +40,14 @@ def measure_roofline(
 
 
 def add_roofline(setting: Setting, when: str, measured: Roofline, conditions: Conditions) -> None:
-    """Keep a look at the machine."""
+    """Store a measurement of the machine."""
     earlier = conditions.rooflines.get(setting)
     conditions.inspections.setdefault(setting, []).append((when, measured))
     conditions.rooflines[setting] = merge_rooflines([earlier, measured]) if earlier else measured
 
 
 def list_rooflines(device: str, conditions: Conditions) -> list[dict[str, Any]]:
-    """For each setting of a device the highest rates, each look that they are of, and how far these lie apart."""
+    """The highest rates for each setting of a device, the measurements that they are from, and their spread."""
     return [
         {"dtype": dtype, "threads": threads}
         | asdict(conditions.rooflines[on, dtype, threads])
@@ -61,9 +61,9 @@ def list_rooflines(device: str, conditions: Conditions) -> list[dict[str, Any]]:
 def explain_implausible(
     flops: float | None, bytes_moved: int | None, seconds: float, config: CaseConfig, conditions: Conditions
 ) -> str | None:
-    """Why a call cannot have taken so few seconds, with both numbers; None where it can, or no ceiling was measured.
+    """Why a call cannot have been this fast, with both numbers; None if it can, or without a roofline.
 
-    A machine may have been slow when it was looked at: it is looked at again before anyone is refused.
+    The machine may have been slow when it was measured: it is measured again before a case is refused.
     """
     setting = config.device, config.dtype, config.threads
     if setting not in conditions.rooflines or bytes_moved is None:

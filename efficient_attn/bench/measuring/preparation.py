@@ -1,4 +1,4 @@
-"""A case taken to where it can be timed: proved right, its memory and its work counted, its pace found."""
+"""Prepare a case for timing: verify it, count its memory and work, and calibrate it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from .workload import BACKWARD, Workload
 def prepare_case(
     case: Case, row: Row, at: Callable[..., None], *, peak_memory: bool = False, memory_budget: int | None = None
 ) -> PreparedCase:
-    """Gate a case, count its memory and find its pace. at: called with the stage, and the most seconds for it.
+    """Verify a case, count its memory and calibrate it. at: called with each stage and its time limit in seconds.
 
-    peak_memory: whether rows have a call's bytes. memory_budget: of which they have the longest context, in decoding.
+    peak_memory: whether rows have the bytes of a call. memory_budget: for the longest context, when decoding.
     """
     place, budget_s = case.group.config, case.group.sampling.budget_s
     at(MAKING_INPUTS)
@@ -56,7 +56,7 @@ def prepare_case(
         if memory_budget is not None:
             _count_capacity(workload, row, memory_budget)
         at(COUNTING_MEMORY)
-        autotuner.clear_choices()  # what the gate chose, perhaps at another length
+        autotuner.clear_choices()  # the backend chosen in verification, perhaps at another length
         samples = _count_memory(workload, row, steps, with_kernels=peak_memory)
         row.choices = autotuner.list_choices() or None
         at(CALIBRATING)
@@ -65,7 +65,7 @@ def prepare_case(
 
 
 def _count_memory(workload: Workload, row: Row, steps: TimedSteps | None, *, with_kernels: bool) -> dict[str, Any]:
-    """One call under the profiler: the kernels that it really ran, and its bytes where the suite asks for them."""
+    """One call under the profiler: the kernels that ran, and the bytes if the suite requests them."""
     footprint = workload.footprint(steps and steps.next_token)
     if with_kernels:
         row.peak_memory_bytes, row.retained_bytes, row.reason = footprint.peak, footprint.retained, footprint.reason
@@ -83,7 +83,7 @@ def _count_work(workload: Workload, row: Row) -> None:
     row.backend_used, row.pairs_computed = attn.what_runs(asked, causal=causal, dtype=dtype, gradient=gradient)
     if decoding:
         pairs = s.batch * attn.growth.step_cost(m)
-    else:  # what padding adds to the work is nobody's wish
+    else:  # work on padding does not count
         lengths = Counter(workload.case.row_lengths)
         pairs = sum(rows * attn.growth.cost(length, length, causal) for length, rows in lengths.items())
     work = pairs * 2 * (s.head_dim + s.value_dim) * s.heads
@@ -96,7 +96,7 @@ def _count_work(workload: Workload, row: Row) -> None:
 
 
 def _count_capacity(workload: Workload, row: Row, budget: int) -> None:
-    """How long a context may be until its state is over the budget; or the row's reason why that is not known."""
+    """How long a context can be within the memory budget, or the reason why that is not known."""
     dtype = workload.sample.q.dtype
     try:
         row.longest_context = longest_context(workload.attn, budget, batch=workload.shape.batch, dtype=dtype)

@@ -1,4 +1,4 @@
-"""A case that is ready to be timed, and the stages that a case passes in a worker."""
+"""A case that is ready to be timed, and the stages of a case in a worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STAGES = (
     "its inputs were made",
     "it was compiled",
     "its first call ran",
-    "it was compared with its oracle",
+    "it was compared with its reference",
     "its memory was counted",
     "it was calibrated",
     "it was timed",

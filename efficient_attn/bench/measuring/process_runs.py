@@ -1,4 +1,5 @@
-"""The sittings of a cell: its cases timed together in several processes, until the intervals are narrow enough."""
+"""The process runs of a group: its cases are timed together in several processes, until the intervals are narrow
+enough."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from .failures import make_worker_failure
 from .jobs import MeasureRounds, ProcessRunEnd, RoundResult
 from .plausibility import explain_implausible
 
-MAX_EXTRA_RUNS = 2  # sittings more than were wanted, where something else disturbed some
+MAX_EXTRA_RUNS = 2  # additional process runs, to replace disturbed ones
 
 
 @dataclass
 class TimedCase:
-    """A prepared case on its way through the sittings of its cell."""
+    """A prepared case during the process runs of its group."""
 
     case: Case
     row: Row
@@ -53,10 +54,10 @@ class TimedCase:
         self.until_timeout_s -= seconds
 
     def plan_rounds(self, per_run: int) -> int:
-        """How many rounds of the next sitting it can afford; its warm-up is paid for if that is any."""
+        """The number of rounds of the next process run that its budget allows, after the warm-up."""
         count = min(per_run, self.sampling_plan.count_affordable_rounds(self.remaining_s))
         if not self.rounds:
-            count = max(count, 1)  # a case whose single call fits the budget gets a number
+            count = max(count, 1)  # a case whose single call fits the budget gets at least one value
         if count:
             self._spend(self.sampling_plan.cost.warm_up_s)
         self.exhausted = count < per_run
@@ -64,7 +65,7 @@ class TimedCase:
 
 
 class ProcessRuns:
-    """The sittings of a cell, each in a process of its own, until the intervals are narrow or a limit is reached."""
+    """The process runs of a group, until the intervals are narrow or a limit is reached."""
 
     def __init__(self, group: Group, timed_cases: dict[str, TimedCase], conditions: Conditions) -> None:
         self.group, self.timed_cases, self.conditions = group, timed_cases, conditions
@@ -88,7 +89,7 @@ class ProcessRuns:
             if not rounds_by_key or (
                 number >= self.min_runs and self._baseline and self._baseline.case.key not in rounds_by_key
             ):
-                self.reason = "budget"  # nobody's speedup would get better
+                self.reason = "budget"  # no speedup would become more precise
                 break
             self._run_process(rounds_by_key, number)
             number += 1
@@ -104,7 +105,7 @@ class ProcessRuns:
         return next((e for e in self.timed_cases.values() if e.case.is_baseline), None)
 
     def _run_process(self, rounds_by_key: dict[str, int], number: int) -> None:
-        """One sitting; when it kills its worker, the culprit is named and the others sit again."""
+        """One process run. If its worker dies, the responsible case is identified and the others run again."""
         while rounds_by_key:
             try:
                 self._add_results(list(self._submit(rounds_by_key, number)), list(rounds_by_key), number)
@@ -131,7 +132,7 @@ class ProcessRuns:
         return s.engine.carry_out(job)
 
     def _find_culprit(self, rounds_by_key: dict[str, int], death: WorkerDied, number: int) -> str:
-        """Whose fault it was that a worker died: each alone in a worker, the one that was running first."""
+        """Find the case that killed a worker: each runs in its own worker, the one that was running first."""
         keys = list(rounds_by_key)
         suspect = keys[max(death.case, 0)]
         if death.status == "timeout" or len(keys) == 1:
@@ -170,7 +171,7 @@ class ProcessRuns:
                 self.timed_cases[keys[place]].add_round(samples, message.waited.get(place, 0), number)
 
     def _is_precise(self) -> bool:
-        """Whether every interval that can still get narrower is as narrow as wanted."""
+        """Whether every interval that can still become narrower is as narrow as required."""
         base = self._baseline
         going = [
             e for e in self.timed_cases.values() if not e.exhausted and (e is not base or len(self.timed_cases) == 1)
@@ -182,8 +183,8 @@ class ProcessRuns:
         return all(width.half_width <= self.group.sampling.half_width for width in widths)
 
     def _reject_implausible(self) -> None:
-        """End what was faster than the machine can be, even at the slow end of its interval; before anything is paired
-        with it."""
+        """End cases that are faster than the roofline even at the slow end of their interval, before others are paired
+        with them."""
         for key, entrant in list(self.timed_cases.items()):
             row, place = entrant.row, self.group.config
             slowest_ms = estimate_geometric_mean(entrant.medians, entrant.process).high or max(entrant.medians)
@@ -220,7 +221,7 @@ def _add_memory(each: int | None, count: int, available: int | None) -> int | No
 
 
 def _estimate_speedup(base: TimedCase, other: TimedCase) -> Estimate:
-    """Over the rounds that both took part in: the first ones, because a budget ends and does not begin again."""
+    """Over the rounds that both have, which are the first ones, because a case that exceeds its budget stops."""
     return estimate_paired_ratio(base.medians, other.medians, other.process)
 
 

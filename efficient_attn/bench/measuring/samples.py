@@ -1,4 +1,4 @@
-"""What is timed: passes of calls on inputs that change, and a look at one call of those that were timed."""
+"""What is timed: samples of calls on changing inputs, with one timed call verified."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .output_comparison import InvalidResult, check_call, check_gradients, check
 from .verification import as_results, check_plain, verify_case
 from .workload import Workload
 
-FLUSH_BYTES = 512 * 2**20  # bytes written to drive everything else out of the caches
-WARMUP_STEPS = 2  # decode steps after a new state that are not timed: they find the caches full of what made it
-MIN_STEPS = 16  # decode steps a pass at least
-BACKGROUND_WORK_S = 0.002  # after a pass that is looked at: what a call left to others to do is done by then, or begun
+FLUSH_BYTES = 512 * 2**20  # bytes written to evict everything else from the caches
+WARMUP_STEPS = 2  # decode steps after a new state that are not timed, because the caches are full of what created it
+MIN_STEPS = 16  # least number of decode steps in a sample
+BACKGROUND_WORK_S = 0.002  # after a verified sample: what a call delegated has finished by then, or at least started
 GRAPH_INPUT_SETS = 3  # captured graphs read where they were captured: so many sets of inputs
 
 
 def make_timed(workload: Workload, *, seed: int) -> TimedCall:
-    """What a workload's mode times, under the conditions that its cell asks for. seed: of all that is drawn for it."""
+    """What a workload's mode times, under the conditions of its group. seed: of everything random."""
     place = workload.case.group.config
     passes = TimedSteps(workload, seed) if place.mode == "decode" else TimedCalls(workload, seed)
     limits = {"max_calls": MAX_DECODE_STEPS - WARMUP_STEPS, "min_calls": MIN_STEPS} if place.mode == "decode" else {}
@@ -39,7 +39,7 @@ def make_timed(workload: Workload, *, seed: int) -> TimedCall:
 
 
 def verify_workload(workload: Workload, steps: TimedSteps | None = None) -> tuple[float, int]:
-    """The error of a first result, and the length at which it was compared with its oracle's; else `Invalid`."""
+    """The error of a first result, and the length at which it was verified. Raises `InvalidResult`."""
     if workload.case.group.config.mode != "decode":
         return verify_case(workload)
     steps = steps or TimedSteps(workload, workload.case.group.sampling.seed)
@@ -49,7 +49,7 @@ def verify_workload(workload: Workload, steps: TimedSteps | None = None) -> tupl
 
 
 class TimedCalls:
-    """Calls one after the other, each on inputs of its own; the result of one that is drawn is kept."""
+    """Consecutive calls, each on its own inputs; the result of a randomly chosen one is kept."""
 
     def __init__(self, workload: Workload, seed: int) -> None:
         self.workload, self.random = workload, random.Random(seed)
@@ -65,11 +65,11 @@ class TimedCalls:
         self.release()
         self.samples = self.feed.change(calls)
         self.calls = [self.graphs.get(s.q.data_ptr()) or partial(self.workload.make_call, s) for s in self.samples]
-        # a graph's next launch would overwrite what its last one gave
+        # the next launch of a graph would overwrite the last result
         self.watched = calls - 1 - self.random.randrange(len(self.calls) if self.graphs else calls)
 
     def _capture(self) -> dict[int, Callable[[], Any]]:
-        """A captured graph for each set of inputs, by where its queries lie."""
+        """A captured graph for each set of inputs, by the address of its queries."""
         samples = self.feed.change(GRAPH_INPUT_SETS)
         return {s.q.data_ptr(): replay(partial(self.workload.make_call, s)) for s in samples}
 
@@ -83,7 +83,7 @@ class TimedCalls:
         self.last = made[(calls - 1) % count]()
 
     def verify(self) -> None:
-        """Hold the kept result, of a call that was timed, to what every result is held to."""
+        """Verify the kept result of a timed call."""
         last = as_results(self.last)[0]
         check_finished(last.detach())
         check_inputs(self.feed)
@@ -97,12 +97,12 @@ class TimedCalls:
         self.release()
 
     def release(self) -> None:
-        """Let go of what the last pass gave."""
+        """Release the results of the last sample."""
         self.kept = self.last = None
 
 
 class TimedSteps:
-    """Single steps after a context that the state has absorbed, one after the other as in generation."""
+    """Consecutive single steps after a context, as in generation."""
 
     def __init__(self, workload: Workload, seed: int) -> None:
         self.workload, self.random = workload, random.Random(seed)
@@ -116,7 +116,7 @@ class TimedSteps:
     def reset(self, calls: int) -> None:
         """A new context, a new state, and the first steps after it."""
         self.release()
-        self.state = None  # released first, so that two states never exist at once
+        self.state = None  # released first, so that two states never exist together
         (self.known,) = self.context.change(1)
         self.taken = self.tokens.change(calls + WARMUP_STEPS)
         self.state = self.workload.after_context(self.workload.shape.m + MAX_DECODE_STEPS, self.known)
@@ -144,7 +144,7 @@ class TimedSteps:
         self.last = self.step(tokens[(calls - 1) % len(tokens)])
 
     def verify(self) -> float:
-        """Hold the kept step to the row that the oracle gives for it: the error, if it is none too large."""
+        """Compare the kept step with the reference row, and return the error if it is within tolerance."""
         assert self.last is not None
         check_finished(self.last)
         check_inputs(self.context)
@@ -156,12 +156,12 @@ class TimedSteps:
         return error
 
     def release(self) -> None:
-        """Let go of what the last pass gave; the state stays for steps that follow."""
+        """Release the results of the last sample; the state is kept for further steps."""
         self.kept = self.last = None
 
 
 def check_finished(last: Tensor) -> None:
-    """`Invalid` where the last output goes on changing after its call has returned: the first thing to look at."""
+    """Raise `InvalidResult` if the last output changes after its call has returned; this is checked first."""
     if type(last) is not Tensor or not last.numel():
         return  # the former is refused elsewhere
     rows = last[:, :, -1].clone()
@@ -171,14 +171,14 @@ def check_finished(last: Tensor) -> None:
 
 
 def check_inputs(inputs: ChangingInputs) -> None:
-    """`Meddled` where the contents of an input are not what they were made, whatever its version counter says."""
+    """Raise `GlobalStateChanged` if the contents of an input were modified, whatever its version counter says."""
     if name := inputs.find_modified():
         raise GlobalStateChanged(f"it wrote into its input {name}")
 
 
 def flush_caches(timed: TimedCall, device: str) -> TimedCall:
-    """The same with its data driven out of the caches before every call, which is then timed alone."""
-    # several times what last-level caches hold today; the larger ones of GPUs have 50 MiB
+    """The same with its data evicted from the caches before every call, which is then timed singly."""
+    # several times the size of last-level caches; those of large GPUs have 50 MiB
     other = torch.zeros(FLUSH_BYTES // 4, device=device)
 
     def reset(calls: int) -> None:

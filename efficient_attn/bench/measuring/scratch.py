@@ -1,5 +1,4 @@
-"""The folder of the run that a worker works for: where its rows so far are, and where a case may keep what it would
-otherwise have to begin anew."""
+"""The folder of the run that a worker works for, with the rows so far, where a case may store checkpoints."""
 
 from __future__ import annotations
 
@@ -15,5 +14,5 @@ def set_folder(folder: Path | None) -> None:
 
 
 def get_folder() -> Path | None:
-    """The run's folder; None where nothing is kept, as in a plan."""
+    """The run's folder; None if nothing is stored, as in a plan."""
     return _folder

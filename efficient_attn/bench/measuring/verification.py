@@ -1,4 +1,4 @@
-"""The gate: no time is reported for a wrong result. A case proves itself before it is timed, and in each round."""
+"""Verification: wrong results have no time. A case is verified before it is timed, and in each round."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from .output_comparison import (
 )
 from .workload import Workload
 
-GRADIENT_ROWS = 256  # length at which gradients are compared where the oracle's would take too long
-MAX_WHOLE_PAIRS = 2**25  # pairs of all heads that the oracle may work out once, where rows cannot be taken alone
+GRADIENT_ROWS = 256  # length at which gradients are compared if the reference's would take too long
+MAX_WHOLE_PAIRS = 2**25  # pairs of all heads that the reference may compute once, where single rows cannot be computed
 LENGTH_MULTIPLE = 128  # of which shorter lengths are multiples
-ONCE_PAIRS = 2**27  # pairs whose gradients it may work out once, where the mechanism takes no shorter length
+ONCE_PAIRS = 2**27  # pairs whose gradients it may compute once, where the mechanism accepts no shorter length
 
 
 def verify_case(w: Workload) -> tuple[float, int]:
-    """The error of a workload's result against its oracle's, and the length at which they were compared.
+    """The error of a workload's result against the reference, and the length at which they were compared.
 
-    Raises `Invalid`, with what and where, for a wrong shape or dtype, values not finite, or an error over `TOLERANCE`.
+    Raises `InvalidResult`, with what and where, for a wrong shape or dtype, values that are not finite, or an error
+    above `TOLERANCE`.
     """
     earlier = make_results(w, w.sample)[0]
     results = make_results(w, w.sample)
@@ -59,7 +60,7 @@ def make_results(w: Workload, sample: Sample) -> Sequence[Tensor]:
 
 
 def as_results(made: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
-    """What a call gave: an output, or an output and gradients."""
+    """The results of a call: an output, or an output and gradients."""
     return tuple(made) if isinstance(made, tuple) else (cast(Tensor, made),)
 
 
@@ -69,7 +70,7 @@ def as_results(made: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
 def check_plain(
     w: Workload, results: Sequence[Tensor], owner: Callable[[Tensor], str | None], earlier: Tensor | None = None
 ) -> None:
-    """`Invalid` for what is no tensor of its own: a subclass, on another device, in somebody else's memory."""
+    """Raise `InvalidResult` for anything but a plain tensor: a subclass, another device, shared memory."""
     device = w.sample.q.device
     for label, x in zip(("output", *["gradient"] * (len(results) - 1)), results, strict=True):
         if type(x) is not Tensor:
@@ -110,7 +111,7 @@ def _check_small_gradients(w: Workload) -> float:
                 return check_gradients(small, small.sample, small.forward_backward(small.sample), most=most)
         except UnsupportedError as error:
             refused = error
-    raise refused or UnsupportedError(f"{w.attn.label}: at no length is its oracle's gradient affordable")
+    raise refused or UnsupportedError(f"{w.attn.label}: the reference's gradient is not affordable at any length")
 
 
 def _shrink(w: Workload, n: int, batch: int | None = None) -> Workload:
@@ -127,7 +128,7 @@ def _fits_pairs(w: Workload, pairs: int) -> int:
 
 
 def fits_pairs(n: int, heads: int, pairs: int) -> int:
-    """The length, n at most, at which an oracle over all pairs of all heads works out so many, or a little less: a
-    round one, as some mechanisms take multiples of a block only."""
+    """The length, n at most, at which a reference over all pairs of all heads computes about so many: rounded down,
+    because some mechanisms accept multiples of a block only."""
     most = math.isqrt(pairs // heads)
     return n if n <= most else max(most - most % LENGTH_MULTIPLE, min(most, LENGTH_MULTIPLE))

@@ -1,4 +1,4 @@
-"""What one call of a case is: the inputs, the mask, and the function that is timed."""
+"""One call of a case: the inputs, the mask, and the function that is timed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..case import Case
 from .inputs import draw_inputs, list_tensors
 from .padded_rows import make_mask
 
-BACKWARD = 2.5  # a backward pass does five matrix products where the forward does two
+BACKWARD = 2.5  # the backward pass computes five matrix products, the forward pass two
 
 
 class Workload:
-    """A case made ready to run. Building it creates the mechanism and draws the inputs."""
+    """A case that is ready to run. Creates the mechanism and draws the inputs."""
 
     def __init__(self, case: Case, shape: Shape | None = None) -> None:
         self.case, self.shape = case, shape or case.shape
@@ -35,8 +35,7 @@ class Workload:
         self.sample = draw_inputs(case, self.attn, self.shape)
 
     def warm(self) -> None:
-        """Have the mechanism compiled where the case asks for that, or where it does so itself: in a call that is no
-        other's warming up, and that takes a while."""
+        """Compile the mechanism, if the case requests it or the mechanism does so itself, in a separate slow call."""
         mode = self.case.group.config.mode
         if self.case.group.config.compiled:
             if mode not in ("forward", "forward_backward"):
@@ -53,14 +52,15 @@ class Workload:
 
     @cached_property
     def oracle(self) -> Attention:
-        """The same mechanism as its own dense oracle."""
+        """The same mechanism as its dense reference."""
         return self.case.create(backend="dense")
 
     @property
     def bytes_moved(self) -> int:
-        """What any implementation must read and write: inputs and results once; when decoding what the step sees.
+        """The bytes that any implementation has to read and write: inputs and results once; for decoding, what the step
+        sees.
 
-        Padding need not be read.
+        Padding does not count.
         """
         if self.case.group.config.mode == "decode":
             return min(state_bytes(self.after_context(self.shape.m)), self._visible_bytes)
@@ -80,7 +80,7 @@ class Workload:
         return math.ceil(visible_keys * position)
 
     def footprint(self, step: Callable[[], object] | None = None) -> Footprint:
-        """What one call allocates, and the kernels that it runs. step: the call, when decoding."""
+        """The allocations and kernels of one call. step: the call, when decoding."""
         device = self.case.group.config.device
         if self.case.group.config.mode == "forward_backward":
             leaves = make_leaves(self.sample)
@@ -92,7 +92,7 @@ class Workload:
         return measure_footprint(step or (lambda: self.make_call(self.sample)), device=device)
 
     def clamped_rows(self) -> int | None:
-        """How many of a pass' rows had no sum of weights to be divided by; None where it cannot be told."""
+        """The number of rows whose weights nearly cancel in a sample; None if unknown."""
         if self.case.group.config.mode == "decode" or self.mask.cu_seqlens is not None:
             return None
         q, k, v, inputs = self.sample
@@ -107,14 +107,13 @@ class Workload:
         q, k, v, inputs = sample
         with torch.no_grad():
             out = self.call(q, k, v, self.mask, **inputs)
-            if torch.is_grad_enabled():  # seen only here: what is outside is put back on the way out
+            if torch.is_grad_enabled():  # visible only here: changes from outside are undone on exit
                 raise GlobalStateChanged("it turned gradients on and left them so")
         return out
 
     def forward_backward(self, sample: Sample, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
-        """The output, and gradients of q, k, v, extra inputs and parameters for a gradient of the output, fixed unless
-        one is given.
-        """
+        """The output, and the gradients of q, k, v, further inputs and parameters, for a fixed or a given output
+        gradient."""
         leaves = make_leaves(sample)
         out = self._forward(leaves)
         return out, *self._backward(leaves, out, self.upstream(out) if upstream is None else upstream)
@@ -124,7 +123,7 @@ class Workload:
         return self.call(q, k, v, self.mask, **inputs)
 
     def _backward(self, leaves: Sample, out: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
-        # a mechanism may leave one unused, fixed weights their queries, say: its gradient is then zero
+        # a mechanism may ignore an input (fixed weights ignore queries): its gradient is zero
         sources = [*list_tensors(leaves), *self.attn.parameters()]
         return torch.autograd.grad(out, sources, upstream, allow_unused=True, materialize_grads=True)
 
@@ -145,7 +144,7 @@ class Workload:
         return self.attn.init_state(self.shape.batch, positions, self.sample.q.dtype, self.sample.q.device)
 
     def after_context(self, positions: int, sample: Sample | None = None) -> Any:
-        """A state made for so many positions, which has taken in all keys and values."""
+        """A decode state for so many positions, with all keys and values absorbed."""
         sample = sample or self.sample
         with torch.no_grad():
             state = self.new_state(positions)
@@ -153,7 +152,7 @@ class Workload:
 
 
 def make_leaves(sample: Sample) -> Sample:
-    """The same inputs, wanting gradients, each one of its own even where one tensor stands for two."""
+    """The same inputs as leaves that require gradients, each separate even where one tensor was used twice."""
     q, k, v, inputs = sample
     made = {name: x.detach().requires_grad_() for name, x in inputs.items()}
     values = None if v is None else v.detach().requires_grad_()
@@ -168,5 +167,5 @@ def count_graph_breaks() -> int:
 
 
 def list_key_inputs(attn: Attention, sample: Sample) -> dict[str, Tensor]:
-    """The further inputs that belong to keys: all that a state takes in without being asked for an output."""
+    """The further inputs that belong to keys: what a state absorbs without computing outputs."""
     return {name: x for name, x in sample.inputs.items() if attn.traits.inputs[name].side == "key"}

@@ -1,1 +1,1 @@
-"""From a suite file to cases: the suite, the plan, and what it is expected to cost."""
+"""From a suite file to cases: suite, plan and cost estimate."""

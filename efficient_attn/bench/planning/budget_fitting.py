@@ -1,4 +1,4 @@
-"""Budgets: each mechanism of a cell with the options that its own rule gives it, so that all use as much."""
+"""Equal budgets: each mechanism of a group with the options from its own rule."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ BUDGET_TOLERANCE = 1.05  # of a budget of bytes: sums have a few numbers more th
 def fit_all(
     cell: Group, specs: Sequence[Spec | Union], kv_heads: int | None, budgets: Sequence[str | None]
 ) -> Iterator[tuple[Spec | Union, str | None]]:
-    """The specs fitted to each of the budgets, with the budget; the cell's baseline is left as it is, once.
+    """The specs fitted to each of the budgets, with the budget; the group's baseline is unchanged and yielded once.
 
-    Raises `UsageError` for mechanisms without a rule, options that the rule sets, and budgets that cannot be kept.
+    Raises `UsageError` for mechanisms without a rule, options that the rule sets, and budgets that cannot be met.
     """
     for spec in specs:
         if spec == cell.baseline or budgets == (None,):
@@ -32,7 +32,7 @@ def fit_all(
 def _fit(cell: Group, spec: Spec | Union, kv_heads: int | None, budget: str) -> Spec:
     place = cell.config
     if not isinstance(spec, Spec):
-        raise UsageError(f"budget {budget}: {spec} is a union, which has no rule of its own")
+        raise UsageError(f"budget {budget}: {spec} is a union, which has no rule")
     heads = kv_heads or place.heads
     sizes = {"length": place.seq_len, "kv_heads": heads, "head_dim": place.head_dim}
     try:
@@ -48,7 +48,7 @@ def _fit(cell: Group, spec: Spec | Union, kv_heads: int | None, budget: str) -> 
 
 
 def _check_state(group: Group, fitted: Spec, kv_heads: int | None, budget: str) -> None:
-    """Refuse a mechanism whose state is larger than the keys that a query reads."""
+    """Refuse a mechanism whose state is larger than the budget."""
     import torch
 
     from ...contract.decode_state import state_bytes
@@ -60,6 +60,6 @@ def _check_state(group: Group, fitted: Spec, kv_heads: int | None, budget: str) 
     state_size = state_bytes(attn.init_state(1, group.config.seq_len, getattr(torch, group.config.dtype), "meta"))
     if state_size > BUDGET_TOLERANCE * parse_size(budget):
         raise UsageError(
-            f"budget {budget}: {fitted} keeps {size(state_size)} after {group.config.seq_len} positions, more than a "
+            f"budget {budget}: {fitted} stores {size(state_size)} after {group.config.seq_len} positions, more than a "
             "query reads; give a budget of keys"
         )

@@ -20,10 +20,10 @@ from ..task_registry import find_task
 
 
 def make_case(group: Group, variant: Spec | Union, kv_heads: int | None, budget: str | None = None) -> Case:
-    """The case of a variant in a cell. kv_heads: the cell's, if it says; else the mechanism's own, else heads.
-    budget: what the variant was fitted to.
+    """The case of a variant in a group. kv_heads: the group's, or else the mechanism's own, or else heads. budget: what
+    the variant was fitted to.
 
-    Raises `UsageError` for a mechanism or option that does not exist or does not agree with the cell.
+    Raises `UsageError` for a mechanism or option that does not exist or conflicts with the group.
     """
     task = find_task(group.target)
     if not task.mechanisms:
@@ -64,7 +64,7 @@ def make_case(group: Group, variant: Spec | Union, kv_heads: int | None, budget:
 
 
 def accepts_kv_heads(group: Group, variant: Spec | Union, kv_heads: int | None) -> bool:
-    """Whether a variant runs with the cell's key-value heads, or insists on another number."""
+    """Whether a variant supports the group's key-value heads."""
     if not find_task(group.target).mechanisms:
         return True
     if group.of_blocks:
@@ -75,13 +75,13 @@ def accepts_kv_heads(group: Group, variant: Spec | Union, kv_heads: int | None) 
 
 
 def make_mechanism(group: Group, variant: Spec | Union, kv_heads: int | None) -> Attention:
-    """A mechanism to ask about itself, on any backend."""
+    """An instance to query, on any backend."""
     config = group.config
     dims = Dims(heads=config.heads, head_dim=config.head_dim, max_len=config.max_len, kv_heads=kv_heads)
     return create(variant.without_backend(), dims=dims, seed=group.sampling.seed)
 
 
 def fingerprint_task(task: Task) -> str:
-    """A digest of what a plug-in's task is made of; empty for our own, of which `PROTOCOL` speaks."""
+    """A digest of the sources of a plug-in's task; empty for built-in tasks, which `PROTOCOL` versions."""
     file = Path(inspect.getsourcefile(task.source) or PACKAGE)
     return "" if file.is_relative_to(PACKAGE) else digest(trace([file]))

@@ -1,4 +1,4 @@
-"""What a plan will cost, before it is run: a guess from the mechanisms' own growth and a glance at the machine."""
+"""Estimate the time and memory of a plan, from the mechanisms' growth and a short measurement of the machine."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from ..measuring.workload import BACKWARD, list_key_inputs
 from ..task import Guess
 from ..task_registry import find_task
 
-# Measured on the machine of the published runs; each is meant to be right within a factor of two elsewhere.
+# Measured on the machine of the published runs; each should be right within a factor of two elsewhere.
 EFFICIENCY = {"sdpa": 0.75, "dense": 0.25}  # share of a matrix product's rate that a backend reaches
 OTHERWISE = 0.45
-LAUNCH_S = 5e-5  # what a call costs however small it is
+LAUNCH_S = 5e-5  # overhead of a call
 STATE_READS = 1.5  # times that a decode step seems to read its state, at the best rate
 SET_UP = 4  # times its state that setting up a context seems to move
-HELD = 2  # times their bytes that inputs take: as they were drawn, and as they are given
+HELD = 2  # memory of inputs relative to their size: random rows, and the tensors passed
 REWRITE = 2  # times their bytes that inputs with new contents move
-INSPECT_S = 0.02  # a round: the oracle's answer to some rows of a call that was timed
+INSPECT_S = 0.02  # for each round: the reference on some rows of a timed call
 QUICK_LOOKS = 3  # at the machine: the best counts, as each may fall into a slow moment
 PROBES = (256, 512)  # contexts from which a state's growth is read off
-CALLS = 7  # calls that preparing takes: a first one, two of the gate, two to count memory, two to calibrate
-FIXED_S = 0.3  # a case's gate and its profile, whatever its size
+CALLS = 7  # calls in preparation: a first one, two for verification, two to count memory, two to calibrate
+FIXED_S = 0.3  # verification and profile of a case, whatever its size
 DRAW_S = 8e-9  # for a number of the inputs
 START_S = 0.2  # for a worker, and for torch's first products in it
-PROFILER_S = 0.7  # for the first profile in the worker that prepares a cell
-SESSION_S = 4.0  # for imports, the fork server, a look at the machine, and the report
+PROFILER_S = 0.7  # for the first profile in a worker
+SESSION_S = 4.0  # imports, fork server, measuring the machine, and the report
 COMPILE_S = 15.0  # for torch.compile, in every worker
 
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """Seconds in all, the most bytes that any cell takes, and for each case key its share of both.
+    """Seconds in total, the most bytes of any group, and for each case key its share of both.
 
-    absent: devices that are not here, each with the reason. Nothing is estimated of what would run there.
+    absent: devices that this machine does not have, with the reason; they are not estimated.
     """
 
     wall_s: float
@@ -57,7 +57,7 @@ class CostEstimate:
 
 
 def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> CostEstimate:
-    """The cost of running cases here. best: the machine's rates, measured for less than a second where not given."""
+    """The cost of running cases here. best: the machine's rates, measured in less than a second if not given."""
     rates: dict[tuple[str, str, int | None], Roofline] = {}
     costs: dict[str, tuple[float, int]] = {}
     devices = {device: describe_absence(device) for device in {case.group.config.device for case in cases}}
@@ -74,7 +74,7 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> Cos
         guesses = {case.key: estimate_case(case, rates[setting]) for case in members}
         seconds = _seconds(cell, guesses, rates[setting])
         costs |= {key: (seconds[key], HELD * g.input_bytes + g.call_bytes) for key, g in guesses.items()}
-        # a sitting holds the inputs of all its cases, and the decode states; calls come one after the other
+        # a process run holds the inputs and decode states of all its cases; calls run one after another
         held, calls = HELD * sum(g.input_bytes for g in guesses.values()), [g.call_bytes for g in guesses.values()]
         peak = max(peak, held + (sum(calls) if cell.config.mode == "decode" else max(calls)))
     wall = sum(seconds for seconds, _ in costs.values())
@@ -85,7 +85,7 @@ def estimate_cost(cases: Sequence[Case], *, best: Roofline | None = None) -> Cos
 
 
 def estimate_case(case: Case, best: Roofline) -> Guess:
-    """What the case's task expects; nothing where the mechanism does not support it, or declares no growth."""
+    """The task's estimate; nothing for unsupported mechanisms, or without a declared growth."""
     try:
         return find_task(case.group.target).guess(case, best)
     except UnsupportedError:
@@ -93,7 +93,7 @@ def estimate_case(case: Case, best: Roofline) -> Guess:
 
 
 def estimate_call(case: Case, best: Roofline) -> Guess:
-    """What one call of a case's mechanism takes."""
+    """The estimate for one call of a case's mechanism."""
     place, s, attn = case.group.config, case.shape, case.create()
     size = getattr(torch, place.dtype).itemsize
     widths = (attn.key_dim or s.head_dim) + (s.value_dim if attn.traits.values else 0)
@@ -108,7 +108,7 @@ def estimate_call(case: Case, best: Roofline) -> Guess:
     operations = 2 * (s.head_dim + s.value_dim) * s.heads * pairs
     training = place.mode == "forward_backward"
     operations *= 1 + BACKWARD if training else 1
-    output += keys if place.mode == "prefill" else 0  # the state that comes with it
+    output += keys if place.mode == "prefill" else 0  # the state of a step
     moved = (queries + keys + output) * (2 if training else 1)
     rate = EFFICIENCY.get(attn.backend, OTHERWISE) * best.gemm_flops_per_s
     call_s = LAUNCH_S * len(calls) + max(operations / rate, moved / best.bytes_per_s)
@@ -138,7 +138,7 @@ def _measured_state(case: Case, attn: Attention, length: int) -> int:
 
 
 def _seconds(cell: Group, guesses: Mapping[str, Guess], best: Roofline) -> dict[str, float]:
-    """Seconds of each case, with its part of what the cell's workers cost."""
+    """Seconds of each case, with its share of the overhead of the group's workers."""
     timed = find_task(cell.target).work is not None
     sittings = cell.sampling.processes if timed else 0
     starts = (START_S * (1 + sittings) + PROFILER_S) / len(guesses)
@@ -146,7 +146,9 @@ def _seconds(cell: Group, guesses: Mapping[str, Guess], best: Roofline) -> dict[
     if not timed:
         return seconds
     paces = {key: _estimate_pace(cell, g) for key, g in guesses.items() if 0 < g.call_s <= cell.sampling.budget_s}
-    rounds = math.sqrt(cell.sampling.rounds * cell.sampling.max_rounds)  # noise decides where between the two it ends
+    rounds = math.sqrt(
+        cell.sampling.rounds * cell.sampling.max_rounds
+    )  # noise determines the number of rounds between the two
     parts = plan_samples(paces, rounds=cell.sampling.rounds, processes=sittings, budget_s=cell.sampling.budget_s)
     for key, g in guesses.items():
         if key not in paces:  # it is stopped in its first call
@@ -161,13 +163,13 @@ def _seconds(cell: Group, guesses: Mapping[str, Guess], best: Roofline) -> dict[
 
 
 def _interpolate(cell: Group, g: Guess, best: Roofline) -> float:
-    """Seconds before every pass that are not counted: new inputs, a context set up anew, caches emptied."""
+    """Uncounted seconds before every sample: new inputs, a new context, or emptied caches."""
     renewed = REWRITE * g.input_bytes + (SET_UP * g.call_bytes if cell.config.mode == "decode" else 0)
     return (renewed + (2 * FLUSH_BYTES if cell.config.cache == "cold" else 0)) / best.bytes_per_s
 
 
 def _estimate_pace(cell: Group, g: Guess) -> SampleCost:
-    """How many calls make a pass, and how long it takes."""
+    """The number of calls in a sample, and its time."""
     if cell.config.cache == "cold":
         return SampleCost(1, g.call_s)
     calls = max(math.ceil(MIN_SAMPLE_S / max(g.call_s, LAUNCH_S)), MIN_STEPS if cell.config.mode == "decode" else 1)

@@ -1,4 +1,5 @@
-"""Designs: few points of many combinations, chosen so that every factor's own effect can be told from the others'."""
+"""Experimental designs: a few points of many combinations, chosen so that the main effect of every factor can be
+estimated."""
 
 from __future__ import annotations
 
@@ -21,18 +22,16 @@ Levels: TypeAlias = Mapping[str, Sequence[Any]]
 
 
 def choose_points(every: Sequence[Point], levels: Levels, count: int, seed: int) -> list[Point]:
-    """So many of these points, with a level of each factor as often as any other, and each pair of levels too, as far
-    as that can be. In their own order; the same everywhere, because only whole numbers are compared.
+    """Choose ``count`` points, with every level of each factor, and every pair of levels, equally often as far as
+    possible, in their original order. Only integers are compared, so that every machine chooses the same.
 
-    Raises `UsageError` for too few points to tell the effects of all factors apart.
+    Raises `UsageError` for too few points to separate the effects of all factors.
     """
     if len(every) <= count:
         return list(every)
     varied, steps = {factor: values for factor, values in levels.items() if len(values) > 1}, _list_contrasts(levels)
     if count <= len(steps):
-        raise UsageError(
-            f"design: {count} points cannot tell {len(steps)} effects apart; give at least {len(steps) + 1}"
-        )
+        raise UsageError(f"design: {count} points cannot separate {len(steps)} effects; give at least {len(steps) + 1}")
     table = np.array([[values.index(p[f]) for f, values in varied.items()] for p in every])
     weights = np.array([len(values) for values in varied.values()])
     draw, best = random.Random(seed), None
@@ -42,17 +41,15 @@ def choose_points(every: Sequence[Point], levels: Levels, count: int, seed: int)
         if (best is None or loss < best[0]) and is_estimable(points, steps):
             best = loss, points
     if best is None:
-        raise UsageError(
-            f"design: {count} points do not tell the effects of {', '.join(varied)} apart; give more points"
-        )
+        raise UsageError(f"design: {count} points do not separate the effects of {', '.join(varied)}; give more points")
     return best[1]
 
 
 def _search(table: np.ndarray, weights: np.ndarray, chosen: list[int]) -> tuple[int, list[int]]:
-    """Points exchanged for others while that makes the chosen ones less alike, and how alike they end up.
+    """Exchange points while that makes the chosen ones less similar; returns them with their total similarity.
 
-    Two points are as alike as the levels that they share, a rare level counting for more. The sum of the squares of
-    that over all pairs is least for an orthogonal array (Xu's J2, Technometrics 44, 2002).
+    The similarity of two points is the sum over their common levels, with more weight for rare levels. The sum of its
+    squares over all pairs is smallest for an orthogonal array (Xu's J2, Technometrics 44, 2002).
     """
 
     def likeness(point: int) -> np.ndarray:
@@ -73,19 +70,19 @@ def _search(table: np.ndarray, weights: np.ndarray, chosen: list[int]) -> tuple[
 
 
 def count_effects(levels: Levels) -> int:
-    """How many effects there are to tell apart."""
+    """The number of effects to separate."""
     return len(_list_contrasts(levels))
 
 
 def _list_contrasts(levels: Levels) -> list[EffectStep]:
-    """Numbers in order; words as the suite has them."""
+    """Numbers in order; categories as in the suite."""
     return list_steps(
         {f: values if isinstance(values[0], str) else sorted(values) for f, values in levels.items() if len(values) > 1}
     )
 
 
 def list_sections(name: str, suite: Suite) -> list[Section]:
-    """What the page shows of parts with a design: the effects of their axes. name: the suite's."""
+    """The page's sections for parts with a design: the main effects of their axes. name: the suite's."""
     return [
         Section(
             name=re.sub(r"[^a-z0-9]+", "_", f"effects_{name}_{number}".lower()),

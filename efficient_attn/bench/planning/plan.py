@@ -1,4 +1,4 @@
-"""The plan: every case that a suite asks for, in the order in which it will run."""
+"""The plan: every case of a suite, in the order in which it runs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ from .suite_schema import DesignTable, SuitePart, VariantTable
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """What the command line changes in a suite: axes by name, variants, keys of tasks; ``quick`` shrinks it.
+    """Changes of a suite by the command line: axes by name, variants, keys of tasks; ``quick`` shrinks it.
 
-    flags: by which flag a key was given, where that was not ``--set``. tasks, parts: only these, of those that the
-    suite has. shape: the model whose sizes the axes are; of a suite's variants those that insist on other key-value
-    heads are then left out, with a warning.
+    flags: the flag by which a key was set, if not ``--set``. tasks, parts: select some of the suite's. shape: the model
+    whose sizes the axes have; variants of the suite that require other key-value heads are left out, with a warning.
     """
 
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -46,7 +45,7 @@ class Overrides:
 
     @property
     def described(self) -> tuple[str, ...]:
-        """Each change as the command line says it, ``--seq-len 64,128``; none for the suite as it is written."""
+        """Each change as on the command line, ``--seq-len 64,128``; empty without changes."""
         axes = {f"--{name.replace('_', '-')}": values for name, values in self.axes.items()}
         keys = {self.flags.get(name, f"--set {name}"): value for name, value in self.keys.items()}
         flags = {
@@ -63,14 +62,14 @@ class Overrides:
 
 
 def _format_toml(value: Any) -> str:
-    """A value as it is given on the command line."""
+    """A value as on the command line."""
     if isinstance(value, list | tuple):
         return ",".join(map(_format_toml, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def make_plan(loaded: LoadedSuite, overrides: Overrides = Overrides()) -> list[Case]:
-    """All cases of a suite. Raises `UsageError` for what does not exist or is planned twice."""
+    """All cases of a suite. Raises `UsageError` for unknown names and duplicate cases."""
     effort, parts = _make_sampling(loaded, overrides), loaded.suite.parts()
     _check_baselines(loaded.name, parts)
     cases: list[Case] = []
@@ -87,13 +86,11 @@ def make_plan(loaded: LoadedSuite, overrides: Overrides = Overrides()) -> list[C
             raise UsageError(f"{loaded.name}, part {part.name!r}: {error}") from error
     if not cases:
         requested = ", ".join(overrides.variants) or "a mechanism"
-        raise UsageError(f"{loaded.name}: no part has key-value heads that {requested} takes")
+        raise UsageError(f"{loaded.name}: no part has key-value heads that {requested} supports")
     _check_overrides(loaded.name, overrides, cases)
     case_by_key: dict[str, Case] = {}
     for case in cases:
-        same = case_by_key.setdefault(
-            case.digest, case
-        )  # the key shows options as they were written, the digest all of them
+        same = case_by_key.setdefault(case.digest, case)  # the key contains options as written, the digest all options
         if same is not case:
             raise UsageError(f"{loaded.name}: {case.variant} and {same.variant} are the same case; drop one")
     return cases
@@ -120,7 +117,7 @@ def _make_sampling(loaded: LoadedSuite, overrides: Overrides) -> Sampling:
 def _plan_part(
     suite: str, part: SuitePart, wanted: Sequence[TaskKeys], effort: Sampling, overrides: Overrides, with_blocks: bool
 ) -> list[Case]:
-    """with_blocks: whether any part has some: what names a baseline on the command line is then meant for those."""
+    """with_blocks: whether any part has blocks; names of baselines on the command line then refer to those."""
     mechanisms = [text for text in overrides.variants if not is_baseline(text)] if with_blocks else overrides.variants
     specs = _choose_variants(part.variant, mechanisms) if mechanisms or not overrides.variants else []
     blocks = _choose_variants(part.block, overrides.variants)
@@ -145,8 +142,8 @@ def _plan_part(
             blocks=bool(part.block),
         )
         planned = chain.from_iterable(task.plan(replace(asked, grid=grid)) for grid in grids)
-        for cell, kv_heads in dict.fromkeys(planned):  # what does not depend on the shape is judged once
-            # what is asked for by name stands in every part whose key-value heads it takes; a suite's own has to fit
+        for cell, kv_heads in dict.fromkeys(planned):  # groups that do not depend on the shape occur once
+            # command-line variants run in every part whose key-value heads they support; the suite's own have to fit
             named = blocks if cell.of_blocks else specs
             choosy = overrides.variants or overrides.shape
             accepted = [s for s in named if not choosy or accepts_kv_heads(cell, s, kv_heads)]
@@ -161,14 +158,14 @@ def _plan_part(
 
 
 def _drop_foreign_keys(task: Task, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Those keys that are the task's. One value of a key that takes several is a list of one."""
+    """The keys that the task has. A single value of a key that takes several becomes a list."""
     fields = {name: f for name, f in task.keys.model_fields.items() if name in keys}
     several = {name for name, f in fields.items() if get_origin(f.annotation) in (tuple, list)}
     return {k: [keys[k]] if k in several and not isinstance(keys[k], list) else keys[k] for k in fields}
 
 
 def _set_baselines(cases: Sequence[Case]) -> list[Case]:
-    """The cases, each cell with the number of key-value heads of its baseline: the most that it has there."""
+    """The cases, each group with its baseline's number of key-value heads, the largest if there are several."""
     most = {
         cell: max((c.kv_heads for c in members if c.variant == cell.baseline), default=None)
         for cell, members in group_cases(cases)
@@ -183,8 +180,7 @@ def get_spec(variant: VariantTable) -> Spec | Union:
 
 
 def _choose_variants(tables: Sequence[VariantTable] | None, wanted: Sequence[str]) -> list[Spec | Union]:
-    """A part's variants or blocks; when some are asked for, those: by name as the suite has them, else as they are
-    written."""
+    """A part's variants or blocks; if some are requested, those: the suite's if the name matches, else as given."""
     specs = [get_spec(v) for v in tables or ()]
     if not wanted or tables is None:
         return specs
@@ -217,8 +213,8 @@ def _check_baselines(name: str, parts: Sequence[SuitePart]) -> None:
 
 
 def _find_parts(suite: str, asked: Sequence[str], part_names: Sequence[str]) -> set[str]:
-    """The parts that were asked for, by texts that each hold a name, or several with commas between them. A name may
-    hold commas too, as ``growth, causal`` does: of all that fit, the longest is taken."""
+    """The requested parts, from texts with one or several names separated by commas. A name may contain commas too, as
+    ``growth, causal`` does: the longest match is taken."""
     whole, chosen = {normalise_name(name): name for name in part_names}, set[str]()
     for text in asked:
         left = normalise_name(text).split(", ")
@@ -237,25 +233,23 @@ def normalise_name(name: str) -> str:
 
 
 def _check_overrides(name: str, overrides: Overrides, cases: Sequence[Case]) -> None:
-    """Every key that was set on the command line means something to some cell."""
+    """Check that every key set on the command line is used by some group."""
     cells = {case.group for case in cases}
     fields = {f for cell in cells for f in find_task(cell.target).keys.model_fields}
     supported = {key for cell in cells for key, value in cell.keys if value is not None}
-    for fields_of in {
-        find_task(cell.target).keys for cell in cells
-    }:  # cells need not tell what is as it would be anyway
+    for fields_of in {find_task(cell.target).keys for cell in cells}:  # groups do not store default values
         supported |= {n for n, f in fields_of.model_fields.items() if f.default == overrides.keys.get(n)}
     for key, value in overrides.keys.items():
-        axis = isinstance(value, list | tuple)  # of which each cell has one value
+        axis = isinstance(value, list | tuple)  # axes of which each group has a single value
         if key not in fields or (key not in supported and not axis):
             near = difflib.get_close_matches(key, fields - {key}, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             flag = overrides.flags.get(key, f"--set {key}")
-            raise UsageError(f"{flag}: the suite {name} measures nothing that takes this key{hint}")
+            raise UsageError(f"{flag}: the suite {name} has no task with this key{hint}")
 
 
 def _make_grids(part: SuitePart, overrides: Overrides) -> list[AxisGrid]:
-    """The part's grid; with shapes one for each of them, which so are made for their own length and no other's."""
+    """The part's grid; with shapes one for each, so that mechanisms are created for that shape's length."""
     axes = dict(DEFAULTS)
     axes |= {name: (value,) for name, value in part.dims.model_dump(exclude_none=True).items()}
     axes |= part.axes.model_dump(exclude_none=True)
@@ -271,11 +265,11 @@ def _make_grids(part: SuitePart, overrides: Overrides) -> list[AxisGrid]:
 
 
 def _choose_points(grid: AxisGrid, design: DesignTable, quick: bool) -> tuple[Mapping[str, Any], ...]:
-    """The design's points; for a trial as few as can tell the effects apart."""
+    """The design's points; in a quick run as few as can separate the effects."""
     every = grid.combine(*(name for name in grid.axes if name not in ("device", "dtype", "budget")))
     small = [p for p in every if design.most_flops is None or estimate_flops(p) <= design.most_flops]
     if not small:
-        raise UsageError(f"design: every point takes exact attention more than {design.most_flops:.3g} operations")
+        raise UsageError(f"design: exact attention needs more than {design.most_flops:.3g} operations at every point")
     levels = {name: list(dict.fromkeys(p[name] for p in small)) for name in small[0]}
     count = min(design.points, count_effects(levels) + 1) if quick else design.points
     return tuple(choose_points(small, levels, count, design.seed))

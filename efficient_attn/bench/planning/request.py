@@ -1,4 +1,4 @@
-"""What one part of a suite asks of a task: words, keys, axes, effort."""
+"""What one part of a suite requests of a task: names, keys, axes, sampling plan."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ DEFAULTS: dict[str, tuple[Any, ...]] = {
     "fill": ("full",),
     "budget": (None,),
 }
-DTYPES = {"cuda": ("float16", "bfloat16")}  # where a suite does not say; elsewhere float32
+DTYPES = {"cuda": ("float16", "bfloat16")}  # if the suite sets none; elsewhere float32
 
 
 @dataclass(frozen=True)
 class AxisGrid:
-    """Every axis with its values, those that a suite leaves out included. points: those combinations that are measured
-    where a design has chosen some; all of them where it is None."""
+    """Every axis with its values, defaults included. points: the combinations that a design has chosen; None for all of
+    them."""
 
     axes: Mapping[str, tuple[Any, ...]]
     points: tuple[Mapping[str, Any], ...] | None = None
@@ -56,8 +56,8 @@ class AxisGrid:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRequest:
-    """words: those of ``measure`` that ask for this task. keys: the task's own, checked. quick: a trial is
-    enough. variants, blocks: whether the part has any."""
+    """words: the names in ``measure`` that select this task. keys: the task's own, validated. quick: whether a short
+    run is sufficient. variants, blocks: whether the part has any."""
 
     suite: str
     part: str
@@ -76,8 +76,8 @@ class TaskRequest:
     cell = make_deprecated_alias("cell", "make_group")
 
     def make_group(self, config: CaseConfig, *, of_blocks: bool = False, **keys: Any) -> Group:
-        """A cell at a place; keys: what the task will want to know there, by names of its own keys. of_blocks: its
-        cases are layers."""
+        """A group at a configuration. keys: values of the task's keys for it, by name. of_blocks: whether its cases are
+        layers."""
         return Group(
             suite=self.suite,
             part=self.part,

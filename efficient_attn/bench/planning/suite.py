@@ -1,6 +1,6 @@
-"""Suites: TOML files that say what to measure, checked so that a typing error is an error and names its place.
+"""Suites: TOML files that define what is measured, validated so that errors name their location.
 
-Nothing here needs torch, so that a typing error is found at once.
+Nothing here needs torch, so that errors are found immediately.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from .validation import format_problem, list_nested_keys
 
 
 class Suite(GridTable):
-    """A suite as its file says it. Without ``[[part]]`` it is one grid.
+    """A suite as in its file. Without ``[[part]]`` it is one grid.
 
-    rounds: interleaved rounds a cell, at least; max_rounds: at most (default: three times as many). processes: over
-    which the rounds are spread, at least. half_width: of the speedups' intervals, at which measuring stops, relative.
-    budget_s: seconds of measuring a variant and cell may take. timeout_s: what a case may take with everything before
-    it is given up. seed: of all inputs. plugins: what registers further mechanisms and tasks: Python files (``.py``)
-    beside the suite's own, or modules by their dotted path. The keys of tasks stand beside these, or in a part.
+    rounds: least number of interleaved rounds of a group; max_rounds: largest (default: three times as many).
+    processes: least number of processes that share the rounds. half_width: relative half width of the speedups'
+    intervals at which measuring stops. budget_s: seconds of measuring for a variant in a group. timeout_s: time limit
+    of a case, with everything before measuring. seed: of all inputs. plugins: Python files (``.py``) relative to the
+    suite, or dotted module paths, that register further mechanisms and tasks. The keys of tasks are at the same level,
+    or in a part.
     """
 
     title: str
@@ -52,13 +53,13 @@ class Suite(GridTable):
             sizes = {name for shape in shapes for name in shape.model_dump(exclude_none=True)}
             varied = grid.axes.model_dump(exclude_none=True).keys() | grid.dims.model_dump(exclude_none=True).keys()
             if twice := sorted(sizes & varied):
-                raise ValueError(f"{where}shapes say {twice[0]}, so axes and dims beside them may not")
+                raise ValueError(f"{where}shapes set {twice[0]}, so axes and dims may not")
             if shapes and (grid.design or self.design):
-                raise ValueError(f"{where}a design chooses from axes, so there can be no shapes beside it")
+                raise ValueError(f"{where}a design chooses from axes and cannot be combined with shapes")
         return self
 
     def parts(self) -> tuple[SuitePart, ...]:
-        """The grids, each with what it takes from the top level filled in."""
+        """The grids, each completed from the top level."""
         parts = self.part or (SuitePart(name="all"),)
         whole, merged = ("measure", "baseline", "shapes", "design"), ("axes", "quick", "dims")
 
@@ -76,7 +77,7 @@ class Suite(GridTable):
 
 @dataclass(frozen=True)
 class TaskKeys:
-    """What a part wants of a task: the words that ask for it, and the task's keys as the file has them."""
+    """What a part requests of a task: the names that select it, and the task's keys as in the file."""
 
     task: str
     target: str
@@ -86,7 +87,7 @@ class TaskKeys:
 
 @dataclass(frozen=True)
 class LoadedSuite:
-    """A suite with its name, and the text of its file, which is kept beside the results. wanted: of each part."""
+    """A suite with its name and the text of its file, stored with the results. task_keys: of each part's tasks."""
 
     name: str
     text: str
@@ -97,7 +98,7 @@ class LoadedSuite:
 def load_suite(name: str, tasks: TaskTable, *, load: Callable[[str], object] = load_plugin) -> LoadedSuite:
     """Read a built-in suite by name, or any suite by the path of its ``.toml`` file.
 
-    tasks: the built-in ones. load: what imports the plug-ins that the suite names.
+    tasks: the built-in ones. load: imports the plug-ins of the suite.
     """
     path = Path(name) if name.endswith(".toml") else find_suites_folder() / f"{name}.toml"
     if not path.is_file():
@@ -114,9 +115,9 @@ def load_suite(name: str, tasks: TaskTable, *, load: Callable[[str], object] = l
 def parse_suite(
     text: str, name: str, tasks: TaskTable, *, folder: Path = Path(), load: Callable[[str], object] = load_plugin
 ) -> LoadedSuite:
-    """Check a suite's text. Raises `UsageError` for the first thing that is wrong.
+    """Validate a suite's text. Raises `UsageError` for the first error.
 
-    folder: where its plug-ins lie. load: what imports them.
+    folder: of its plug-ins. load: imports them.
     """
     file = f"{name}.toml"
     try:
@@ -130,7 +131,7 @@ def parse_suite(
     measured = [find_words(_as_list(g.get("measure")), table, where=f"{file}: {at}measure") for at, g in grids.items()]
     fields = {f for task in {*tasks, *chain(*measured)} for f in find_task(table[task]).keys.model_fields}
     if clash := sorted(fields & Suite.model_fields.keys()):
-        raise UsageError(f"{file}: a task that it measures has a key {clash[0]!r}, which is the suite's own; rename it")
+        raise UsageError(f"{file}: a task has a key {clash[0]!r}, which is also a key of suites; rename it")
     suite_keys, task_values = _split_part(data, fields)
     parts = [_split_part(part, fields) for part in _as_tables(suite_keys.get("part"))]
     if parts and len(parts) == len(suite_keys["part"]):
@@ -146,7 +147,7 @@ def parse_suite(
 
 
 def check_keys(target: str, keys: Mapping[str, Any], where: str) -> Any:
-    """A task's keys, checked: a value of its own model."""
+    """A task's keys, validated: an instance of its model."""
     model = find_task(target).keys
     try:
         return model.model_validate(keys)
@@ -157,7 +158,7 @@ def check_keys(target: str, keys: Mapping[str, Any], where: str) -> Any:
 def _list_task_keys(
     file: str, part: SuitePart, keys: Mapping[str, Any], above: Mapping[str, Any], table: TaskTable
 ) -> tuple[TaskKeys, ...]:
-    """What a part wants of each task that it measures; its own keys go before those at the top level."""
+    """What a part requests of each of its tasks; its own keys override those at the top level."""
     if not part.measure:
         raise UsageError(f"{file}: part {part.name!r} has no measure; add it there or at the top level")
     task_keys = []
@@ -166,18 +167,18 @@ def _list_task_keys(
         if task.mechanisms and not (part.variant or (part.block and task.blocks)):
             raise UsageError(f"{file}: part {part.name!r} has no variant; add it there or at the top level")
         if part.block and not task.blocks:
-            raise UsageError(f"{file}: part {part.name!r} has a block, but {name} measures mechanisms alone; drop it")
+            raise UsageError(f"{file}: part {part.name!r} has a block, but {name} measures mechanisms only; remove it")
         values = {key: value for key, value in {**above, **keys}.items() if key in task.keys.model_fields}
         check_keys(table[name], values, file)
         task_keys.append(TaskKeys(name, table[name], words, values))
     used_keys = {key for wanted in task_keys for key in wanted.keys}
     if idle := sorted(keys.keys() - used_keys):
-        raise UsageError(f"{file}: part {part.name!r} measures nothing that takes {idle[0]}; drop it")
+        raise UsageError(f"{file}: part {part.name!r} has no task that uses {idle[0]}; remove it")
     return tuple(task_keys)
 
 
 def _split_part(data: Mapping[str, Any], fields: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A table in two: what is the suite's own, and what is the tasks'."""
+    """Split a table into the suite's own keys and those of tasks."""
     theirs = {key: value for key, value in data.items() if key in fields}
     return {key: value for key, value in data.items() if key not in theirs}, theirs
 
@@ -191,7 +192,7 @@ def _as_tables(value: Any) -> list[dict[str, Any]]:
 
 
 def _list_keys(table: list[int | str], fields: Iterable[str]) -> list[str]:
-    """The keys that one of our own tables may have. fields: the tasks' keys."""
+    """The keys that one of our tables may have. fields: the tasks' keys."""
     names = [x for x in table if isinstance(x, str)]
     kinds: dict[str, type[BaseModel]] = {
         "axes": AxesTable,

@@ -1,4 +1,4 @@
-"""The tables of a suite's file that say what is measured where: axes, sizes, variants, parts."""
+"""The tables of a suite's file: axes, sizes, variants, parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _SuiteTable(BaseModel):
 
 
 class AxesTable(_SuiteTable):
-    """What varies: every combination is measured. Each is a list; one value fixes it."""
+    """The axes: every combination is measured. Each is a list; one value fixes it."""
 
     seq_len: Listed[Count] | None = None
     causal: Listed[bool] | None = None
@@ -50,16 +50,16 @@ class DimsTable(_SuiteTable):
 
 
 class ShapeTable(DimsTable):
-    """Sizes that go together, one place of several. What it leaves out the part's dims and axes say."""
+    """Sizes that belong together. The part's dims and axes set the rest."""
 
     seq_len: Count | None = None
 
 
 class DesignTable(_SuiteTable):
-    """Of all combinations of the axes only so many points, which tell each axis' own effect from the others'.
+    """A few points out of all combinations of the axes, which separate the main effects.
 
-    seed: of the choice. most_flops: where exact attention would take more operations a call than these, no point lies;
-    operations, not seconds, so that the points are the same on every machine.
+    seed: of the choice. most_flops: excludes points at which a call of exact attention needs more operations;
+    operations, not seconds, so that every machine has the same points.
     """
 
     points: Annotated[int, Field(ge=2, strict=True)]
@@ -69,7 +69,7 @@ class DesignTable(_SuiteTable):
 
 class VariantTable(_SuiteTable):
     """A mechanism with its options; ``name`` may also be a whole spec such as ``performer:n_features=256``. In
-    ``block`` a layer: one with that mechanism inside, or a baseline such as ``gru``."""
+    ``block``, a layer with that mechanism inside, or a baseline such as ``gru``."""
 
     name: str
     options: dict[str, Any] = {}
@@ -89,10 +89,10 @@ class GridTable(_SuiteTable):
 
 
 class SuitePart(GridTable):
-    """One grid of a suite. What it leaves out it takes from the top level; axes and dims are merged key by key.
+    """One grid of a suite. Missing keys come from the top level; axes and dims are merged key by key.
 
-    shapes: every combination of the axes is measured at each of them, instead of every combination of sizes.
-    quick: the axes that a trial with ``--quick`` has instead.
+    shapes: every combination of the axes is measured at each of them, instead of every combination of sizes. quick: the
+    axes for ``--quick``.
     """
 
     name: str

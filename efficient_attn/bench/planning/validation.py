@@ -1,4 +1,4 @@
-"""What is wrong with a table of a suite, in one line: the place, the problem, and the nearest valid choice."""
+"""Errors of a suite's tables in one line: the location, the problem, and the nearest valid choice."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pydantic import BaseModel, ValidationError
 
 from ...errors import UsageError, make_unknown_error
 
-Table = list[int | str]  # where a table stands: keys, and numbers in lists
+Table = list[int | str]  # the location of a table: keys, and indices in lists
 
 
 def format_problem(file: str, error: ValidationError, keys_of: Callable[[Table], Iterable[str]]) -> UsageError:
     """One problem of a suite file, or of another that models check. keys_of: the keys that a table may have."""
-    # a misspelt key leaves another one missing: the misspelling is what helps
+    # a misspelled key leaves another one missing; the misspelling is the helpful one
     problem = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    loc = [x for x in problem["loc"] if "[" not in str(x)]  # what pydantic calls its own functions is no place
+    loc = [x for x in problem["loc"] if "[" not in str(x)]  # pydantic's function names are not locations
     where = ".".join(map(str, loc))
     if problem["type"] == "extra_forbidden":
         *table, key = loc
@@ -28,13 +28,13 @@ def format_problem(file: str, error: ValidationError, keys_of: Callable[[Table],
         return make_unknown_error("value", problem["input"], choices, where=f"{file}: {where}")
     if problem["type"] == "missing":
         return UsageError(f"{file}: {where} is missing")
-    if problem["type"] == "value_error":  # our own words
+    if problem["type"] == "value_error":  # our own messages
         return UsageError(": ".join(filter(None, (file, where, str(problem.get("ctx", {})["error"])))))
     return UsageError(f"{file}: {where}: {problem['msg']}, got {problem['input']!r}")
 
 
 def list_nested_keys(model: type[BaseModel], table: Table) -> list[str]:
-    """The keys of a task's own table, or of one in it whose annotation names a model, ``dict[str, Claim]``."""
+    """The keys of a task's nested table, or of a model in its annotation, ``dict[str, Claim]``."""
     if not table:
         return list(model.model_fields)
     inner = get_args(model.model_fields[str(table[0])].annotation)

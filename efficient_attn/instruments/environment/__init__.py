@@ -1,7 +1,7 @@
-"""Where a run was made: the machine, the software, the state of the source.
+"""The environment of a run: machine, software, and state of the sources.
 
-A value that the machine does not say is None, and ``unknown`` holds the reason under its dotted name. Nothing here
-needs Linux: elsewhere more is unknown. torch comes with `environment` alone.
+A value that the machine does not report is None, and ``unknown`` has the reason under its dotted name. Nothing here
+needs Linux; elsewhere more is unknown. Only `collect_environment` imports torch.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["collect_environment", "find_available_memory", "name_machine", "read
 
 
 def collect_environment() -> dict[str, Any]:
-    """What a reader must know before comparing these numbers with others.
+    """What is needed to compare these results with others.
 
-    ``machine`` names it in one word, in which the digest of its identity keeps machines of one name apart.
+    ``machine`` is its name, with a digest of its identity that distinguishes machines of one name.
     """
     import torch
 
@@ -65,12 +65,12 @@ def collect_environment() -> dict[str, Any]:
 
 
 def read_load_average() -> list[float] | None:
-    """Programs that wanted to run, on average over the last 1, 5 and 15 minutes; None where no one counts."""
+    """Runnable programs, averaged over the last 1, 5 and 15 minutes; None if not available."""
     return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
 
 
 def find_available_memory(root: Path = ROOT) -> int | None:
-    """Bytes that this process may still take: the least of what the machine has and what control groups leave."""
+    """Bytes that this process may still allocate: the smaller of what the machine has and what control groups leave."""
     candidates = (
         value_or_none(machine.read_meminfo("MemAvailable", root)),
         value_or_none(cgroups.read_memory_left(root)),

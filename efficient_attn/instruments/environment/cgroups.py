@@ -10,7 +10,7 @@ UNLIMITED = 2**60  # version 1 writes "no limit" as a number about this large
 
 
 def list_groups(controller: str, root: Path = ROOT) -> list[Path]:
-    """The folders of this process's group and of all groups above it, the own one first; empty without any."""
+    """The folders of this process's control group and all its parents, its own first; empty without any."""
     members = read_text(root / "proc/self/cgroup")
     if isinstance(members, Unknown):
         return []
@@ -25,7 +25,7 @@ def list_groups(controller: str, root: Path = ROOT) -> list[Path]:
 
 
 def _list_existing_parents(mount: Path, path: str) -> list[Path]:
-    """From a group to its mount. A container may see its host's path and not the folders of it."""
+    """From a group to its mount. A container may see its host's path but not the folders of it."""
     folder = mount / path.lstrip("/")
     folders = [folder, *folder.parents]
     return [folder for folder in folders if folder.is_relative_to(mount) and folder.is_dir()]
@@ -56,7 +56,7 @@ def read_memory_limit(root: Path = ROOT) -> int | Unknown:
 
 
 def read_memory_left(root: Path = ROOT) -> int | Unknown:
-    """Bytes that may still be taken before a limit ends it. Cached files do not count: they give way."""
+    """Bytes that may be allocated before a limit is reached. Cached files do not count, as they are evicted."""
     remaining = []
     for folder in list_groups("memory", root):
         limit = _read_limit(folder)
@@ -79,7 +79,7 @@ def _read_limit(folder: Path) -> int | None:
 
 
 def count_throttled(root: Path = ROOT) -> int | None:
-    """How often the groups have held this process back so far; None where nothing counts it."""
+    """How often the control groups have throttled this process so far; None if it is not counted."""
     stats = [value_or_none(read_table(folder / "cpu.stat")) or {} for folder in list_groups("cpu", root)]
     counts = [int(stat["nr_throttled"]) for stat in stats if "nr_throttled" in stat]
     return sum(counts) if counts else None

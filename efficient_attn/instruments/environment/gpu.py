@@ -1,4 +1,4 @@
-"""The graphics processors: what they are, and how fast, warm and busy they are at the moment."""
+"""GPUs: their properties, and their current clock, power, temperature and load."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def list_gpus() -> list[str]:
 
 
 def list_gpu_details() -> list[dict[str, Any]]:
-    """What does not change while a run lasts, one entry a device; empty without any."""
+    """Properties that do not change during a run, one entry for each device; empty without any."""
     return [_read_details(i) for i in range(torch.cuda.device_count())]
 
 
 def _read_details(index: int) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(index)
-    uuid = getattr(properties, "uuid", None)  # nvidia-smi counts all devices, torch those that are visible
+    uuid = getattr(properties, "uuid", None)  # nvidia-smi counts all devices, torch the visible ones
     answer = (
         run_command("nvidia-smi", f"--query-gpu={SMI_QUERIES}", "--format=csv,noheader", f"--id=GPU-{uuid}")
         if uuid
@@ -39,7 +39,7 @@ def _read_details(index: int) -> dict[str, Any]:
     values = [v.strip() for v in answer.splitlines()[0].split(",")] if answer else []
     driver: dict[str, Any] = dict(zip(SMI_QUERIES.split(","), values, strict=False))
     if not driver:
-        driver["driver_version"] = Unknown("nvidia-smi does not tell")
+        driver["driver_version"] = Unknown("not reported by nvidia-smi")
     return {
         "name": properties.name,
         "memory_bytes": properties.total_memory,
@@ -51,8 +51,9 @@ def _read_details(index: int) -> dict[str, Any]:
 
 
 def read_sensors(index: int = 0) -> dict[str, int | Unknown]:
-    """Clock, power, temperature and load of a device now; each a reason where torch cannot ask (it needs pynvml)."""
+    """Current clock, power, temperature and load of a device; a reason for each if torch cannot read it (requires
+    pynvml)."""
     if not torch.cuda.is_available():
         return dict.fromkeys(SENSORS, Unknown("no CUDA device on this machine"))
-    # NVML's own errors are classes of a package that may not be there
+    # NVML's errors are classes of a package that may not be installed
     return {name: try_reading(lambda f=f: getattr(torch.cuda, f)(index), Exception) for name, f in SENSORS.items()}

@@ -1,4 +1,4 @@
-"""Which machine this is: what decides how fast code runs on it, as facts, a short name, and a digest of the facts."""
+"""Identify the machine: the facts that determine how fast code runs, a short name, and a digest of the facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .machine import read_cache_sizes, read_cpu_name, read_cpuinfo, read_memory_
 from .readings import ROOT, Unknown
 
 VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel", "HygonGenuine": "Hygon", "0x41": "ARM"}
-# those that differ between processors and that a kernel of torch, of oneDNN or of our own asks for
+# flags that differ between processors and that kernels of torch, oneDNN or this package check
 FLAGS = (
     *("avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"),
     *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16"),
@@ -43,9 +43,9 @@ DESIGNS: dict[tuple[str, int], tuple[tuple[int, int, str], ...]] = {
 
 
 def identify_machine(gpus: Sequence[str] = (), root: Path = ROOT) -> dict[str, Any]:
-    """The facts that make a machine this one, with the ``name`` and the ``digest`` that follow from them.
+    """The facts that identify a machine, with the ``name`` and ``digest`` derived from them.
 
-    Two machines of one digest are alike in all that is asked here; nothing is that changes from day to day.
+    Machines with one digest agree in all of these facts, none of which changes from day to day.
     """
     processor, memory, layout = read_cpuinfo(root), read_memory_total(), read_topology(root)
     flags = (processor.get("flags") or processor.get("Features") or "").split()
@@ -60,9 +60,9 @@ def identify_machine(gpus: Sequence[str] = (), root: Path = ROOT) -> dict[str, A
         "flags": [name for name in FLAGS if name in flags],
         "cores": os.cpu_count() or 1,
         "physical_cores": layout["physical_cores"],
-        # as it is called: what is left of it varies with the kernel
-        "memory_gib": round(memory / 2**30) if memory else Unknown("the system does not tell its memory"),
-        # which hypervisor it is, only a program tells that is not always installed
+        # as reported: the usable part varies with the kernel
+        "memory_gib": round(memory / 2**30) if memory else Unknown("the system does not report its memory"),
+        # the kind of hypervisor is only known to a program that is not always installed
         "virtual": "hypervisor" in flags,
         "gpus": list(gpus),
     }
@@ -70,7 +70,7 @@ def identify_machine(gpus: Sequence[str] = (), root: Path = ROOT) -> dict[str, A
 
 
 def name_machine(root: Path = ROOT) -> str:
-    """What rows call this machine. torch, which alone names GPUs alike everywhere, is asked where there may be some."""
+    """The machine's name in rows. torch is only imported where there may be GPUs, which it names consistently."""
     drivers = (root / "proc/driver/nvidia", root / "dev/kfd")  # NVIDIA's, AMD's
     gpus: Sequence[str] = ()
     if sys.platform == "win32" or any(driver.exists() for driver in drivers):
@@ -82,7 +82,7 @@ def name_machine(root: Path = ROOT) -> str:
 
 
 def make_machine_name(facts: Mapping[str, Any]) -> str:
-    """``AMD-Zen4-2c-24GiB``: maker and design, or else family and model, or else what the processor calls itself."""
+    """``AMD-Zen4-2c-24GiB``: maker and design, or family and model, or the processor's own name."""
     vendor, family, model, memory = (facts[name] for name in ("vendor", "family", "model", "memory_gib"))
     if any(isinstance(fact, Unknown) for fact in (vendor, family, model)):
         processor = facts["cpu"]
@@ -94,7 +94,7 @@ def make_machine_name(facts: Mapping[str, Any]) -> str:
 
 
 def find_design(vendor: str, family: int, model: int) -> str | None:
-    """What the processor's design is called, where it is one of the well-known ones."""
+    """The name of the processor's design, if it is in the table."""
     models = DESIGNS.get((vendor, family), ())
     return next((name for first, last, name in models if first <= model <= last), None)
 
@@ -108,6 +108,6 @@ def _parse_number(processor: Mapping[str, str], *names: str) -> int | Unknown:
 
 
 def _compute_digest(facts: Mapping[str, Any]) -> str:
-    """Six hexadecimal digits. Why something is not known is no part of the machine."""
+    """Six hexadecimal digits. The reasons for unknown facts are not part of it."""
     plain = {name: None if isinstance(fact, Unknown) else fact for name, fact in facts.items()}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:6]

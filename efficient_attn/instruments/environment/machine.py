@@ -1,4 +1,4 @@
-"""The machine: processors and how they are laid out, what of them we may use, and what may change their speed."""
+"""The machine: processors, topology, what the process may use, and what may change its speed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def read_cpu_name(root: Path = ROOT) -> str:
-    """The processor's own name, where the system says it."""
+    """The processor's own name, if the system reports it."""
     name = read_cpuinfo(root).get("model name")
     return name or platform.processor() or platform.machine()
 
@@ -31,7 +31,7 @@ def count_usable_cores() -> int:
 def read_affinity() -> str | Unknown:
     """Their numbers, runs as ``first-last``."""
     if not hasattr(os, "sched_getaffinity"):
-        return Unknown(f"{platform.system()} does not tell")
+        return Unknown(f"not reported by {platform.system()}")
     return format_ranges(sorted(os.sched_getaffinity(0)))
 
 
@@ -102,7 +102,7 @@ def _list_numbered(folder: Path, prefix: str) -> list[Path]:
 
 
 def read_frequency(root: Path = ROOT) -> dict[str, Any]:
-    """Who chooses the clock, and whether it may go beyond its rated speed; MHz."""
+    """The governor, whether turbo is allowed, and the frequency in MHz."""
     cpus = root / CPUS
     governors = {value_or_none(read_text(cpu / "cpufreq/scaling_governor")) for cpu in _list_numbered(cpus, "cpu")} - {
         None
@@ -119,7 +119,7 @@ def read_frequency(root: Path = ROOT) -> dict[str, Any]:
 
 
 def read_turbo(root: Path = ROOT) -> bool | Unknown:
-    """Whether the processor may raise its clock for a while: such times do not last."""
+    """Whether the processor may exceed its rated clock for a while."""
     no_turbo, boost = (
         value_or_none(read_number(root / CPUS / "intel_pstate/no_turbo")),
         value_or_none(read_number(root / CPUS / "cpufreq/boost")),
@@ -130,19 +130,19 @@ def read_turbo(root: Path = ROOT) -> bool | Unknown:
 
 
 def read_virtualisation(root: Path = ROOT) -> dict[str, Any]:
-    """Whether a hypervisor or a container stands between us and the machine."""
+    """Whether a hypervisor or a container is present."""
     flags = read_cpuinfo(root).get("flags")
     kind = run_command("systemd-detect-virt", "--vm", codes=(0, 1)) if root == ROOT else None
     return {
         "hypervisor": "hypervisor" in flags.split() if flags else Unknown("/proc/cpuinfo lists no flags"),
-        "kind": kind or Unknown("systemd-detect-virt does not tell"),
+        "kind": kind or Unknown("not reported by systemd-detect-virt"),
         "product": read_text(root / "sys/class/dmi/id/product_name"),
         "container": find_container(root),
     }
 
 
 def find_container(root: Path = ROOT) -> str | None:
-    """The kind of container that this runs in, by the marks that it leaves; None where there is none of them."""
+    """The kind of container that this runs in, by the marks that it leaves; None without any."""
     marks = {".dockerenv": "docker", "run/.containerenv": "podman"}
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
@@ -166,7 +166,7 @@ def read_memory_total() -> int | None:
 
 
 def read_memory(root: Path = ROOT) -> dict[str, Any]:
-    """Bytes that were available and swap when this was asked, and whether the kernel gives out huge pages."""
+    """Available memory and swap at this moment, in bytes, and whether the kernel uses huge pages."""
     choice = read_text(root / "sys/kernel/mm/transparent_hugepage/enabled")  # "always [madvise] never"
     return {
         "available_bytes": read_meminfo("MemAvailable", root),

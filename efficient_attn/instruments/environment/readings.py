@@ -1,4 +1,4 @@
-"""What a machine says about itself: a value, or why it is not known; never a guess."""
+"""Readings of the machine: a value, or the reason why it is unknown; never a guess."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Unknown(NamedTuple):
-    """A fact that the machine does not say, and why."""
+    """A fact that the machine does not report, and the reason."""
 
     reason: str
 
@@ -26,11 +26,11 @@ def read_text(path: Path) -> str | Unknown:
 
 
 def read_number(path: Path) -> int | Unknown:
-    """A file that holds one whole number."""
+    """Read a file with one integer."""
     value = read_text(path)
     if isinstance(value, Unknown):
         return value
-    return int(value) if value.lstrip("-").isdigit() else Unknown(f"{path} holds no whole number: {value[:40]!r}")
+    return int(value) if value.lstrip("-").isdigit() else Unknown(f"{path} contains no integer: {value[:40]!r}")
 
 
 def read_table(path: Path, separator: str | None = None) -> dict[str, str] | Unknown:
@@ -46,7 +46,7 @@ def read_table(path: Path, separator: str | None = None) -> dict[str, str] | Unk
 
 
 def try_reading(read: Callable[[], Any], *errors: type[Exception]) -> Any:
-    """What a question gives, or why it could not be answered: one of the errors named."""
+    """The result of a function, or an `Unknown` with the reason for one of the given errors."""
     try:
         return read()
     except errors as error:
@@ -54,12 +54,12 @@ def try_reading(read: Callable[[], Any], *errors: type[Exception]) -> Any:
 
 
 def value_or_none(fact: T | Unknown) -> T | None:
-    """The value, None where there is none."""
+    """The value, or None if it is unknown."""
     return None if isinstance(fact, Unknown) else fact
 
 
 def split_unknowns(facts: dict[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, str]]:
-    """Facts as plain values, None for what is not known, and the reasons for each None by its dotted name."""
+    """Facts as plain values, None for unknown ones, and the reason for each None by its dotted name."""
     values: dict[str, Any] = {}
     reasons: dict[str, str] = {}
     for name, fact in facts.items():

@@ -1,4 +1,4 @@
-"""The software: Python, torch and what they were built with, the variables that steer them, the source's state."""
+"""The software: Python, torch and their builds, environment variables, and the state of the sources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = (
     *("local-attention", "transformers", "linear-attention-transformer", "performer-pytorch"),  # peers
     *("linformer", "reformer-pytorch", "fla-core"),
 )
-# Names, or beginnings of names that end in "_". Nothing else is kept: variables hold secrets too.
+# Names, or prefixes that end in "_". No other variables are stored, because they may contain secrets.
 VARIABLES = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "DNNL_", "ONEDNN_", "ATEN_CPU_CAPABILITY"),
     *("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "PYTHONMALLOC", "PYTHONHASHSEED"),
@@ -29,7 +29,7 @@ VARIABLES = (
 
 
 def list_variables() -> dict[str, str]:
-    """Environment variables that change what is measured."""
+    """Environment variables that affect measurements."""
     return {name: value for name, value in sorted(os.environ.items()) if _is_relevant(name)}
 
 
@@ -38,7 +38,7 @@ def _is_relevant(name: str) -> bool:
 
 
 def list_package_versions() -> dict[str, str | None]:
-    """The versions installed, None for what is not."""
+    """Installed versions, None for missing packages."""
     return {name: _find_version(name) for name in PACKAGES}
 
 
@@ -59,7 +59,7 @@ def describe_python_build() -> dict[str, Any]:
 
 
 def describe_torch_build() -> dict[str, Any]:
-    """What torch says of its own build: libraries, flags, and how it goes parallel."""
+    """torch's own description of its build: libraries, flags, and parallel backend."""
     import torch
 
     return {
@@ -82,7 +82,7 @@ def find_blas() -> str | Unknown:
 
 
 def count_threads() -> dict[str, int]:
-    """Threads that one operation takes, and operations that may run at once."""
+    """Threads of one operation, and operations that may run concurrently."""
     import torch
 
     return {"intra": torch.get_num_threads(), "inter": torch.get_num_interop_threads()}
@@ -107,7 +107,7 @@ def describe_runtime(root: Path = ROOT) -> dict[str, Any]:
 
 
 def describe_checkout() -> dict[str, Any] | None:
-    """The checkout that runs: revision, whether it was changed, and a digest of the changes that tells two apart.
+    """The checkout: its revision, whether it was modified, and a digest of the modifications.
 
     None for an installed package.
     """
@@ -115,7 +115,7 @@ def describe_checkout() -> dict[str, Any] | None:
     revision = run_command("git", "rev-parse", "HEAD", folder=folder)
     if revision is None or run_command("git", "ls-files", "--error-unmatch", __file__, folder=folder) is None:
         return None
-    package = ":/efficient_attn"  # new files elsewhere, results say, are no change of the source
+    package = ":/efficient_attn"  # new files elsewhere, such as results, do not change the sources
     changes = run_command("git", "diff", "HEAD", "--binary", folder=folder) or ""
     new_files = (
         run_command("git", "ls-files", "--others", "--exclude-standard", "--full-name", package, folder=folder) or ""
@@ -125,7 +125,7 @@ def describe_checkout() -> dict[str, Any] | None:
 
 
 def run_command(*command: str, folder: Path | None = None, codes: Sequence[int] = (0,)) -> str | None:
-    """What another program prints; None where there is no such program, or it ends in another code."""
+    """The output of another program; None if it does not exist or fails."""
     try:
         process = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=10, check=False

@@ -59,7 +59,7 @@ def check_site(site: Path) -> None:
                 and not (path.is_dir() and not path.is_symlink())
                 and not _is_unchanged(path, digests.get(name))
             ):
-                reason = "changed since it was published" if name in digests else "not made by efficient-attn"
+                reason = "changed since it was published" if name in digests else "not written by efficient-attn"
                 raise UsageError(f"{site}: holds {name}, {reason}; move it away, or choose another --site")
     except OSError as error:
         raise UsageError(f"{site}: cannot be read: {error.strerror or error}; choose another --site") from error
@@ -74,7 +74,7 @@ def _read_file_list(site: Path) -> dict[str, str]:
     list_path = site / FILE_LIST
     if list_path.is_symlink() or not list_path.is_file() or not file_marks.is_marked(list_path):
         if os.path.lexists(list_path):
-            raise UsageError(f"{site}: holds {FILE_LIST}, not made by efficient-attn; choose another --site")
+            raise UsageError(f"{site}: holds {FILE_LIST}, not written by efficient-attn; choose another --site")
         return {}
     try:
         digests = json.loads(list_path.read_bytes())["files"]

@@ -1,7 +1,7 @@
-"""Complexity: how time and memory of a layer, or of a mechanism alone, grow with length and with width; beside what is
-claimed, with a verdict by a rule that the suite states before it runs.
+"""Complexity: how time and memory of a mechanism or a layer grow with length and width, compared with published
+formulas, with a verdict by a rule that the suite states before it runs.
 
-A case is a sweep: one mechanism or layer at all sizes along one axis, timed in turns.
+A case is a sweep: one mechanism or layer at all sizes along one axis, timed interleaved.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 Along = Literal["length", "width", "heads", "causal"]
 HEAD_COUNTS = (1, 2, 4, 8, 16)  # into which a width is parted
 VARIABLES = "NDHCk"  # that claims may use
-MAX_CALLS_PER_ROUND = 3  # of a round, at most what `share_turns` gives to calls as long as these
-UNTIMED_CALLS = 8  # calls of each size that find its pace and its memory
+MAX_CALLS_PER_ROUND = 3  # longest call in a round for which `share_turns` plans samples
+UNTIMED_CALLS = 8  # calls of each size for calibration and memory
 
 
 class GrowthClaim(BaseModel):
-    """What is published. time, memory: formulas in N, D, H (the heads that share one width) and C (1, or 2 where later
-    keys are hidden), right but for constants. parameters: the exact number, biases not counted, of D numbers in and
-    out, with k for a convolution's width. sequential: steps one after another. source: who says so."""
+    """A published claim. time, memory: formulas in N, D, H (the heads that share one width) and C (1, or 2 with a
+    causal mask), up to a constant. parameters: the exact number without biases, for D inputs and outputs, with k for a
+    convolution's width. sequential: sequential steps. source: of the claim."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,20 +51,20 @@ class GrowthClaim(BaseModel):
 
 
 def _restore_tables(claims: Any) -> Any:
-    """Tables of tables, as a suite has them, from the pairs that a cell keeps."""
+    """Nested tables, as in a suite, from the pairs that a group stores."""
     if not isinstance(claims, tuple):
         return claims
     return {name: dict(fields) for name, fields in claims}
 
 
 class ComplexityKeys(Keys):
-    """along: what grows: the length, the width, the heads that share one width, or whether later keys are hidden.
+    """along: what grows: the length, the width, the number of heads that share one width, or the causal mask.
 
-    sizes: of the sweep, by default ``seq_len``'s, or ``head_dim``'s times the heads. length, width: of what does not
-    grow. training: a pass with gradients. most_s, most_bytes: of a call: a sweep ends before the first that takes more.
-    octaves: the last ones, to which an exponent is fitted. tolerance: an exponent whose interval lies within so much of
-    the claimed one reproduces it, one whose interval lies outside contradicts it, all others are inconclusive. claims:
-    by the name of what they are about.
+    sizes: of the sweep, by default those of ``seq_len``, or of ``head_dim`` times the heads. length, width: of what
+    does not grow. training: a forward and a backward pass. most_s, most_bytes: of a call; a sweep ends before it
+    exceeds them. octaves: the last ones, to which an exponent is fitted. tolerance: an exponent whose interval lies
+    within it of the claimed one reproduces it, one whose interval lies outside contradicts it, all others are
+    inconclusive. claims: by name or spec.
     """
 
     along: tuple[Along, ...] = ("length", "width")
@@ -79,12 +79,12 @@ class ComplexityKeys(Keys):
     claims: Annotated[dict[str, GrowthClaim], BeforeValidator(_restore_tables)] = Field(default_factory=dict)
 
     def find_claim(self, variant: SpecLike) -> GrowthClaim | None:
-        """Of a variant as it is written, else of its name."""
+        """The claim about a spec, else about its name."""
         return self.claims.get(str(variant), self.claims.get(parse(variant).names[0]))
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
-    """A cell for each axis and place, of mechanisms and of layers."""
+    """A group for each axis and configuration, of mechanisms and of layers."""
     keys: ComplexityKeys = request.keys
     key_values = keys.model_dump(exclude={"along", "sizes", "claims"})
     key_values["claims"] = tuple(
@@ -140,7 +140,7 @@ def _list_sizes(request: TaskRequest, along: Along, heads: int) -> tuple[int, ..
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
-    """Measure a sweep, and hold its exponents to the claim."""
+    """Measure a sweep, and compare its exponents with the claim."""
     from ...bench.measuring.prepared_case import TIMING
     from .sweep import measure_sweep
 
@@ -183,7 +183,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 def _make_exponent_columns(
     quantity: str, measured: Estimate, sweep: SweepResult, keys: ComplexityKeys, formula: str | None
 ) -> dict[str, Any]:
-    """An exponent, what is claimed of it, and the verdict."""
+    """An exponent, the claimed one, and the verdict."""
     columns: dict[str, Any] = {
         f"{quantity}_exponent": measured.value,
         f"{quantity}_low": measured.low,
@@ -200,10 +200,11 @@ def _make_exponent_columns(
 
 
 def fit_exponent(sizes: Sequence[int], rounds: Sequence[Sequence[float]], octaves: int) -> Estimate:
-    """The exponent of what was measured at some sizes, a list a round, over the last octaves.
+    """The exponent of measurements at several sizes, one list for each round, over the last octaves.
 
-    Its interval is that of a straight line through the rounds' geometric means, so that a bend widens it; of two sizes,
-    through which every line goes, that of the rounds' own exponents."""
+    Its interval is that of a straight line through the rounds' geometric means, so that curvature widens it; with two
+    sizes, which every line fits, that of the rounds' exponents.
+    """
     indices = [i for i, size in enumerate(sizes) if size * 2**octaves >= sizes[-1]]
     xs = [sizes[i] for i in indices]
     if len(xs) > 2 or len(rounds) == 1:
@@ -214,7 +215,7 @@ def fit_exponent(sizes: Sequence[int], rounds: Sequence[Sequence[float]], octave
 
 
 def compute_verdict(measured: Estimate, claimed: float, tolerance: float) -> str:
-    """The verdict on an exponent, by the rule of `ComplexityKeys`. An exact one stands for its interval."""
+    """The verdict on an exponent, by the rule of `ComplexityKeys`. An exact one is its own interval."""
     low, high = (measured.value if end is None else end for end in (measured.low, measured.high))
     if claimed - tolerance <= low and high <= claimed + tolerance:
         return "reproduced"
@@ -236,7 +237,7 @@ def guess(case: Case, best: Roofline) -> Guess:
 
 def _list_columns() -> dict[str, str]:
     columns = {
-        "of": "a layer, x to x, or a mechanism alone",
+        "of": "a layer (x to x), or a mechanism",
         "along": "what grows: length, width, heads or causal",
         "smallest": "the first size",
         "reached": "the last size",

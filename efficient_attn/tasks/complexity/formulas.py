@@ -1,6 +1,6 @@
-"""Formulas as papers write them: ``N^2 D``, ``N sqrt(N)``, ``3 (D^2 + D)``: factors side by side multiply.
+"""Formulas as papers write them: ``N^2 D``, ``N sqrt(N)``, ``3 (D^2 + D)``; adjacent factors multiply.
 
-What is no formula is refused before anything is worked out, and all is worked out in floats, whose powers end.
+Invalid formulas are refused before evaluation, and evaluation uses floats, so that powers are bounded.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ALLOWED_NODES = (
     ast.Constant,
 )
 TOKEN = re.compile(r"\s*([A-Za-z]+|[0-9]+(?:\.[0-9]+)?|[+*/^()])")
-MAX_CHARACTERS = 200  # characters, so that nothing is nested deeper than Python reads
+MAX_CHARACTERS = 200  # characters, so that nesting stays within Python's limits
 
 
 def evaluate(text: str, variables: Mapping[str, float]) -> float:
-    """The value of a formula. known: of the names that it may use. log is to the base of 2.
+    """The value of a formula. known: values of the names that it may use. log is base 2.
 
-    Raises `UsageError` for what is no formula, for other names, and for what has no value that is a number.
+    Raises `UsageError` for invalid formulas, unknown names, and values that are not finite numbers.
     """
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"{text[:20]!r}.. is not a formula: it has {len(text):,} characters, at most {MAX_CHARACTERS}")
@@ -67,15 +67,15 @@ def _tokenize(text: str) -> list[str]:
     while position < len(text):
         token = TOKEN.match(text, position)
         if token is None:
-            raise UsageError(f"{text!r} is not a formula: {text[position]!r} means nothing in it")
+            raise UsageError(f"{text!r} is not a formula: {text[position]!r} is not allowed in it")
         tokens.append(token[1])
         position = token.end()
     return tokens
 
 
 def _to_python(tokens: Sequence[str]) -> str:
-    """The formula as Python has it: every product with its sign, powers as ``**``, numbers as floats. A number that
-    follows a factor is no product, because ``N2`` means N^2 to whoever writes it."""
+    """The formula in Python: explicit products, powers as ``**``, numbers as floats. A number after a factor is not a
+    product, because ``N2`` usually means N^2."""
     parts: list[str] = []
     for previous, token in zip([None, *tokens], tokens, strict=False):
         begins = token == "(" or token[0].isalnum()

@@ -1,5 +1,5 @@
-"""Longest: the longest sequence with which a layer, or a model of several, can be trained in so much memory; as it is,
-and with what each block keeps for its gradients worked out again (activation checkpointing)."""
+"""Longest: the longest sequence with which a layer, or a model of several, can be trained in a given memory, without
+and with activation checkpointing."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from ...instruments.roofline import Roofline
     from ...models.stacks import Encoder
 
-MIN_MEMORY_SHARE = 0.95  # of the memory: a length that takes as much is the longest but for a twentieth
+MIN_MEMORY_SHARE = 0.95  # share of the memory from which a length counts as the longest
 MAX_TRIES = 8
-TARGET_MEMORY_SHARE = 0.98  # of the memory: where the next length is looked for
+TARGET_MEMORY_SHARE = 0.98  # share of the memory that the next length aims at
 LENGTH_STEP = 16  # lengths are multiples of it
 FIRST_LENGTH = 256
 
 
 class LongestKeys(Keys):
-    """memory: that a step of training may hold above the weights and the input: activations and gradients. layers: of
-    the model, each with a feed-forward part. checkpointed: whether blocks keep nothing but what they read. most_s: a
-    step that takes longer ends the search."""
+    """memory: of a training step beyond weights and input: activations and gradients. layers: of the model, each with a
+    feed-forward block. checkpointed: whether blocks store only their inputs. most_s: a longer step ends the search."""
 
     memory: Annotated[int, BeforeValidator(lambda value: parse_size(str(value)))] = 256 * 10**6
     layers: tuple[Annotated[int, Field(ge=1, strict=True)], ...] = (1, 6)
@@ -44,7 +43,7 @@ class LongestKeys(Keys):
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
-    """A cell for each depth, with and without checkpoints; of lengths the longest is how far it looks."""
+    """A group for each depth, with and without checkpointing; the longest given length limits the search."""
     longest, keys = max(request.grid["seq_len"]), request.keys
     key_values = {"memory": keys.memory, "most_s": keys.most_s}
     axes = request.grid.combine("threads", "batch", "heads", "head_dim", "causal")
@@ -85,11 +84,11 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 def search(
     count_bytes: Callable[[int], int], get_seconds: Callable[[int], float], max_length: int, memory: int, most_s: float
 ) -> tuple[int, str | None]:
-    """The longest length up to ``most`` that was found to fit, 0 if none, and what ended the search before the memory
-    was used up.
+    """The longest length up to ``max_length`` that was found to fit, 0 if none, and why the search ended before the
+    memory was used up.
 
-    take: the bytes at a length; last: the seconds that it took. Each length is where a line, or a power law, through
-    two that were tried meets the memory; where that does not end it, the middle between what fits and what does not.
+    count_bytes: the bytes at a length; get_seconds: the seconds that it took. Each length is interpolated or
+    extrapolated from those tried before, alternating with bisection.
     """
     length, low, high = min(FIRST_LENGTH, max_length), 0, max_length + LENGTH_STEP
     measurements: list[tuple[int, int]] = []
@@ -114,13 +113,13 @@ def search(
                 return low, f"a longer step would take more than {most_s:g} s"
             target = min(target, max(affordable, length + LENGTH_STEP))
         target = max_length if target >= max_length < high else target // LENGTH_STEP * LENGTH_STEP
-        if not low < target < high:  # the middle, but never far into what is not known
+        if not low < target < high:  # the middle, without extrapolating far
             target = (low + high) // 2 // LENGTH_STEP * LENGTH_STEP if high <= max_length else low + LENGTH_STEP
         length = target
         if length in (low, high):
             stop_reason = None
             break
-    return low, stop_reason if low else f"{high:,} positions take more already"
+    return low, stop_reason if low else f"{high:,} positions need more already"
 
 
 def _interpolate_length(measurements: list[tuple[int, int]], target_bytes: float, memory: int) -> float:
@@ -149,7 +148,7 @@ def _interpolate_length(measurements: list[tuple[int, int]], target_bytes: float
 
 
 def measure_step(case: Case, length: int) -> tuple[int, float]:
-    """What a warm step of training holds at its most, above the weights and the input, and the seconds it takes."""
+    """The peak memory of a warm training step beyond weights and input, and its seconds."""
     from time import perf_counter
 
     import torch
@@ -201,7 +200,7 @@ def make_model(case: Case, length: int) -> Encoder:
 
 
 def guess(case: Case, best: Roofline) -> Guess:
-    """Some steps at lengths below the one that memory allows, of which about as many bytes are kept a number."""
+    """The estimated cost: some steps at lengths up to the one that fits, which store about as many bytes."""
     from ...bench.planning.cost_estimate import CALLS, OTHERWISE
 
     place, keys = case.group.config, case.keys
@@ -222,11 +221,11 @@ LONGEST = Task(
     judge=judge,
     guess=guess,
     columns={
-        "longest": "positions of the longest sequence whose step of training fits",
-        "memory": "bytes that it may take above weights and input",
+        "longest": "positions of the longest sequence whose training step fits",
+        "memory": "bytes available beyond weights and input",
         "layers": "of the model",
-        "checkpointed": "whether blocks keep only what they read",
-        "ended": "why the search went no further",
+        "checkpointed": "whether blocks store only their inputs",
+        "ended": "why the search ended",
     },
     sections=(
         Section(
@@ -234,9 +233,9 @@ LONGEST = Task(
             task="longest",
             title="Longest sequence in training",
             sentences=(
-                "The longest sequence with which a step of training, forward and backward, fits into so much memory "
-                "above the weights and the input, within a twentieth. 'Checkpointed': blocks keep only what they read, "
-                "and work the rest out again for the gradients.",
+                "The longest sequence with which a training step, forward and backward, fits into so much memory "
+                "beyond the weights and the input, within a twentieth. 'Checkpointed': blocks store only their inputs, "
+                "and recompute the rest for the gradients.",
             ),
             columns=(
                 Column(name="longest.memory", heading="Memory", unit="bytes"),

@@ -1,4 +1,4 @@
-"""A sweep: one mechanism or layer at all sizes along one axis, its calls timed in turns, its memory counted."""
+"""A sweep: one mechanism or layer at all sizes along one axis, with interleaved timing and counted memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ...units import size as write_bytes
 from .formulas import evaluate
 
 STEP_S = 2e-5  # of a recurrence, however narrow it is
-VERIFIED_LENGTH = 256  # length at which a mechanism is held to its oracle
+VERIFIED_LENGTH = 256  # length at which a mechanism is verified
 PROCESSES = 1  # that measure a sweep: its sizes are compared with each other only
 
 
@@ -45,7 +45,7 @@ class SweepPoint:
     kernel: int = 1
 
     def size(self, along: str) -> int:
-        """What grows."""
+        """The size along the axis."""
         return 1 + self.causal if along == "causal" else getattr(self, along)
 
     @property
@@ -71,7 +71,7 @@ def list_points(case: Case) -> list[SweepPoint]:
 
 
 class SweepCall:
-    """What is called at one spot, and what it is given."""
+    """A call at one point of a sweep, with its inputs."""
 
     def __init__(self, case: Case, point: SweepPoint) -> None:
         place, seed = case.group.config, case.group.sampling.seed
@@ -118,13 +118,14 @@ class SweepCall:
         return torch.autograd.grad(out, sources, torch.ones_like(out), allow_unused=True)
 
     def count_bytes(self) -> int | None:
-        """What a call holds above what was there before, at its most."""
+        """The peak memory of a call beyond what existed before."""
         if self.training:
             return measure_training_footprint(self.forward, self.backward, device=self.device).peak
         return measure_footprint(self.call, device=self.device).peak
 
     def verify(self, dtype: str) -> float | None:
-        """How far it is from its dense oracle; None for baselines, which have none. `Invalid` where that is too far."""
+        """The error against the dense reference; None for baselines, which have none. Raises `InvalidResult` above the
+        tolerance."""
         oracle = deepcopy(self.module)
         attn: Any = getattr(oracle, "attn", oracle)
         if isinstance(oracle, Baseline):
@@ -137,7 +138,7 @@ class SweepCall:
         error = relative_error(output, expected)
         if not error <= TOLERANCE[dtype]:
             raise InvalidResult(
-                f"relative error {error:.2g} against its dense oracle, more than {TOLERANCE[dtype]:.0e}"
+                f"relative error {error:.2g} against its dense reference, more than {TOLERANCE[dtype]:.0e}"
             )
         return error
 
@@ -153,9 +154,9 @@ class PointResult:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """All points of a sweep in order, by their sizes. rounds: seconds by size, a list a round. stopped: why it does not
-    go on. parameters, weights: at the first size, with biases and without. sequential: steps at the last, if declared.
-    error: against the dense oracle."""
+    """All points of a sweep in order of size. rounds: seconds by size, one list for each round. stop_reason: why there
+    is no larger size. parameters, weights: at the first size, with and without biases. sequential: steps at the last
+    size, if declared. error: against the dense reference."""
 
     results: Sequence[PointResult]
     sizes: Sequence[int]
@@ -168,7 +169,7 @@ class SweepResult:
 
 
 def measure_sweep(case: Case, on_step: Callable[[], None] = lambda: None) -> SweepResult:
-    """Find the sizes that the limits allow, and time them in turns. at: told before each new size."""
+    """Find the sizes within the limits, and time them interleaved. at: called before each new size."""
     place, effort = case.group.config, case.group.sampling
     calls, n_bytes, stop_reason = _measure_sizes(case, on_step)
     timed = {str(i): _make_timed(call) for i, (_, call) in enumerate(calls)}
@@ -202,12 +203,12 @@ def measure_sweep(case: Case, on_step: Callable[[], None] = lambda: None) -> Swe
 
 
 def _make_short_call(case: Case, point: SweepPoint) -> SweepCall:
-    """The same at a length at which its oracle is cheap."""
+    """The same at a length at which its reference is cheap."""
     return SweepCall(case, replace(point, length=min(point.length, VERIFIED_LENGTH)))
 
 
 def _count_sequential_steps(module: nn.Module, length: int) -> int | None:
-    """Steps one after another: what a baseline declares; one where each row can be worked out without the others."""
+    """Sequential steps: declared by a baseline; one if each row can be computed independently."""
     if isinstance(module, Baseline):
         return module.cost.sequential(length)
     attn: Any = getattr(module, "attn", module)
@@ -215,7 +216,7 @@ def _count_sequential_steps(module: nn.Module, length: int) -> int | None:
 
 
 def estimate_call_s(case: Case, point: SweepPoint, best: Roofline) -> float:
-    """Seconds of a call, as far as that can be told from what is declared."""
+    """Estimated seconds of a call, from declared growth."""
     place, keys = case.group.config, case.keys
     work = 0.0
     if case.group.of_blocks and (cls := find_baseline(case.variant)):
@@ -243,7 +244,7 @@ def _make_timed(call: SweepCall) -> TimedCall:
 def _measure_sizes(
     case: Case, on_step: Callable[[], None]
 ) -> tuple[list[tuple[SweepPoint, SweepCall]], list[int | None], str | None]:
-    """The sizes that take no more than they may, the bytes of a call at each, and what ended them."""
+    """The sizes within the limits, the bytes of a call at each, and what ended them."""
     keys, measured_calls, n_bytes, seconds = case.keys, [], [], []
     along = keys.along[0]
     for point in list_points(case):
@@ -262,7 +263,7 @@ def _measure_sizes(
             return measured_calls, n_bytes, f"{where} {error}"
         peak_bytes = call.count_bytes()
         times.append(_time_call(case, call))
-        if len(measured_calls) > 1:  # growth needs two sizes, whatever they take
+        if len(measured_calls) > 1:  # an exponent needs two sizes, whatever they take
             if min(times) > keys.most_s:
                 return measured_calls, n_bytes, f"a call takes {min(times):.2g} s {where}"
             if (peak_bytes or 0) > keys.most_bytes:
@@ -274,13 +275,13 @@ def _measure_sizes(
 
 
 def _time_call(case: Case, call: SweepCall) -> float:
-    """Seconds of a call; far more than it may take is an error."""
+    """Seconds of a call; far more than the limit is an error."""
     budget = 10 * case.keys.most_s + case.group.sampling.budget_s
     return time_first_call(_make_timed(call), budget_s=budget, device=case.group.config.device)
 
 
 def _extrapolate(values: Sequence[float]) -> float:
-    """What follows values that grow by factors; of none, or of one, nothing is known."""
+    """The next value of a geometric sequence; unknown after fewer than two values."""
     if len(values) < 2 or not values[-2]:
         return 0.0
     return values[-1] * max(1.0, values[-1] / values[-2])

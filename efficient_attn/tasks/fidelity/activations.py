@@ -1,4 +1,4 @@
-"""Real queries, keys and values, captured from trained models: the built-in files, or the user's own."""
+"""Queries, keys and values captured from trained models: built-in files, or the user's."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ BUILT_IN = "minilm", "smollm2"
 
 
 class ActivationsNotInstalled(UsageError):
-    """Built-in activations whose file this installation lacks; the message says how to make it."""
+    """Built-in activations whose file is not installed; the message says how to make it."""
 
 
 class ActivationSizes(NamedTuple):
-    """What can be planned with: the file's name and a digest of its content, the layers' numbers, the arrays' sizes."""
+    """What planning needs: the file's name with a digest of its content, the numbers of the layers, and the arrays'
+    sizes."""
 
     label: str
     layers: tuple[int, ...]
@@ -36,9 +37,9 @@ REPOSITORY_ONLY = {"smollm2": ActivationSizes("smollm2", (5, 20), heads=9, kv_he
 
 @dataclass(frozen=True, eq=False)
 class Activations:
-    """q ``[L, H, N, D]``, k ``[L, Hkv, M, D]``, v ``[L, Hkv, M, E]`` of L layers, as they enter attention, unscaled.
+    """q ``[L, H, N, D]``, k ``[L, Hkv, M, D]``, v ``[L, Hkv, M, E]`` of L layers, as inputs of attention, unscaled.
 
-    label: the file's name and a digest of its content. layers: what the model calls them.
+    label: the file's name with a digest of its content. layers: their numbers in the model.
     """
 
     label: str
@@ -52,9 +53,9 @@ class Activations:
     def find(cls, name: str) -> Activations:
         """Read built-in activations by name (`BUILT_IN`), or a ``.npz`` or ``.safetensors`` file by path.
 
-        The file holds arrays ``q``, ``k`` and ``v``, each ``[layers, heads, length, width]`` or, for one layer,
-        ``[heads, length, width]``; optionally ``layers`` (their numbers). Raises `NotHere` for built-in ones whose file
-        is not installed, and `UsageError` for anything else.
+        The file contains arrays ``q``, ``k`` and ``v``, each ``[layers, heads, length, width]`` or, for one layer,
+        ``[heads, length, width]``; optionally ``layers`` (their numbers). Raises `ActivationsNotInstalled` for built-in
+        ones whose file is not installed, and `UsageError` for anything else.
         """
         path = find_suites_folder() / "data" / f"{name}.npz" if name in BUILT_IN else Path(name)
         if not path.is_file():
@@ -85,7 +86,7 @@ class Activations:
 
 
 def describe_activations(name: str) -> ActivationSizes:
-    """The sizes of what `Activations.find` finds, or would find if it were installed."""
+    """The sizes of the activations that `Activations.find` returns, or would return if they were installed."""
     try:
         return Activations.find(name).sizes
     except ActivationsNotInstalled:
@@ -97,7 +98,7 @@ def _format_capture_hint(name: str, sizes: ActivationSizes) -> str:
     arguments = (
         f"efficient_attn.integrations.capture --model {name} --layers {layers} --seq-len {sizes.length} --out {file}"
     )
-    return f"{file} is not installed; make it (python -m {arguments}), then give --activations {file}"
+    return f"{file} is not installed; make it (python -m {arguments}), then use --activations {file}"
 
 
 def _read_arrays(path: Path) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def _read_arrays(path: Path) -> dict[str, Any]:
             with np.load(path, allow_pickle=False) as file:
                 return dict(file)
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file  # torch knows bfloat16, numpy does not
+            from safetensors.torch import load_file  # torch supports bfloat16, numpy does not
 
             return {name: x.float().numpy() for name, x in load_file(path).items()}
     except Exception as error:
@@ -120,7 +121,7 @@ def _check_array(path: Path, name: str, x: np.ndarray) -> np.ndarray:
             f"{path.name}: {name} must be floating [layers, heads, length, width], got {x.dtype} {list(x.shape)}"
         )
     if not np.isfinite(x).all():
-        raise UsageError(f"{path.name}: {name} holds values that are not finite")
+        raise UsageError(f"{path.name}: {name} has values that are not finite")
     return x if x.ndim == 4 else x[None]
 
 

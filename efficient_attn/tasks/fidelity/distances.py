@@ -15,24 +15,23 @@ from ...contract.mechanism import Attention
 from ...instruments.distance import relative_error
 from .exact import MAX_BLOCK_BYTES, SINKS, ExactReference, count_visible_keys
 
-ALL_ROWS = 2048  # the most queries whose weights are all looked at, where a few can be asked for alone
+ALL_ROWS = 2048  # most queries whose weights are all compared, where single rows can be computed
 N_STRETCHES = 16  # beyond that a block of rows is drawn from each of so many stretches of the sequence
-MIN_KEYS_PER_CALL = 256  # keys whose weights a call shows, or more where blocks stay small
+MIN_KEYS_PER_CALL = 256  # keys whose weights one call reveals, or more where blocks stay small
 
 
 @dataclass(frozen=True)
 class Distances:
     """Distances from exact attention, over all heads and rows.
 
-    relative_error: ratio of Frobenius norms, |out - exact| / |exact|; predicting zero has 1. mean_value_error: the same
-    of the predictor that always says the mean of the visible values. spread_over_heads: standard deviation over heads
-    of their own relative errors, each over all rows of the head. cosine_similarity: of output rows, averaged.
-    total_variation: half the L1 distance between the weights of a row, averaged. missed_mass: exact weight on keys to
-    which the mechanism gives none, averaged. weight_rows: query rows of each head on which these two were measured.
-    effective_keys: the exponential of the entropy of exact weights, averaged; how many keys a query really reads.
-    sink_mass, own_sink_mass: weight on the first 4 keys, averaged, of exact attention and of the mechanism.
-    gradient_cosine: between the gradients of q, k and v, all three as one vector, of the mechanism and of exact
-    attention, for one drawn gradient of the output; None where the mechanism has no gradient.
+    relative_error: ratio of Frobenius norms, |out - exact| / |exact|; predicting zero has 1. mean_value_error: the
+    relative error of predicting the mean of the visible values. spread_over_heads: standard deviation over heads of
+    their relative errors. cosine_similarity: of output rows, averaged. total_variation: half the L1 distance between
+    the weights of a row, averaged. missed_mass: exact weight of keys to which the mechanism gives none, averaged.
+    weight_rows: query rows of each head on which these two were measured. effective_keys: the exponential of the
+    entropy of exact weights, averaged. sink_mass, own_sink_mass: weight of the first 4 keys, averaged, in exact
+    attention and in the mechanism. gradient_cosine: between the gradients of q, k and v, as one vector, of the
+    mechanism and of exact attention, for one random output gradient; None if the mechanism has no gradient.
     """
 
     relative_error: float
@@ -51,12 +50,12 @@ class Distances:
 def measure_distances(
     attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, exact: ExactReference | None = None
 ) -> Distances:
-    """Compare a mechanism with exact attention. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D]``; exact: if known.
+    """Compare a mechanism with exact attention. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D]``; exact: if computed before.
 
-    Nothing here holds all pairs. The mechanism's weights are what it makes of columns of the identity, as its output is
-    linear in v: some keys a call. Up to 2,048 queries, and where a mechanism cannot answer for a few queries alone
-    (`Traits.rows_alone`), that is all rows. Else it is 16 blocks of 128 rows, each drawn in a sixteenth of the sequence
-    by a fixed seed; all keys are looked at in any case.
+    Nothing here stores all pairs. As outputs are linear in v, columns of the identity as v reveal the mechanism's
+    weights, some keys a call. Weights are compared on all rows up to 2,048 queries, and for mechanisms that mix queries
+    (`Traits.rows_alone`); otherwise on 16 blocks of 128 rows, each drawn from a sixteenth of the sequence with a fixed
+    seed, over all keys.
     """
     exact = ExactReference.compute(q, k, v, mask) if exact is None else exact
     with torch.no_grad():
@@ -105,7 +104,7 @@ def _compare_gradients(attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: M
 def _compare_weights(
     attn: Attention, q: Tensor, k: Tensor, mask: Mask, exact: ExactReference
 ) -> tuple[float, float, int]:
-    """The L1 distance and the missed mass of a row's weights, averaged, and the rows of a head that were looked at."""
+    """The L1 distance and the missed mass of a row's weights, averaged, and the number of rows of a head."""
     (batch, heads, n, _), (kv_heads, m) = q.shape, k.shape[1:3]
     row_blocks = _draw_row_blocks(n) if n > ALL_ROWS and attn.traits.rows_alone else [slice(0, n)]
     l1_distance, missed_mass, count = 0.0, 0.0, sum(rows.stop - rows.start for rows in row_blocks)

@@ -1,4 +1,4 @@
-"""Exact softmax attention as what others are held to: in float64, a block of query rows at a time."""
+"""Exact softmax attention as the reference: in float64, one block of query rows at a time."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 
-MAX_BLOCK_BYTES = (
-    2**25
-)  # bytes of float64 numbers that a block of scores may take; some five such blocks are held at once
-SINKS = 4  # keys at the start that StreamingLLM keeps: what is left over goes there (https://arxiv.org/abs/2309.17453)
+MAX_BLOCK_BYTES = 2**25  # bytes of a block of float64 scores; about five such blocks exist at once
+SINKS = 4  # first keys, which StreamingLLM keeps as attention sinks (https://arxiv.org/abs/2309.17453)
 
 
 @dataclass(frozen=True, eq=False)
 class ExactReference:
-    """What exact attention makes of q ``[B, H, N, D]``, k and v ``[B, Hkv, M, D]``, in float64.
+    """The results of exact attention for q ``[B, H, N, D]``, k and v ``[B, Hkv, M, D]``, in float64.
 
-    out: ``[B, H, N, D]``. lse: ``[B, H, N]``, the log of the sum of a row's exponentials; 0 where it may see no key.
-    upstream: a gradient of the output, drawn from a normal distribution, in q's dtype. gradients: those of q, k and v
-    that follow from it. mean_value_error: the relative error of the predictor that always says the mean of the visible
-    values. effective_keys: the exponential of the entropy of a row's weights, averaged; how many keys a query really
-    reads. sink_mass: the weight of a row on the first 4 keys, averaged.
+    out: ``[B, H, N, D]``. lse: ``[B, H, N]``, the log-sum-exp of a row; 0 if it sees no key. upstream: a normally
+    distributed output gradient, in q's dtype. gradients: the resulting ones of q, k and v. mean_value_error: the
+    relative error of predicting the mean of the visible values. effective_keys: the exponential of the entropy of a
+    row's weights, averaged. sink_mass: the weight of the first 4 keys, averaged.
     """
 
     out: Tensor
@@ -37,7 +34,7 @@ class ExactReference:
 
     @classmethod
     def compute(cls, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> ExactReference:
-        """Work it out. Beyond the result it holds about five times `BLOCK`, and no matrix of all pairs."""
+        """Compute it. Besides the result it needs about five times `BLOCK` bytes, and no matrix of all pairs."""
         with torch.no_grad():
             return _compute_exact(q, k, v, mask)
 
@@ -52,12 +49,12 @@ class ExactReference:
 
 
 def count_visible_keys(mask: Mask, rows: slice, n: int, m: int) -> int:
-    """The number of keys, from the first, that hold all that these rows may see; at least one."""
+    """The number of keys, from the first, that contain all that these rows may see; at least one."""
     return max(1, min(m, mask.start(n, m) + rows.stop)) if mask.causal else m
 
 
 def _expand_heads(x: Tensor, heads: slice, count: int) -> Tensor:
-    """Those key-value heads that some of ``count`` query heads share, one for each of them, in float64."""
+    """The key-value heads of some of ``count`` query heads, one for each of them, in float64."""
     groups = torch.arange(heads.start, heads.stop, device=x.device) // (count // x.shape[1])
     return x[:, groups].double()
 

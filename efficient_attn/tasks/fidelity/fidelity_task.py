@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ...instruments.roofline import Roofline
     from .exact import ExactReference
 
-SECONDS_PER_PAIR = 4e-8  # for a pair in float64: its exact weight, and what follows from it
+SECONDS_PER_PAIR = 4e-8  # for a pair in float64: its exact weight and derived values
 GRADIENT_FACTOR = 4.5  # of a call: forward, and backward with it
 LIVE_BLOCKS = 8  # blocks of exact attention that are held at once, and what is worked out beside them
 

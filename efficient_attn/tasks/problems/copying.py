@@ -21,8 +21,8 @@ def check(keys: CopyingKeys, length: int) -> None:
 
 
 def draw(keys: CopyingKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Tokens ``[B, N]``: N/2 of them, the separator, and all again but the last, which nothing follows. Targets in the
-    second half. Examples are drawn anew: those of two splits are alike by chance alone."""
+    """Tokens ``[B, N]``: N/2 of them, the separator, and all again except the last. The targets are in the second half.
+    Examples are random: those of two splits coincide by chance only."""
     half = length // 2
     tokens = generator.integers(keys.vocab, size=(count, half))
     separator, ignored = np.full((count, 1), keys.vocab), np.full((count, half), IGNORED)
@@ -37,7 +37,7 @@ def baselines(keys: CopyingKeys, length: int) -> Baselines:
 COPYING = Problem(
     name="copying",
     title="Copying",
-    sentence="Random tokens come twice, and the second time each is asked before it comes.",
+    sentence="Random tokens occur twice; the second time each is predicted.",
     keys=CopyingKeys,
     recipe=Recipe(model="decoder", convolution=2, positions="rotary"),
     draw=draw,

@@ -1,6 +1,5 @@
 """Dates: "mon, 14 feb 2011" to "2011-02-14", a character a token: a small translation for attention between two
-sequences (Bahdanau et al. 2014, arXiv:1409.0473). Words that mean nothing stand before the date, so that a longer
-source hides it better."""
+sequences (Bahdanau et al. 2014, arXiv:1409.0473). Unrelated words before the date make longer sources harder."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ MONTHS, DAYS, NOISE_WORDS = (line.split() for line in WORD_LISTS.splitlines())
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz ,./-"
 BEGIN, END = len(ALPHABET), len(ALPHABET) + 1
 MAX_DATE_CHARACTERS = len("september 30, 1987")
-YEARS = range(1950, 2050)  # so that two digits say the century
+YEARS = range(1950, 2050)  # so that two digits determine the century
 CODES = np.zeros(128, dtype=int)
 CODES[np.frombuffer(ALPHABET.encode(), np.uint8)] = np.arange(len(ALPHABET))
 
@@ -34,13 +33,13 @@ FORMATS = (
 
 
 class DatesKeys(LearnKeys):
-    """Nothing besides; the length is the most characters that a source may have."""
+    """No further keys; the length is the largest number of characters in a source."""
 
 
 def check(keys: DatesKeys, length: int) -> None:
     if length < MAX_DATE_CHARACTERS:
         raise UsageError(
-            f"dates: a date takes up to {MAX_DATE_CHARACTERS} characters, a length of {length} is too short"
+            f"dates: a date needs up to {MAX_DATE_CHARACTERS} characters, a length of {length} is too short"
         )
 
 
@@ -52,8 +51,8 @@ def list_days(split: Split) -> Array:
 
 
 def draw(keys: DatesKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Sources ``[B, N]`` padded at their ends, targets ``[B, 11]``. How long a source may be is drawn evenly, and
-    filled with words as far as they fit."""
+    """Sources ``[B, N]`` padded at their ends, targets ``[B, 11]``. Lengths of sources are uniform, and filled with
+    words as far as they fit."""
     dates = [date.fromordinal(day) for day in generator.choice(list_days(split), count).tolist()]
     texts = [
         FORMATS[format_index](day)
@@ -66,7 +65,7 @@ def draw(keys: DatesKeys, length: int, count: int, generator: np.random.Generato
 
 
 def _prepend_noise(text: str, length: int, generator: np.random.Generator) -> str:
-    """A date with words before it, which hold no digit and no name of a month."""
+    """A date with words before it, which contain no digit and no name of a month."""
     remaining, words = int(generator.integers(length - len(text) + 1)), []
     for word in generator.choice(NOISE_WORDS, remaining // 3 + 1).tolist():
         remaining -= len(word) + 1
@@ -81,12 +80,12 @@ def _encode(text: str) -> Array:
 
 
 def baselines(keys: DatesKeys, length: int) -> Baselines:
-    """Counted over all days of the tests: much of a date is known without its source."""
+    """Counted over all days of the tests: much of a date can be predicted without its source."""
     answers = np.array([[*date.fromordinal(day).isoformat(), "$"] for day in list_days("test").tolist()])
     _, answers = np.unique(answers, return_inverse=True)
     answers = answers.reshape(len(list_days("test")), -1)
     n_correct, prefix_ids = 0, np.zeros(len(answers), dtype=int)
-    for column in answers.T:  # of those that began alike, the most go on alike
+    for column in answers.T:  # the most frequent continuation after the same beginning
         extended_ids, counts = np.unique(prefix_ids * len(ALPHABET) + column, return_counts=True)
         best = np.zeros(prefix_ids.max() + 1, dtype=int)
         np.maximum.at(best, extended_ids // len(ALPHABET), counts)
@@ -103,7 +102,7 @@ def baselines(keys: DatesKeys, length: int) -> Baselines:
 DATES = Problem(
     name="dates",
     title="Dates",
-    sentence="A date in one of five forms, after words that mean nothing, is written as YYYY-MM-DD by characters.",
+    sentence="A date in one of five forms, after unrelated words, is written as YYYY-MM-DD by characters.",
     keys=DatesKeys,
     recipe=Recipe(model="sequence", positions="sinusoidal", steps=800),
     draw=draw,

@@ -1,4 +1,4 @@
-"""Digits: 1,797 real images of handwritten digits, 8 x 8, that come with scikit-learn (Alpaydin & Kaynak 1998)."""
+"""Digits: 1,797 real images of handwritten digits, 8 x 8, included in scikit-learn (Alpaydin & Kaynak 1998)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ...errors import UsageError
 from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
 
 N_PATCHES = 16  # of two by two points
-N_HELD_OUT = 600  # images that are not trained on, half of them for validation
+N_HELD_OUT = 600  # images not used for training, half of them for validation
 
 
 class DigitsKeys(LearnKeys):
-    """Nothing besides; the length is the number of patches, 16."""
+    """No further keys; the length is the number of patches, 16."""
 
 
 def check(keys: DigitsKeys, length: int) -> None:
@@ -24,18 +24,18 @@ def check(keys: DigitsKeys, length: int) -> None:
 
 @cache
 def load_images(split: Split) -> tuple[Array, Array]:
-    """Images ``[S, 1, 8, 8]`` with values from 0 to 1, and their labels ``[S]``: 1,197, 300 and 300 of them, of every
-    class its share. Raises `NotInstalled` without scikit-learn."""
+    """Images ``[S, 1, 8, 8]`` with values from 0 to 1, and labels ``[S]``: 1,197, 300 and 300 of them, stratified by
+    class. Raises `NotInstalled` without scikit-learn."""
     try:
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
     except ImportError:
         from ...integrations.model_info import NotInstalled
 
-        raise NotInstalled("digits come with scikit-learn; run: pip install 'efficient-attn[data]'") from None
+        raise NotInstalled("digits need scikit-learn; run: pip install 'efficient-attn[data]'") from None
     images, labels = (np.asarray(part) for part in load_digits(return_X_y=True))
     shuffled = np.random.default_rng(0).permutation(len(labels))  # neighbours are of one writer
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    held_out = np.arange(N_HELD_OUT) * len(order) // N_HELD_OUT  # evenly over the classes, which lie one after another
+    held_out = np.arange(N_HELD_OUT) * len(order) // N_HELD_OUT  # evenly over the classes, which are sorted
     parts = {"train": np.delete(order, held_out), "validation": order[held_out[::2]], "test": order[held_out[1::2]]}
     indices = parts[split]
     return (images[indices] / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels[indices]

@@ -1,5 +1,5 @@
-"""Expressions of ListOps as tokens: drawn as Long Range Arena draws them (Tay et al. 2020, arXiv:2011.04006), and
-worked out. Brackets that merely group, of which its files are full, say nothing and are left out."""
+"""Expressions of ListOps as tokens, generated as in Long Range Arena (Tay et al. 2020, arXiv:2011.04006), and
+evaluated. Brackets that only group, which its files contain, are left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import UsageError
 
-OPERATOR_PROBABILITY = 0.25  # how often an argument is an expression of its own
+OPERATOR_PROBABILITY = 0.25  # probability that an argument is an expression
 MIN, MAX, MED, SM, CLOSE, PAD = range(10, 16)  # after the digits
 DRAWS_PER_EXPRESSION = 2000  # draws for one that has the length
 
@@ -42,13 +42,13 @@ def draw_expressions(
 
 
 def _draw_numbers(generator: np.random.Generator) -> Iterator[float]:
-    while True:  # drawn many at a time: one alone costs as much as fifty
+    while True:  # drawn in bulk: a single one costs as much as fifty
         yield from generator.random(4096).tolist()
 
 
 def _draw_expression(depth: int, arguments: int, length: int, numbers: Iterator[float]) -> list[int]:
     """Tokens of an expression, or its beginning where it is too long. Its root is an operator: a digit is too short."""
-    tokens, missing_arguments = [], []  # arguments that open operators still want
+    tokens, missing_arguments = [], []  # arguments that open operators still need
     while len(tokens) < length:
         if not tokens or (len(missing_arguments) + 1 < depth and next(numbers) < OPERATOR_PROBABILITY):
             missing_arguments.append(2 + int((arguments - 1) * next(numbers)))
@@ -66,7 +66,7 @@ def _draw_expression(depth: int, arguments: int, length: int, numbers: Iterator[
 
 
 def evaluate_expression(tokens: list[int]) -> int:
-    """What an expression comes to. A median between two digits is rounded down, as in LRA."""
+    """The value of an expression. A median between two digits is rounded down, as in LRA."""
     operators, operands = [], [[]]
     for token in tokens:
         if token < MIN:

@@ -1,5 +1,5 @@
-"""Induction: a special token stands early in a random sequence, and again at its end. What followed it the first
-time is asked (induction heads, Olsson et al. 2022, arXiv:2209.11895, in the form of H3, Fu et al. 2022,
+"""Induction: a special token occurs early in a random sequence and again at its end; the target is the token that
+followed its first occurrence (induction heads, Olsson et al. 2022, arXiv:2209.11895, in the form of H3, Fu et al. 2022,
 arXiv:2212.14052)."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from ..training.problem import IGNORED, Baselines, Batch, Count, LearnKeys, Prob
 
 
 class InductionKeys(LearnKeys):
-    """vocab: tokens that may follow the special one, which is one more. nearest: how far back the answer lies at least,
-    by default half the length, so that a short window finds nothing."""
+    """vocab: tokens that may follow the special one, which is one more. nearest: smallest distance to the answer, by
+    default half the length, so that a short window cannot reach it."""
 
     vocab: Count = 64
     nearest: Count | None = None
@@ -24,13 +24,14 @@ def check(keys: InductionKeys, length: int) -> None:
             f"induction: it needs a length of at least 3 and a vocab of at least 2, got {length} and {keys.vocab}"
         )
     if keys.nearest is not None and keys.nearest > length - 2:
-        raise UsageError(f"induction: of a length of {length} nothing lies {keys.nearest} back; at most {length - 2}")
+        raise UsageError(
+            f"induction: with a length of {length} no answer can be {keys.nearest} back; at most {length - 2}"
+        )
 
 
 def draw(keys: InductionKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Tokens ``[B, N]``, one target at the last. Where the special token stands is drawn evenly, but
-    for what is too near. Examples are drawn
-    anew: those of two splits are alike by chance alone."""
+    """Tokens ``[B, N]``, with one target at the last. The position of the special token is uniform, except near the
+    end. Examples are random: those of two splits coincide by chance only."""
     inputs = generator.integers(keys.vocab, size=(count, length))
     nearest = keys.nearest or max(1, length // 2)
     first, rows = generator.integers(length - 1 - nearest, size=count), np.arange(count)
@@ -47,7 +48,7 @@ def baselines(keys: InductionKeys, length: int) -> Baselines:
 INDUCTION = Problem(
     name="induction",
     title="Induction",
-    sentence="A special token comes a second time, and what followed it the first time is asked.",
+    sentence="A special token occurs twice; the target is what followed its first occurrence.",
     keys=InductionKeys,
     recipe=Recipe(model="decoder", convolution=2, positions=None),
     draw=draw,

@@ -1,4 +1,4 @@
-"""ListOps: what a nested list of operators and digits comes to (Nangia & Bowman 2018, arXiv:1804.06028). The form of
+"""ListOps: the value of a nested list of operators and digits (Nangia & Bowman 2018, arXiv:1804.06028). The form of
 Long Range Arena (Tay et al. 2020, arXiv:2011.04006) is ``depth=10, arguments=10, longer_than=500`` at length 2,000."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ BASELINE_EXAMPLES = 2000  # that baselines are counted over, as many as LRA test
 
 
 class ListopsKeys(LearnKeys):
-    """depth: as LRA counts, 1 more than operators may be nested. arguments: the most of an operator. longer_than: in
-    tokens, where operators count with their brackets; the length itself is not reached. data: a folder with LRA's own
-    ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``, which take the place of what the others describe."""
+    """depth: as LRA counts, one more than operators may be nested. arguments: the most of an operator. longer_than: in
+    tokens, including the operators' brackets; the length itself is exclusive. data: a folder with LRA's own
+    ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``, which replace generated examples."""
 
     depth: Annotated[int, Field(ge=2, strict=True)] = 4
     arguments: Annotated[int, Field(ge=2, strict=True)] = 5
@@ -45,8 +45,8 @@ def check(keys: ListopsKeys, length: int) -> None:
 
 
 def draw(keys: ListopsKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Tokens ``[B, N]`` padded at their ends, labels ``[B]`` from 0 to 9. No expression comes twice in a draw; those of
-    two draws are alike by chance alone. Of files, each row once: so many, or all."""
+    """Tokens ``[B, N]`` padded at their ends, labels ``[B]`` from 0 to 9. Expressions in one draw are distinct; those
+    of two draws coincide by chance only. From files, each row once: ``count`` of them, or all."""
     inputs = np.full((count, length), PAD)
     if keys.data is not None:
         rows, labels = read_rows(keys.data, split)
@@ -78,7 +78,7 @@ def baselines(keys: ListopsKeys, length: int) -> Baselines:
 LISTOPS = Problem(
     name="listops",
     title="ListOps",
-    sentence="What a nested list of MIN, MAX, MED and SM (the sum modulo 10) of digits comes to.",
+    sentence="The value of a nested list of MIN, MAX, MED and SM (the sum modulo 10) of digits.",
     keys=ListopsKeys,
     recipe=Recipe(model="encoder", layers=2, positions="rotary", steps=700),
     draw=draw,

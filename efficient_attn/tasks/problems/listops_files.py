@@ -1,5 +1,5 @@
-"""Long Range Arena's own files of ListOps, read as they are: ``Source``, a tab, ``Target``; tokens between spaces, with
-round brackets that merely group and are left out."""
+"""Long Range Arena's own files of ListOps: ``Source``, a tab, ``Target``; tokens separated by spaces. Round brackets,
+which only group, are left out."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ CODES[np.frombuffer(b"0123456789abcd]", np.uint8)] = np.arange(PAD)
 
 @lru_cache(6)
 def read_rows(folder: str, split: Split) -> tuple[list[Array], Array]:
-    """The rows of one of LRA's files, each its tokens, and their labels.
+    """The rows of one of LRA's files as tokens, and their labels.
 
-    Raises `UsageError` with the file and the line for what is no such file, is cut off, or has no label from 0 to 9."""
+    Raises `UsageError` with file and line for another format, a truncated file, or a label that is not from 0 to 9.
+    """
     path = Path(folder) / FILES[split]
     if not path.is_file():
         raise UsageError(f"listops: {path}: no such file")
@@ -45,7 +46,7 @@ def read_rows(folder: str, split: Split) -> tuple[list[Array], Array]:
 
 
 def _parse(source: bytes) -> Array:
-    """Tokens of a row. A file has a hundred million of them, so that whole rows are taken, a letter a token."""
+    """The tokens of a row. A file has a hundred million of them, so that whole rows are translated, a letter a token."""
     if any(letter in source for letter in b"abcd"):
         raise ValueError("an unknown token")
     for name, letter in LETTERS:

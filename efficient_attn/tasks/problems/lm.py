@@ -1,5 +1,5 @@
 """Language modelling, a byte a token: the next byte of real text at every position, in bits a byte (as in Sparse
-Transformers, Child et al. 2019, arXiv:1904.10509, whose texts are larger)."""
+Transformers, Child et al. 2019, arXiv:1904.10509, with larger texts)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ...integrations.texts import Text
 from ..training.problem import Array, Baselines, Batch, LearnKeys, Problem, Recipe, Split
 
 PYTHON = "python"
-MAX_LIBRARY_BYTES = 4_000_000  # bytes of Python's own library
+MAX_LIBRARY_BYTES = 4_000_000  # bytes of Python's standard library
 N_PARTS = 10  # one for tests, one for validation; a text of fewer documents is cut into so many
 
 
 class LmKeys(LearnKeys):
-    """text: ``sotu``, the shipped addresses; ``python``, the sources of Python's own library, which differ with its
-    version; or a text file of yours, ``.txt``, also ``.xz``."""
+    """text: ``sotu``, the bundled addresses; ``python``, the sources of Python's standard library, which depend on its
+    version; or your text file, ``.txt``, also ``.xz``."""
 
     text: str = "sotu"
 
@@ -35,8 +35,8 @@ def check(keys: LmKeys, length: int) -> None:
 
 @lru_cache(4)
 def read_splits(text: str) -> dict[Split, Array]:
-    """The bytes of each split, whole documents one after another: a tenth of them for tests, and one for validation,
-    drawn once. Raises `UsageError` for a file that is not there, or is no text."""
+    """The bytes of each split, as whole documents: a tenth for tests, a tenth for validation, drawn once. Raises
+    `UsageError` for a missing file, or one that is not text."""
     documents = _read_library() if text == PYTHON else [d.encode() for d in Text.find(text).documents]
     if len(documents) < N_PARTS:
         text_bytes = b"\n".join(documents)
@@ -81,10 +81,11 @@ def baselines(keys: LmKeys, length: int) -> Baselines:
 
 @lru_cache(4)
 def _compute_entropies(text: str) -> tuple[float, float]:
-    """Bits a byte on the tests, of how often bytes are, and of what followed the last two bytes in training.
+    """Bits a byte on the tests, by byte frequencies, and by what followed the last two bytes in training.
 
-    A context that was seen n times with t different followers leaves t / (n + t) to the shorter one (Witten & Bell
-    1991); the shortest leaves one count to each byte."""
+    A context with n occurrences and t different successors gives t / (n + t) to the shorter one (Witten & Bell 1991);
+    the shortest gives one count to each byte.
+    """
     train, test = read_splits(text)["train"], read_splits(text)["test"]
     vocabulary = np.unique(train)
     n_codes = len(vocabulary) + 1  # the last: bytes that training did not show

@@ -1,5 +1,5 @@
-"""MQAR: multi-query associative recall. Pairs of a key and its value come first; later keys come again, each at its own
-distance, and the value is asked for (Zoology, Arora et al. 2023, arXiv:2312.04927)."""
+"""MQAR: multi-query associative recall. Pairs of keys and values come first; each key occurs again later, at its own
+distance, and its value is the target (Zoology, Arora et al. 2023, arXiv:2312.04927)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 from ...errors import UsageError
 from ..training.problem import IGNORED, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
 
-POWER = 0.01  # of the gaps' distribution: near pairs are asked for far more often, as words are in text
+POWER = 0.01  # of the distribution of gaps: near pairs are far more frequent, as words are in text
 
 
 class MqarKeys(LearnKeys):
-    """vocab: keys are of its first half but token 0, values of its second. pairs: of a key and a value, all of which
-    are asked. noise: whether positions that are neither hold random tokens, keys and values among them, which is much
-    harder for small states, instead of token 0."""
+    """vocab: keys are from its first half except token 0, values from its second. pairs: of keys and values, all of
+    which occur again. noise: whether other positions have random tokens, including keys and values, instead of token 0,
+    which is much harder for small states."""
 
     vocab: Count = 256
     pairs: Count = 8
@@ -37,7 +37,7 @@ def draw(keys: MqarKeys, length: int, count: int, generator: np.random.Generator
     inputs = generator.integers(keys.vocab if keys.noise else 1, size=(count, length))
     key_tokens = generator.permuted(np.tile(np.arange(1, half), (count, 1)), axis=1)[:, :pairs]
     values = generator.permuted(np.tile(np.arange(half, keys.vocab), (count, 1)), axis=1)[:, :pairs]
-    # who comes first in a race of exponential times, and who after, is a draw without replacement, in its order
+    # the order of arrival in a race of exponential times is a draw without replacement
     times = generator.exponential(size=(count, len(slots))) / probabilities
     gaps = np.argsort(times, axis=1)[:, :pairs]
     rows, positions = np.arange(count)[:, None], 2 * pairs + 2 * gaps
@@ -56,7 +56,7 @@ def baselines(keys: MqarKeys, length: int) -> Baselines:
 MQAR = Problem(
     name="mqar",
     title="Associative recall (MQAR)",
-    sentence="Pairs are given once; later each key comes again and its value is asked for.",
+    sentence="Pairs are given once; each key occurs again later, and its value is the target.",
     keys=MqarKeys,
     recipe=Recipe(model="decoder", convolution=2, positions=None, learning_rates=(2e-3, 5e-4), steps=400),
     draw=draw,

@@ -1,5 +1,5 @@
-"""Masked patches: half of a real image's patches are hidden, and what they hold is asked for (masked autoencoders, He
-et al. 2021, arXiv:2111.06377, and SimMIM, Xie et al. 2021, arXiv:2111.09886)."""
+"""Masked patches: half of a real image's patches are masked and predicted (masked autoencoders, He et al. 2021,
+arXiv:2111.06377, and SimMIM, Xie et al. 2021, arXiv:2111.09886)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cut_patches(images: Array) -> Array:
 
 @cache
 def compute_scale() -> tuple[float, float]:
-    """Mean and standard deviation of the points of images to train on: chance is to know these."""
+    """Mean and standard deviation of the pixels of training images: chance is predicting these."""
     images, _ = digits.load_images("train")
     return float(images.mean()), float(images.std())
 
@@ -50,18 +50,18 @@ def draw(keys: PatchesKeys, length: int, count: int, generator: np.random.Genera
 
 
 def baselines(keys: PatchesKeys, length: int) -> Baselines:
-    """Who knows only what images are at each place on the mean explains most of what can be known of the background."""
+    """The mean image explains most of what can be predicted of the background."""
     mean, spread = compute_scale()
     mean_patches = ((cut_patches(digits.load_images("train")[0]) - mean) / spread).mean(0)
     targets = draw(keys, length, ALL_EXAMPLES, np.random.default_rng(0), "test").targets
     residual, total = np.nansum(np.square(targets - mean_patches)), np.nansum(np.square(targets))
-    return Baselines(chance=0.0, majority=0.0, shortcut=float(1 - residual / total), way="the mean image at its place")
+    return Baselines(chance=0.0, majority=0.0, shortcut=float(1 - residual / total), way="the mean image")
 
 
 PATCHES = Problem(
     name="patches",
     title="Masked patches",
-    sentence="What half of a real image's patches hold, from the other half.",
+    sentence="Half of a real image's patches, predicted from the other half.",
     keys=PatchesKeys,
     recipe=Recipe(model="patches", layers=2, steps=600, patch=PATCH_SIDE, solved=1.0),
     draw=draw,

@@ -1,4 +1,4 @@
-"""Abilities: the tasks that models learn, each made of its problem."""
+"""The training tasks, each made from its problem."""
 
 from __future__ import annotations
 

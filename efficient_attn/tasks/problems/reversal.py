@@ -1,5 +1,5 @@
-"""Reversal: the source, written backwards. All of it is wanted, so that one fixed vector between
-reader and writer fails as sources grow (Cho et al. 2014, arXiv:1409.1259)."""
+"""Reversal: the source, written backwards. All of it is needed, so that a single context vector fails as sources grow
+(Cho et al. 2014, arXiv:1409.1259)."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ def check(keys: ReversalKeys, length: int) -> None:
 
 
 def draw(keys: ReversalKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Sources ``[B, N]``, targets ``[B, N + 1]``. Examples are drawn anew: those of two splits are alike by chance
-    alone."""
+    """Sources ``[B, N]``, targets ``[B, N + 1]``. Examples are random: those of two splits coincide by chance only."""
     source = generator.integers(keys.vocab, size=(count, length))
     return make_answer_batch(source, source[:, ::-1], begin=keys.vocab, end=keys.vocab + 1)
 
 
 def baselines(keys: ReversalKeys, length: int) -> Baselines:
-    """Who counts places knows END, and guesses the rest."""
+    """The position alone predicts END; the rest is guessed."""
     token, end = length / (length + 1) / keys.vocab, 1 / (length + 1)
     return Baselines(
         chance=1 / (keys.vocab + 1),
         majority=max(token, end),
         shortcut=token + end,
-        way="the place alone, which tells END",
+        way="the position alone, which predicts END",
     )
 
 
 REVERSAL = Problem(
     name="reversal",
     title="Reversal",
-    sentence="A source is written backwards; tokens are counted, each given those before it.",
+    sentence="A source is written backwards; tokens are counted given the preceding ones.",
     keys=ReversalKeys,
     recipe=Recipe(model="sequence", positions="sinusoidal", steps=600),
     draw=draw,

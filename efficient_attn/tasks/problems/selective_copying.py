@@ -1,5 +1,5 @@
-"""Selective copying: a few tokens stand among blanks, each time elsewhere; at the end they are written in order
-(Mamba, Gu & Dao 2023, arXiv:2312.00752)."""
+"""Selective copying: a few tokens at random positions among blanks; at the end they are written in order (Mamba, Gu &
+Dao 2023, arXiv:2312.00752)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..training.problem import IGNORED, Baselines, Batch, Count, LearnKeys, Prob
 
 
 class SelectiveCopyingKeys(LearnKeys):
-    """vocab: tokens that may be asked; the blank and the mark that asks are two more. tokens: how many are asked."""
+    """vocab: tokens to copy; the blank and the mark at targets are two more. tokens: how many to copy."""
 
     vocab: Count = 16
     tokens: Count = 8
@@ -25,8 +25,8 @@ def check(keys: SelectiveCopyingKeys, length: int) -> None:
 
 
 def draw(keys: SelectiveCopyingKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Tokens ``[B, N]``: blanks with tokens among them, then as many marks as tokens; the targets stand at the marks,
-    which do not say what was written before. Examples are drawn anew: those of two splits are alike by chance alone."""
+    """Tokens ``[B, N]``: blanks with tokens among them, then as many marks as tokens; the targets are at the marks,
+    which do not contain earlier answers. Examples are random: those of two splits coincide by chance only."""
     blank, mark = keys.vocab, keys.vocab + 1
     inputs, targets = np.full((count, length), blank), np.full((count, length), IGNORED)
     distance = np.full((count, length), -1)
@@ -46,7 +46,7 @@ def baselines(keys: SelectiveCopyingKeys, length: int) -> Baselines:
 SELECTIVE_COPYING = Problem(
     name="selective_copying",
     title="Selective copying",
-    sentence="Tokens stand among blanks, and are to be written in order at the end.",
+    sentence="Tokens among blanks are to be written in order at the end.",
     keys=SelectiveCopyingKeys,
     recipe=Recipe(model="decoder", layers=2, convolution=2, positions="rotary", steps=800),
     draw=draw,

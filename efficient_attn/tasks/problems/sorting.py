@@ -1,5 +1,5 @@
-"""Sorting: the source's tokens in order, repeated ones as often as they came. Every answer depends on all of the source
-(the sorting of Vinyals et al. 2015, "Order Matters", arXiv:1511.06391, with tokens for numbers)."""
+"""Sorting: the source's tokens in order, with repetitions. Every answer depends on the whole source (the sorting of
+Vinyals et al. 2015, "Order Matters", arXiv:1511.06391, with tokens for numbers)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...errors import UsageError
 from ..training.answers import make_answer_batch
 from ..training.problem import Array, Baselines, Batch, Count, LearnKeys, Problem, Recipe, Split
 
-MIN_PROBABILITY = 1e-300  # what stands for a chance of zero where its logarithm is taken
+MIN_PROBABILITY = 1e-300  # replaces a probability of zero in logarithms
 
 
 class SortingKeys(LearnKeys):
@@ -24,28 +24,29 @@ def check(keys: SortingKeys, length: int) -> None:
 
 
 def draw(keys: SortingKeys, length: int, count: int, generator: np.random.Generator, split: Split) -> Batch:
-    """Sources ``[B, N]``, targets ``[B, N + 1]``. Examples are drawn anew: those of two splits are alike by chance
-    alone."""
+    """Sources ``[B, N]``, targets ``[B, N + 1]``. Examples are random: those of two splits coincide by chance only."""
     source = generator.integers(keys.vocab, size=(count, length))
     return make_answer_batch(source, np.sort(source, axis=1), begin=keys.vocab, end=keys.vocab + 1)
 
 
 def baselines(keys: SortingKeys, length: int) -> Baselines:
-    """An answer's own order tells much of it: what comes next is mostly the last token again, or the next one up."""
+    """An answer's own order predicts much of it: the next token is mostly the last one again, or the next larger one."""
     token, end = length / (length + 1) / keys.vocab, 1 / (length + 1)
     return Baselines(
         chance=1 / (keys.vocab + 1),
         majority=max(token, end),
         shortcut=(_count_guessed(length, keys.vocab) + 1) / (length + 1),
-        way="the answer's last token and its place",
+        way="the answer's last token and its position",
     )
 
 
 def _count_guessed(length: int, vocab: int) -> float:
-    """How many of an answer's tokens are guessed by place and last token, by the laws of order statistics.
+    """The expected number of an answer's tokens guessed from position and last token, by order statistics.
 
-    Place i holds v, and the next one v again, v + 1, or more. i tokens up to v and none equal to v after them is
-    C(n, i) (F(v)^i - F(v-1)^i) (1 - F(v))^(n-i), where F is the share of tokens up to v; and so for the next one up."""
+    Position i has v, and the next one v again, v + 1, or more. The probability that i tokens are up to v and none after
+    them equals v is C(n, i) (F(v)^i - F(v-1)^i) (1 - F(v))^(n-i), where F is the share of tokens up to v; the next
+    larger one is analogous.
+    """
     cdf = np.arange(vocab + 1) / vocab  # F(-1) to F(vocab - 1)
     positions = np.arange(length + 1)[:, None]
     log_binomials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(length, 0, -1) / np.arange(1, length + 1)))])[
@@ -63,7 +64,7 @@ def _count_guessed(length: int, vocab: int) -> float:
     above = 1 - cdf[1:]
     higher = np.append(above[1:], 0.0)  # above v + 1
     at_least = product(cdf, 1 - cdf)[::-1].cumsum(0)[::-1]  # i tokens or more up to v
-    holds = np.diff(at_least, axis=1)  # place i, counted from 1, holds v
+    holds = np.diff(at_least, axis=1)  # position i, counted from 1, has v
     ends = product(cdf[1:], above) - product(cdf[:-1], above)
     steps = ends - (product(cdf[1:], higher) - product(cdf[:-1], higher))  # and the next one up follows
     first = 1 - (1 - 1 / vocab) ** length
@@ -73,7 +74,7 @@ def _count_guessed(length: int, vocab: int) -> float:
 SORTING = Problem(
     name="sorting",
     title="Sorting",
-    sentence="A source's tokens are written in order; tokens are counted, each given those before it.",
+    sentence="A source's tokens are written in order; tokens are counted given the preceding ones.",
     keys=SortingKeys,
     recipe=Recipe(model="sequence", positions="sinusoidal", steps=600),
     draw=draw,

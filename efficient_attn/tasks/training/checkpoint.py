@@ -50,7 +50,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], progress: Progress, setup: 
         durable.replace(path, save(contiguous, metadata))
     except OSError as error:
         message = f"{path}: no checkpoint can be written: {error.strerror or error}"
-        raise CheckpointNotSaved(f"{message}; make room and go on with --resume --retry-failed") from error
+        raise CheckpointNotSaved(f"{message}; free some space and continue with --resume --retry-failed") from error
 
 
 def read(path: Path, setup: str) -> tuple[dict[str, Tensor], Progress] | None:

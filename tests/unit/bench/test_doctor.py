@@ -41,7 +41,7 @@ def test_the_same_twice_is_near_one(found: Diagnosis) -> None:
     assert 0.1 < noise.numbers["ratio"] < 10  # other programs run beside the tests
     assert noise.numbers["low"] <= noise.numbers["ratio"] <= noise.numbers["high"]
     assert noise.numbers["floor"] >= MARGIN
-    assert "cannot be told from noise here" in noise.said
+    assert "are not significant here" in noise.said
 
 
 def test_lines_and_json_say_the_same(found: Diagnosis) -> None:

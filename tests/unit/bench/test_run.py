@@ -154,7 +154,7 @@ def test_a_changed_plan_takes_the_place_of_what_it_replaces(tmp_path: Path) -> N
     _run(tmp_path)
     before = (tmp_path / "rows.jsonl").read_bytes()
     wider = TEXT.replace("rounds   = 2", "rounds   = 3")
-    with pytest.warns(StaleCases, match="6 cases were measured from other sources, or in another way; measured again"):
+    with pytest.warns(StaleCases, match="6 cases were measured from other sources or settings; measured again"):
         _run(tmp_path, wider, resume=True)
     assert _keys(tmp_path) == _planned(wider)
     assert (tmp_path / "rows.jsonl").read_bytes().startswith(before)  # nothing was taken away

@@ -82,14 +82,14 @@ def test_an_unknown_word_names_its_place_and_the_nearest() -> None:
 
 def test_a_name_that_is_taken_is_refused() -> None:
     register_task(task("speed", "fast"))
-    with pytest.raises(UsageError, match="the task 'speed' of a plug-in has a name that is taken"):
+    with pytest.raises(UsageError, match="the task 'speed' of a plug-in is already used"):
         list_tasks(TABLE)
 
 
 def test_a_plugin_that_is_loaded_again_may_register_again_and_no_other_module() -> None:
     register_task(task("mine"))
     register_task(task("mine"))
-    with pytest.raises(UsageError, match="the name 'mine' is taken by"):
+    with pytest.raises(UsageError, match="the name 'mine' is already used by"):
         register_task(task("mine", plan=task_registry.list_tasks))
 
 
@@ -99,9 +99,7 @@ class Seeded(Keys):
 
 def test_a_tasks_key_that_is_the_suites_own_is_refused() -> None:
     register_task(replace(task("mine", "mine"), keys=Seeded))
-    with pytest.raises(
-        UsageError, match=r"trial\.toml: a task that it measures has a key 'seed', which is the suite's"
-    ):
+    with pytest.raises(UsageError, match=r"trial\.toml: a task has a key 'seed', which is also a key of suites"):
         planted.loaded(planted.TINY.replace('"forward"', '"mine"'))
 
 

@@ -108,7 +108,7 @@ def test_a_look_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, None),
         ({"others_cores": 0.24, "steal_share": 0.019, "throttled": 0, "load": 9.0}, None),
         ({"others_cores": 0.91}, "other programs used 0.9 cores"),
-        ({"steal_share": 0.05}, "the hypervisor kept 5% of the processor time"),
+        ({"steal_share": 0.05}, "the hypervisor took away 5% of the processor time"),
         ({"throttled": 3}, "the processor was throttled 3 times"),
         ({"own_cpu_s": 0.8}, "its one thread waited: wall time is 1.25 times its processor time"),
         (

@@ -28,7 +28,7 @@ DEEDS: dict[str, tuple[Callable[[], object], str]] = {
     "oneDNN": (lambda: torch._C._set_mkldnn_enabled(False), "turned oneDNN's kernels off"),
     "processors": (lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}), "changed the processors"),
     "clock": (lambda: setattr(time, "perf_counter", time.monotonic), "replaced time.perf_counter by its own"),
-    "random": (lambda: torch.rand(1), "drew from torch's global random numbers"),
+    "random": (lambda: torch.rand(1), "used torch's global random number generator"),
 }
 
 

@@ -299,7 +299,7 @@ def test_what_is_judged_wrong_ends_without_that_pass(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("single_thread", "parallel_samples", "taken", "message"),
     [
-        (True, {1, 2, 3, 4, 5}, 5, "1.9 processors worked at once for it, where one thread is asked for"),
+        (True, {1, 2, 3, 4, 5}, 5, "1.9 processors worked at once for it, where one thread is requested"),
         (True, {2, 3, 4}, 5, ""),  # another thread's processor time, accounted late: repeated, and not counted
         (False, {1, 2, 3, 4, 5}, 2, ""),
     ],

@@ -65,7 +65,7 @@ def test_kinds_of_needles_and_lengths_are_cells() -> None:
 def test_what_cannot_be_asked_is_refused_while_planning(keys: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--model minilm: it is an encoder"):
         planted.plan(SUITE, keys={"model": "minilm"}, axes={"seq_len": [512]})
-    with pytest.raises(UsageError, match="seq_len 256 has no room for needles; give at least 512"):
+    with pytest.raises(UsageError, match="seq_len 256 is too short for needles; give at least 512"):
         planted.plan(SUITE, axes={"seq_len": [256]})
     with pytest.raises(UsageError, match="8192 positions, seq_len 9000"):
         planted.plan(SUITE, axes={"seq_len": [9000]})
@@ -98,7 +98,7 @@ def test_answers_become_a_row(keys: dict[str, Any], monkeypatch: pytest.MonkeyPa
     own, window, _ = measure_cases(_cases(keys))
     assert asked[:2] == ["full", "full"]
     row, extra = window.row, window.row.extra
-    assert (row.status, row.accuracy, row.metric, row.state_bytes) == ("ok", 0.3, "share of right answers", 64)
+    assert (row.status, row.accuracy, row.metric, row.state_bytes) == ("ok", 0.3, "share of correct answers", 64)
     assert (row.mode, row.rounds, own.row.accuracy) == (None, None, 0.9)  # nothing was timed
     assert (extra["needles"], extra["questions"], extra["chance"]) == ("single", 20, 0.1)
     assert (extra["accuracy_low"], extra["accuracy_high"]) == pytest.approx((0.1455, 0.5190), abs=1e-3)
@@ -117,7 +117,9 @@ def test_where_the_model_itself_finds_nothing_nobody_else_is_asked(
     assert (own.row.status, own.row.accuracy) == ("ok", 0.3)
     for record in others:
         assert record.row.status == "skipped"
-        assert record.row.reason == ("says nothing here: full answers 30% of 20 questions (15% to 52%), chance is 10%")
+        assert record.row.reason == (
+            "the original model does not exceed chance: full answers 30% of 20 questions (15% to 52%), chance is 10%"
+        )
         assert record.row.extra == {"needles": "single", "chance": 0.1}
 
 

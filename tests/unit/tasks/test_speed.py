@@ -41,5 +41,5 @@ def test_a_memory_budget_is_for_decoding_and_the_command_lines_counts() -> None:
     assert budgets() == {("forward", None), ("decode", 2000)}
     assert budgets(keys={"memory_budget": 5}) == {("forward", None), ("decode", 5)}
     assert {c.keys.memory_budget for c in planted.plan(SEVERAL.replace('"peak_memory"', '"decode"'))} == {None}
-    with pytest.raises(UsageError, match="--set memory_budget: the suite trial measures nothing that takes this key"):
+    with pytest.raises(UsageError, match="--set memory_budget: the suite trial has no task with this key"):
         planted.plan(SEVERAL, keys={"memory_budget": 5})

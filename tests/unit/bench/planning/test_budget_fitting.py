@@ -64,7 +64,7 @@ def test_a_row_says_its_budget_and_cases_without_one_keep_their_names() -> None:
         (["sliding_window:window=3"], "64", "'window' is given twice"),
         (["sliding_window|strided"], "64", "union"),
         (["strided"], "16", "more than 16 keys"),
-        (["strided"], "64KiB", "keeps 128 KiB after 512 positions"),
+        (["strided"], "64KiB", "stores 128 KiB after 512 positions"),
         (["linformer"], "64KiB", "no decode state"),
         (["sliding_window"], "few", "not a size"),
         (["sliding_window"], "N/513", "less than one key"),

@@ -73,14 +73,14 @@ def test_few_combinations_are_all_measured() -> None:
 
 def test_too_few_points_are_refused_with_how_many_it_takes() -> None:
     assert count_effects(TWO) == 7
-    with pytest.raises(UsageError, match="7 points cannot tell 7 effects apart; give at least 8"):
+    with pytest.raises(UsageError, match="7 points cannot separate 7 effects; give at least 8"):
         choose_points(_every(TWO), TWO, 7, 0)
 
 
 def test_factors_that_never_differ_alone_are_refused() -> None:
     bound = [{"a": x, "b": x, "c": y} for x, y in itertools.product((1, 2), range(1, 9))]
     levels: dict[str, list[Any]] = {"a": [1, 2], "b": [1, 2], "c": list(range(1, 9))}
-    with pytest.raises(UsageError, match="do not tell the effects of a, b, c apart"):
+    with pytest.raises(UsageError, match="do not separate the effects of a, b, c"):
         choose_points(bound, levels, 8, 0)
 
 

@@ -228,7 +228,9 @@ def test_how_full_rows_are_is_an_axis_that_the_key_shows_where_they_are_not() ->
 
 @pytest.mark.parametrize("mode", ["decode", "prefill"])
 def test_steps_are_taken_by_full_rows_only(mode: str) -> None:
-    with pytest.raises(UsageError, match=f"trial, part 'all': {mode}: rows take one step at a time, so fill can only"):
+    with pytest.raises(
+        UsageError, match=f"trial, part 'all': {mode}: rows decode one step at a time, so fill can only"
+    ):
         planted.case("full", mode, fill="half")
 
 
@@ -236,7 +238,7 @@ def test_what_is_asked_for_by_name_stands_where_its_key_value_heads_fit() -> Non
     text = planted.TINY.replace("seq_len = [16]", "seq_len = [16], kv_heads = [2, 1]")
     cases = planted.plan(text, variants=["full", "mqa"])
     assert {(c.variant, c.kv_heads) for c in cases} == {("full", 2), ("full", 1), ("mqa", 1)}
-    with pytest.raises(UsageError, match="no part has key-value heads that mqa takes"):
+    with pytest.raises(UsageError, match="no part has key-value heads that mqa supports"):
         planted.plan(text.replace("[2, 1]", "[2]"), variants=["mqa"])
     with pytest.raises(UsageError, match="one key-value head"):  # a suite's own has to fit
         planted.plan(text + '[[variant]]\nname = "mqa"\n')

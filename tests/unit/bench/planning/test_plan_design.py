@@ -61,9 +61,7 @@ def test_places_that_take_exact_attention_too_long_are_left_out() -> None:
     cases = planted.plan(DESIGN.replace("12 }", f"12, most_flops = {most} }}"))
     assert {heads for n, heads, *_ in _points(cases) if n == 200} == {2}
     assert len(_points(cases)) == 12
-    with pytest.raises(
-        UsageError, match="part 'all': design: every point takes exact attention more than 10 operations"
-    ):
+    with pytest.raises(UsageError, match="part 'all': design: exact attention needs more than 10 operations"):
         planted.plan(DESIGN.replace("12 }", "12, most_flops = 10 }"))
 
 
@@ -81,7 +79,7 @@ def test_a_trial_takes_as_few_points_as_can_tell_the_effects_apart() -> None:
 
 
 def test_too_few_points_are_refused() -> None:
-    with pytest.raises(UsageError, match="6 points cannot tell 6 effects apart; give at least 7"):
+    with pytest.raises(UsageError, match="6 points cannot separate 6 effects; give at least 7"):
         planted.plan(DESIGN.replace("12 }", "6 }"))
 
 

@@ -40,11 +40,11 @@ WRONG = {
     "shape of zero": (HEAD + "shapes = [{ batch = 0 }]\n" + TAIL, ["shapes.0.batch", "got 0"]),
     "axis beside shapes": (
         HEAD + "shapes = [{ seq_len = 8 }]\naxes = { seq_len = [8] }\n" + TAIL,
-        ["shapes say seq_len, so axes and dims beside them may not"],
+        ["shapes set seq_len, so axes and dims may not"],
     ),
     "dim of a part beside shapes": (
         HEAD + "shapes = [{ heads = 2 }, { batch = 2 }]\n" + TAIL + PART + "dims = { batch = 3 }\n",
-        ["part 'p': shapes say batch"],
+        ["part 'p': shapes set batch"],
     ),
     "design beside shapes": (
         HEAD + "shapes = [{ heads = 2 }]\n" + TAIL + PART + "design = { points = 8 }\n",
@@ -57,7 +57,7 @@ WRONG = {
     "no blocks": (HEAD + "block = []\n" + TAIL, ["block"]),
     "block beside a variant": (
         HEAD + PART + '[[part.variant]]\nname = "full"\n[[part.block]]\nname = "gru"\n',
-        ["part 'p' has a block, but speed measures mechanisms alone; drop it"],
+        ["part 'p' has a block, but speed measures mechanisms only; remove it"],
     ),
     "block of a task without": (HEAD + PART + '[[part.block]]\nname = "gru"\n', ["'p'", "no variant"]),
     "measure": (HEAD.replace("forward", "forwrd") + TAIL, ["measure.0", "'forwrd'", "did you mean 'forward'?"]),

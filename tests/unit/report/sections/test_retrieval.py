@@ -14,7 +14,7 @@ from efficient_attn.report.drawing.heatmap import Heatmap
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.retrieval import DEPTHS, RETRIEVAL
 
-SILENT = "says nothing here: full answers 14% of 80 questions (8% to 23%), chance is 10%"
+SILENT = "the original model does not exceed chance: full answers 14% of 80 questions (8% to 23%), chance is 10%"
 
 
 def answers(needles: str, length: int, found: dict[str, float], **known: Any) -> Iterator[Record]:

@@ -164,9 +164,9 @@ def _unlisted(site: Path) -> None:
     [
         (_foreign, "holds mine.txt, not written by efficient-attn"),
         (_changed, "holds index.html, changed since it was published"),
-        (_linked, "holds link, not made by"),
+        (_linked, "holds link, not written by"),
         (_damaged, "damaged"),
-        (_unlisted, "holds files.json, not made by"),
+        (_unlisted, "holds files.json, not written by"),
     ],
 )
 def test_foreign_files_are_refused_and_left_alone(spoil, told: str, tmp_path: Path) -> None:

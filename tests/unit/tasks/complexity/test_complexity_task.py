@@ -289,7 +289,7 @@ def test_a_mechanism_that_gives_what_is_wrong_is_invalid(clock: Clock) -> None:
         planted.plant("zz_wrong", lambda out: out * 1.01)
         for record in measure_cases(planted.plan(SUITE, variants=["zz_wrong"], keys={"along": "length"})[:1]):
             assert record.row.status == "invalid"
-            assert "relative error 0.01 against its dense oracle, more than 1e-04" in (record.row.reason or "")
+            assert "relative error 0.01 against its dense reference, more than 1e-04" in (record.row.reason or "")
 
 
 def test_hidden_keys_halve_what_counts_pairs(clock: Clock) -> None:

@@ -51,7 +51,7 @@ def test_it_finds_the_longest_within_a_twentieth(growth: tuple[float, float, flo
     if found == MOST:
         assert ended == "no more than 32,768 positions were tried"
     elif not found:
-        assert (ended or "").endswith(" positions take more already")
+        assert (ended or "").endswith(" positions need more already")
     else:
         assert ended is None
 
@@ -82,7 +82,7 @@ def test_all_fits() -> None:
 
 def test_nothing_fits() -> None:
     pretended = Pretended(lambda n: 10**9 + n)
-    assert pretended.search(10**6) == (0, "16 positions take more already")
+    assert pretended.search(10**6) == (0, "16 positions need more already")
     assert len(pretended.tried) <= MAX_TRIES
 
 

@@ -98,7 +98,7 @@ def test_what_is_not_the_oracles_is_refused(layer: bool) -> None:
         planted.plant("zz_right")
         planted.plant("zz_wrong", lambda out: out * 1.01)
         assert (SweepCall(plan("zz_right", layer), SPOT).verify("float32") or 0) < 1e-5
-        with pytest.raises(InvalidResult, match="against its dense oracle, more than 1e-04"):
+        with pytest.raises(InvalidResult, match="against its dense reference, more than 1e-04"):
             SweepCall(plan("zz_wrong", layer), SPOT).verify("float32")
         planted.plant("zz_nothing", lambda out: out * float("nan"))
         with pytest.raises(InvalidResult, match="relative error nan"):

@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
     "five dimensions": (_with(v=_ones(1, 2, 4, 10, 8)), "v must be floating"),
     "nothing": (_with(k=_ones(2, 4, 0, 8)), "k must be floating"),
     "integers": (_with(k=_ones(2, 4, 10, 8, dtype="int64")), "k must be floating .* int64"),
-    "not finite": (_with(v=INFINITE), "v holds values that are not finite"),
+    "not finite": (_with(v=INFINITE), "v has values that are not finite"),
     "other layers": (_with(k=_ones(1, 4, 10, 8), v=_ones(1, 4, 10, 8)), "shapes do not fit"),
     "another length": (_with(k=_ones(2, 4, 9, 8), v=_ones(2, 4, 9, 8)), "shapes do not fit"),
     "another width": (_with(k=_ones(2, 4, 10, 4), v=_ones(2, 4, 10, 4)), "shapes do not fit"),

@@ -44,7 +44,7 @@ def test_fidelity_has_a_case_for_every_layer_and_takes_sizes_from_the_file() -> 
 
 
 def test_activations_for_a_suite_without_fidelity_are_refused() -> None:
-    with pytest.raises(UsageError, match="--set activations: the suite trial measures nothing that takes this key"):
+    with pytest.raises(UsageError, match="--set activations: the suite trial has no task with this key"):
         planted.plan(SEVERAL, keys={"activations": "mine.npz"})
 
 

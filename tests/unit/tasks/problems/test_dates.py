@@ -74,5 +74,5 @@ def test_baselines_are_counted_over_the_days_of_tests() -> None:
 
 
 def test_too_few_characters_are_refused() -> None:
-    with pytest.raises(UsageError, match="dates: a date takes up to 18"):
+    with pytest.raises(UsageError, match="dates: a date needs up to 18"):
         DATES.check(KEYS, 17)
