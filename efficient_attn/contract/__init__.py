@@ -1,1 +1,1 @@
-"""What every mechanism keeps: sizes, masks, states, traits, and the base module."""
+"""The contract of mechanisms: sizes, masks, states, traits, and the base module."""

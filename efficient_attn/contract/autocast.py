@@ -1,4 +1,4 @@
-"""What torch's modes ask of a call: autocast, and a gradient that is zero rather than missing."""
+"""torch's modes: autocast, and gradients that are zero instead of missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .shapes import Values
 
 
 def is_autocast_enabled(x: Tensor) -> bool:
-    """Whether autocast is on for the device of x; torch knows none for the meta device."""
+    """Whether autocast is enabled for the device of x; torch has none for the meta device."""
     return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
@@ -25,15 +25,17 @@ def run_under_autocast(
     inputs: Mapping[str, Tensor],
     dtype: Any = None,
 ) -> Any:
-    """What ``run(q, k, v, *rest, **inputs)`` gives where autocast is on: its tensors cast as those of torch's own
-    attention are, and autocast off inside, so that kernels see one dtype and widen their sums themselves.
+    """``run(q, k, v, *rest, **inputs)`` under autocast: tensors are cast as for torch's own attention, and autocast is
+    disabled inside, so that kernels see one dtype and widen their sums themselves.
 
-    dtype: another one than autocast's, that of a decode state. float64 stays as it is.
+    dtype: instead of autocast's, that of a decode state. float64 is not cast.
     """
     device = q.device.type
     target_dtype = dtype or torch.get_autocast_dtype(device)
     distinct = {id(x): x for x in (q, k, v, *inputs.values()) if x is not None}
-    cast_tensors = {i: _cast(x, target_dtype) for i, x in distinct.items()}  # what is one tensor stays one
+    cast_tensors = {
+        i: _cast(x, target_dtype) for i, x in distinct.items()
+    }  # a tensor shared by two inputs stays shared
     cast_inputs = {name: cast_tensors[id(x)] for name, x in inputs.items()}
     with torch.autocast(device, enabled=False):
         return run(
@@ -48,7 +50,7 @@ def run_under_autocast(
 def step_under_autocast(
     run: Callable[..., Any], q: Tensor, *tensors: Any, inputs: Mapping[str, Tensor], dtype: Any
 ) -> Any:
-    """`run_cast` of a decode step. dtype: that of the state, which keeps it; the output has autocast's."""
+    """`run_under_autocast` for a decode step. dtype: that of the state, which is kept; the output has autocast's."""
     out, state = run_under_autocast(run, q, *tensors, inputs=inputs, dtype=dtype)
     return _cast(cast(Tensor, out), torch.get_autocast_dtype(q.device.type)), state
 
@@ -58,7 +60,7 @@ def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def attach_zero_gradient(out: Tensor, *inputs: Tensor) -> Tensor:
-    """The output, with a gradient of zero where no query saw any key: a training step must not fail on such a row."""
+    """The output, with a zero gradient where no query saw any key, so that training does not fail on such a row."""
     if out.requires_grad or not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
         return out
     return out + sum(x[..., :0].sum() for x in inputs)

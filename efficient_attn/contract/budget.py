@@ -1,4 +1,4 @@
-"""A budget that mechanisms are fitted to, so that they are compared at one size and not each at its favourite."""
+"""Budgets that mechanisms are fitted to, so that they are compared at one size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_byte_budget(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a mechanism may use at a place: so many keys a query, or a decode state as large as those and their values.
+    """A number of keys for each query, or a decode state as large as those keys and their values.
 
     keys: of each key-value head. length: of the sequence. head_dim: of keys and of values. causal: the direction.
     """
@@ -32,10 +32,10 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str, *, length: int, kv_heads: int, head_dim: int, dtype: str, causal: bool) -> Self:
-        """A number is one of keys, ``128``, and a part of the length too, ``N/16``; a size is a layer's state in bytes,
-        ``192KiB``, all its heads together.
+        """Read a number of keys, ``128``, a share of the length, ``N/16``, or a layer's state in bytes over all heads,
+        ``192KiB``.
 
-        Raises `UsageError` for none of them, and for a budget of no key.
+        Raises `UsageError` for anything else, and for a budget of less than one key.
         """
         if text.isdecimal():
             keys = int(text)
@@ -48,9 +48,10 @@ class Budget:
         return cls(keys=min(keys, length), length=length, head_dim=head_dim, causal=causal)
 
     def reach(self, keys: int | None = None) -> int:
-        """How far a window of so many keys, all of them by default, reaches on each side: its own key is one of them.
+        """How far a window of so many keys, by default all of them, extends on each side of its own key, which it
+        includes.
 
-        Raises `UsageError` for a window of no key.
+        Raises `UsageError` for a window without a key.
         """
         keys = self.keys if keys is None else keys
         if keys < 1:
@@ -61,5 +62,5 @@ class Budget:
         """How many directions of ``each`` features have sums as large as the keys and their values."""
         n_features = self.keys * 2 * self.head_dim // (per_direction * (self.head_dim + 1))
         if n_features < 1:
-            raise UsageError(f"a budget of {self.keys} keys has no room for {per_direction} features")
+            raise UsageError(f"a budget of {self.keys} keys is too small for {per_direction} features")
         return n_features

@@ -17,7 +17,7 @@ MAX_ACCEPTED_CALLS = 4  # calls that an instance remembers: forward and a decode
 
 
 class CheckedMechanism(Protocol):
-    """What the checks read of a mechanism; `Attention` satisfies it."""
+    """The attributes of a mechanism that the checks use; `Attention` satisfies it."""
 
     accepted_calls: tuple[AcceptedCall, ...]
     known_mask_fields: ClassVar[frozenset[str]]
@@ -44,7 +44,7 @@ class CheckedMechanism(Protocol):
 
 class AcceptedCall(NamedTuple):
     """A call that passed the checks, and the facts that they depend on. is_plain: without padding, packed sequences,
-    further inputs or empty tensors, so that it can run as it is."""
+    further inputs or empty tensors, so that it can run directly."""
 
     facts: tuple[Any, ...]
     shape: Shape
@@ -55,10 +55,11 @@ class AcceptedCall(NamedTuple):
 def find_accepted(
     attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> AcceptedCall:
-    """`check_call_features` with the call's shape; of calls accepted before, only tensors of masks are checked again.
+    """`check_call_features` with the call's shape; for calls that were accepted before, only tensors of masks are
+    checked again.
 
-    The checks take a tenth of the time of a short call. Compiled code has guards instead, and tensors of other classes
-    may have symbolic sizes.
+    The checks take a tenth of the time of a short call. Compiled code has guards instead, and other tensor classes may
+    have symbolic sizes.
     """
     cacheable = type(mask) is Mask and type(q) is type(k) is Tensor and not torch.compiler.is_compiling()
     if not cacheable:
@@ -85,7 +86,7 @@ def find_accepted(
 def _read_call_facts(
     attn: CheckedMechanism, q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> tuple[Any, ...]:
-    """What `admit` and `shape_of` judge by, what differs most often first."""
+    """The facts that the checks depend on, those that differ most often first."""
     value_facts = None if v is None else (type(v), v.shape, v.dtype, v.device)
     tensor_facts = q.shape, k.shape, value_facts, q.dtype, k.dtype, q.device, k.device, tuple(inputs)
     mask_facts = mask.causal, mask.query_start, mask.pads_keys, mask.holds_tensors
@@ -96,11 +97,14 @@ def _read_call_facts(
 def check_call_features(
     attn: CheckedMechanism, shape: Shape, mask: Mask, inputs: Mapping[str, Tensor], q: Tensor
 ) -> Traits:
-    """The traits of an instance that may serve a call; otherwise `UnsupportedError` or `UsageError` says why not."""
+    """The traits of an instance that supports a call. Raises `UnsupportedError` or `UsageError` with the reason
+    otherwise."""
     traits, device = attn.traits, q.device
-    knows_all_fields = type(mask) is Mask and attn.known_mask_fields is MASK_FIELDS  # then there is nothing not to know
+    knows_all_fields = (
+        type(mask) is Mask and attn.known_mask_fields is MASK_FIELDS
+    )  # without set fields there is nothing to check
     if not knows_all_fields and (unknown_fields := mask.used - attn.known_mask_fields):
-        raise UnsupportedError(f"{attn.label} does not know the mask field {', '.join(sorted(unknown_fields))}")
+        raise UnsupportedError(f"{attn.label} does not support the mask field {', '.join(sorted(unknown_fields))}")
     if attn.only_on and attn.only_on.get(attn.backend, device.type) != device.type:
         device_type = attn.only_on[attn.backend]
         raise UnsupportedError(
@@ -113,7 +117,7 @@ def check_call_features(
         (mask.causal and not traits.causal, "a causal mask"),
         (not mask.causal and not traits.bidirectional, "a mask that is not causal"),
         (mask.pads_keys and not traits.padding, "padding"),
-        (not aligned and not traits.cross, "queries that do not stand on the keys (N != M or query_start)"),
+        (not aligned and not traits.cross, "queries that are not aligned with the keys (N != M or query_start)"),
         (shape.kv_heads != shape.heads and not traits.grouped, "fewer key-value heads than heads"),
     ):
         if unsupported:
@@ -126,7 +130,7 @@ def check_call_features(
 
 
 def check_dtype(attn: CheckedMechanism, dtype: torch.dtype) -> None:
-    """Raise `UnsupportedError` where the backend that runs does not take a dtype."""
+    """Raise `UnsupportedError` if the selected backend does not support a dtype."""
     if reason := attn.why_not_dtype(dtype):
         raise UnsupportedError(f"{attn.label}: {reason}")
 

@@ -13,17 +13,17 @@ from .mechanism import Attention
 MAX_CONTEXT, LENGTH_RATIO = (
     2**30,
     2**10,
-)  # a state of the same size at two lengths that far out, and that far apart, does not grow
+)  # a state with the same size at two lengths this large and this far apart does not grow
 
 
 def longest_context(
     attn: Attention, budget_bytes: int, *, batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> int | None:
-    """The most positions whose decode state, for a whole batch, fits the budget; None where any number does.
+    """The most positions whose decode state, for a whole batch, fits the budget; None if any number does.
 
-    Counted from the state's own tensors, on torch's meta device, where they take no memory. 0 where not even one
-    position fits. Raises `UnsupportedError` without the decode trait, and `UsageError` for a budget of less than a
-    byte, or where the mechanism's dims do not tell the state's sizes.
+    Computed from the state's own tensors on torch's meta device, where they need no memory. 0 if not even one position
+    fits. Raises `UnsupportedError` without the decode trait, and `UsageError` for a budget below one byte, or if the
+    mechanism's dims do not determine the state's size.
     """
     if budget_bytes < 1:
         raise UsageError(f"longest_context: the budget must be at least 1 byte, got {budget_bytes}")
@@ -45,7 +45,7 @@ def longest_context(
 
 
 def _describe_missing_dims(attn: Attention) -> str:
-    """Which dims would tell the sizes beforehand."""
+    """The dims that would determine the size."""
     known_dims = {"heads": attn.kv_heads or attn.dims.heads, "head_dim": attn.dims.head_dim}
     missing = [name for name, value in known_dims.items() if value is None]
-    return f"create it with dims that say {' and '.join(missing)}" if missing else "no dims tell its size beforehand"
+    return f"create it with dims that set {' and '.join(missing)}" if missing else "its dims do not determine its size"

@@ -1,4 +1,4 @@
-"""Decode states: what a mechanism keeps of the past, preallocated: growing a cache costs more than attending."""
+"""Decode states: a mechanism's memory of the past, preallocated, because growing a cache costs more than attending."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class KVCache:
 
     @property
     def mask(self) -> Mask:
-        """Who may be seen, by queries that stand on the last keys."""
+        """The mask of queries that are aligned with the last keys."""
         return make_step_mask(self.starts, self.length)
 
     def append(self, k: Tensor, v: Tensor) -> KVCache:
-        """Write T positions after the last; the buffers come from the first step when they were not allocated."""
+        """Append T positions; buffers that were not allocated are allocated in the first step."""
         end = _check_end(self.length, k, self.capacity)
         k, v = blank_before_start(self, k), blank_before_start(self, v)
         keys, values = allocate(self.keys, k, self.capacity), allocate(self.values, v, self.capacity)
@@ -51,7 +51,7 @@ class KVCache:
 
 @dataclass(frozen=True)
 class LatentCache:
-    """What keys and values are made of, one row a position for all heads: ``rows [B, 1, capacity, width]``."""
+    """The inputs of keys and values, one row for each position, for all heads: ``rows [B, 1, capacity, width]``."""
 
     capacity: int
     rows: Tensor | None = None
@@ -60,7 +60,7 @@ class LatentCache:
 
     @property
     def mask(self) -> Mask:
-        """Who may be seen, by queries that stand on the last rows."""
+        """The mask of queries that are aligned with the last rows."""
         return make_step_mask(self.starts, self.length)
 
     def append(self, rows: Tensor) -> LatentCache:
@@ -79,9 +79,9 @@ class LatentCache:
 
 @dataclass(frozen=True)
 class RollingCache:
-    """The first ``prefix`` positions, and the last ``capacity`` of the others in a ring. Bytes do not grow with N.
+    """The first ``prefix`` positions, and the last ``capacity`` of the others in a ring. Its size does not grow with N.
 
-    Position p lies in slot p while that is below ``prefix``, else in slot ``prefix + (p - prefix) % capacity``.
+    Position p is in slot p if it is below ``prefix``, else in slot ``prefix + (p - prefix) % capacity``.
     """
 
     capacity: int
@@ -108,7 +108,7 @@ class RollingCache:
         return replace(self, keys=keys, values=values, length=end)
 
     def _find_spans(self, end: int) -> Iterator[tuple[int, int, int]]:
-        """First position, first slot and size of what is written at once: the prefix, and two stretches of the ring."""
+        """First position, first slot and size of each contiguous write: the prefix, and two parts of the ring."""
         if self.length < self.prefix:
             yield self.length, self.length, min(end, self.prefix) - self.length
         first = max(self.length, self.prefix, end - self.capacity)
@@ -119,21 +119,21 @@ class RollingCache:
             first += size
 
     def filled(self) -> tuple[Tensor, Tensor]:
-        """The keys and values that are kept, as views in the order of their slots: softmax does not mind."""
+        """The stored keys and values, as views in the order of their slots, which does not affect softmax."""
         assert self.keys is not None
         assert self.values is not None
         used = min(self.length, self.slots)
         return self.keys[:, :, :used], self.values[:, :, :used]
 
     def positions(self) -> Tensor:
-        """The position that each used slot holds, ``[used]``."""
+        """The position in each used slot, ``[used]``."""
         slots = torch.arange(min(self.length, self.slots))
         last = self.length - 1
         ring = last - (last - slots) % self.capacity if self.capacity else slots
         return torch.where(slots < self.prefix, slots, ring)
 
     def in_order(self) -> tuple[Tensor, Tensor]:
-        """The keys and values that are kept, oldest first."""
+        """The stored keys and values, oldest first."""
         keys, values = self.filled()
         if self.length <= self.slots:
             return keys, values
@@ -142,7 +142,7 @@ class RollingCache:
 
 
 def blank_before_start(state: Any, x: Tensor) -> Tensor:
-    """New rows ``[B, heads, T, width]`` of a state, zero where its own rows have not begun."""
+    """New rows ``[B, heads, T, width]`` of a state, zero before their row's start."""
     return x if state.starts is None else zero_invalid(x, state.starts.valid_or_none(state.length, x.shape[2]))
 
 
@@ -180,23 +180,23 @@ def preallocate(cache: Cache, sizes: tuple[int | None, ...], dtype: torch.dtype,
 
 
 def cache_dtype(state: Any) -> torch.dtype | None:
-    """The dtype in which a cache keeps positions; None where it is empty, or no cache."""
+    """The dtype of a cache; None if it is empty, or not a cache."""
     stored = state.rows if isinstance(state, LatentCache) else getattr(state, "keys", None)
     return stored.dtype if isinstance(stored, Tensor) else None
 
 
 def state_bytes(state: Any) -> int:
     """Bytes of all tensors in a decode state, each storage counted once. Counted, not computed from a formula."""
-    # not by address: on torch's meta device, where states are weighed before they are made, nothing has one
+    # not by address, which tensors on torch's meta device do not have
     storages = {s._cdata: s.nbytes() for s in (t.untyped_storage() for t in _iterate_tensors(state))}
     return sum(storages.values())
 
 
 def select_state_rows(state: Any, batch: int, rows: Sequence[int]) -> Any:
-    """A copy of a decode state with these rows of its batch, in this order; a row may be taken several times.
+    """A copy of a decode state with these rows of its batch, in this order; rows may be repeated.
 
-    Nothing of the copy is shared with the state, so that both can go on. Each tensor begins with the batch, or with
-    batch and heads folded into one. Raises `UnsupportedError` for a state that holds what is not known here.
+    The copy shares nothing with the state, so that both can continue. The first dimension of each tensor is the batch,
+    or batch and heads folded. Raises `UnsupportedError` for a state with other contents.
     """
     if isinstance(state, Tensor):
         return state.unflatten(0, (batch, -1))[list(rows)].flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Who may see whom: causality, padding and alignment as one value that every mechanism reads the same way."""
+"""Masks: causality, padding and alignment as one value that every mechanism interprets in the same way."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ MASK_FIELDS = frozenset({"causal", "key_lengths", "key_mask", "query_start", "qu
 class Mask:
     """Which keys each query may see.
 
-    Query i stands at position ``query_start + i``, by default ``M - N + i``: the last query sits on the last key
-    (bottom-right alignment). Padding never moves it.
+    Query i is at position ``query_start + i``, by default ``M - N + i``: the last query is aligned with the last key
+    (bottom-right). Padding never changes that.
 
-    causal: a query sees only keys at positions up to its own.
-    key_lengths: ``[B]`` integers in [0, M]; row b has that many valid keys, the rest is padding at the end.
-    key_mask: ``[B, M]`` bool, True where a key is valid (left padding and other holes); it narrows key_lengths.
-    query_start: the position of the first query, which may be negative.
-    query_lengths: ``[B]`` integers in [0, N]; output rows from there on are zero.
-    cu_seqlens: ``[S + 1]`` integers from 0 up to N: S sequences packed one after another into a batch of one, N = M.
-        Sequence s has the positions from ``cu_seqlens[s]`` to before ``cu_seqlens[s + 1]``, possibly none, and is
-        treated as if it were alone: positions count from 0 in each. Excludes all other fields but ``causal``. The
-        host reads it in every call, which synchronises a CUDA device; it may lie in CPU memory to save that.
+    causal: a query sees only keys at positions up to its own. key_lengths: ``[B]`` integers in [0, M]; row b has that
+    many valid keys, the rest is padding at the end. key_mask: ``[B, M]`` bool, True for valid keys (left padding and
+    other holes); combined with key_lengths. query_start: the position of the first query, which may be negative.
+    query_lengths: ``[B]`` integers in [0, N]; output rows from there on are zero. cu_seqlens: ``[S + 1]`` increasing
+    integers from 0 to N: S sequences concatenated in a batch of one, N = M. Sequence s has the positions from
+    ``cu_seqlens[s]`` to before ``cu_seqlens[s + 1]``, possibly none, and gets the result that it would get alone:
+    positions start from 0 in each. Can only be combined with ``causal``. The host reads it in every call, which
+    synchronizes a CUDA device unless it is in CPU memory.
 
-    A query that may see no key gives zeros. What padded keys and values hold never matters.
-    Lengths and masks of the wrong type raise `UsageError` here, those of the wrong size or range when they are used.
+    A query that sees no key gives zeros. The contents of padded keys and values never matter. Lengths and masks of the
+    wrong type raise `UsageError` here, those of the wrong size or range when they are used.
     """
 
     causal: bool = False
@@ -69,11 +68,11 @@ class Mask:
             raise UsageError("Mask: cu_seqlens must be an integer tensor of shape [S + 1]")
         for name in ("key_lengths", "key_mask", "query_start", "query_lengths"):
             if getattr(self, name) is not None:
-                raise UsageError(f"Mask: cu_seqlens says where each sequence lies, so it excludes {name}")
+                raise UsageError(f"Mask: cu_seqlens defines the sequences and cannot be combined with {name}")
 
     @property
     def used(self) -> frozenset[str]:
-        """The names of the fields that are set; a mechanism refuses those that it does not know."""
+        """The names of the fields that are set; a mechanism refuses those that it does not support."""
         return frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
 
     @property
@@ -89,7 +88,7 @@ class Mask:
         return m - n if self.query_start is None else self.query_start
 
     def rows(self, span: slice, n: int, m: int) -> Mask:
-        """The mask of the queries at ``place`` of n alone, over the same m keys. Not of packed sequences."""
+        """The mask of only the queries at ``place`` of n, over the same m keys. Not for packed sequences."""
         query_lengths = self.query_lengths
         query_lengths = None if query_lengths is None else (query_lengths - span.start).clamp(0, span.stop - span.start)
         return replace(self, query_start=self.start(n, m) + span.start, query_lengths=query_lengths)
@@ -103,7 +102,7 @@ class Mask:
         return valid
 
     def query_valid(self, n: int) -> Tensor | None:
-        """``[B, N]`` bool, True where an output row is wanted; None when all are."""
+        """``[B, N]`` bool, True for valid output rows; None if all are."""
         return None if self.query_lengths is None else _mask_lengths(self.query_lengths, n)
 
     def packed_lengths(self, n: int) -> list[int]:
@@ -152,7 +151,7 @@ class Mask:
             raise UsageError(f"Mask: cu_seqlens needs B = 1 and N = M, got B = {batch}, N = {n}, M = {m}")
 
 
-EVERYTHING, CAUSAL = Mask(), Mask(causal=True)  # made once: to make one takes a microsecond
+EVERYTHING, CAUSAL = Mask(), Mask(causal=True)  # created once: creating one takes a microsecond
 
 
 def _mask_lengths(lengths: Tensor, size: int) -> Tensor:

@@ -1,4 +1,5 @@
-"""The contract that every mechanism keeps: one signature, declared abilities, a dense oracle beside the fast form."""
+"""The contract of mechanisms: one call signature, declared traits, and a dense reference next to the fast
+implementation."""
 
 from __future__ import annotations
 
@@ -24,16 +25,18 @@ from .traits import Growth, Traits
 
 
 class Attention(nn.Module):
-    """Base of every mechanism. A subclass gives `oracle`, `compute`, `traits` and `growth`; the rest is here.
+    """Base class of every mechanism. A subclass provides `oracle`, `compute`, `traits` and `growth`.
 
-    `forward` checks the call against the traits, blanks what padding hides, runs the backend and zeroes the rows
-    that are not wanted, so that mechanisms hold nothing but their mathematics.
+    `forward` checks the call against the traits, zeroes padded inputs, runs the backend and zeroes padded output rows,
+    so that mechanisms contain only their mathematics.
     """
 
-    backends: ClassVar[tuple[str, ...]] = ("dense",)  # in order of preference; "dense" is the oracle
-    renamed: ClassVar[Mapping[str, str]] = {}  # names that backends had once, and those that they have now
+    backends: ClassVar[tuple[str, ...]] = ("dense",)  # in order of preference; "dense" is the reference implementation
+    renamed: ClassVar[Mapping[str, str]] = {}  # former names of backends, and their present names
     only_on: ClassVar[Mapping[str, str]] = {}  # backends that run on one type of device, and which
-    only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {}  # backends that take some dtypes only, and which
+    only_dtypes: ClassVar[
+        Mapping[str, tuple[torch.dtype, ...]]
+    ] = {}  # backends that support some dtypes only, and which
     known_mask_fields: ClassVar[frozenset[str]] = MASK_FIELDS
     origin: Origin = Origin()
     _backend: str | None = None
@@ -46,7 +49,7 @@ class Attention(nn.Module):
 
     @classmethod
     def made_from(cls, origin: Origin, /, *, backend: str | None = None, **arguments: Any) -> Self:
-        """An instance that knows what it was made from, in its constructor already. given: the constructor's own."""
+        """An instance with its origin, which is set before its constructor runs. arguments: of the constructor."""
         attn = cls.__new__(cls)
         attn.origin = origin
         attn.__init__(**arguments)
@@ -55,13 +58,13 @@ class Attention(nn.Module):
 
     @classmethod
     def fit(cls, budget: Budget) -> dict[str, Any]:
-        """Options with which it uses a budget, and no more. Raises `UnsupportedError` where it has no such rule."""
+        """The options that fit the mechanism to a budget. Raises `UnsupportedError` without such a rule."""
         raise UnsupportedError(f"{cls.__name__} has no rule that fits it to a budget")
 
     # -- what a mechanism declares ------------------------------------------------------------------------------
     @property
     def traits(self) -> Traits:
-        """What this instance, after its options, can do."""
+        """What this instance, with its options, supports."""
         raise UnsupportedError(f"{type(self).__name__} declares no traits")
 
     @property
@@ -80,28 +83,28 @@ class Attention(nn.Module):
         return None
 
     def shape_of(self, q: Tensor, k: Tensor, v: Values) -> Shape:
-        """The sizes of a call; `UsageError` says which of its tensors do not belong together."""
+        """The sizes of a call. Raises `UsageError` for tensors that do not fit together."""
         return Shape.of(q, k, v)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        """The definition, dense and plain; it says what is right, not how to be fast."""
-        raise UnsupportedError(f"{type(self).__name__} has no oracle")
+        """The dense definition of the result, simple instead of fast."""
+        raise UnsupportedError(f"{type(self).__name__} has no reference implementation")
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        """The fast form, of the same result as `oracle`."""
+        """The fast implementation, with the same result as `oracle`."""
         raise UnsupportedError(f"{type(self).__name__} has no fast form")
 
     def run(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
-        """The oracle or the fast form, as the backend says; unlike `forward` it checks nothing."""
+        """Run the selected backend, `oracle` or `compute`, without the checks of `forward`."""
         run = self.oracle if self.backend == "dense" else self.compute
-        return run(q, k, cast(Tensor, v), mask, **inputs)  # those without `Traits.values` take None as well
+        return run(q, k, cast(Tensor, v), mask, **inputs)  # mechanisms without `Traits.values` take None as well
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
         raise UnsupportedError(f"{self.label} has no decode state")
 
     def why_no_starts(self) -> str | None:
         """Why rows of a decode state cannot begin late; None where `advance` respects its state's ``starts``."""
-        return "its steps know of no padding"
+        return "its decode steps do not support padding"
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         raise UnsupportedError(f"{self.label} cannot decode")
@@ -116,7 +119,7 @@ class Attention(nn.Module):
         return None
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int | None:
-        """Pairs of one head that the fast form really computes; None where its kernel does not tell."""
+        """Pairs of one head that the fast implementation computes; None if unknown."""
         return None
 
     def what_runs(self, shape: Shape, *, causal: bool, dtype: torch.dtype, gradient: bool) -> tuple[str, int | None]:
@@ -124,12 +127,12 @@ class Attention(nn.Module):
         return self.backend, self.pairs_computed(shape.n, shape.m, causal)
 
     def dense_pairs(self, n: int, m: int) -> int:
-        """Pairs of one head that the oracle works out: all of them, unless it too has a cheaper form."""
+        """Pairs of one head that the reference computes: all of them, unless it has a cheaper form."""
         return n * m
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
-        """Bytes that a call is expected to hold beyond its inputs and its output, for the backend that runs. training:
-        with the backward pass, gradients included. Meant to be right within a factor of two."""
+        """Estimated memory of a call beyond its inputs and its output, for the selected backend. training: with the
+        backward pass, gradients included. Should be right within a factor of two."""
         return estimate_workspace_bytes(shape, itemsize, dense=self.backend == "dense", training=training)
 
     def clamped_rows(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> int | None:
@@ -137,11 +140,11 @@ class Attention(nn.Module):
         return None
 
     def why_not(self, backend: str) -> str | None:
-        """Why this instance cannot run on one of its class's backends; None when it can."""
+        """Why this instance cannot run on one of its class's backends; None if it can."""
         return None
 
     def why_not_dtype(self, dtype: torch.dtype) -> str | None:
-        """Why the backend that runs does not take a dtype; None when it does."""
+        """Why the selected backend does not support a dtype; None if it does."""
         supported = self.only_dtypes.get(self.backend, (dtype,))
         message = f"backend {self.backend!r} takes {' and '.join(map(str, supported))} only, not {dtype}"
         return None if dtype in supported else message
@@ -149,12 +152,12 @@ class Attention(nn.Module):
     # -- what users call ----------------------------------------------------------------------------------------
     @property
     def spec(self) -> str:
-        """The name with its options; empty where no registry made the instance."""
+        """The name with its options; empty for instances not made by `create`."""
         return str(self.origin.spec or "")
 
     @property
     def dims(self) -> Dims:
-        """What is known of the tensors."""
+        """The known sizes of the tensors."""
         return self.origin.dims
 
     @dims.setter
@@ -163,7 +166,7 @@ class Attention(nn.Module):
 
     @property
     def seed(self) -> int:
-        """Where everything random comes from."""
+        """The seed of everything random."""
         return self.origin.seed
 
     @seed.setter
@@ -172,7 +175,7 @@ class Attention(nn.Module):
 
     @property
     def compiles(self) -> bool:
-        """Whether a call with new sizes is compiled first: seconds, and no part of what a call takes."""
+        """Whether a call with new sizes is compiled first, which takes seconds and is not part of its time."""
         return False
 
     @property
@@ -181,10 +184,10 @@ class Attention(nn.Module):
 
     @property
     def backend(self) -> str:
-        """The backend that runs: the one asked for, or the first that can serve this instance."""
+        """The selected backend: the requested one, or the first that supports this instance."""
         if (
             self._backend is None and self._default_backend is None
-        ):  # torch.compile takes no cached_property: it has a lock
+        ):  # torch.compile does not support cached_property, which has a lock
             self._default_backend = next(b for b in self.backends if self.why_not(b) is None)
         return cast(str, self._backend or self._default_backend)
 
@@ -195,14 +198,14 @@ class Attention(nn.Module):
             if name not in self.backends:
                 raise UnsupportedError(f"{self.label} has no backend {name!r} (it has: {', '.join(self.backends)})")
             if reason := self.why_not(name):
-                raise UnsupportedError(f"{self.label}: backend {name!r} cannot serve it: {reason}")
+                raise UnsupportedError(f"{self.label}: backend {name!r} is not available: {reason}")
         self._backend = name
 
     @property
     def dropout(self) -> float:
-        """The probability with which training drops a weight, scaling up the others; torch's generator draws them.
+        """The probability of dropping a weight in training; the others are scaled up. Uses torch's generator.
 
-        It can be set where `Traits.dropout` says so. In evaluation (``eval()``) nothing is dropped.
+        It can be set if `Traits.dropout` is true. In evaluation mode nothing is dropped.
         """
         return self._dropout
 
@@ -215,15 +218,15 @@ class Attention(nn.Module):
 
     @property
     def dropping(self) -> float:
-        """The probability with which this very call drops a weight: `dropout` in training, else 0."""
+        """The probability of dropping a weight in the present mode: `dropout` in training, else 0."""
         return self._dropout if self.training else 0.0
 
     def forward(self, q: Tensor, k: Tensor, v: Values, mask: Mask | None = None, **inputs: Tensor) -> Tensor:
-        """Attend. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``; returns ``[B, H, N, E]``.
+        """Compute attention. q ``[B, H, N, D]``, k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``; returns ``[B, H, N, E]``.
 
-        v is None for mechanisms that make their values from k (``Traits.values``). Packed sequences
-        (``Mask.cu_seqlens``) cost one call for each distinct length. Under autocast tensors and output have its dtype.
-        Raises `UsageError` for tensors that do not fit, `UnsupportedError` for what the traits do not claim.
+        v is None for mechanisms that compute values from k (``Traits.values``). Packed sequences (``Mask.cu_seqlens``)
+        cost one call for each distinct length. Under autocast tensors and output have its dtype. Raises `UsageError`
+        for tensors that do not fit, and `UnsupportedError` for features that the traits do not declare.
         """
         if is_autocast_enabled(q):
             return run_under_autocast(partial(Attention.forward, self), q, k, v, mask, inputs=inputs)
@@ -258,8 +261,8 @@ class Attention(nn.Module):
     ) -> Any:
         """An empty decode state for up to ``max_len`` positions. Raises `UnsupportedError` without the decode trait.
 
-        starts: ``[B]`` whole numbers, the first position of each row (left padding): what stands before is never seen,
-        and its outputs are zeros. Raises `UnsupportedError` where `why_no_starts` gives a reason.
+        starts: ``[B]`` integers, the first position of each row (left padding): earlier positions are never seen, and
+        their outputs are zeros. Raises `UnsupportedError` if `why_no_starts` gives a reason.
         """
         if not self.traits.decode:
             raise UnsupportedError(f"{self.label} cannot decode step by step")
@@ -272,13 +275,13 @@ class Attention(nn.Module):
     def step(self, q: Tensor, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> tuple[Tensor, Any]:
         """Attend from T >= 1 new positions to all so far; returns ``[B, H, T, E]`` and the next state.
 
-        The rows equal those of the causal forward pass. The state given may be updated in place: keep the returned one.
-        Where autocast is on, a cache keeps its own dtype and is attended to in that; the output has autocast's.
+        The rows equal those of the causal forward pass. The given state may be updated in place: use the returned one.
+        Under autocast a cache keeps its own dtype, in which attention is computed; the output has autocast's.
         """
         if is_autocast_enabled(q):
             return step_under_autocast(self.step, q, k, v, state, inputs=inputs, dtype=cache_dtype(state))
         if q.ndim == k.ndim == 4 and not (n := q.shape[2]) == (m := k.shape[2]) > 0:
-            raise UsageError(f"step: q, k and v must hold the same T >= 1 new positions, got {n} and {m}")
+            raise UsageError(f"step: q, k and v must have the same T >= 1 new positions, got {n} and {m}")
         find_accepted(self, q, k, v, CAUSAL, inputs)
         return advance_from_starts(self.advance, q, k, v, state, inputs)
 
@@ -290,7 +293,8 @@ class Attention(nn.Module):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> Sample:
-        """Draw inputs of a shape: unit Gaussians, the same on every device. Mechanisms with other wants override it."""
+        """Draw inputs of a shape: unit Gaussians, the same on every device. Mechanisms with other requirements override
+        it."""
         return draw_sample(shape, self.traits.inputs, generator=generator, dtype=dtype, device=device)
 
     def __getstate__(self) -> dict[str, Any]:

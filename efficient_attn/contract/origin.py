@@ -1,4 +1,4 @@
-"""What an instance was made from."""
+"""The origin of an instance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .shapes import Dims
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What an instance was made from. options: all of them, defaults included. Empty where no registry made it."""
+    """The origin of an instance. options: all of them, defaults included. Empty for instances not made by `create`."""
 
     spec: Spec | Union | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Packed sequences: many of them laid one after another in one call, each served as if it were alone."""
+"""Packed sequences: several of them concatenated in one call, each with the result that it would get alone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from .shapes import Values
 def run_each_sequence(
     run: Callable[..., Tensor], q: Tensor, k: Tensor, v: Values, mask: Mask, inputs: Mapping[str, Tensor]
 ) -> Tensor:
-    """What ``run(q, k, v, mask, **inputs)`` gives for each sequence that ``mask.cu_seqlens`` packs, packed again.
+    """The packed results of ``run(q, k, v, mask, **inputs)`` for each sequence in ``mask.cu_seqlens``.
 
-    Sequences of one length are the batch of one call, so that N positions take at most sqrt(2 N) calls. Tensors are
-    split and joined once for all calls: cut out call by call, each gradient would be as long as all N positions.
+    Sequences of one length form the batch of one call, so that N positions need at most sqrt(2 N) calls. Tensors are
+    split and joined once for all calls, because the gradient of each separate slice would be as long as all N
+    positions.
     """
     n = q.shape[2]
     for name, x in inputs.items():
@@ -34,7 +35,7 @@ def run_each_sequence(
     single_mask = replace(mask, cu_seqlens=None)
     unique_tensors = {
         id(x): x for x in (q, k, *([] if v is None else [v]), *inputs.values())
-    }  # what is one tensor stays one
+    }  # a tensor shared by two inputs stays shared
     stacks = {i: _stack(x, lengths, groups) for i, x in unique_tensors.items()}
     rows: dict[int, Tensor] = {}
     for index, group in enumerate(groups):

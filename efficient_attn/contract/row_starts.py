@@ -1,4 +1,4 @@
-"""Rows of a batch that begin later than others: left padding of decode states, kept as each row's first position."""
+"""Rows of a batch that begin late: left padding of decode states, stored as each row's first position."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
 
 @dataclass(frozen=True)
 class RowStarts:
-    """The first position of each row, ``first [B]``; what stands before is padding. last: no row begins later, known to
-    the host, so that steps beyond it need no mask."""
+    """The first position of each row, ``first [B]``; earlier ones are padding. last: the largest of them, known to the
+    host, so that later steps need no mask."""
 
     first: Tensor
     last: int
@@ -44,28 +44,28 @@ def make_row_starts(starts: Tensor, batch: int, max_len: int, device: torch.devi
         return RowStarts(starts, max_len)
     low, high = (int(x) for x in starts.aminmax())
     if low < 0 or high >= max_len:
-        raise UsageError(f"init_state: starts lie in [0, {max_len}), got {low if low < 0 else high}")
+        raise UsageError(f"init_state: starts must be in [0, {max_len}), got {low if low < 0 else high}")
     return RowStarts(starts.to(device, torch.int64), high)
 
 
 def set_row_starts(attn: CheckedMechanism, state: Any, starts: RowStarts) -> Any:
-    """A state that knows where its rows begin. Raises `UnsupportedError` where the mechanism does not serve that."""
+    """A state with the starts of its rows. Raises `UnsupportedError` if the mechanism does not support them."""
     if reason := explain_no_starts(attn, state):
-        raise UnsupportedError(f"{attn.label} takes no starts: {reason}")
+        raise UnsupportedError(f"{attn.label} does not support starts: {reason}")
     return replace(state, starts=starts)
 
 
 def explain_no_starts(attn: CheckedMechanism, state: Any) -> str | None:
-    """What a mechanism says, or that nobody said it of its own steps and of such a state."""
+    """The mechanism's reason, or that it does not declare one for its own steps and such a state."""
     defining_class = next(kind for kind in type(attn).__mro__ if vars(kind).keys() & {"advance", "why_no_starts"})
-    if "why_no_starts" not in vars(defining_class):  # what is inherited was said of other steps
-        return f"{defining_class.__name__} has its own steps, and does not say that they know of padding"
+    if "why_no_starts" not in vars(defining_class):  # an inherited declaration is about other steps
+        return f"{defining_class.__name__} has its own steps, and does not declare that they support padding"
     if reason := attn.why_no_starts():
         return reason
     if not attn.traits.padding or "key_mask" not in attn.known_mask_fields:
         return "it takes no padding"
     has_starts_field = is_dataclass(state) and any(f.name == "starts" for f in fields(state))
-    return None if has_starts_field else f"its {type(state).__name__} has no place for them"
+    return None if has_starts_field else f"its {type(state).__name__} has no field for them"
 
 
 def make_step_mask(starts: RowStarts | None, length: int, first: int = 0) -> Mask:

@@ -1,4 +1,4 @@
-"""Sizes: what is known of the tensors before a call, and what a call's tensors turn out to be."""
+"""Sizes: what is known of the tensors before a call, and the sizes of a call's tensors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from ..errors import UsageError
 from .traits import Input
 
 Values: TypeAlias = Tensor | None  # a Tensor ``[B, Hkv, M, E]``, or None for mechanisms that make their values from k
-# What a call holds beside its output, in sizes of it; dense, also so many matrices N x M: scores, weights, gradients
+# Memory of a call beyond its output, in multiples of it; dense: also matrices N x M: scores, weights, gradients
 WORKSPACE, TRAINING_WORKSPACE, SCORE_MATRICES, TRAINING_SCORE_MATRICES = 0.5, 8.0, 2, 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dims:
-    """What is known of the tensors when a mechanism is created; None where it is not. All counts, head_dim a width."""
+    """The known sizes of the tensors when a mechanism is created; None for unknown ones. All are counts, except
+    head_dim, a width."""
 
     heads: int | None = None
     head_dim: int | None = None
@@ -40,9 +41,9 @@ class Dims:
         return batch, kv_heads or self.heads, self.head_dim, self.value_dim or self.head_dim
 
     def check(self, shape: Shape, *, kv_heads: int | None, get_label: Callable[[], str]) -> None:
-        """Refuse a call of other sizes than these; kv_heads: those that the mechanism itself insists on.
+        """Refuse a call with other sizes; kv_heads: those that the mechanism requires.
 
-        who: gives the mechanism's name, which is asked for only where it is told.
+        who: returns the mechanism's name for messages.
         """
         for name, expected, actual in (
             ("heads", self.heads, shape.heads),
@@ -68,7 +69,7 @@ class Shape:
 
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Values) -> Shape:
-        """Read the sizes off three tensors that belong together; `UsageError` says which one does not."""
+        """The sizes of three tensors. Raises `UsageError` for the one that does not fit."""
         v = require_values(v)
         check_tensors(q=q, k=k, v=v)
         (batch, heads, n, width), (kb, kv_heads, m, kd), (*front, value_dim) = q.shape, k.shape, v.shape
@@ -80,7 +81,7 @@ class Shape:
 
 
 def require_values(v: Values) -> Tensor:
-    """The values, of which a mechanism that takes them can make no use of None."""
+    """The values, which mechanisms with `Traits.values` require."""
     if v is None:
         raise UsageError("v is missing: this mechanism takes q, k and v")
     return v
@@ -98,7 +99,7 @@ def check_tensors(*, q: Tensor, **tensors: Tensor) -> None:
 
 
 class Sample(NamedTuple):
-    """Drawn inputs of a call; v is None where values are made from k."""
+    """Random inputs of a call; v is None if values are computed from k."""
 
     q: Tensor
     k: Tensor
@@ -107,7 +108,7 @@ class Sample(NamedTuple):
 
 
 def make_zero_queries(k: Tensor, dims: Dims, inputs: Mapping[str, Input]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Queries of zeros beside keys ``[B, Hkv, T, D]``, and so are the inputs that belong to queries; no memory."""
+    """Zero queries for keys ``[B, Hkv, T, D]``, and zero inputs that belong to queries, without memory."""
     batch, kv_heads, length, width = k.shape
     heads, zero = dims.heads or kv_heads, k.new_zeros(())
     query_inputs = {
@@ -119,7 +120,7 @@ def make_zero_queries(k: Tensor, dims: Dims, inputs: Mapping[str, Input]) -> tup
 
 
 def estimate_workspace_bytes(shape: Shape, itemsize: int, *, dense: bool, training: bool) -> int:
-    """Bytes that a call is expected to hold beyond its inputs and its output, where nothing better is known."""
+    """Estimated memory of a call beyond its inputs and its output, unless a mechanism knows better."""
     rows = shape.batch * shape.heads * shape.n * itemsize
     share, matrices = (TRAINING_WORKSPACE, TRAINING_SCORE_MATRICES) if training else (WORKSPACE, SCORE_MATRICES)
     return int(share * rows * shape.value_dim) + (matrices * rows * shape.m if dense else 0)
@@ -133,7 +134,7 @@ def draw_sample(
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> Sample:
-    """Unit Gaussians of a shape, what a mechanism needs besides included; the same on every device."""
+    """Unit Gaussians of a shape, with a mechanism's further inputs; the same on every device."""
 
     def draw(*size: int) -> Tensor:
         return torch.randn(*size, generator=generator).to(device=device, dtype=dtype)

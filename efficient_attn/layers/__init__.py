@@ -1,1 +1,1 @@
-"""What a model is built from: the layer around a mechanism, and what can be done with its weights."""
+"""The layer around a mechanism, its weights, and baselines."""

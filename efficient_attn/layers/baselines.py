@@ -1,7 +1,6 @@
-"""What a layer of attention is compared with: recurrence, convolution and a dense map over positions, x to x.
+"""Layers that attention is compared with: recurrence, convolution and a dense map over positions, x to x.
 
-Each reads ``x [B, N, d_model]`` and gives as much, by one signature; those that are causal also step. `COSTS` says what
-each is published to cost, beside what can be measured of it.
+Each maps ``x [B, N, d_model]`` to the same shape; causal ones also have `step`. `cost` is the published cost of each.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from .weights import draw_uniform
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a layer is published to cost. time: of N positions of D numbers. parameters: of the map itself, for N
-    positions, D numbers in and Dv out, biases not counted. sequential: how many steps one after another N take."""
+    """The published cost of a layer. time: for N positions with D numbers. parameters: of the map itself, for N
+    positions, D numbers in and Dv out, without biases. sequential: the number of sequential steps for N."""
 
     time: str
     parameters: Callable[[int, int, int], int]
@@ -39,7 +38,7 @@ def one_by_one(n: int) -> int:
 
 
 class Baseline(nn.Module):
-    """Base of the layers here: a state and `step` for those that are causal, one position at a time or several."""
+    """Base class of these layers: a state and `step` for causal ones, for one or several positions."""
 
     cost: ClassVar[Cost]
     causal: bool = True
@@ -56,11 +55,11 @@ class Baseline(nn.Module):
         return self.mix(x)
 
     def mix(self, x: Tensor) -> Tensor:
-        """`forward`, of what was checked."""
-        raise UnsupportedError(f"{type(self).__name__} mixes nothing")
+        """`forward` after its checks."""
+        raise UnsupportedError(f"{type(self).__name__} does not implement mix")
 
     def init_state(self, batch: int, max_len: int) -> Any:
-        """What is known before the first position. Raises `UnsupportedError` where later positions change rows."""
+        """The state before the first position. Raises `UnsupportedError` if later positions change earlier rows."""
         if not self.causal:
             raise UnsupportedError(f"{type(self).__name__} sees later positions, so it has no steps")
         return None
@@ -75,13 +74,13 @@ class Baseline(nn.Module):
 
 
 class Recurrent(Baseline):
-    """torch's recurrence of one layer, whose state is as wide as x."""
+    """torch's recurrence of one layer, with a state as wide as x."""
 
     kind: ClassVar[type[nn.GRU | nn.LSTM]]
 
     def __init__(self, d_model: int, *, seed: int = 0) -> None:
         super().__init__(d_model)
-        with torch.random.fork_rng(devices=()):  # torch draws weights, which are drawn anew from the seed
+        with torch.random.fork_rng(devices=()):  # torch's initial weights, which are replaced by those from the seed
             self.cells = self.kind(d_model, d_model, batch_first=True)
         draw_uniform(self.cells, d_model**-0.5, seed=seed, name="recurrent")
 
@@ -109,8 +108,8 @@ class LSTM(Recurrent):
 
 @dataclass(frozen=True)
 class Tape:
-    """What an `LSTMN` remembers: hidden rows and memories of all positions so far ``[B, length, D]``, and the last
-    summary of them."""
+    """The memory of an `LSTMN`: hidden states and memories of all positions so far ``[B, length, D]``, and their last
+    summary."""
 
     hidden: Tensor
     memory: Tensor
@@ -118,8 +117,8 @@ class Tape:
 
 
 class LSTMN(Baseline):
-    """An LSTM that attends to all of its own past states instead of the last one (Cheng et al. 2016,
-    arXiv:1601.06733): at each position, additive attention over the hidden rows so far weighs them and the memories."""
+    """An LSTM that attends to all of its past states instead of the last one (Cheng et al. 2016, arXiv:1601.06733): at
+    each position, additive attention over the hidden states so far weights them and the memories."""
 
     cost = Cost(time="O(N^2 D + N D^2)", parameters=lambda n, d, out: 4 * (d * out + out * out) + 3 * d * out + out,
                 sequential=one_by_one)  # fmt: skip
@@ -162,7 +161,7 @@ class LSTMN(Baseline):
 
 
 class Convolution(Baseline):
-    """A convolution over ``kernel`` positions: the last ones where it is causal, else those around."""
+    """A convolution over ``kernel`` positions: the last ones if causal, else around each position."""
 
     def __init__(self, d_model: int, *, kernel: int = 3, causal: bool = True, seed: int = 0) -> None:
         super().__init__(d_model)
@@ -186,15 +185,15 @@ class Convolution(Baseline):
         window = torch.cat([state, x], 1)
         return self._convolve(window.mT), window[
             :, window.shape[1] - self.kernel + 1 :
-        ].clone()  # a view would keep all
+        ].clone()  # a view would keep the whole tensor alive
 
     def _convolve(self, x: Tensor) -> Tensor:
         return F.conv1d(x, self.weight, self.bias).mT
 
 
 class Dense(Baseline):
-    """One linear map of all ``length`` positions together: each number of each position out sees all numbers of all
-    positions in. Inputs have exactly that length."""
+    """One linear map over all ``length`` positions: each output number depends on all numbers of all positions. Inputs
+    must have that length."""
 
     causal = False
     cost = Cost(time="O(N^2 D^2)", parameters=lambda n, d, out: n * n * d * out, sequential=once)

@@ -1,4 +1,4 @@
-"""From multi-head to grouped-query: key-value heads of a trained layer made fewer."""
+"""From multi-head to grouped-query attention: fewer key-value heads for a trained layer."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ PoolingMethod = Literal["mean", "first", "random"]
 def mean_pool_kv(
     layer: MultiHeadAttention | nn.MultiheadAttention, kv_heads: int, *, how: PoolingMethod = "mean", seed: int = 0
 ) -> MultiHeadAttention:
-    """A layer with the same weights and fewer key-value heads, adjacent heads making a group, to be trained a little
-    more (Ainslie et al. 2023, arXiv:2305.13245, section 2.1). One key-value head makes multi-query attention.
+    """A layer with the same weights and fewer key-value heads, adjacent heads forming a group, for further training
+    (Ainslie et al. 2023, arXiv:2305.13245, section 2.1). One key-value head gives multi-query attention.
 
-    how: ``mean`` pools what the heads of a group have learned, ``first`` keeps each group's first head, ``random``
-    draws new projections of keys and values from the seed: the paper's three. Besides these projections, gates and what
-    a mechanism has learned for each key-value head are pooled, by ``mean`` also where it is ``random``; everything
-    else is copied. Outputs stay the same where the heads of each group are alike, ``random`` excepted.
+    how: ``mean`` averages the parameters of the heads of a group, ``first`` keeps each group's first head, ``random``
+    draws new projections of keys and values from the seed: the paper's three. Gates and parameters of the mechanism for
+    each key-value head are pooled too, by ``mean`` also with ``random``; everything else is copied. Outputs are
+    unchanged if the heads of each group are equal, except with ``random``.
 
-    layer: ours, grouped already or not, or torch's; it is not changed. The new one has the same mechanism, dtype,
-    device, dropout, training mode and requires_grad. Raises `UsageError` where kv_heads does not divide the layer's,
-    and `UnsupportedError` for mechanisms that take no groups or that cannot be made anew.
+    layer: ours, grouped or not, or torch's; it is not changed. The new one has the same mechanism, dtype, device,
+    dropout, training mode and requires_grad. Raises `UsageError` if kv_heads does not divide the layer's, and
+    `UnsupportedError` for mechanisms without groups, or that `create` did not make.
     """
     if how not in get_args(PoolingMethod):
         raise make_unknown_error("how", how, get_args(PoolingMethod), where="mean_pool_kv")
@@ -55,21 +55,23 @@ def mean_pool_kv(
     state = _pool_state(layer, grouped, "first" if how == "first" else "mean")
     if how == "random":
         state.update(_draw_projections(layer, kv_heads, seed))
-    grouped.load_state_dict(state, assign=True)  # so that each tensor keeps its own dtype
+    grouped.load_state_dict(state, assign=True)  # so that each tensor keeps its dtype
     return grouped.train(layer.training)
 
 
 def pool_heads(x: Tensor, heads: int, kv_heads: int, how: Literal["mean", "first"]) -> Tensor:
-    """What goes by ``heads``, ``[heads * rows, ..]``, made to go by ``kv_heads``, each for as many adjacent ones."""
+    """Reduce a tensor by ``heads``, ``[heads * rows, ..]``, to ``kv_heads``, each from as many adjacent ones."""
     groups = x.unflatten(0, (kv_heads, heads // kv_heads, -1))
     return (groups.mean(1) if how == "mean" else groups[:, 0].clone()).flatten(0, 1)
 
 
 def _regroup(attn: Attention, kv_heads: int) -> Attention:
-    """The same mechanism for another number of key-value heads, as it is when it is new."""
+    """A new instance of the same mechanism with another number of key-value heads."""
     spec = attn.origin.spec
     if spec is None:
-        raise UnsupportedError(f"mean_pool_kv: {attn.label} cannot be made anew, as ea.create did not make it")
+        raise UnsupportedError(
+            f"mean_pool_kv: {attn.label} cannot be created again, because it was not made by ea.create"
+        )
     if isinstance(spec, Spec) and "kv_heads" in spec.options:
         spec = replace(spec, options={**spec.options, "kv_heads": kv_heads})
     grouped_attn = create(str(spec), dims=replace(attn.dims, kv_heads=kv_heads), seed=attn.seed)
@@ -93,7 +95,7 @@ def _pool_state(
         else:
             raise UnsupportedError(
                 f"mean_pool_kv: {name} of {layer.attn.label} is {list(x.shape)} with {heads} key-value heads and "
-                f"{list(size)} with {kv_heads}: nothing says how to pool it"
+                f"{list(size)} with {kv_heads}: there is no rule to pool it"
             )
     return state
 

@@ -26,7 +26,7 @@ EPSILON = 1e-6  # of mean squares, where queries and keys are divided by their r
 
 @dataclass(frozen=True)
 class LayerState:
-    """A layer's decode state, how many positions it has seen, and the first one of each row."""
+    """A layer's decode state, the number of positions that it has seen, and the first one of each row."""
 
     state: Any
     length: int = 0
@@ -34,30 +34,29 @@ class LayerState:
 
     @property
     def next(self) -> int | Tensor:
-        """The next position, as each row counts where they begin apart."""
+        """The next position, counted from each row's start."""
         return self.length if self.starts is None else self.length - self.starts
 
 
 class MultiHeadAttention(nn.Module):
-    """Several attentions side by side on projections of x, joined by one more projection (Vaswani et al. 2017,
-    arXiv:1706.03762), with any registered mechanism in the middle: x, context ``[B, N or M, d_model]``.
+    """Multi-head attention (Vaswani et al. 2017, arXiv:1706.03762) with any registered mechanism: projections of x, the
+    mechanism, and an output projection. x, context: ``[B, N or M, d_model]``.
 
-    variant: a spec, or an instance, which is then used as it is. kv_heads: by default what the mechanism insists on,
-    else heads. head_dim: by default d_model / heads; value_dim: by default head_dim. max_len: for mechanisms that want
-    to know the longest sequence. positions: what is done to queries and keys so that attention knows where they stand,
-    `Rotary` or `Alibi`. norm: whether each head's queries and keys are divided by their root mean square and scaled,
-    learned for each number (Henry et al. 2020, arXiv:2010.04245). gated: whether the output of attention is multiplied
-    by a sigmoid of a projection of x (Qiu et al. 2025, arXiv:2505.06708). dropout: of attention weights, in training;
-    by default the mechanism's own, which is none unless it was set. seed: of the initial weights (Xavier-uniform,
-    biases zero) and of the mechanism.
+    variant: a spec, or an instance. kv_heads: by default those that the mechanism requires, else heads. head_dim: by
+    default d_model / heads; value_dim: by default head_dim. max_len: for mechanisms that need the longest sequence.
+    positions: applied to queries and keys, `Rotary` or `Alibi`. norm: divides each head's queries and keys by their
+    root mean square, with a learned scale (Henry et al. 2020, arXiv:2010.04245). gated: multiplies the output of
+    attention by a sigmoid of a projection of x (Qiu et al. 2025, arXiv:2505.06708). dropout: of attention weights, in
+    training; by default the mechanism's. seed: of the initial weights (Xavier-uniform, biases zero) and of the
+    mechanism.
 
-    Parts: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, and ``attn``, the mechanism. A mechanism that takes more
-    inputs gets a projection for each, ``gate_proj`` for ``gate``, from x or from the context, as it says. ``k_proj`` is
-    None where the mechanism wants its queries as keys, ``v_proj`` where it makes values from keys. ``q_norm`` and
-    ``k_norm`` are there with ``norm``, ``output_gate_proj`` where it is gated.
+    Modules: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, and ``attn``, the mechanism. Each further input of a
+    mechanism has a projection, ``gate_proj`` for ``gate``, from x or from the context. ``k_proj`` is None if the
+    mechanism uses its queries as keys, ``v_proj`` if it computes values from keys. ``q_norm`` and ``k_norm`` exist with
+    ``norm``, ``output_gate_proj`` if gated.
 
-    Raises `UsageError` for sizes that do not fit, and `UnsupportedError` for groups or dropout that the mechanism
-    cannot have.
+    Raises `UsageError` for sizes that do not fit, and `UnsupportedError` for groups or dropout that the mechanism does
+    not support.
     """
 
     def __init__(
@@ -119,14 +118,14 @@ class MultiHeadAttention(nn.Module):
     def forward(self, x: Tensor, context: Tensor | None = None, mask: Mask | None = None) -> Tensor:
         """Attend from x ``[B, N, d_model]`` to the context ``[B, M, d_model]``, by default x itself.
 
-        Returns ``[B, N, d_model]``. Raises `UsageError` for tensors that do not fit, and `UnsupportedError` for what
-        the mechanism does not claim.
+        Returns ``[B, N, d_model]``. Raises `UsageError` for tensors that do not fit, and `UnsupportedError` for
+        features that the mechanism does not declare.
         """
         self._check("x", x)
         if context is not None:
             self._check("context", context, batch=x.shape[0])
             if self.k_proj is None and context is not x:
-                raise UnsupportedError(f"{self.attn.label} attends to its own queries, so it takes no context")
+                raise UnsupportedError(f"{self.attn.label} uses its queries as keys, so it takes no context")
         context = x if context is None else context
         start = 0
         if self.positions:
@@ -145,11 +144,11 @@ class MultiHeadAttention(nn.Module):
     ) -> Any:
         """An empty decode state for up to ``max_len`` positions; dtype and device are by default the weights'.
 
-        starts: ``[B]``, the first position of each row, as `Attention.init_state` has it. Raises `UnsupportedError`
-        where the mechanism or the positions do not serve it.
-        Where autocast is on, the dtype is by default that in which it has the layer attend."""
+        starts: ``[B]``, the first position of each row, as in `Attention.init_state`. Raises `UnsupportedError` if the
+        mechanism or the positions do not support it. Under autocast the default dtype is autocast's.
+        """
         if starts is not None and self.positions and not self.positions.by_row:
-            raise UnsupportedError(f"{type(self.positions).__name__} takes no starts: its rows all begin at once")
+            raise UnsupportedError(f"{type(self.positions).__name__} does not support starts: all rows begin together")
         weight = self.q_proj.weight
         like = weight.new_empty(0, device=device)
         if dtype is None:
@@ -162,7 +161,7 @@ class MultiHeadAttention(nn.Module):
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Attend from T >= 1 new positions ``[B, T, d_model]`` to all so far; returns their rows and the next state.
 
-        The rows equal those of the causal forward pass. The state given may be updated in place: keep the returned one.
+        The rows equal those of the causal forward pass. The given state may be updated in place: use the returned one.
         """
         self._check("x", x)
         n_seen = state.next if self.positions else 0
@@ -175,10 +174,10 @@ class MultiHeadAttention(nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
-        """The layer with the weights of torch's: the same outputs, here always ``[B, N, d_model]``.
+        """The layer with the weights of torch's, and the same outputs, always ``[B, N, d_model]``.
 
-        Raises `UnsupportedError` for what has no counterpart: add_bias_kv, add_zero_attn, kdim or vdim other than
-        embed_dim.
+        Raises `UnsupportedError` for features without a counterpart: add_bias_kv, add_zero_attn, kdim or vdim other
+        than embed_dim.
         """
         size = module.embed_dim
         for wrong, message in (
@@ -206,7 +205,7 @@ class MultiHeadAttention(nn.Module):
     def _project(
         self, x: Tensor, context: Tensor, start: int | Tensor, keys_start: int | Tensor = 0
     ) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
-        """What the mechanism gets. start, keys_start: the positions of the first query and the first key."""
+        """The mechanism's inputs. start, keys_start: the positions of the first query and the first key."""
         q = split_heads(self.q_proj(x), self.heads, self.head_dim)
         k = None if self.k_proj is None else split_heads(self.k_proj(context), self.kv_heads, self.key_dim)
         q = q if self.q_norm is None else self.q_norm(q)
@@ -230,7 +229,7 @@ class MultiHeadAttention(nn.Module):
         return (self.heads if input_spec.side == "query" else self.kv_heads) if input_spec.per_head else 1
 
     def _keys_are_queries(self) -> bool:
-        """Mechanisms that want k = q say so by what they draw: one tensor for both."""
+        """Whether a mechanism uses its queries as keys: its samples have one tensor for both."""
         shape = Shape(1, self.heads, self.kv_heads, 1, 1, self.head_dim, self.value_dim)
         sample = self.attn.sample(shape, generator=torch.Generator())
         return sample.k is sample.q
@@ -247,7 +246,7 @@ def split_heads(x: Tensor, heads: int, *tail: int) -> Tensor:
 
 
 def _create(variant: SpecLike | Attention, dims: Dims, seed: int) -> Attention:
-    """The mechanism for these sizes; without kv_heads it is asked first how many it insists on."""
+    """The mechanism for these sizes; without kv_heads, its own number is determined first."""
     if isinstance(variant, Attention):
         return variant
     attn = create(variant, dims=dims, seed=seed)
@@ -257,7 +256,7 @@ def _create(variant: SpecLike | Attention, dims: Dims, seed: int) -> Attention:
 
 
 def _check_fit(attn: Attention, dims: Dims) -> None:
-    """Raise where a mechanism was made for other sizes than the layer's, or cannot have its groups."""
+    """Raise an error if a mechanism was made for other sizes than the layer's, or does not support its groups."""
     attn_dims = replace(attn.dims, kv_heads=attn.kv_heads)
     for name in (f.name for f in fields(Dims)):
         attn_size, layer_size = getattr(attn_dims, name), getattr(dims, name)

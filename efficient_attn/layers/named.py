@@ -23,7 +23,7 @@ GIVEN = ("d_model", "length", "causal", "seed")  # set by the configuration, not
 
 
 def find_baseline(spec: SpecLike) -> type[Baseline] | None:
-    """The baseline class that a spec names; None where it names a mechanism, or nothing that exists."""
+    """The baseline class that a spec names; None if it names a mechanism, or nothing that exists."""
     parsed = parse(spec)
     return BASELINES.get(parsed.name) if isinstance(parsed, Spec) else None
 

@@ -1,4 +1,4 @@
-"""Where a token stands, as attention is told: added to what it reads, or given to queries and keys."""
+"""Positions: encodings added to a model's input, or applied to queries and keys."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def frequencies(width: int, base: float = BASE, *, device: torch.device | str | 
 
 
 def sinusoidal(positions: Tensor, width: int, *, base: float = BASE) -> Tensor:
-    """Sines and cosines of each position, in pairs whose wavelengths grow by a factor (Vaswani et al. 2017,
+    """Sines and cosines of each position, in pairs with geometrically growing wavelengths (Vaswani et al. 2017,
     arXiv:1706.03762): ``[N]`` to float64 ``[N, width]``.
 
-    The dot product of two depends on their distance alone, and a shift is a rotation of each pair. Raises `UsageError`
+    The dot product of two depends only on their distance, and a shift is a rotation of each pair. Raises `UsageError`
     for an odd width.
     """
     if width < 2 or width % 2:
@@ -48,9 +48,9 @@ def binary(positions: Tensor, width: int) -> Tensor:
 
 
 class Encoding(nn.Module):
-    """Base of position encodings of x ``[B, N, d_model]``: added to it, or concatenated, after which it is wider.
+    """Base class of position encodings of x ``[B, N, d_model]``: added to it, or concatenated, which makes it wider.
 
-    A subclass gives ``encode(positions [N]) -> [N, width]``. width: d_model where it is added.
+    A subclass provides ``encode(positions [N]) -> [N, width]``. width: d_model if it is added.
     """
 
     def __init__(self, width: int, *, how: How = "add") -> None:
@@ -60,11 +60,11 @@ class Encoding(nn.Module):
         self.width, self.how = width, how
 
     def encode(self, positions: Tensor) -> Tensor:
-        raise UnsupportedError(f"{type(self).__name__} does not say how positions are encoded")
+        raise UnsupportedError(f"{type(self).__name__} does not implement encode")
 
     def forward(self, x: Tensor, start: int = 0, starts: Tensor | None = None) -> Tensor:
-        """x with the encodings of the positions from ``start`` on. starts: ``[B]``, where each row counts from; before
-        that all stand at 0. Raises `UsageError` for another width."""
+        """x with the encodings of the positions from ``start`` on. starts: ``[B]``, the first position of each row;
+        earlier ones are encoded as 0. Raises `UsageError` for another width."""
         if self.how == "add" and x.shape[-1] != self.width:
             raise UsageError(f"{type(self).__name__}: made for a width of {self.width}, x has {x.shape[-1]}")
         positions = torch.arange(start, start + x.shape[-2], device=x.device)
@@ -118,39 +118,42 @@ class Learned(Encoding):
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:
-    """Base of what a layer does to queries and keys so that attention knows where they stand.
+    """Base class of positions that a layer applies to queries and keys.
 
-    extra: how many numbers wider it makes them. by_row: whether ``start`` may be ``[B]``, of rows that begin apart.
+    extra: by how many components they become wider. by_row: whether ``start`` may be ``[B]``, for rows with different
+    starts.
     """
 
     extra: ClassVar[int] = 0
     by_row: ClassVar[bool] = False
 
     def check(self, attn: Attention, heads: int, head_dim: int) -> None:
-        """Refuse what cannot have such positions."""
+        """Refuse mechanisms and masks that cannot have such positions."""
         if attn.key_dim is not None or not attn.traits.values:
-            raise UnsupportedError(f"{attn.label} makes its own keys, so no {type(self).__name__} can turn them")
+            raise UnsupportedError(
+                f"{attn.label} computes its own keys, so {type(self).__name__} cannot be applied to them"
+            )
 
     def check_mask(self, mask: Mask) -> None:
         """Refuse a call under a mask for which they are not defined."""
 
     def place_queries(self, q: Tensor, start: Any) -> Tensor:
         """``q [B, H, N, D]`` of the positions from start on."""
-        raise UnsupportedError(f"{type(self).__name__} does not say what becomes of queries")
+        raise UnsupportedError(f"{type(self).__name__} does not implement the change of queries")
 
     def place_keys(self, k: Tensor, start: Any) -> Tensor:
         """``k [B, Hkv, M, D]`` of the positions from start on."""
-        raise UnsupportedError(f"{type(self).__name__} does not say what becomes of keys")
+        raise UnsupportedError(f"{type(self).__name__} does not implement the change of keys")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary(Positions):
-    """Each pair of numbers of a query or key turned by an angle that grows with its position, so that dot products
-    depend on distances (RoPE, Su et al. 2021, arXiv:2104.09864).
+    """Rotary positions: each pair of components of a query or key is rotated by an angle that grows with its position,
+    so that dot products depend on distances (RoPE, Su et al. 2021, arXiv:2104.09864).
 
-    base: of the wavelengths. part: the share of a head's numbers that are turned, the first ones. stretch: by which
-    positions are divided, so that a longer text has the angles of a shorter one (Chen et al. 2023, arXiv:2306.15595).
-    pairs: ``halves``, number i with number i + D/2, as Llama has it; or ``adjacent``, as the paper has it.
+    base: of the wavelengths. part: the share of a head's components that are rotated, the first ones. stretch: divides
+    positions, so that a longer text has the angles of a shorter one (Chen et al. 2023, arXiv:2306.15595). pairs:
+    ``halves``, component i with i + D/2, as in Llama; or ``adjacent``, as in the paper.
     """
 
     by_row: ClassVar[bool] = True
@@ -161,7 +164,7 @@ class Rotary(Positions):
 
     def __post_init__(self) -> None:
         if not 0 < self.part <= 1 or self.stretch <= 0 or self.base <= 1:
-            raise UsageError(f"Rotary: part lies in (0, 1], stretch above 0 and base above 1, got {self}")
+            raise UsageError(f"Rotary: part must be in (0, 1], stretch above 0 and base above 1, got {self}")
 
     def check(self, attn: Attention, heads: int, head_dim: int) -> None:
         super().check(attn, heads, head_dim)
@@ -175,7 +178,7 @@ class Rotary(Positions):
         return self.place_queries(k, start)
 
     def _compute_turns(self, start: int | Tensor, x: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Cosines, and sines with the sign that they have for each number, ``[N, turned]`` or a row's own."""
+        """Cosines, and sines with the sign of each component, ``[N, rotated]``, or for each row."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         if isinstance(start, Tensor) or type(x) is not Tensor or torch.compiler.is_compiling():
             return turns(count_from(start, x), width, self, dtype)
@@ -184,12 +187,14 @@ class Rotary(Positions):
     def _compute_turned_width(self, width: int) -> int:
         turned_width = round(width * self.part)
         if turned_width < 2 or turned_width % 2 or not math.isclose(turned_width, width * self.part):
-            raise UsageError(f"Rotary: {self.part:g} of {width} numbers cannot be turned in pairs; give another part")
+            raise UsageError(
+                f"Rotary: {self.part:g} of {width} components cannot be rotated in pairs; give another part"
+            )
         return turned_width
 
 
 def turns(at: Tensor, turned: int, rotary: Rotary, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines ``[.., turned]``: a number times the one, its partner in a pair times the other."""
+    """Cosines and signed sines ``[.., rotated]``, for a component and its partner in the pair."""
     angles = (at.double() / rotary.stretch)[..., None] * frequencies(turned, rotary.base, device=at.device)
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
     if rotary.pairs == "halves":
@@ -197,37 +202,38 @@ def turns(at: Tensor, turned: int, rotary: Rotary, dtype: torch.dtype) -> tuple[
     return torch.stack([cos, cos], -1).flatten(-2), torch.stack([-sin, sin], -1).flatten(-2)
 
 
-@lru_cache(maxsize=4)  # the queries and keys of all layers of a model stand at the same positions
+@lru_cache(maxsize=4)  # the queries and keys of all layers of a model are at the same positions
 def kept_turns(
     start: int, length: int, turned: int, rotary: Rotary, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """`turns` of the positions from start on, kept for the next call: tensors that any later mode may use."""
+    """`turns` of the positions from start on, cached for the next call as tensors that any later mode may use."""
     with torch.inference_mode(False), torch.no_grad():
         return turns(torch.arange(start, start + length, device=device), turned, rotary, dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alibi(Positions):
-    """Scores less a multiple of the distance, another one for each head (ALiBi, Press et al. 2021, arXiv:2108.12409):
-    of H heads, head h subtracts 2^(-8 (h + 1) / H) for each position; causal only.
+    """ALiBi: a multiple of the distance is subtracted from each score (Press et al. 2021, arXiv:2108.12409): of H
+    heads, head h subtracts 2^(-8 (h + 1) / H) for each position; causal only.
 
-    A softmax does not see what all scores of a query share, so adding the same multiple of a key's own position is the
-    same. That is a dot product: two numbers more in queries and keys, by which every mechanism that is a softmax of
-    dot products keeps its fast form. A position's high and low bits stand apart, so that half precision holds them.
+    Softmax is invariant to a constant in all scores of a query, so adding the same multiple of the key's position is
+    equivalent. That is a dot product with two more components of queries and keys, so that every mechanism that is a
+    softmax of dot products keeps its fast implementation. A position's high and low bits are separate components, which
+    half precision represents exactly.
     """
 
     extra: ClassVar[int] = 2
     by_row: ClassVar[bool] = True
-    LOW: ClassVar[int] = 256  # what bfloat16 counts to
+    LOW: ClassVar[int] = 256  # integers that bfloat16 represents
 
     def check(self, attn: Attention, heads: int, head_dim: int) -> None:
         super().check(attn, heads, head_dim)
         if not attn.traits.exact:
-            raise UnsupportedError(f"{attn.label} is no softmax of dot products, so its scores take no Alibi")
+            raise UnsupportedError(f"{attn.label} is not a softmax of dot products, so it does not support Alibi")
 
     def check_mask(self, mask: Mask) -> None:
         if not mask.causal:
-            raise UnsupportedError("Alibi subtracts the distance to what came before, so it needs a causal mask")
+            raise UnsupportedError("Alibi subtracts the distance to earlier positions, so it needs a causal mask")
 
     def place_queries(self, q: Tensor, start: int | Tensor) -> Tensor:
         width, total_width = q.shape[-1], q.shape[-1] + self.extra
@@ -244,14 +250,14 @@ class Alibi(Positions):
 
 
 def count_from(start: int | Tensor, x: Tensor) -> Tensor:
-    """The positions of ``x [B, heads, N, D]`` from start on: ``[N]``, or ``[B, 1, N]`` where each row has its own."""
+    """The positions of ``x [B, heads, N, D]`` from start on: ``[N]``, or ``[B, 1, N]`` with a start for each row."""
     steps = torch.arange(x.shape[-2], device=x.device)
     return steps + (start[:, None, None] if isinstance(start, Tensor) else start)
 
 
 def slopes_of(heads: int, *, device: Any = None) -> Tensor:
-    """ALiBi's slopes, float64 ``[H]``: of numbers of heads that are no power of two as the paper's code has them, those
-    of the next lower power, and then every other one of the next higher."""
+    """ALiBi's slopes, float64 ``[H]``: for other numbers of heads than powers of two as in the paper's code, those of
+    the next lower power, and then every other one of the next higher."""
     power = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
     slopes += [2 ** (-8 * (h + 1) / (2 * power)) for h in range(0, 2 * (heads - power), 2)]

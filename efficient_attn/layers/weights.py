@@ -1,4 +1,4 @@
-"""Initial weights, functions of a seed and a name alone: torch's own generator is never used."""
+"""Initial weights, functions of a seed and a name only: torch's global generator is never used."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 
 def make_generator(seed: int, name: str) -> torch.Generator:
-    """Keeps apart by name what is drawn from one seed: maps of one layer, and a mechanism's own features."""
+    """A generator for a seed and a name, so that random values of different parts are independent."""
     return torch.Generator().manual_seed(zlib.crc32(f"{name} {seed}".encode()))
 
 
 def make_projection(width: int, size: int, *, bias: bool, seed: int, name: str) -> nn.Linear:
     """A linear map with Xavier-uniform weights and zero biases."""
-    # by way of the meta device: there torch's own initial weights take nothing from the global generator
+    # through the meta device, where torch's own initialization does not use the global generator
     linear = nn.Linear(width, size, bias=bias, device="meta").to_empty(device="cpu")
     nn.init.xavier_uniform_(linear.weight, generator=make_generator(seed, name))
     if bias:
@@ -30,7 +30,7 @@ def make_embedding(count: int, width: int, *, seed: int, name: str) -> nn.Embedd
 
 
 def draw_uniform(module: nn.Module, bound: float, *, seed: int, name: str) -> None:
-    """Draw all parameters of a module anew, evenly from [-spread, spread]."""
+    """Draw all parameters of a module uniformly from [-spread, spread]."""
     generator = make_generator(seed, name)
     with torch.no_grad():
         for parameter in module.parameters():

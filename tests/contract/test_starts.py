@@ -91,7 +91,7 @@ def test_what_is_absorbed_begins_late_too(spec: str) -> None:
 @pytest.mark.parametrize("spec", [spec for spec in DECODING if not takes(spec)])
 def test_the_others_refuse_in_one_line(spec: str) -> None:
     attn, _ = made(spec)
-    with pytest.raises(ea.UnsupportedError, match="takes no starts: ") as found:
+    with pytest.raises(ea.UnsupportedError, match="does not support starts: ") as found:
         begin(attn)
     assert attn.label in str(found.value)
     assert "\n" not in str(found.value)
@@ -119,9 +119,9 @@ class OwnState(Full):
 
 
 def test_steps_and_states_that_know_of_none_are_not_trusted() -> None:
-    with pytest.raises(ea.UnsupportedError, match="OwnSteps takes no starts: OwnSteps has its own steps"):
+    with pytest.raises(ea.UnsupportedError, match="OwnSteps does not support starts: OwnSteps has its own steps"):
         begin(OwnSteps())
-    with pytest.raises(ea.UnsupportedError, match="OwnState takes no starts: its dict has no place for them"):
+    with pytest.raises(ea.UnsupportedError, match="OwnState does not support starts: its dict has no field for them"):
         begin(OwnState())
 
 
@@ -131,7 +131,7 @@ def test_steps_and_states_that_know_of_none_are_not_trusted() -> None:
         (torch.tensor([0, 1]), "1 whole numbers in a tensor"),
         (torch.tensor([0.0]), "whole numbers"),
         ([0], "whole numbers"),
-        (torch.tensor([8]), r"starts lie in \[0, 8\), got 8"),
+        (torch.tensor([8]), r"starts must be in \[0, 8\), got 8"),
         (torch.tensor([-1]), "got -1"),
     ],
 )

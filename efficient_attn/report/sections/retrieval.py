@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ INTRO = (
     "evaluated."
 )
 DEPTH_PREFIX = "retrieval.depth_"
-TOO_WEAK_REASON = "says nothing here"
+TOO_WEAK_REASON = "does not exceed chance|says nothing here"  # a regular expression; the second is that of older rows
+TOO_WEAK_TEXT = "skipped: original at chance"
 
 
 def make_chapter(section: Section, material: SectionData) -> Chapter:
@@ -73,7 +75,7 @@ def _show_accuracy(rows: Frame) -> ReportCell:
         return ReportCell(units.EMPTY)
     last: Any = rows.iloc[-1]
     if last["status"] != "ok":
-        return ReportCell(TOO_WEAK_REASON if TOO_WEAK_REASON in str(last["reason"]) else "skipped")
+        return ReportCell(TOO_WEAK_TEXT if re.search(TOO_WEAK_REASON, str(last["reason"])) else "skipped")
     low, high = (units.number(100 * last[f"retrieval.accuracy_{end}"]) for end in ("low", "high"))
     return ReportCell(f"{units.percent(last['accuracy'])} ({low}{units.INTERVAL_DASH}{high})", float(last["accuracy"]))
 

@@ -27,18 +27,17 @@ if TYPE_CHECKING:
 
 SECONDS_PER_PAIR = 4e-8  # for a pair in float64: its exact weight and derived values
 GRADIENT_FACTOR = 4.5  # of a call: forward, and backward with it
-LIVE_BLOCKS = 8  # blocks of exact attention that are held at once, and what is worked out beside them
+LIVE_BLOCKS = 8  # blocks of exact attention that exist at once, including temporaries
 
 
 class FidelityKeys(Keys):
-    """activations: ``minilm``, ``smollm2``, or a file of captured queries, keys and values; its content tells cases
-    apart."""
+    """activations: ``minilm``, ``smollm2``, or a file of captured tensors, identified by its content."""
 
     activations: str = Field(default="minilm", exclude=True)
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
-    """A cell for each layer that was captured, on each device, in each dtype and direction."""
+    """A group for each captured layer, device, dtype and direction."""
     activations = describe_activations(request.keys.activations)
     for point, layer in product(request.grid.combine("causal"), activations.layers):
         sizes: dict[str, Any] = {
@@ -52,7 +51,7 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
 
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
-    """Prove a case right on its layer, then compare it with exact attention there."""
+    """Verify a case on its layer, then compare it with exact attention there."""
     from dataclasses import asdict
 
     import torch
@@ -87,7 +86,7 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 
 
 def _load_layer(cell: Group) -> tuple[Tensor, Tensor, Tensor]:
-    """The q, k and v of a cell's layer: fresh ones each time, as a mechanism may write into them."""
+    """The q, k and v of a group's layer: new copies each time, because a mechanism may write into them."""
     import torch
 
     place, keys = cell.config, dict(cell.keys)
@@ -99,7 +98,7 @@ def _load_layer(cell: Group) -> tuple[Tensor, Tensor, Tensor]:
 
 @lru_cache(maxsize=1)
 def _compute_reference(cell: Group) -> ExactReference:
-    """Exact attention on a cell's layer, which all its cases in this worker share."""
+    """Exact attention on a group's layer, which all its cases in this worker share."""
     from ...contract.mask import Mask
     from .exact import ExactReference
 
@@ -107,10 +106,10 @@ def _compute_reference(cell: Group) -> ExactReference:
 
 
 def _verify(case: Case, attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[float, int]:
-    """The error against the mechanism's own oracle, and the length at which they were compared; else `Invalid`.
+    """The error against the mechanism's reference, and the length at which they were compared. Raises `InvalidResult`.
 
-    All rows while the oracle works out at most 33 million pairs; above that rows at the start, in the middle and at the
-    end; where rows cannot be asked for alone, all of as many first positions as the oracle can work out.
+    All rows while the reference computes at most 33 million pairs; above that, rows at the start, in the middle and at
+    the end; for mechanisms that mix queries, all rows of as many first positions as the reference can compute.
     """
     from ...bench.measuring.output_comparison import check_error, list_rows
     from ...bench.measuring.verification import MAX_WHOLE_PAIRS, fits_pairs
@@ -157,7 +156,7 @@ FIDELITY = Task(
     guess=guess,
     columns={
         "gradient_cosine": "between the gradients of q, k and v and exact attention's, as one vector",
-        "spread_over_heads": "standard deviation over heads of their own relative errors",
+        "spread_over_heads": "standard deviation over heads of their relative errors",
         "sink_mass": "exact weight on the first 4 keys, averaged over rows",
         "own_sink_mass": "the mechanism's weight on them",
         "weight_rows": "query rows of each head on which total variation and missed mass were measured",

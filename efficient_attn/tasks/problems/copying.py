@@ -1,5 +1,5 @@
-"""Copying: random tokens, a separator, and the same tokens again, which are asked: every answer lies half the length
-back (the copy task, Graves et al. 2014, arXiv:1410.5401, read by a decoder)."""
+"""Copying: random tokens, a separator, and the same tokens again as targets: every answer is half the length back (the
+copy task, Graves et al. 2014, arXiv:1410.5401, read by a decoder)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def read_rows(folder: str, split: Split) -> tuple[list[Array], Array]:
 
 
 def _parse(source: bytes) -> Array:
-    """The tokens of a row. A file has a hundred million of them, so that whole rows are translated, a letter a token."""
+    """The tokens of a row. A file has a hundred million of them, so that whole rows are translated at once."""
     if any(letter in source for letter in b"abcd"):
         raise ValueError("an unknown token")
     for name, letter in LETTERS:

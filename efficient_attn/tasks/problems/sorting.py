@@ -30,7 +30,7 @@ def draw(keys: SortingKeys, length: int, count: int, generator: np.random.Genera
 
 
 def baselines(keys: SortingKeys, length: int) -> Baselines:
-    """An answer's own order predicts much of it: the next token is mostly the last one again, or the next larger one."""
+    """An answer's own order predicts much of it: the next token is mostly the last one, or the next larger one."""
     token, end = length / (length + 1) / keys.vocab, 1 / (length + 1)
     return Baselines(
         chance=1 / (keys.vocab + 1),

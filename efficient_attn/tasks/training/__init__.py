@@ -1,1 +1,1 @@
-"""What tasks that train models share: a problem as a value, the trainer, and the task made of both."""
+"""What training tasks share: a problem as a value, the trainer, and the task made from both."""

@@ -13,15 +13,14 @@ from ...contract.mechanism import Attention
 from .learners import Learner
 from .problem import Batch
 
-MAX_TOKENS = 48  # tokens of a source or an answer: more would be no picture
-DECIMALS = 3  # of a weight that are kept
+MAX_TOKENS = 48  # most tokens of a source or an answer in a plot
+DECIMALS = 3  # decimals of a stored weight
 
 
 @torch.no_grad()
 def compute_alignment(learner: Learner, batch: Batch, device: str) -> list[list[float]] | None:
-    """Of one example the weights ``[T, M]`` of the source's tokens for each written one, the mean over heads; None
-    where the model attends to no source, where a mechanism makes its values itself, and where it is longer than a
-    picture."""
+    """For one example, the weights ``[T, M]`` of the source's tokens for each written one, averaged over heads; None if
+    the model does not attend to a source, if a mechanism computes its own values, or if it is too long for a plot."""
     attn, begun = _find_attention(learner.model), batch.begun
     if attn is None or begun is None or not attn.traits.values:
         return None
@@ -39,7 +38,7 @@ def compute_alignment(learner: Learner, batch: Batch, device: str) -> list[list[
 
 
 def _find_attention(model: nn.Module) -> Attention | None:
-    """What attends to the source: a recurrent model's own, or the last layer's of a transformer."""
+    """The attention to the source: a recurrent model's, or that of a transformer's last layer."""
     decoder = getattr(model, "decoder", None)
     attention = decoder.layers[-1].cross.attn if decoder is not None else getattr(model, "attn", None)
     return attention if isinstance(attention, Attention) else None
@@ -48,7 +47,7 @@ def _find_attention(model: nn.Module) -> Attention | None:
 def _compute_weights(
     attn: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, **inputs: Tensor
 ) -> Tensor:
-    """A call's weights ``[B, H, N, M]``: what it makes of columns of the identity, as many at once as v is wide."""
+    """A call's weights ``[B, H, N, M]``, from columns of the identity as values, as many at once as v is wide."""
     parts = []
     for first in range(0, k.shape[2], v.shape[-1]):
         units = torch.zeros_like(v)

@@ -8,8 +8,8 @@ from .problem import Array, Batch
 
 
 def make_answer_batch(inputs: Array, answers: Array, *, begin: int, end: int, lengths: Array | None = None) -> Batch:
-    """Sources ``[B, N]`` and their answers ``[B, T]``: the decoder reads BEGIN and the answer, and is to write the
-    answer and END, ``[B, T + 1]``."""
+    """Sources ``[B, N]`` and their answers ``[B, T]``: the decoder reads BEGIN and the answer, and writes the answer
+    and END, ``[B, T + 1]``."""
     edge = np.ones((len(answers), 1), dtype=answers.dtype)
     begun, targets = np.hstack([begin * edge, answers]), np.hstack([answers, end * edge])
     return Batch(inputs, targets, begun=begun, lengths=lengths)

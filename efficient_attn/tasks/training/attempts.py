@@ -1,8 +1,8 @@
-"""Attempts: with which learning rate, for how many steps and from which seed a model is trained, in which order; and
-which of them are needed once it is known how the earlier ones ended.
+"""Attempts: the learning rates, steps and seeds with which a model is trained, their order, and which of them are still
+needed after the earlier ones.
 
-First the grid of rates, with the first seed. Where none of them learns more than chance does, two rates beyond the
-grid, then the best of all with twice the steps: nothing is called unable too early. Then the other seeds, at the best.
+First the grid of rates with the first seed. If none exceeds chance, two rates beyond the grid, then the best of all
+with twice the steps, so that no mechanism counts as unable too early. Then the other seeds with the best.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .problem import Baselines, LearnKeys, Problem
 AttemptKind = Literal["grid", "beyond", "longer", "best"]
 RATE_FACTOR = 4.0  # times the largest rate, and this part of the smallest
 STEPS_FACTOR = 2  # times the steps
-QUICK_DIVISOR = 4  # a trial has this part of them
-CHANCE_MARGIN = 1.02  # times chance: a shortcut that is no better than this tells nothing
+QUICK_DIVISOR = 4  # share of them in a quick run
+CHANCE_MARGIN = 1.02  # times chance: a shortcut that is not better says nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """rate: where it is known before; index: of the seed."""
+    """rate: if it is known before; index: of the seed."""
 
     kind: AttemptKind
     rate: float | None = None
@@ -32,24 +32,24 @@ class Attempt:
 
     @property
     def label(self) -> str:
-        """What tells it from the others, in a row's ``inputs``."""
+        """Its name in a row's ``inputs``."""
         rate = "" if self.rate is None else f"rate {self.rate:g}"
         return ", ".join(filter(None, (f"seed {self.index}", self.kind, rate)))
 
 
 class AttemptSettings(NamedTuple):
-    """What an attempt comes to."""
+    """The settings of an attempt."""
 
     rate: float
     steps: int | None = None  # where earlier attempts settled it
 
 
 class NotNeeded(Exception):
-    """An attempt that would tell nothing new; why."""
+    """An attempt without new information, with the reason."""
 
 
 def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator[Attempt]:
-    """All that may be needed, in order. A trial makes do with one."""
+    """All attempts that may be needed, in order. A quick run has one."""
     rates = keys.learning_rates or problem.recipe.learning_rates
     if quick:
         yield Attempt(kind="grid", rate=rates[0])
@@ -63,17 +63,17 @@ def list_attempts(problem: Problem, keys: LearnKeys, *, quick: bool) -> Iterator
 
 
 def reduce_steps(steps: int) -> int:
-    """The steps of a trial."""
+    """The number of steps in a quick run."""
     return max(1, steps // QUICK_DIVISOR)
 
 
 def resolve_attempt(
     attempt: Attempt, earlier: Sequence[Row], problem: Problem, baselines: Baselines, reach_score: float | None
 ) -> AttemptSettings:
-    """What an attempt comes to after the earlier ones of its mechanism, task and length. told: the computed baselines;
-    reach: the computed score of a model that sees as few keys, where it sees few.
+    """The settings of an attempt after the earlier ones of its mechanism, task and length. baselines: as computed;
+    reach: the computed score of a model with a limited reach, if it has one.
 
-    Raises `NotNeeded` where it would tell nothing new.
+    Raises `NotNeeded` if it would give no new information.
     """
     if attempt.kind == "grid":
         assert attempt.rate is not None
@@ -96,7 +96,7 @@ def resolve_attempt(
 
 
 def is_at_chance(row: Row, problem: Problem, baselines: Baselines) -> bool:
-    """Whether a score is no surely better than what needs no learning: the one answer that is most often right."""
+    """Whether a score does not significantly exceed that of the most frequent answer."""
     if row.extra["train.score"] is None:
         return True
     score, trivial_score = float(row.extra["train.score"]), max(baselines.chance, baselines.majority)

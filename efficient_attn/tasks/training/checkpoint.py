@@ -1,4 +1,4 @@
-"""Checkpoints: all that training goes on from, in one file that is replaced as a whole, or not at all."""
+"""Checkpoints: the whole state of training in one file, which is replaced atomically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = "efficient-attn training 1"
 
 
 class CheckpointNotSaved(OSError):
-    """A checkpoint that the disk did not take. The one before it is still there."""
+    """A checkpoint that could not be written. The previous one still exists."""
 
 
 @dataclass
@@ -36,7 +36,8 @@ class Progress:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], progress: Progress, setup: str) -> None:
-    """Replace the file. order: what is trained, in words. Raises `NotSaved`, and what was there is then still there."""
+    """Replace the file. order: describes what is trained. Raises `CheckpointNotSaved`, and the previous file still
+    exists."""
     contiguous = {name: x.detach().contiguous() for name, x in tensors.items()}
     progress_json = json.dumps(asdict(progress))
     metadata = {
@@ -54,8 +55,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], progress: Progress, setup: 
 
 
 def read(path: Path, setup: str) -> tuple[dict[str, Tensor], Progress] | None:
-    """What was written for this order; None where there is nothing, or nothing that can be trusted, so that training
-    begins anew."""
+    """The checkpoint for this order; None without a valid one, so that training starts again."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -73,7 +73,7 @@ def read(path: Path, setup: str) -> tuple[dict[str, Tensor], Progress] | None:
 
 
 def _compute_checksum(tensors: Mapping[str, Tensor], progress_json: str) -> str:
-    """A checksum of all that is gone on from."""
+    """A checksum of the whole state."""
     checksum = zlib.crc32(progress_json.encode())
     for name in sorted(tensors):
         x = tensors[name].cpu().contiguous().flatten()
@@ -82,7 +82,7 @@ def _compute_checksum(tensors: Mapping[str, Tensor], progress_json: str) -> str:
 
 
 def flatten(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The weights, and what the optimizer remembers of each, by names."""
+    """The weights, and the optimizer's state of each, by name."""
     tensors = {f"model.{name}": x for name, x in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         state = optimizer.state.get(parameter, {})
@@ -91,7 +91,7 @@ def flatten(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
 
 
 def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bool:
-    """Put back what `flatten` found; whether it is of such a model. Nothing is changed where it is not."""
+    """Restore what `flatten` returned; whether it belongs to such a model. Nothing changes if it does not."""
     prefix, expected = "model.", model.state_dict()
     weights = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
     if _describe_tensors(weights) != _describe_tensors(expected):
@@ -99,7 +99,7 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: M
     model.load_state_dict(weights)
     for name, parameter in model.named_parameters():
         parameter_prefix = f"optimizer.{name}."
-        # a parameter's name may begin another's: what follows it has no dot
+        # a parameter's name may be a prefix of another's: the remaining part has no dot
         entries = {n.removeprefix(parameter_prefix): x for n, x in tensors.items() if n.startswith(parameter_prefix)}
         state = {key: x for key, x in entries.items() if "." not in key}
         if state:

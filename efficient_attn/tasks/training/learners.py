@@ -1,4 +1,4 @@
-"""Learners: a problem's model with one mechanism inside, as large as every other's, and what it makes of a batch."""
+"""Learners: a problem's model with a mechanism, of the same size as all others, and its results on a batch."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .problem import Array, Batch, LearnKeys, Problem
 
 PARAMETER_TOLERANCE = 0.10  # by how much parameters may differ
 SEED_STRIDE = 1000  # layer n of a model has the seed of the model and n
-REFERENCE_VARIANTS = {"transformer": "full", "recurrent": "additive"}  # whose number of parameters all others get
+REFERENCE_VARIANTS = {"transformer": "full", "recurrent": "additive"}  # whose number of parameters all others match
 
 
 class SequenceClassifier(nn.Module):
-    """An encoder whose rows' mean, padding left out, is mapped to a label."""
+    """An encoder with a linear classifier of the mean over valid positions."""
 
     def __init__(self, config: Config, *, vocab: int, classes: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Learner:
 
     @torch.no_grad()
     def count_state(self, length: int) -> int | None:
-        """Bytes that a decoder keeps of so many tokens of one row; None of other models, and where it has no steps."""
+        """Bytes of a decoder's state for so many tokens of one row; None for other models, and without decoding."""
         if not isinstance(self.model, Decoder) or not all(b.attention.attn.traits.decode for b in self.model.layers):
             return None
         tokens = torch.zeros(1, length, dtype=torch.int64, device=self.model.head.weight.device)
@@ -84,7 +84,7 @@ class Learner:
 
 
 def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of what is asked, in nats; of values their mean squared error."""
+    """Mean cross-entropy of the targets, in nats; of values, their mean squared error."""
     if targets.is_floating_point():
         return (logits - targets)[~targets.isnan()].square().mean()
     return predict_masked(logits, targets)
@@ -92,8 +92,8 @@ def compute_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EvaluationCounts:
-    """What came of some examples: nats summed over what was asked, right ones among them, whole rows that are right.
-    Of values nats are their squared errors, and squares those of the values themselves; none is right."""
+    """Results on some examples: nats summed over targets, the number of correct ones, and of whole rows that are
+    correct. For values, nats are squared errors, and squares those of the values themselves; none is correct."""
 
     targets: int
     correct: int
@@ -124,7 +124,7 @@ NO_COUNTS = EvaluationCounts(0, 0, 0.0, 0, 0)
 
 
 def count_correct(logits: Tensor, targets: Tensor) -> tuple[EvaluationCounts, Tensor]:
-    """What came of a batch, and which targets were met, shaped as they are."""
+    """The results on a batch, and which targets were predicted, in their shape."""
     if targets.is_floating_point():
         has_value = ~targets.isnan()
         errors, squares = ((x[has_value].double() ** 2).sum() for x in (logits - targets, targets))
@@ -160,12 +160,12 @@ def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length
     learner = Learner(model, size, count_parameters(model), target)
     if abs(learner.parameters - target) > PARAMETER_TOLERANCE * target:
         message = f"{variant} has {learner.parameters:,} parameters here, the others {target:,}"
-        raise UnsupportedError(f"{message}; no width brings them together")
+        raise UnsupportedError(f"{message}; no width makes them equal")
     return learner
 
 
 def _fit_size(count: Callable[[int], int], size: int, target: int) -> int:
-    """The width with which the count is nearest: it grows with the width, and hardly bends over a short way."""
+    """The width with the nearest count, which grows with the width almost linearly over a short range."""
     low, high = 1, 4 * size
     while low < high:
         middle = (low + high) // 2
@@ -187,7 +187,7 @@ def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int
     if keys.architecture == "recurrent":
         return _build_recurrent(problem, variant, size, inputs, outputs, seed)
     if find_baseline(variant):
-        raise UnsupportedError(f"{variant} is no attention; architecture = recurrent takes it")
+        raise UnsupportedError(f"{variant} is not attention; use it with architecture = recurrent")
     config = Config(
         d_model=recipe.d_model,
         heads=recipe.heads,
@@ -215,7 +215,8 @@ def _build_model(problem: Problem, keys: LearnKeys, variant: SpecLike, size: int
 def _build_recurrent(
     problem: Problem, variant: SpecLike, width: int, inputs: int, outputs: int, seed: int
 ) -> nn.Module:
-    """Recurrent sequence to sequence: through one vector where the variant is its recurrence, else with attention."""
+    """Recurrent sequence to sequence: with a single context vector if the variant is the recurrence, else with
+    attention."""
     if problem.recipe.model != "sequence":
         raise UsageError(f"{problem.name}: architecture recurrent is for sequence to sequence only")
     sizes: dict[str, Any] = {"source_vocab": inputs, "target_vocab": outputs, "width": width, "seed": seed}

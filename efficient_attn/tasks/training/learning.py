@@ -34,15 +34,15 @@ METRIC_LABELS = {
     "explained": "share of variance explained",
     "bits": "bits a token",
 }
-SHARE_METRICS = "accuracy", "exact"  # metrics that count right ones
+SHARE_METRICS = "accuracy", "exact"  # metrics that count correct answers
 
 COLUMNS = {
     "train.learning_rate": "of AdamW, at its highest",
     "train.train_s": "seconds of training steps, validation not counted",
     "train.step_ms": "the mean of a step",
     "train.chance": "the score of a guess",
-    "train.majority": "that of the one answer that is most often right",
-    "train.shortcut": "that of the cheap way that the task allows, computed",
+    "train.majority": "score of the most frequent answer",
+    "train.shortcut": "computed score of a shortcut that the task allows",
     "train.way": "the cheap way",
     "train.examples": "of which the score is the mean",
     "train.test_len": "length of the tests",
@@ -53,18 +53,18 @@ COLUMNS = {
     "train.attempt": "grid, beyond, longer or best",
     "train.budget": "steps that were planned",
     "train.batch": "examples a step",
-    "train.size": "the model's free width, fitted so that all have as many parameters",
+    "train.size": "width of the feed-forward part, fitted so that all have as many parameters",
     "train.attention": "parameters of attention",
-    "train.mixer": "parameters of all else but embeddings",
+    "train.mixer": "parameters except attention and embeddings",
     "train.embeddings": "parameters of embeddings",
     "train.reference": "parameters of the mechanism that all are fitted to",
     "train.at_*": "score at another length",
-    "train.near_*": "accuracy where the answer lies at most so many positions back, and more than half as many",
+    "train.near_*": "accuracy where the answer is at most so many positions back, and more than half as many",
 }
 
 
 def make_task(problem: Problem) -> Task:
-    """The task of a problem: ``measure`` asks for it by the problem's name."""
+    """The task of a problem, which ``measure`` selects by the problem's name."""
     return Task(
         name=problem.name,
         words=(problem.name,),
@@ -82,8 +82,8 @@ def make_task(problem: Problem) -> Task:
 
 
 def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
-    """A cell for each attempt at each length: so mechanisms are trained in turns, and a run that is stopped early has
-    as much of each."""
+    """A group for each attempt at each length, so that mechanisms are trained in turn, and an interrupted run has as
+    much of each."""
     check_axes(request)
     keys: LearnKeys = request.keys
     recipe = problem.recipe
@@ -104,7 +104,7 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
                 raise UsageError(f"{problem.name}: shortest={keys.shortest} is above the length, {length}")
             place = CaseConfig(
                 **point,
-                max_len=max(length, *keys.test_len, 0) + 1,  # an answer has its end too
+                max_len=max(length, *keys.test_len, 0) + 1,  # an answer has an end token
                 heads=recipe.heads,
                 head_dim=recipe.d_model // recipe.heads,
                 causal=recipe.model == "decoder",
@@ -118,7 +118,7 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
 
 
 def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
-    """Train a model as the attempt says, and test it; or say why that would tell nothing new."""
+    """Train a model with the settings of the attempt, and test it; or explain why that is not needed."""
     from ...bench.measuring.prepared_case import EVALUATING
     from ...integrations.model_info import NotInstalled
     from .alignment import compute_alignment
@@ -162,7 +162,7 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
 
 
 def _fill_row(row: Row, result: TrainingResult, problem: Problem) -> None:
-    """What came of it, as the row's columns."""
+    """The results as the row's columns."""
     progress, counts = result.progress, result.counts
     score = counts.score(problem.metric)
     row.metric, row.loss, row.steps = METRIC_LABELS[problem.metric], finite_or_none(counts.loss), progress.step
@@ -212,8 +212,8 @@ def compute_baselines(problem: Problem, keys: LearnKeys, length: int) -> Baselin
 
 
 def compute_reach_score(problem: Problem, case: Case) -> float | None:
-    """Of a task whose answers lie at known distances, the best that a model of one mechanism's reach could score: what
-    lies within it, and chance beyond. None where its reach is not bounded, or not known."""
+    """For a task with known distances of answers, the best score of a model with one mechanism's reach: all answers
+    within it, and chance beyond. None if its reach is not bounded or not known."""
     from .reach import compute_lookback, compute_share_within, count_reach
 
     if not problem.windowed or (span := count_reach(case)) is None:
@@ -225,7 +225,7 @@ def compute_reach_score(problem: Problem, case: Case) -> float | None:
 
 
 def list_earlier_rows(problem: Problem, case: Case) -> list[Row]:
-    """The run's rows so far of the other attempts at this: of cases that differ in nothing else."""
+    """The run's rows so far of the other attempts: of cases that are otherwise equal."""
     from ...results.shards import list_shards
     from ...results.store import read
 
@@ -239,13 +239,13 @@ def list_earlier_rows(problem: Problem, case: Case) -> list[Row]:
 
 
 def make_group(group: Group, attempt: Attempt) -> Group:
-    """The cell of an attempt, like another one's."""
+    """The group of another attempt."""
     keys = dict(group.keys) | {"attempt": tuple(vars(attempt).items())}
     return replace(group, config=replace(group.config, inputs=attempt.label), keys=tuple(sorted(keys.items())))
 
 
 def guess(problem: Problem, case: Case, best: Roofline) -> Guess:
-    """The steps of attempts that will surely be made."""
+    """The steps of the attempts that are certainly needed."""
     from ...bench.planning.cost_estimate import CALLS
 
     keys, recipe, place = case.keys, problem.recipe, case.group.config

@@ -1,5 +1,5 @@
-"""The trainer: AdamW, warm-up and cosine, clipped gradients; the same bits for the same seed on one thread, whether or
-not it was stopped on the way."""
+"""The trainer: AdamW, warm-up and cosine decay, clipped gradients; bit-for-bit reproducible on one thread, interrupted
+or not."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .checkpoint import Progress
 from .learners import NO_COUNTS, EvaluationCounts, Learner, compute_loss, count_correct
 from .problem import Batch, LearnKeys, Problem, Split
 
-WARMUP_SHARE = 0.1  # of the steps, in which the rate rises from nothing
+WARMUP_SHARE = 0.1  # share of the steps for warm-up
 WEIGHT_DECAY = 0.01
 BETAS = 0.9, 0.98
 MAX_GRADIENT_NORM = 1.0  # largest norm of all gradients together
 MAX_VALIDATIONS = 20  # at validation, at most, evenly over the steps
-TIMED_STEPS = 8  # that find how long one takes, after one that warms up
-SPLIT_SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}  # seeds of their own
+TIMED_STEPS = 8  # to measure the time of a step, after a warm-up
+SPLIT_SEEDS: dict[Split, int] = {"train": 1, "validation": 2, "test": 3}  # separate streams of seeds
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """What is to be trained. index: of the seed; steps: by default as the keys say."""
+    """What is trained. index: of the seed; steps: by default those of the keys."""
 
     problem: Problem
     keys: LearnKeys
@@ -47,20 +47,20 @@ class TrainingSetup:
 
     @property
     def has_time_budget(self) -> bool:
-        """Whether seconds say how many steps there are."""
+        """Whether the number of steps follows from a time."""
         return self.steps is None and self.keys.seconds is not None
 
     @property
     def description(self) -> str:
-        """What a checkpoint has to be of."""
+        """Identifies the training in a checkpoint."""
         budget = f"{self.steps} steps, {self.keys.seconds} s"
         return f"{self.problem.name} {self.length}, seed {self.index}, {self.rate!r}, batch {self.batch}, {budget}"
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How training ended. marks: on the tests, at the length that it was trained at; at: on those at other lengths;
-    near: on those whose answer lies at most so far back."""
+    """The end of training. marks: on the tests, at the length of training; at: at other lengths; near: for answers at
+    most so far back."""
 
     progress: Progress
     counts: EvaluationCounts
@@ -69,7 +69,7 @@ class TrainingResult:
 
 
 class Trainer:
-    """One model on its way. path: of its checkpoint, if any is wanted; a checkpoint that is there is gone on from."""
+    """One model in training. path: of its checkpoint, if there should be one; an existing one is continued."""
 
     def __init__(self, learner: Learner, setup: TrainingSetup, path: Path | None = None) -> None:
         self.learner, self.setup, self.path = learner, setup, path
@@ -83,10 +83,10 @@ class Trainer:
             return
         self.progress = Progress(self._choose_step_count())
         if setup.has_time_budget:
-            self.save()  # whoever goes on has as many
+            self.save()  # resumed training has as many
 
     def run(self, on_step: Callable[[], None] = lambda: None) -> TrainingResult:
-        """Train to the end, and test. at: told before every step. Raises `Invalid` where the loss is no number."""
+        """Train to the end, and test. at: called before each step. Raises `InvalidResult` if the loss is not finite."""
         progress, setup = self.progress, self.setup
         interval = math.ceil(progress.steps / MAX_VALIDATIONS)
         while progress.step < progress.steps and progress.stopped is None:
@@ -103,7 +103,7 @@ class Trainer:
         return self._test(on_step)
 
     def save(self) -> None:
-        """Keep what training goes on from, where that is wanted. Raises `NotSaved`."""
+        """Write a checkpoint, if there should be one. Raises `CheckpointNotSaved`."""
         if self.path:
             tensors = checkpoint.flatten(self.learner.model, self.optimizer)
             checkpoint.write(self.path, tensors, self.progress, self.setup.description)
@@ -112,8 +112,8 @@ class Trainer:
     # -- underneath ----------------------------------------------------------------------------------------------------
 
     def _choose_step_count(self) -> int:
-        """All steps, before the first one: seconds become steps by how long some take, with a copy of the model that is
-        thrown away."""
+        """The number of steps, determined before the first one: seconds are converted by the time of some steps of a
+        copy of the model."""
         setup, seconds = self.setup, self.setup.keys.seconds
         planned = setup.steps or setup.keys.steps or setup.problem.recipe.steps
         if not setup.has_time_budget or seconds is None:
@@ -149,7 +149,7 @@ class Trainer:
         return value
 
     def _validate(self) -> None:
-        """Note the mean loss since the last look and the score on validation; stop where there is nothing to learn."""
+        """Record the mean loss since the last validation, and the score; stop at a perfect score."""
         progress, problem = self.progress, self.setup.problem
         progress.losses.append((progress.step, statistics.fmean(progress.running)))
         progress.running = []
@@ -175,7 +175,7 @@ class Trainer:
     def _evaluate(
         self, split: Split, length: int, count: int, on_step: Callable[[], None]
     ) -> tuple[EvaluationCounts, dict[int, EvaluationCounts]]:
-        """The marks of so many examples; and by how far back the answer lies, in powers of two, where that is known."""
+        """The results on so many examples, and by the distance of the answer in powers of two, if it is known."""
         setup, counts, within_distance = self.setup, NO_COUNTS, {}
         self.learner.model.eval()
         for batch in split_batch(draw(setup, split, count, 0, length), setup.batch):
@@ -204,7 +204,7 @@ def compute_rate_factor(step: int, steps: int) -> float:
 
 
 def draw(setup: TrainingSetup, split: Split, count: int, step: int, length: int | None = None) -> Batch:
-    """Examples that depend on the split, the seed (of training alone), the step, and nothing else."""
+    """Examples that depend only on the split, the seed (in training), and the step."""
     train = split == "train"
     seed = [SPLIT_SEEDS[split], setup.index if train else 0, step, length or setup.length]
     generator = np.random.default_rng(seed)

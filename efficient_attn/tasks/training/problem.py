@@ -1,4 +1,4 @@
-"""A problem: what models are trained to do, as a value. Examples are NumPy arrays, so that none of it needs torch."""
+"""A problem: what models are trained to do, as a value. Examples are NumPy arrays, so that it does not need torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from ...bench.task import Keys
 
-IGNORED = -100  # of a target: nothing is asked here
+IGNORED = -100  # marks positions without a target
 Split = Literal["train", "validation", "test"]
 RecipeModel = Literal["decoder", "encoder", "vision", "patches", "sequence"]
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -23,11 +23,10 @@ Array = NDArray[Any]
 @dataclass(frozen=True)
 class Batch:
     """Examples. inputs: tokens ``[B, N]``, or images ``[B, C, height, width]``. targets: labels ``[B, N]`` or ``[B]``,
-    `IGNORED` where nothing is asked. begun: of sequence to sequence, what the decoder reads, the targets one later,
-    ``[B, T]`` as the targets. lengths: of inputs that are padded at their ends, ``[B]``. distance: as targets, how many
-    positions back the last token lies that the answer depends on, where that is known; -1 where nothing is asked.
-    hidden: of images, which patches are, ``[B, patches]`` bool; targets are then values ``[B, patches, W]``, NaN where
-    nothing is asked."""
+    `IGNORED` where there is none. begun: for sequence to sequence, the decoder's input, the targets shifted by one,
+    ``[B, T]``. lengths: of inputs that are padded at their ends, ``[B]``. distance: in the shape of targets, how many
+    positions back the last token is that the answer depends on, if known; -1 without a target. hidden: for images, the
+    masked patches, ``[B, patches]`` bool; targets are then values ``[B, patches, W]``, NaN where there is none."""
 
     inputs: Array
     targets: Array
@@ -39,10 +38,10 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The default model, and how it is trained. model: ``decoder``, a token after each position; ``encoder``, a label
-    of the whole; ``vision``, the same of an image; ``patches``, its hidden patches; ``sequence``, an encoder and a
-    decoder. convolution: before attention, its width. positions: as in `models.Config`. learning_rates: the grid.
-    steps, batch: of training. solved: of validation, the score at which training has nothing left to do."""
+    """The default model and its training. model: ``decoder``, a token after each position; ``encoder``, a label of the
+    whole; ``vision``, the same of an image; ``patches``, its masked patches; ``sequence``, an encoder and a decoder.
+    convolution: its width before attention. positions: as in `models.Config`. learning_rates: the grid. steps, batch:
+    of training. solved: the score on validation at which training ends."""
 
     model: RecipeModel
     layers: int = 1
@@ -59,9 +58,9 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Baselines:
-    """What a score stands beside. chance: of a guess that knows the classes only. majority: of the one answer that is
-    most often right. shortcut: of the cheap way that the task allows, which ``way`` names in words; None where it is
-    the window alone that matters (`Problem.windowed`)."""
+    """What scores are compared with. chance: guessing among the classes. majority: the most frequent answer. shortcut:
+    an easy rule that the task allows, which ``way`` describes; None where only a window's reach matters
+    (`Problem.windowed`)."""
 
     chance: float
     majority: float
@@ -70,14 +69,13 @@ class Baselines:
 
 
 class LearnKeys(Keys):
-    """What every task that trains takes; each adds its own sizes.
+    """Keys of every training task; each adds its own sizes.
 
-    steps: of training, or seconds, which become steps by a measured step; by default the task's own. learning_rates:
-    the grid, all tried with the first seed; the others have the best of them. seeds: how many. examples: of which a
-    score is the mean. test_len: lengths at which it is tested too, beside the one that it was trained at. shortest: if
-    given, each batch of training has a length drawn from there to ``seq_len``. architecture: of sequence to sequence,
-    ``recurrent`` too: through one vector where the variant is ``gru``, else with attention. checkpoint_s: seconds after
-    which training is saved. attempt: which of the planned ones this is; a suite leaves it out.
+    steps: of training, or seconds, converted by a measured step; by default the task's own. learning_rates: the grid,
+    all tried with the first seed; the others use the best. seeds: how many. examples: over which a score is averaged.
+    test_len: further lengths to test at. shortest: if given, each batch of training has a length drawn from it to
+    ``seq_len``. architecture: for sequence to sequence also ``recurrent``: with a single context vector if the variant
+    is ``gru``, else with attention. checkpoint_s: seconds between checkpoints. attempt: set by the plan, not by suites.
     """
 
     steps: Count | None = None
@@ -99,15 +97,14 @@ DrawExamples = Callable[[Any, int, int, np.random.Generator, Split], Batch]
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A task's own part, all of which is light to import.
+    """The task-specific part of a training task, light to import.
 
-    draw(keys, length, count, generator, split): so many examples of a length. What is generated is drawn anew for each
-    split; of what is given the splits are apart, and no more come than there are. inputs, outputs: how many tokens
-    there are, and how many labels. image: of images, channels, height and width. metric: ``accuracy``, the share of
-    labels that are right, ``exact``, the share of whole sequences, or ``explained``, that of the variance of values; or
-    ``bits``, of a label. baselines(keys, length):
-    computed, never quoted. check: refuses (`UsageError`) sizes that do not fit together, before anything runs.
-    windowed: whether a model that sees few keys is judged by what lies within them (`Batch.distance`).
+    draw(keys, length, count, generator, split): so many examples of a length. Generated examples are new for each
+    split; given data are split, and not repeated. inputs, outputs: number of tokens and of labels. image: channels,
+    height and width of images. metric: ``accuracy``, the share of correct labels; ``exact``, of whole sequences;
+    ``explained``, of the variance of values; or ``bits``, of a label. baselines(keys, length): computed. check: raises
+    `UsageError` for inconsistent sizes, before anything runs. windowed: whether a limited reach is judged by
+    `Batch.distance`.
     """
 
     name: str

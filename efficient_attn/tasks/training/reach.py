@@ -1,4 +1,4 @@
-"""Reach: how far back a mechanism lets a model see, and how much of a task lies within that."""
+"""Reach: how far back a mechanism lets a model see, and how much of a task is within that."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ EXAMPLES = 2_000
 
 
 def count_reach(case: Case) -> int | None:
-    """Of how many last positions, its own included, a query may see any; None where that is not bounded, or where first
-    positions are seen from everywhere."""
+    """The number of last positions, including its own, that a query may see; None if unbounded, or if first positions
+    are visible from everywhere."""
     if case.group.of_blocks:
         return None
     pattern = getattr(case.create(), "pattern", None)
@@ -26,14 +26,14 @@ def count_reach(case: Case) -> int | None:
 
 
 def compute_lookback(span: int, layers: int, convolution: int = 0) -> int:
-    """How many positions before its own a model sees, a layer of which sees so many last ones: what a layer finds there
-    is rows that saw as far themselves, and that its convolution has read the ones before into."""
+    """How many positions before its own a model sees, if a layer sees so many last ones: its inputs have seen as far,
+    and the convolution extends it."""
     return layers * (span - 1 + max(0, convolution - 1))
 
 
 @cache
 def compute_share_within(problem: Problem, keys: LearnKeys, length: int, max_distance: int) -> float:
-    """The share of answers that lie at most so far back, of many examples."""
+    """The share of answers that are at most so far back, over many examples."""
     batch = problem.draw(keys, length, EXAMPLES, np.random.default_rng(0), "test")
     assert batch.distance is not None
     distances = batch.distance[batch.distance >= 0]

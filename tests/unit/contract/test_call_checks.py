@@ -185,7 +185,7 @@ REFUSED: dict[str, tuple[Callable[[Counting], None], Callable[[], tuple[Any, ...
     "a field of the mask": (
         lambda attn: _set(attn, known_mask_fields=frozenset({"causal"})),
         lambda: (*tensors(), ea.Mask(query_start=0)),
-        "does not know the mask field query_start",
+        "does not support the mask field query_start",
     ),
     "causality": (
         lambda attn: _set(attn, claims=ea.Traits(causal=False)),

@@ -84,10 +84,10 @@ def test_a_budget_of_nothing_is_refused(budget: int) -> None:
 @pytest.mark.parametrize(
     ("name", "dims", "says"),
     [
-        ("full", {}, "full allocates its decode state in its first step; .* dims that say heads and head_dim$"),
-        ("mqa", {}, "dims that say head_dim$"),
-        ("full", {"head_dim": 64}, "dims that say heads$"),
-        ("linear", {"heads": 8}, "dims that say head_dim$"),
+        ("full", {}, "full allocates its decode state in its first step; .* dims that set heads and head_dim$"),
+        ("mqa", {}, "dims that set head_dim$"),
+        ("full", {"head_dim": 64}, "dims that set heads$"),
+        ("linear", {"heads": 8}, "dims that set head_dim$"),
     ],
 )
 def test_dims_that_are_not_known_are_asked_for(name: str, dims: dict[str, int], says: str) -> None:
@@ -102,5 +102,5 @@ def test_a_state_that_only_its_first_step_allocates_cannot_be_weighed() -> None:
         def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> KVCache:
             return KVCache(max_len)
 
-    with pytest.raises(ea.UsageError, match=r"Late allocates .* no dims tell its size beforehand"):
+    with pytest.raises(ea.UsageError, match=r"Late allocates .* its dims do not determine its size"):
         ea.longest_context(Late(), 10**9)

@@ -173,7 +173,7 @@ def test_wrong_types_are_refused_at_once(fields: dict[str, object], words: str) 
     ],
 )
 def test_packing_excludes_what_says_the_same_otherwise(name: str, value: object) -> None:
-    with pytest.raises(UsageError, match=f"cu_seqlens says where each sequence lies, so it excludes {name}$"):
+    with pytest.raises(UsageError, match=f"cu_seqlens defines the sequences and cannot be combined with {name}$"):
         Mask(cu_seqlens=torch.tensor([0, 3]), **{name: value})  # pyright: ignore[reportArgumentType]
 
 

@@ -134,8 +134,8 @@ class TestForward:
             ({"causal": False}, Mask(causal=True), {}, "does not support a causal mask"),
             ({"bidirectional": False}, None, {}, "does not support a mask that is not causal"),
             ({"padding": False}, Mask(key_lengths=torch.tensor([1, 1])), {}, "does not support padding"),
-            ({"cross": False}, None, {"n": 2}, r"queries that do not stand on the keys \(N != M or query_start\)"),
-            ({"cross": False}, Mask(query_start=1), {}, "queries that do not stand on the keys"),
+            ({"cross": False}, None, {"n": 2}, r"queries that are not aligned with the keys \(N != M or query_start\)"),
+            ({"cross": False}, Mask(query_start=1), {}, "queries that are not aligned with the keys"),
             ({"grouped": False}, None, {"kv_heads": 2}, "does not support fewer key-value heads than heads"),
         ],
     )
@@ -179,7 +179,7 @@ class TestBackend:
         attn = Echo()
         attn.seed = 7
         assert attn.backend == "dense"
-        with pytest.raises(ea.UnsupportedError, match="backend 'fast' cannot serve it: today is Sunday"):
+        with pytest.raises(ea.UnsupportedError, match="backend 'fast' is not available: today is Sunday"):
             attn.backend = "fast"
 
     def test_none_gives_back_the_choice(self) -> None:

@@ -186,7 +186,7 @@ def test_a_mechanism_that_does_not_know_the_field_refuses_it() -> None:
     class Older(Listing):
         known_mask_fields = MASK_FIELDS - {"cu_seqlens"}
 
-    with pytest.raises(ea.UnsupportedError, match="Older does not know the mask field cu_seqlens"):
+    with pytest.raises(ea.UnsupportedError, match="Older does not support the mask field cu_seqlens"):
         Older()(*tensors(3), packed(3))
 
 

@@ -295,7 +295,7 @@ def test_what_goes_by_head_in_some_other_way(monkeypatch: pytest.MonkeyPatch, le
     monkeypatch.setattr(entries, "_registrations", {})
     ea.register("by_head", family="full")(ByHead)
     layer = trained(f"by_head:learned={str(learned).lower()}")
-    with pytest.raises(ea.UnsupportedError, match=f"attn.{name} of by_head:learned=.* nothing says how to pool it"):
+    with pytest.raises(ea.UnsupportedError, match=f"attn.{name} of by_head:learned=.* there is no rule to pool it"):
         ea.mean_pool_kv(layer, 2)
 
 
@@ -303,7 +303,7 @@ def test_mechanisms_that_take_no_groups_or_were_made_by_hand() -> None:
     with pytest.raises(ea.UnsupportedError, match=r"reformer.* does not support fewer key-value heads than heads"):
         ea.mean_pool_kv(trained("reformer"), 2)
     by_hand = ea.MultiHeadAttention(WIDTH, HEADS, variant=ByHead())
-    with pytest.raises(ea.UnsupportedError, match=r"ByHead cannot be made anew, as ea.create did not make it"):
+    with pytest.raises(ea.UnsupportedError, match=r"ByHead cannot be created again, because"):
         ea.mean_pool_kv(by_hand, 2)
 
 

@@ -173,7 +173,7 @@ def test_a_mechanism_whose_queries_are_its_keys_has_one_projection_for_both() ->
     v = layer.v_proj(x).view(2, LENGTH, 4, 6).transpose(1, 2)
     want = layer.out_proj(layer.attn(q, q, v).transpose(1, 2).reshape(2, LENGTH, 24))
     assert_close(layer(x, x), want, "reformer")
-    with pytest.raises(ea.UnsupportedError, match=r"reformer.* attends to its own queries, so it takes no context"):
+    with pytest.raises(ea.UnsupportedError, match=r"reformer.* uses its queries as keys, so it takes no context"):
         layer(x, drawn(seed=1))
 
 

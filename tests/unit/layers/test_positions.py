@@ -175,7 +175,7 @@ def test_steps_are_the_causal_forward_pass(variant: str, positions: Positions, n
 @pytest.mark.parametrize("variant", ["full", "sliding_window:window=3", "gqa:kv_heads=2", "linear", "general"])
 def test_rows_that_begin_late_are_what_they_are_alone(variant: str, positions: Positions | None) -> None:
     if isinstance(positions, Alibi) and variant in ("linear", "general"):
-        pytest.skip("they take no Alibi")
+        pytest.skip("they does not support Alibi")
     layer, x, starts = make(variant, positions, norm=True), draw(3, LENGTH, WIDTH), [0, 4, 6]
     state, rows = layer.init_state(3, LENGTH, starts=torch.tensor(starts)), []
     for part in x.split([7, 1, 3, 1], 1):
@@ -197,7 +197,7 @@ class Counted(Positions):
 
 
 def test_positions_that_count_take_no_rows_that_begin_late() -> None:
-    with pytest.raises(ea.UnsupportedError, match="Counted takes no starts"):
+    with pytest.raises(ea.UnsupportedError, match="Counted does not support starts"):
         make("full", Counted()).init_state(1, LENGTH, starts=torch.tensor([1]))
     with pytest.raises(ea.UnsupportedError, match="attention_sinks:n_sink=2 takes no starts"):
         make("attention_sinks:n_sink=2", None).init_state(1, LENGTH, starts=torch.tensor([1]))
@@ -250,9 +250,9 @@ def test_what_is_normalised_and_gated_is_so_by_hand() -> None:
         (lambda: Learned(4, max_len=8)(torch.zeros(1, 3, 4), start=7), "there are 8 positions, got 9"),
         (lambda: Sinusoidal(8)(torch.zeros(1, 3, 4)), "made for a width of 8, x has 4"),
         (lambda: Sinusoidal(0), "width must be at least 1"),
-        (lambda: Rotary(part=1.5), "part lies in"),
-        (lambda: ea.MultiHeadAttention(6, 2, positions=Rotary()), "1 of 3 numbers cannot be turned in pairs"),
-        (lambda: ea.MultiHeadAttention(8, 2, positions=Rotary(part=0.3)), "0.3 of 4 numbers"),
+        (lambda: Rotary(part=1.5), "part must be in"),
+        (lambda: ea.MultiHeadAttention(6, 2, positions=Rotary()), "1 of 3 components cannot be rotated in pairs"),
+        (lambda: ea.MultiHeadAttention(8, 2, positions=Rotary(part=0.3)), "0.3 of 4 components"),
     ],
 )
 def test_what_does_not_fit_is_one_line(make_it: object, what: str) -> None:
@@ -264,9 +264,9 @@ def test_what_does_not_fit_is_one_line(make_it: object, what: str) -> None:
 @pytest.mark.parametrize(
     ("variant", "positions", "what"),
     [
-        ("linear", Alibi(), "linear is no softmax of dot products"),
-        ("cosine", Alibi(), "cosine is no softmax of dot products"),
-        ("mla:latent_dim=8", Rotary(), "makes its own keys"),
+        ("linear", Alibi(), "linear is not a softmax of dot products"),
+        ("cosine", Alibi(), "cosine is not a softmax of dot products"),
+        ("mla:latent_dim=8", Rotary(), "computes its own keys"),
     ],
 )
 def test_who_cannot_have_positions_says_so(variant: str, positions: Positions, what: str) -> None:

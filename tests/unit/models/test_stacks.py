@@ -206,7 +206,7 @@ def test_who_lacks_what_a_model_needs_is_named_with_it() -> None:
         (lambda: Encoder(Config(**SIZES, attention="retention")), "Encoder needs .* retention"),
         (lambda: Decoder(Config(**SIZES), vocab=3, cross="reformer"), "reformer"),
         (lambda: Encoder(Config(**SIZES, positions="alibi"))(torch.zeros(1, 2, 16)), "needs a causal mask"),
-        (lambda: Decoder(Config(**SIZES, attention="linear", positions="alibi"), vocab=3), "take no Alibi"),
+        (lambda: Decoder(Config(**SIZES, attention="linear", positions="alibi"), vocab=3), "does not support Alibi"),
     ):
         with pytest.raises(ea.UnsupportedError, match=what):
             make_it()

@@ -167,7 +167,7 @@ def test_a_failure_says_the_law_the_smallest_input_and_the_claim_to_give_up() ->
 def test_who_claims_little_is_never_simply_fine() -> None:
     subject = Subject(factory(Humble))
     told = sum_up(run_checks(subject, checks=CHECKS[:3]), subject.traits)
-    assert "claims no causal masks, no strict causality, no queries apart from the keys, no padding" in told
+    assert "claims no causal masks, no strict causality, uses the keys as queries, no padding" in told
     everything = Traits()
     assert "claims" not in sum_up([], everything)
 

@@ -30,7 +30,7 @@ def afresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 def test_no_compiler_is_a_reason(afresh: Path, monkeypatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ea.UnsupportedError, match=r"'cpp' cannot serve it: .* no C\+\+ compiler \(no-such-compiler\)"):
+    with pytest.raises(ea.UnsupportedError, match=r"'cpp' is not available: .* no C\+\+ compiler \(no-such-compiler\)"):
         ea.create("linear:backend=cpp")
     assert ea.create("linear").backend == "chunked"
 

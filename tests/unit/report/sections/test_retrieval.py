@@ -56,7 +56,11 @@ def test_a_row_a_variant_and_a_column_a_place(run: Path) -> None:
     assert table.head[1:-1] == ("single, 1,024 tokens", "single, 2,048 tokens", "multi_key, 2,048 tokens")
     assert [row[0].text for row in table.rows] == ["full", "sliding_window:window=128", "linear"]
     assert table.rows[0][1].text == "90.0% (80.0\u2013100)"
-    assert [cell.text for cell in table.rows[2]][2:] == ["10.0% (0\u201320.0)", "says nothing here", "2.00 MiB"]
+    assert [cell.text for cell in table.rows[2]][2:] == [
+        "10.0% (0\u201320.0)",
+        "skipped: original at chance",
+        "2.00 MiB",
+    ]
     assert table.note == f"multi_key, 2,048 tokens: {SILENT}."
 
 
@@ -75,7 +79,7 @@ def test_the_report_is_whole(run: Path, tmp_path: Path) -> None:
     write_report([run], tmp_path / "report")
     names = {path.name for path in (tmp_path / "report/plots").iterdir()}
     assert {f"found-tiny-mine-1-{kind}.{end}" for kind in ("single", "multi-key") for end in ("png", "svg")} == names
-    assert "says nothing here" in (tmp_path / "report/report.html").read_text()
+    assert "skipped: original at chance" in (tmp_path / "report/report.html").read_text()
 
 
 def test_a_run_that_found_nothing_at_all_has_no_section(tmp_path: Path) -> None:

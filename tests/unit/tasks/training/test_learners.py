@@ -128,7 +128,7 @@ def test_padding_does_not_reach_the_label() -> None:
 @pytest.mark.parametrize(
     ("variant", "problem", "given", "says"),
     [
-        ("gru", tiny.TINY, tiny.keys(), "gru is no attention; architecture = recurrent takes it"),
+        ("gru", tiny.TINY, tiny.keys(), "gru is not attention; use it with architecture = recurrent"),
         ("retention", KINDS["encoder"][0], KINDS["encoder"][1], "Encoder needs a mechanism that .*; retention: "),
         ("reformer", REVERSED, REVERSING, "Decoder needs a mechanism that .*; reformer: "),
     ],
